@@ -1,4 +1,9 @@
-"""Budget: limits what a run, a conversation a day, and all conversations a day may use."""
+"""Budgets: how many tokens and US dollars may be used by a run, a conversation and all of them.
+
+RunBudget limits one run. A Budget counts the usage of each UTC day, of a conversation and of all
+conversations, and refuses a model call once a limit is reached: MemoryBudget in one process,
+RedisBudget for all processes.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +30,14 @@ log = logging.getLogger(__name__)
 _MICRO = 1_000_000
 _DAY_SECONDS = 86_400
 
-#: The limit that was reached: that of one run, of one conversation for the day,
-#: or of all conversations for the day.
+#: The limit that was reached: that of one run, of one conversation for the day, or of all
+#: conversations for the day.
 BudgetLimit = Literal["run", "conversation", "day"]
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetRefusal:
-    """The limit that forbids another model call, and what has been used of it:
-    tokens and US dollars.
-    """
+    """The limit that forbids another model call, and the tokens and US dollars used so far."""
 
     reason: BudgetLimit
     tokens_used: int
@@ -43,7 +46,7 @@ class BudgetRefusal:
 
 @dataclass(frozen=True, slots=True)
 class RunBudget:
-    """The limits of one run; None for no limit.
+    """The limits of one run, in tokens and US dollars; None for no limit.
 
     Raises ValueError for a limit that is not positive.
     """
@@ -67,8 +70,8 @@ class RunBudget:
 class BudgetLimits:
     """The limits of one UTC day, in tokens and US dollars; None for no limit.
 
-    A conversation's limits are per day too: a chat never ends,
-    so a total would lock its people out for good.
+    The limits of a conversation are per day too: a chat never ends, so a total would lock its
+    people out for good. Raises ValueError for a limit that is not positive.
     """
 
     conversation_tokens: int | None = None
@@ -84,16 +87,19 @@ class BudgetLimits:
 
         Usage is given as (tokens, millionths of a US dollar).
         """
-        return _refusal(
+        refusal = _refusal(
             "conversation", conversation, self.conversation_tokens, self.conversation_usd
-        ) or _refusal("day", day, self.day_tokens, self.day_usd)
+        )
+        if refusal is None:
+            refusal = _refusal("day", day, self.day_tokens, self.day_usd)
+        return refusal
 
 
 class Budget(Protocol):
-    """Counts usage. `scope` names the conversation.
+    """Counts the usage of each day. `scope` names the conversation.
 
-    Concurrent runs may all start their calls, so usage can exceed a limit by the
-    calls in progress when it was reached.
+    Calls that are in progress when a limit is reached are not interrupted, so usage can exceed a
+    limit by these calls.
     """
 
     async def refusal(self, scope: str) -> BudgetRefusal | None:
@@ -106,9 +112,9 @@ class Budget(Protocol):
 
 
 async def budget_refusal(budget: Budget, scope: str) -> BudgetRefusal | None:
-    """Return the refusal of a budget.
+    """Return the refusal of a budget, or None.
 
-    If the budget fails, return None: users get answers, and operators a warning.
+    A budget that fails refuses nothing: users still get answers, and operators a warning.
     """
     try:
         return await budget.refusal(scope)
@@ -118,7 +124,7 @@ async def budget_refusal(budget: Budget, scope: str) -> BudgetRefusal | None:
 
 
 async def book_usage(budget: Budget, scope: str, usage: UsageStats) -> None:
-    """Add the usage of a call. Log the usage if the budget fails."""
+    """Add the usage of a call to a budget. Log the usage if the budget fails."""
     try:
         await budget.book(scope, usage)
     except Exception as exc:  # the answer exists and is paid for
@@ -128,9 +134,9 @@ async def book_usage(budget: Budget, scope: str, usage: UsageStats) -> None:
 
 
 class MemoryBudget:
-    """Budget in the memory of one process, lost when it ends.
+    """A Budget in the memory of one process. Its counts are lost when the process ends.
 
-    `clock` returns seconds since 1970.
+    `clock` returns Unix seconds.
     """
 
     def __init__(self, limits: BudgetLimits, *, clock: Callable[[], float] = time.time) -> None:
@@ -138,14 +144,16 @@ class MemoryBudget:
         self._clock = clock
         self._lock = threading.Lock()
         self._day = ""
-        #: Tokens and millionths of a US dollar, of each conversation and, under None, of all.
+        #: Tokens and millionths of a US dollar by conversation; under None those of all together.
         self._used: dict[str | None, tuple[int, int]] = {}
 
     async def refusal(self, scope: str) -> BudgetRefusal | None:
         """See `Budget`."""
         with self._lock:
             self._start_new_day()
-            return self._limits.refusal(self._used.get(scope, (0, 0)), self._used.get(None, (0, 0)))
+            conversation = self._used.get(scope, (0, 0))
+            day = self._used.get(None, (0, 0))
+            return self._limits.refusal(conversation, day)
 
     async def book(self, scope: str, usage: UsageStats) -> None:
         """See `Budget`."""
@@ -159,8 +167,8 @@ class MemoryBudget:
     def _start_new_day(self) -> None:
         """Reset the counters when the day changes.
 
-        A clock that is set back a little after midnight starts no new day.
-        A clock that was wrong by days, and is corrected, does.
+        A clock that is set back from just after midnight to the day before starts no new day. A
+        clock that was ahead by days and is corrected does.
         """
         now = self._clock()
         today = utc_day(now)
@@ -182,6 +190,7 @@ def counted_usage(usage: UsageStats) -> tuple[int, int]:
 def _refusal(
     reason: BudgetLimit, used: tuple[int, int], max_tokens: int | None, max_usd: float | None
 ) -> BudgetRefusal | None:
+    """Return the refusal for this usage, None if it is below both limits."""
     tokens, micros = used
     over_tokens = max_tokens is not None and tokens >= max_tokens
     over_cost = max_usd is not None and micros >= max(1, round(max_usd * _MICRO))
@@ -191,7 +200,7 @@ def _refusal(
 
 
 def utc_day(now: float) -> str:
-    """Return the UTC date, in ISO 8601, of a time in seconds since 1970."""
+    """Return the UTC date, in ISO 8601, of a time in Unix seconds."""
     return datetime.fromtimestamp(now, UTC).date().isoformat()
 
 
@@ -203,13 +212,14 @@ def _require_positive(limits: RunBudget | BudgetLimits) -> None:
             )
 
 
-#: Returns the usage of the conversation and of the day.
+#: The Lua script that returns the usage of the conversation and of the day.
 _USED_SCRIPT = """
 local function used(key) return redis.call('HMGET', key, 'tokens', 'micros') end
 return {used(KEYS[1]), used(KEYS[2])}
 """
 
-#: Adds to both counters or to neither, so that a conversation never has more usage than its day.
+#: The Lua script that adds a call's usage to both counters or to neither, so that a conversation
+#: never has more usage than its day.
 _ADD_SCRIPT = """
 for _, key in ipairs(KEYS) do
   redis.call('HINCRBY', key, 'tokens', ARGV[1])
@@ -218,23 +228,22 @@ for _, key in ipairs(KEYS) do
 end
 """
 
-#: How long the counters of a day stay in Redis after the last booking, in seconds: the day, and
-#: another for clocks that differ.
+#: How long the counters of a day stay in Redis after the last booking, in seconds: the day itself,
+#: and another day because the clocks of processes may differ.
 COUNTER_TTL_SECONDS = 172_800
 
-#: A failure that took `SLOW_SECONDS` opens the circuit for `PAUSE_SECONDS`.
-#: Meanwhile the budget limits nothing.
+#: A failure that took this long, in seconds, opens the circuit breaker.
 SLOW_SECONDS = 0.25
+#: How long the circuit breaker stays open, in seconds. Meanwhile the budget limits nothing.
 PAUSE_SECONDS = 5.0
 
 
 class RedisBudget:
-    """Budget in Redis, shared by all processes.
+    """A Budget in Redis, shared by all processes.
 
-    Each method takes one round trip, and raises RedisError.
-
-    Keys contain digests of conversations, whose names may be phone numbers. A booking whose reply
-    was lost may count twice. `clock` returns seconds since 1970.
+    Each method takes one round trip, and raises RedisError. `prefix` begins all of its keys. The
+    keys contain digests of conversations, because the name of a conversation may be a phone number.
+    A booking whose reply was lost may count twice. `clock` returns Unix seconds.
     """
 
     def __init__(
@@ -268,7 +277,7 @@ class RedisBudget:
             )
 
     def _keys(self, scope: str) -> tuple[str, str]:
-        # The keys of a day are on one node of a cluster.
+        # Braces put all keys of a day on one node of a cluster, so that one script can use both.
         day = f"{self._prefix}:{{{utc_day(self._clock())}}}"
         return f"{day}:{scope_digest(scope)}", day
 

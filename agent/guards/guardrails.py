@@ -1,4 +1,9 @@
-"""Guardrails check texts of users and answers of models: their pipeline, and the built-in ones."""
+"""Guardrails: checks of the texts of users (input) and of the answers of models (output).
+
+A guardrail is one check. GuardrailsPipeline runs several, and `apply_guardrails` runs a pipeline in
+a run of an agent. A text that fails a check is said to trip the guardrail. The built-in guardrails
+are at the end: LengthGuardrail, PatternGuardrail, TopicGuardrail and InjectionGuardrail.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +26,8 @@ log = logging.getLogger(__name__)
 MAX_DETAIL_CHARS = 200
 #: What PatternGuardrail puts in place of a match.
 REDACTED = "[redacted]"
-#: Letters of scripts without spaces between words: there, a denied word is also found
-#: inside a longer run of letters.
+#: Letters of scripts without spaces between words. In these, a denied word is also found inside a
+#: longer run of letters.
 _UNSPACED_SCRIPT = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
 )
@@ -40,7 +45,7 @@ class GuardrailAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """A guardrail that a text failed.
+    """One failed check of a text: which guardrail, its action, and the reason.
 
     Observers receive it, so `detail` contains nothing of the text.
     """
@@ -52,10 +57,11 @@ class Trip:
 
 @dataclass(frozen=True, slots=True)
 class GuardrailResult:
-    """The result of one guardrail, or of a pipeline. `content` is the text to go on with.
+    """The result of one guardrail, or of a pipeline.
 
-    A pipeline fills in `trips`: all guardrails that the text failed,
-    also those that only warned or rewrote.
+    `content` is the text to go on with. `reason` and `guardrail_name` say why the text failed, and
+    at which guardrail. A pipeline fills in `trips`: all failed checks, also of guardrails that only
+    warned or rewrote the text.
     """
 
     passed: bool
@@ -73,13 +79,14 @@ class Guardrail:
 
     #: The name in logs, events and reasons.
     name: str = "guardrail"
+    #: What happens to a text that fails the check.
     action: GuardrailAction = GuardrailAction.BLOCK
-    #: Whether `check` may block, and so runs in a thread;
-    #: False for one that only looks at the text.
+    #: Whether `check` may block, so that it must run in a thread. False for a check that only reads
+    #: the text.
     blocking: bool = True
 
     def check(self, content: str) -> GuardrailResult:
-        """Check a text. If it fails, the result's `content` is what REWRITE goes on with.
+        """Check a text, and return `self.passed(...)` or `self.tripped(...)`.
 
         The reason goes to observers and logs, so it must not quote the text.
         """
@@ -98,15 +105,15 @@ class Guardrail:
         return GuardrailResult(True, content, guardrail_name=self.name)
 
     def tripped(self, content: str, reason: str) -> GuardrailResult:
-        """Return the result for a text that fails; `content` is its replacement for REWRITE."""
+        """Return the result for a text that fails. With REWRITE, `content` replaces the text."""
         return GuardrailResult(False, content, reason, self.name)
 
 
 class GuardrailsPipeline:
     """Runs the `input` guardrails on the user's text, the `output` guardrails on the answer.
 
-    Each guardrail gets the text as the one before it left it. The first that blocks ends the stage.
-    A guardrail that raises an error blocks too, whatever its action.
+    They run in order, and each gets the text that the one before it returned. The first that blocks
+    ends the check. A guardrail that raises an error blocks too, whatever its action.
     """
 
     def __init__(self, input: Sequence[Guardrail] = (), output: Sequence[Guardrail] = ()) -> None:
@@ -114,11 +121,11 @@ class GuardrailsPipeline:
         self.output = tuple(output)
 
     async def acheck_input(self, content: str) -> GuardrailResult:
-        """Return the user's text as the model may read it. Raise nothing."""
+        """Check the user's text. The result's `content` is what the model may read. Never raises."""
         return await _run(self.input, content)
 
     async def acheck_output(self, content: str) -> GuardrailResult:
-        """Return the answer as the user may read it. Raise nothing."""
+        """Check an answer. The result's `content` is what the user may read. Never raises."""
         return await _run(self.output, content)
 
     def check_input(self, content: str) -> GuardrailResult:
@@ -136,7 +143,9 @@ async def _run(guardrails: Sequence[Guardrail], content: str) -> GuardrailResult
         result, action = await _check(guardrail, content)
         if result.passed:
             continue
-        trip = Trip(guardrail.name, action, (result.reason or "no reason given")[:MAX_DETAIL_CHARS])
+
+        detail = (result.reason or "no reason given")[:MAX_DETAIL_CHARS]
+        trip = Trip(guardrail.name, action, detail)
         trips.append(trip)
         if action is GuardrailAction.BLOCK:
             return GuardrailResult(False, content, trip.detail, trip.guardrail_name, tuple(trips))
@@ -148,7 +157,7 @@ async def _run(guardrails: Sequence[Guardrail], content: str) -> GuardrailResult
 async def _check(guardrail: Guardrail, content: str) -> tuple[GuardrailResult, GuardrailAction]:
     """Return the guardrail's result and its action.
 
-    One that raises an error, or returns something else, blocks.
+    A guardrail that raises an error, or returns no GuardrailResult, blocks the text.
     """
     try:
         result: object = await await_isolated(guardrail.acheck(content))
@@ -161,9 +170,8 @@ async def _check(guardrail: Guardrail, content: str) -> tuple[GuardrailResult, G
     except Exception as exc:  # only its class is reported: its text may quote the content
         error = type(exc).__name__
         log.warning("guardrail.failed", extra={"guardrail": guardrail.name, "reason": error})
-        failure = GuardrailResult(
-            False, content, f"the guardrail {guardrail.name!r} failed: {error}", guardrail.name
-        )
+        problem = f"the guardrail {guardrail.name!r} failed: {error}"
+        failure = GuardrailResult(False, content, problem, guardrail.name)
         return failure, GuardrailAction.BLOCK
 
 
@@ -174,9 +182,9 @@ class GuardrailBlocked(Exception):
 async def apply_guardrails(
     pipeline: GuardrailsPipeline, stage: GuardStage, text: str, events: RunEvents
 ) -> str:
-    """Return the text to go on with.
+    """Return the text to go on with. Raise GuardrailBlocked if a guardrail blocks it.
 
-    Raise GuardrailBlocked, after every failed check was traced and reported.
+    Every failed check is first written to the trace of the run and reported to its observers.
     """
     began = time.perf_counter()
     if stage == "input":
@@ -201,7 +209,8 @@ async def apply_guardrails(
 class LengthGuardrail(Guardrail):
     """Requires `min_chars` to `max_chars` characters, without surrounding whitespace.
 
-    REWRITE shortens the text.
+    `max_chars` None is no limit. REWRITE shortens the text. Raises ValueError for limits that no
+    text fulfills, and for REWRITE with a `min_chars`.
     """
 
     name = "length"
@@ -242,9 +251,10 @@ class LengthGuardrail(Guardrail):
 
 
 class PatternGuardrail(Guardrail):
-    """Forbids regular expressions. REWRITE replaces each match by "[redacted]".
+    """Forbids texts that match a regular expression. REWRITE replaces each match by "[redacted]".
 
     The patterns run on untrusted text: nested repetition, as in `(a+)+`, can take exponential time.
+    Raises ValueError without patterns, and for one that matches an empty text.
     """
 
     name = "pattern"
@@ -255,9 +265,8 @@ class PatternGuardrail(Guardrail):
         patterns: Iterable[str | re.Pattern[str]],
         action: GuardrailAction = GuardrailAction.BLOCK,
     ) -> None:
-        if isinstance(patterns, str):
-            pattern_list = []
-        else:
+        pattern_list: list[str | re.Pattern[str]] = []
+        if not isinstance(patterns, str):  # a text would be read as one pattern a character
             pattern_list = list(patterns)
         if not pattern_list:
             raise ValueError(
@@ -288,7 +297,8 @@ class PatternGuardrail(Guardrail):
 class TopicGuardrail(Guardrail):
     """Forbids the words and phrases in `deny`, as whole words.
 
-    Case, accents, invisible characters and look-alike letters make no difference.
+    Case, accents, invisible characters and look-alike letters make no difference. Raises ValueError
+    for REWRITE, and unless `deny` is a list of at least one word, none of them empty.
     """
 
     name = "topic"
@@ -297,9 +307,8 @@ class TopicGuardrail(Guardrail):
     def __init__(
         self, deny: Iterable[str], *, action: GuardrailAction = GuardrailAction.BLOCK
     ) -> None:
-        if isinstance(deny, str):
-            phrases = []
-        else:
+        phrases: list[str] = []
+        if not isinstance(deny, str):  # a text would be read as one word a character
             phrases = [_normalized(phrase) for phrase in deny]
         if not phrases or not all(phrases):
             raise ValueError(
@@ -313,10 +322,7 @@ class TopicGuardrail(Guardrail):
         self._phrases = phrases
 
     def check(self, content: str) -> GuardrailResult:
-        """Search for the phrases.
-
-        The reason names them by their position in `deny`, from 1, and quotes none.
-        """
+        """Search for the phrases. The reason gives their positions in `deny`, from 1."""
         text = _normalized(content)
         positions = [
             str(position)
@@ -337,31 +343,33 @@ def _contains(text: str, phrase: str) -> bool:
     start = text.find(phrase)
     while start >= 0:
         end = start + len(phrase)
-        if not _are_one_word(text[start - 1 : start], phrase[0]) and not _are_one_word(
-            phrase[-1], text[end : end + 1]
-        ):
+        begins_inside_word = _are_one_word(text[start - 1 : start], phrase[0])
+        ends_inside_word = _are_one_word(phrase[-1], text[end : end + 1])
+        if not begins_inside_word and not ends_inside_word:
             return True
         start = text.find(phrase, start + 1)
     return False
 
 
 def _are_one_word(left: str, right: str) -> bool:
-    """Return whether two neighboring characters belong to one word; either may be "".
+    """Return whether two neighboring characters belong to one word. Either may be "".
 
-    Combining marks of Indic scripts count as parts of a word,
-    which `\\w` in regular expressions does not.
+    Combining marks of Indic scripts are parts of a word here; for `\\w` in regular expressions they
+    are not.
     """
-    return all(
-        each and unicodedata.category(each)[0] in "LMN" and not _UNSPACED_SCRIPT.match(each)
-        for each in (left, right)
-    )
+    for char in (left, right):
+        if not char or unicodedata.category(char)[0] not in "LMN":
+            return False
+        if _UNSPACED_SCRIPT.match(char):
+            return False
+    return True
 
 
 class InjectionGuardrail(Guardrail):
-    """Searches for signs of prompt injection, with the patterns of the tool output screening.
+    """Searches for signs of prompt injection, with the patterns that screen the output of tools.
 
-    It misses attacks and at times blocks harmless text.
-    The real protection is that side effects need a yes.
+    It misses attacks, and at times blocks harmless text. The real protection is that side effects
+    need a yes.
     """
 
     name = "injection"

@@ -1,4 +1,8 @@
-"""LoopDetector: detects a run that repeats the same tool calls with the same results."""
+"""LoopDetector: detects a run in which a model repeats the same tool calls with the same results.
+
+A round is one answer of the model with its tool calls, and their results. LoopDetector is the
+setting, LoopWatch compares the rounds of one run.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,10 @@ from typing import Literal
 
 from sayso.agent.messages import ToolCall
 
-#: What to do after a round of tool calls: nothing, warn the model (`NUDGE`), or end the run.
+#: What to do after a round of tool calls: "" nothing, "nudge" warn the model (`NUDGE`), "stop" end
+#: the run.
 LoopVerdict = Literal["", "nudge", "stop"]
+#: The kind of loop: one round again and again, or two rounds in turn; "" for no loop.
 LoopKind = Literal["", "repeated_round", "alternating_rounds"]
 
 #: The warning for the model. Sent once per loop, before the run is ended.
@@ -22,7 +28,8 @@ NUDGE = (
     "user for what is missing.]"
 )
 
-#: Arguments come from models as JSON; other values are compared by their `repr`.
+#: Writes arguments so that they can be compared. They come from models as JSON; other values are
+#: compared by their `repr`.
 _to_json = json.JSONEncoder(sort_keys=True, default=repr).encode
 #: Numbers of rounds in the loops that are detected: one repeated round, and two alternating ones.
 _PERIODS = (1, 2)
@@ -32,9 +39,10 @@ _KINDS: tuple[LoopKind, ...] = ("", "repeated_round", "alternating_rounds")
 
 @dataclass(frozen=True, slots=True)
 class LoopDetector:
-    """How often a round, or a pair of rounds, may repeat before it counts as a loop.
+    """The setting how often a round, or a pair of rounds, repeats until it counts as a loop.
 
-    Keeps no state of runs.
+    `max_repeats` is 2 or more; else ValueError. One detector serves all runs of an agent: `watch`
+    returns the state of one run.
     """
 
     max_repeats: int = 3
@@ -51,21 +59,22 @@ class LoopDetector:
 
 
 class LoopWatch:
-    """Compares the last rounds of one run."""
+    """Compares the last rounds of one run. Lives as long as that run."""
 
     def __init__(self, max_repeats: int) -> None:
         self._max_repeats = max_repeats
+        #: The last rounds, each as its calls with their results.
         self._rounds: deque[list[tuple[ToolCall, str]]] = deque(maxlen=max_repeats * max(_PERIODS))
+        #: The loops that the model was warned of, each as the digests of its rounds.
         self._nudged: set[frozenset[str]] = set()
 
     def add_round(self, calls: Sequence[ToolCall], results: Sequence[str]) -> LoopVerdict:
-        """Add a round: its calls and their results.
+        """Add a round, and return what to do. `results` has the result of each call, in order.
 
-        Ids and the order of the calls make no difference.
-
-        The same calls with other results are no loop: that is how a run waits for something. The
-        first loop is a nudge; continuing it or returning to it is a stop. Raises ValueError unless
-        each call has a result.
+        The ids and the order of the calls make no difference. The same calls with other results are
+        no loop, because a run may wait for something in this way. A loop that is seen for the first
+        time gets "nudge". If the model continues it or returns to it later, it gets "stop". Raises
+        ValueError unless each call has a result.
         """
         self._rounds.append(list(zip(calls, results, strict=True)))
         loop = self._loop()
@@ -78,16 +87,15 @@ class LoopWatch:
 
     @property
     def kind(self) -> LoopKind:
-        """Return the kind of loop that the last round was part of, for observers."""
+        """The kind of loop that the last round was part of, for observers."""
         return _KINDS[len(self._loop())]
 
     def _loop(self) -> frozenset[str]:
-        """Return the digests of the rounds that repeat, or an empty set.
-
-        Most runs have too few rounds for a loop.
-        """
+        """Return the digests of the rounds that repeat, or an empty set."""
+        # Most runs have too few rounds for a loop: then nothing is hashed.
         if len(self._rounds) < self._max_repeats:
             return frozenset()
+
         rounds = [_digest(each) for each in self._rounds]
         for period in _PERIODS:
             size = period * self._max_repeats

@@ -1,7 +1,10 @@
 """ToolPolicy: which tool calls run, which a person must approve, and which never run.
 
-Also the effective decision of policy and tool together,
-and the approval of a call where no channel can ask.
+`effective_decision` is what the policy and the tool together decide about a call.
+`require_approval` asks for the approval of a call where no channel can ask.
+
+The second half of the module reads arguments for `deny_when` rules: it finds a forbidden address,
+host, path or number in every spelling that a model could use to hide it.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any, Literal, TypeAlias, cast, get_args
 from urllib.parse import unquote, urlsplit
 
@@ -31,9 +35,11 @@ from sayso.pending.action import After
 PolicyVerdict = Literal["allow", "review", "deny"]
 #: The lists of a policy, in the order in which they are read.
 RuleKind = Literal["deny", "deny_when", "review", "allow"]
-#: What decided: a rule; "unknown": no rule names the tool; the tool's author; the hint of the
-#: tool's source; the lack of a policy; the memory that the tool belongs to; or that it is the tool
-#: that finds others.
+#: What decided about a call.
+#:
+#: * "rule": a rule of the policy; "unknown": no rule names the tool; "no_policy": there is none
+#: * "requires_approval": the author of the tool; "destructive": the hint of the tool's source
+#: * "memory": the tool belongs to the memory of the agent; "search": it is the tool that finds tools
 DecidedBy = Literal[
     "rule", "unknown", "requires_approval", "destructive", "no_policy", "memory", "search"
 ]
@@ -42,7 +48,7 @@ DecidedBy = Literal[
 #: Only `True` approves the call.
 ConfirmAction = Callable[[str, dict[str, Any], str], bool | Awaitable[bool]]
 
-#: What an argument contains, where its rule states it.
+#: The form of what a `deny_when` rule looks for in an argument (its key `matches`).
 ArgumentForm: TypeAlias = Literal["text", "email", "domain", "path", "number"]
 FORMS: tuple[ArgumentForm, ...] = get_args(ArgumentForm)
 
@@ -56,26 +62,31 @@ _RULE_KEYS = {"tool", "arg", "pattern"}
 
 #: Characters that look like a space, although Unicode does not count them as white space.
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0\x1c-\x1f"
+#: White space of any length, as a reader sees it.
 _GAPS = re.compile(rf"[\s{_BLANK}]+")
+#: A tab, a line end, or a blank character: no reader expects one inside an address or a path.
 _BREAKS = re.compile(rf"[\t\n\r\x0b\x0c\x85\u2028\u2029{_BLANK}]")
 _UNSEEN = re.compile(f"[{INVISIBLE}]")
 
 #: Characters that stand for the dot of a domain name (IDNA).
 _DOTS = str.maketrans("\u3002\uff0e\uff61", "...")
+#: A comment in a mail address (RFC 5322), as in `eve(x)@example.com`.
 _COMMENT = re.compile(r"\([^()]*\)")
-#: Characters that end the name of a mail address, from its @ backwards, and its domain.
+#: Characters that end the local part of a mail address, read from its @ backwards.
 _NO_LOCAL = frozenset("<>()[],;:\"'@")
+#: The domain of a mail address, behind its @.
 _DOMAIN = re.compile(r"\s*([^\s<>(),;:\"'@?&]+)")
-#: Most characters of all arguments that a rule reads. A call with more is
-#: denied where a rule has to read them.
+#: Most characters of an argument that a rule reads, all its spellings together. A call with more is
+#: denied.
 MAX_READ_CHARS = 1_000_000
 #: A longer host cannot exist, and decoding it would take quadratic time.
 _MAX_HOST_CHARS = 253
 _BETWEEN_HOSTS = re.compile(r"[\s,;<>\"'(){}|]+")
 
-#: The schemes before a host: one, or several as in `jdbc:postgresql://`.
-#: A host with a port has none.
+#: The schemes before a host: one, or several as in `jdbc:postgresql://`. The `localhost:` of
+#: `localhost:8080` is no scheme.
 _SCHEMES = re.compile(r"^(?:[a-z][a-z0-9+.-]*:/*(?!\d+(?:/|$)))+")
+#: A pattern that compares numbers, such as `>=500`.
 _COMPARED = re.compile(r"\s*(>=|<=|>|<)\s*(.*)", re.DOTALL)
 _COMPARISONS: dict[str, Callable[[Decimal, Decimal], bool]] = {
     ">=": operator.ge,
@@ -85,16 +96,16 @@ _COMPARISONS: dict[str, Callable[[Decimal, Decimal], bool]] = {
 }
 _NUMBER = re.compile(r"[+-]?\d[\d.,'\u2019 _]*(?:e[+-]?\d{1,3})?", re.ASCII)
 
-#: Characters of a text that are searched for a number. A longer text is no amount;
-#: the limit also bounds the work.
+#: How many characters of a text are read as a number. A longer text is no amount; the limit also
+#: bounds the work.
 _MAX_NUMBER_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of a policy: its list, its index in the list, and its pattern.
+    """One rule of a policy: its list, its index in that list, and its pattern.
 
-    Of `deny_when` it is the argument's pattern.
+    The pattern of a `deny_when` rule is the one for the argument.
     """
 
     kind: RuleKind
@@ -116,44 +127,55 @@ class PolicyDecision:
 class ToolPolicy:
     """Rules over tool names (shell patterns), read in the order deny, deny_when, review, allow.
 
+    "allow" runs a call, "review" asks a person first, "deny" refuses it. A tool that no rule names
+    is reviewed, so a tool that is added later never runs unseen. In doubt the stricter rule wins:
+    `allow` takes a name exactly as written, while the other lists ignore case.
+
     A `deny_when` rule is `{"tool": pattern, "arg": name, "pattern": pattern}`. It denies a call
     when the argument, or anything inside it, matches. With `"matches": "email"` (or "domain",
-    "path", "number") it also finds what the argument contains in this form, in any spelling. A
-    pattern with an @ is always searched as an address too. A tool that no rule names is reviewed,
-    so a tool that is added later never runs unseen.
+    "path", "number") the rule also finds an address, a host, a path or a number that the argument
+    contains, in any spelling. A pattern with an @ is always searched as an address too.
 
-    In doubt the stricter rule wins: `allow` takes a name exactly as written, the other lists ignore
-    case. `deny_when` sees the arguments that will run, validated and as JSON: each value, and each
-    key and value inside it, in every spelling. Case, compatibility forms, invisible characters and
-    white space make no difference; a number is compared by value, also inside text, so "5" finds
-    5.0; a boolean is true, yes, on, ...; an empty list is `[]`. None counts as not given.
+    A `deny_when` rule reads the arguments that will run, validated and as JSON: each value, and
+    each key and value inside it, in every spelling. Case, compatibility forms, invisible characters
+    and white space make no difference. A number is compared by value, also inside text, so "5"
+    finds 5.0. A boolean is true, yes, on, ...; an empty list is `[]`. None counts as not given.
+
+    Raises ValueError for a rule that is malformed or could never match.
     """
 
     allow: Sequence[str] = ()
     review: Sequence[str] = ()
     deny: Sequence[str] = ()
     deny_when: Sequence[Mapping[str, str]] = ()
-    #: `after` has patterns too, such as `{"refund_*": "say"}`: what follows the outcome of a
-    #: confirmed call. The first pattern that names the tool counts, before the tool's own `after`.
+    #: What follows the outcome of a confirmed call, by patterns of tool names, such as
+    #: `{"refund_*": "say"}`. The first pattern that names the tool counts, before the tool's own
+    #: `after`.
     after: Mapping[str, After] = field(default_factory=dict)
-    #: `editable` has the arguments that a person may change before the yes, by patterns of tool
-    #: names. The first pattern that names a tool, exactly as written, counts in place of the tool's
-    #: own `editable`.
+    #: The arguments that a person may change before the yes, by patterns of tool names. The first
+    #: pattern that names a tool, exactly as written, counts in place of the tool's own `editable`.
     editable: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._check_lists()
+        self._check_deny_when()
+        self._check_after()
+        self._check_editable()
+
+    def _check_lists(self) -> None:
         for kind in ("allow", "review", "deny"):
             patterns = getattr(self, kind)
-            if isinstance(patterns, str) or not all(
-                isinstance(pattern, str) for pattern in patterns
-            ):
+            # A single text would be read as one pattern a character.
+            is_text = isinstance(patterns, str)
+            if is_text or not all(isinstance(pattern, str) for pattern in patterns):
                 raise ValueError(
                     f"{kind}={patterns!r} must be a list of patterns, such as ['delete_*']"
                 )
+
+    def _check_deny_when(self) -> None:
         for rule in self.deny_when:
-            if set(rule) - {"matches"} != _RULE_KEYS or not all(
-                isinstance(part, str) for part in rule.values()
-            ):
+            has_keys = set(rule) - {"matches"} == _RULE_KEYS
+            if not has_keys or not all(isinstance(part, str) for part in rule.values()):
                 raise ValueError(
                     f"deny_when rule {dict(rule)!r} needs the keys 'tool', 'arg' and 'pattern', each with text, "
                     "and may have 'matches'"
@@ -166,8 +188,6 @@ class ToolPolicy:
             problem = problem_of(_form_of(rule), rule["pattern"])
             if problem:  # such a rule could never match
                 raise ValueError(f"deny_when rule {dict(rule)!r}: {problem}")
-        self._check_after()
-        self._check_editable()
 
     def _check_after(self) -> None:
         if not isinstance(self.after, Mapping):
@@ -192,26 +212,30 @@ class ToolPolicy:
                 )
 
     def evaluate(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision:
-        """Return the decision for one call. The arguments are validated and JSON values."""
+        """Return the decision for one call. The arguments must be validated, as JSON values."""
         denial = self.unconditional_denial(tool_name)
         if denial:
             return denial
+
         for index, rule in enumerate(self.deny_when):
             if not _is_named(tool_name, rule["tool"]):
                 continue
             reason = _why_denied(rule, args.get(rule["arg"]))
             if reason:
                 return PolicyDecision("deny", reason, Rule("deny_when", index, rule["pattern"]))
-        return (
-            _by_name("review", tool_name, self.review)
-            or _by_name("allow", tool_name, self.allow)
-            or PolicyDecision("review", f"no rule names {tool_name!r}", decided_by="unknown")
-        )
+
+        decision = _by_name("review", tool_name, self.review)
+        if decision is None:
+            decision = _by_name("allow", tool_name, self.allow)
+        if decision is None:
+            reason = f"no rule names {tool_name!r}"
+            decision = PolicyDecision("review", reason, decided_by="unknown")
+        return decision
 
     def unconditional_denial(self, tool_name: str) -> PolicyDecision | None:
-        """Return the decision of the `deny` rule that names the tool, or None.
+        """Return the decision of the `deny` rule that names the tool, whatever its arguments.
 
-        It holds whatever the arguments are.
+        Return None if no `deny` rule names it.
         """
         return _by_name("deny", tool_name, self.deny)
 
@@ -231,22 +255,22 @@ class ToolPolicy:
 def editable_names(tool: Tool, policy: ToolPolicy | None) -> tuple[str, ...]:
     """Return the names of the arguments that a person may change before the yes to a call.
 
-    A tool whose own code asks has none: its arguments are not those of the action.
+    A tool that proposes an action in its own code has none: its arguments are not those of the
+    action.
     """
     if tool.proposes:
         return ()
-    pattern = ""
     if policy:
         pattern = policy.editable_rule(tool.name)
-    if policy and pattern:
-        return tuple(policy.editable[pattern])
+        if pattern:
+            return tuple(policy.editable[pattern])
     return tuple(tool.editable)
 
 
 def check_injected(policy: ToolPolicy, tools: Iterable[Tool]) -> None:
-    """Raise ValueError for a `deny_when` rule over an argument that is injected.
+    """Raise ValueError for a `deny_when` rule over an argument that Sayso injects.
 
-    Such a rule would never deny anything, without a word.
+    A rule reads the arguments that a model sends, so such a rule would silently deny nothing.
     """
     if not policy.deny_when:
         return
@@ -272,28 +296,33 @@ def effective_decision(
 ) -> PolicyDecision:
     """Return what policy and tool together decide about a call.
 
-    The arguments are validated, as JSON values.
+    The arguments must be validated, as JSON values.
 
-    A tool that requires approval is reviewed even where the policy allows it, because its author
-    said so. A tool that its source calls destructive is reviewed unless a rule names it; a rule
-    that allows it lets it run. A tool of the agent's memory runs unless a rule names it, because
-    turning on the memory is asking for it. The tool that reads the rest of a result always runs:
-    the policy has let the model read that result. The tool that finds other tools changes nothing
-    and shows no tool that the user may not use, so only `deny` stops it.
+    | tool | decision |
+    |---|---|
+    | reads the rest of a result | always runs: the policy has let the model read that result |
+    | finds other tools | runs unless `deny` names it: it shows only tools that the user may use |
+    | its author requires approval | reviewed, even where the policy allows it |
+    | its source calls it destructive | reviewed unless a rule names it; `allow` lets it run |
+    | belongs to the agent's memory | runs unless a rule names it: the operator turned it on |
+    | any other | what the policy says; without a policy it runs |
     """
     if tool.metadata.source == RESULTS:
         return _READS_ON
     if tool.metadata.source == SEARCH and not (policy and policy.unconditional_denial(tool.name)):
         return _TOOL_SEARCH
+
     decision = _NO_POLICY
     if policy:
-        # The source of a tool described by JSON Schema fills in the defaults of missing arguments.
+        # The source of a tool described by JSON Schema fills in the defaults of missing arguments,
+        # so the rules must see these defaults.
+        defaults: dict[str, Any] = {}
         if tool.input_schema is not None:
-            described = tool.parameters
-        else:
-            described = ()
-        defaults = {each.name: each.default for each in described if each.default is not None}
+            defaults = {
+                each.name: each.default for each in tool.parameters if each.default is not None
+            }
         decision = policy.evaluate(tool.name, {**defaults, **args})
+
     if tool.requires_approval and decision.decision == "allow":
         return PolicyDecision(
             "review", f"{tool.name!r} requires approval", decided_by="requires_approval"
@@ -314,18 +343,15 @@ def effective_decision(
 def effective_after(
     tool_name: str, tool: Tool | None, policy: ToolPolicy | None
 ) -> After | Literal[""]:
-    """Return what policy or tool say that follows the outcome of a confirmed call.
+    """Return what follows the outcome of a confirmed call: the policy decides, else the tool.
 
-    "" where the channel decides.
-
-    The result of a `terminal` tool is the reply, also after a yes. `tool` is None for a kind of
-    action that is no tool's name.
+    Return "" where neither says it, so the channel decides. The result of a `terminal` tool is the
+    reply, also after a yes. `tool` is None for a kind of action that is not the name of a tool.
     """
-    pattern = ""
     if policy:
         pattern = policy.after_rule(tool_name)
-    if policy and pattern:
-        return policy.after[pattern]
+        if pattern:
+            return policy.after[pattern]
     if tool is None:
         return ""
     if tool.terminal and not tool.after:
@@ -346,7 +372,8 @@ async def require_approval(
 ) -> None:
     """Return once a person has approved the call.
 
-    Raises ToolCallRefused for a no, no answer in time, or an error.
+    `confirm` asks the person; None if no person can be asked. `timeout_seconds` limits the wait
+    for the answer. Raises ToolCallRefused for a no, no answer in time, or an error of `confirm`.
     """
     if confirm is None:
         raise ToolCallRefused(
@@ -370,6 +397,7 @@ async def require_approval(
 def _by_name(
     decision: Literal["deny", "review", "allow"], tool_name: str, patterns: Sequence[str]
 ) -> PolicyDecision | None:
+    """Return the decision of the first of these patterns that names the tool; None if none does."""
     is_match = fnmatchcase if decision == "allow" else _is_named
     for index, pattern in enumerate(patterns):
         if is_match(tool_name, pattern):
@@ -388,11 +416,11 @@ def _why_denied(rule: Mapping[str, str], argument: Any) -> str:
     name = rule["arg"]
     pattern = rule["pattern"]
     form = _form_of(rule)
-    chars = 0
+    read_chars = 0
     for leaf in _leaves(argument):
         for text in _spellings(leaf):
-            chars += len(text)
-            if chars > MAX_READ_CHARS:
+            read_chars += len(text)
+            if read_chars > MAX_READ_CHARS:
                 return (
                     f"{name!r} is longer than the {MAX_READ_CHARS:,} characters that a rule reads"
                 )
@@ -408,7 +436,7 @@ def _why_denied(rule: Mapping[str, str], argument: Any) -> str:
 def _form_of(rule: Mapping[str, str]) -> ArgumentForm:
     """Return the form that a rule looks for.
 
-    A pattern with an @ means an address where the rule does not say.
+    If the rule does not state one, a pattern with an @ looks for an address.
     """
     form = cast("ArgumentForm", rule.get("matches", "text"))
     if form == "text" and "@" in rule["pattern"]:
@@ -419,16 +447,20 @@ def _form_of(rule: Mapping[str, str]) -> ArgumentForm:
 def _leaves(value: Any) -> Iterator[Any]:
     """Yield every key and scalar inside a value.
 
-    A forbidden address must not hide in a list or in a key.
+    A forbidden address must not hide in a list or in a key. An empty object is yielded as "{}", an
+    empty list as "[]".
     """
     waiting = [value]  # no recursion: a model may nest deeper than Python can
     while waiting:
         match waiting.pop():
             case Mapping() as pairs:
-                yield from pairs or ("{}",)
+                if not pairs:
+                    yield "{}"
+                yield from pairs
                 waiting.extend(pairs.values())
             case list() | tuple() | set() | frozenset() as items:
-                yield from () if items else ("[]",)
+                if not items:
+                    yield "[]"
                 waiting.extend(items)
             case None:
                 pass
@@ -436,17 +468,21 @@ def _leaves(value: Any) -> Iterator[Any]:
                 yield scalar
 
 
-def _spellings(leaf: Any) -> tuple[str, ...]:
+def _spellings(leaf: Any) -> list[str]:
+    """Return the texts in which a pattern may name this scalar."""
     if isinstance(leaf, bool):
-        return (str(leaf), *_BOOLEAN_SPELLINGS[leaf])
+        return [str(leaf), *_BOOLEAN_SPELLINGS[leaf]]
+    spellings = [str(leaf)]
     if isinstance(leaf, float):
-        whole = (str(int(leaf)),) if leaf.is_integer() else ()
-        return (str(leaf), json.dumps(leaf), format(Decimal(str(leaf)), "f"), *whole)
-    return (str(leaf),)
+        spellings.append(json.dumps(leaf))
+        spellings.append(format(Decimal(str(leaf)), "f"))  # without an exponent
+        if leaf.is_integer():
+            spellings.append(str(int(leaf)))
+    return spellings
 
 
 def _is_same_number(leaf: Any, pattern: str) -> bool:
-    """Return whether a number, also one in text, equals the pattern's.
+    """Return whether a number, also one in text, has the value of the pattern.
 
     5, 5.0, 05 and 5e0 are the same.
     """
@@ -459,12 +495,11 @@ def _is_same_number(leaf: Any, pattern: str) -> bool:
 
 
 def plain_texts(text: str) -> set[str]:
-    """Return the text as it looks.
+    """Return the plain forms of a text: how it looks to a reader.
 
-    Compatibility forms and case are folded, white space is one space, and nothing is invisible.
-
-    A reader may take a tab or line end for a space or overlook it,
-    so there is a second form without them.
+    In a plain form, compatibility forms and case are folded, white space is one space, and
+    invisible characters are removed. There are two: a reader may take a tab or line end for a
+    space, or overlook it, so the second form is without them.
     """
     return {_folded(_GAPS.sub(" ", text)), _folded(_BREAKS.sub("", text))}
 
@@ -492,31 +527,39 @@ def matches_form(form: ArgumentForm, text: str, pattern: str) -> bool:
             )
         case "path":
             wanted = _path(_plain(pattern))
-            paths = map(_path, _readings(text))
-            # Also with a final slash, so that `/etc/*` holds for /etc itself.
-            return any(fnmatchcase(each, wanted) for path in paths for each in (path, f"{path}/"))
+            for path in map(_path, _readings(text)):
+                # Also with a final slash, so that `/etc/*` holds for /etc itself.
+                if fnmatchcase(path, wanted) or fnmatchcase(f"{path}/", wanted):
+                    return True
+            return False
         case "number":
-            compare, limit = _compared(pattern)
-            return any(
-                compare(number, each) for number in _numbers(text) for each in _numbers(limit)
-            )
+            compare, limit_text = _compared(pattern)
+            pairs = product(_numbers(text), _numbers(limit_text))
+            return any(compare(number, limit) for number, limit in pairs)
     return False
 
 
 def problem_of(form: ArgumentForm, pattern: str) -> str:
-    """Return why a pattern can never match its form, or ""."""
-    if form == "number" and not _numbers(_compared(pattern)[1]):
-        return f"{pattern!r} is no number: write 500, or >500, >=500, <0, <=0"
+    """Return why a pattern can never match its form, or "" if it can."""
+    if form == "number":
+        _, limit = _compared(pattern)
+        if not _numbers(limit):
+            return f"{pattern!r} is no number: write 500, or >500, >=500, <0, <=0"
     if form == "email" and "@" not in pattern and "*" not in pattern:
         return f"{pattern!r} is no address: write eve@example.com or *@example.com"
     return ""
 
 
 def _folded(text: str) -> str:
-    compatible = unicodedata.normalize(
-        "NFKC", _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold()
-    )
-    return _GAPS.sub(" ", _UNSEEN.sub("", compatible)).strip()
+    """Return the text with compatibility forms and case folded, and without invisible characters.
+
+    Each run of white space becomes one space.
+    """
+    compatible = unicodedata.normalize("NFKC", text)
+    lower = _UNSEEN.sub("", compatible).casefold()
+    # Folding the case may give new compatibility forms and invisible characters.
+    folded = _UNSEEN.sub("", unicodedata.normalize("NFKC", lower))
+    return _GAPS.sub(" ", folded).strip()
 
 
 def _plain(text: str) -> str:
@@ -525,8 +568,9 @@ def _plain(text: str) -> str:
 
 
 def _readings(text: str) -> set[str]:
-    """Return the plain forms, as written and with percent codes decoded."""
-    return {read for plain in plain_texts(text) for read in (plain, _folded(unquote(plain)))}
+    """Return the plain forms of a text, each as written and with its percent codes decoded."""
+    readings = plain_texts(text)
+    return readings | {_folded(unquote(plain)) for plain in readings}
 
 
 def _addresses(text: str) -> Iterator[str]:
@@ -551,13 +595,13 @@ class _AddressSpan:
 
 
 def _address_parts(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the local part and the domain of each address in a text.
+    """Yield the local part and the domain of each address in a text, from left to right.
 
-    They come from left to right, without overlap.
+    Addresses do not overlap: where two claim the same characters, the first one has them.
 
-    Takes time in proportion to the text: each @ is looked at once, with the text between its
-    neighbors. A regular expression would try each character as the beginning of a local part, and
-    read on to the next @ each time.
+    The time is proportional to the length of the text: each @ is looked at once, with the text
+    between its neighbors. A regular expression would try each character as the beginning of a local
+    part, and read on to the next @ each time.
     """
     position = 0
     for span in sorted(_address_spans(text)):
@@ -571,16 +615,18 @@ def _address_parts(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _address_spans(text: str) -> Iterator[_AddressSpan]:
-    """Yield the address around each @.
+    """Yield where the address around each @ is.
 
-    It is a run of letters or a quoted text before it, and a domain behind it.
+    The local part is a run of letters or a quoted text before the @, the domain what follows it.
     """
     at = text.find("@")
     while at >= 0:
         domain = _DOMAIN.match(text, at + 1)
+
         local_end = at
         while local_end and text[local_end - 1].isspace():
             local_end -= 1
+
         start = local_end
         is_quoted = text[local_end - 1 : local_end] == '"'
         if is_quoted:
@@ -588,21 +634,20 @@ def _address_spans(text: str) -> Iterator[_AddressSpan]:
         else:
             while start and text[start - 1] not in _NO_LOCAL and not text[start - 1].isspace():
                 start -= 1
+
         if domain and 0 <= start < local_end:
             yield _AddressSpan(start, local_end, domain.start(1), domain.end(), is_quoted)
         at = text.find("@", at + 1)
 
 
 def _hosts(text: str) -> Iterator[str]:
-    """Yield the hosts that a text may name.
-
-    They are those of its addresses, its URLs, and each of its words as a host.
-    """
+    """Yield the hosts that a text may name: in its mail addresses, in its URLs, and as plain words."""
     for reading in _readings(text):
         for word in _BETWEEN_HOSTS.split(reading.replace("\\", "/")):
             rest = _SCHEMES.sub("", word).lstrip("/")
             if "@" in word:
-                yield _host(re.split("[/?#&]", word.rpartition("@")[2])[0])
+                _, _, behind_at = word.rpartition("@")
+                yield _host(re.split("[/?#&]", behind_at)[0])
             with contextlib.suppress(ValueError):
                 yield _host(urlsplit(f"//{rest}").hostname or "")
 
@@ -610,18 +655,22 @@ def _hosts(text: str) -> Iterator[str]:
 def _host(name: str) -> str:
     """Return a host in one spelling.
 
-    It is in Unicode rather than Punycode, without a final dot; IP addresses are in the usual
+    A name is in Unicode rather than Punycode, without a final dot. An IP address is in the usual
     notation.
     """
     host = name.translate(_DOTS).strip(".[]")
     if len(host) > _MAX_HOST_CHARS:
         return host
+
     with contextlib.suppress(UnicodeError):
         if "xn--" in host:
             host = host.encode("ascii").decode("idna")
+
+    # `inet_aton` also reads 127.1, 0x7f000001 and 2130706433, as HTTP clients do.
     if re.fullmatch(r"[0-9a-fx.]+", host) and host[:1].isdigit():
         with contextlib.suppress(OSError):
             return socket.inet_ntoa(socket.inet_aton(host))
+
     if ":" in host:
         with contextlib.suppress(ValueError):
             address = ipaddress.IPv6Address(host)
@@ -631,32 +680,43 @@ def _host(name: str) -> str:
 
 def _path(written: str) -> str:
     """Return a path, also of a `file:` URL, with single slashes and without `.` and `..`."""
-    local = re.sub(r"^file:(?://(?:localhost)?(?=/))?", "", written.replace("\\", "/").strip("\"'"))
-    if local:
-        return posixpath.normpath(re.sub("/+", "/", local))
-    return ""
+    slashed = written.replace("\\", "/").strip("\"'")
+    local = re.sub(r"^file:(?://(?:localhost)?(?=/))?", "", slashed)
+    if not local:
+        return ""
+    return posixpath.normpath(re.sub("/+", "/", local))
 
 
 def _compared(pattern: str) -> tuple[Callable[[Decimal, Decimal], bool], str]:
+    """Return how a pattern compares a number, and the text of the number to compare with.
+
+    `>=500` compares with 500. A pattern without a sign asks for an equal number.
+    """
     match = _COMPARED.fullmatch(unicodedata.normalize("NFKC", pattern))
     if match:
-        return (_COMPARISONS[match[1]], match[2])
-    return (operator.eq, pattern)
+        return _COMPARISONS[match[1]], match[2]
+    return operator.eq, pattern
 
 
 def _numbers(text: str) -> set[Decimal]:
-    """Return the numbers that a text may mean: 1.000 is one and a thousand.
+    """Return the numbers that a text may mean; an empty set if it is no number.
 
-    An empty set if it is no number.
+    `1.000` may be one or a thousand, so both are returned.
     """
     written = _plain(text)[:_MAX_NUMBER_CHARS].replace("\u2212", "-")
+    # The digits of all scripts become those of ASCII.
     digits = "".join(str(unicodedata.decimal(char, char)) for char in written)
+
+    # Without a currency or unit before and after the number, and between its sign and its digits.
     bare = re.sub(r"^[^\d+\-.,]+|[^\d]+$", "", digits)
     bare = re.sub(r"^([+-])[^\d.,]+", r"\1", bare)
-    if not _NUMBER.fullmatch(bare.lstrip(".,") if bare[:1] in ".," else bare):
+    if not _NUMBER.fullmatch(bare.lstrip(".,")):
         return set()
+
     solid = re.sub("['\u2019 _]", "", bare)
-    readings = {solid, solid.replace(",", ""), solid.replace(".", "").replace(",", ".")}
+    comma_groups = solid.replace(",", "")
+    comma_decimals = solid.replace(".", "").replace(",", ".")
+    readings = {solid, comma_groups, comma_decimals}
     numbers = set()
     for reading in readings:
         with contextlib.suppress(InvalidOperation):

@@ -1,12 +1,14 @@
 """ConversationMemory: the history of one conversation, within limits.
 
-It has the latest messages, and a summary of those that were removed. It lives in this process and
-stores nothing. Who stores a history depends on who runs the agent:
+A memory holds the latest messages, and a summary of the older ones that were removed. It lives in
+this process and stores nothing. Where the history is stored depends on what runs the agent:
 
 * On a channel, ChannelAgent writes it as JSON into the TurnChange of each turn. The script
   `workers/lua/commit.lua` saves it together with the replies and the pending actions: all of it or
   nothing. The next worker reads it with the turn (`QueuedTurn.history`).
 * In code that calls Agent directly, a session store saves it after each run (`sessions.py`).
+
+MemoryDraft is the memory as it will be after a run, and `summarize` has a model write the summary.
 """
 
 from __future__ import annotations
@@ -29,29 +31,32 @@ log = logging.getLogger(__name__)
 
 #: Characters per token in the estimate that `max_tokens` is compared with.
 CHARS_PER_TOKEN = 4
-#: The share of its limits that is left of a memory once it exceeded them. A memory that stayed full
-#: would lose an exchange with every turn: no vendor's cache would know the beginning of a request
-#: again, and each turn would need a summary.
+#: A memory that exceeds its limits is cut down to this share of them. If it stayed full, it would
+#: lose an exchange with every turn: no vendor's cache would know the beginning of a request again,
+#: and each turn would need a summary.
 LOW_WATER_SHARE = 1 / 2
-#: How many messages beyond `max_messages` may wait for a summary, such as while its model is away.
+#: How many messages beyond `max_messages` may wait for a summary, as they do while the summarizing
+#: model cannot be reached.
 MAX_WAITING_MESSAGES = 500
-#: How many times its limits a model may read of a memory whose messages wait for a summary.
+#: A model is shown at most this many times the limits of a memory whose messages wait for a summary.
 SHOWN_LIMITS = 2
-#: The most characters of one message, of one tool output and of all messages
-#: together that a summary is made from.
+#: The most characters of one message that a summary is made from.
 MESSAGE_CHARS = 2000
+#: The most characters of one tool output that a summary is made from.
 OUTPUT_CHARS = 600
+#: The most characters of all messages together that a summary is made from.
 ALL_CHARS = 24_000
 #: The fewest characters that a summary is given of each message, however many there are.
 MIN_MESSAGE_CHARS = 40
-#: About how many characters a message's line has besides its text, in the request for a summary.
+#: About how many characters the line of a message has besides its text, in the request for a
+#: summary.
 LINE_CHARS = 60
 #: The longest summary, in characters per allowed token, from a model that ignores its token limit.
 MAX_CHARS_PER_TOKEN = 8
 #: Ends a summary whose model had no tokens left for the rest.
 CUT_MARK = "[…]"
-#: The system prompt of the summary. It keeps the summary faithful,
-#: and its model from following what it reads.
+#: The system prompt of the summary. It asks for a faithful summary, and forbids the model to follow
+#: instructions in the messages.
 SUMMARY_PROMPT = (
     "An assistant is about to forget the oldest messages of a conversation. From its earlier summary and those "
     "messages write the new summary: two or three sentences that tell it what it must still know. Keep names, "
@@ -75,31 +80,34 @@ _SENTENCE_END = re.compile(
 
 @dataclass(slots=True)
 class ConversationMemory:
-    """The latest messages of a conversation.
+    """The latest messages of a conversation, within two limits. Thread-safe.
 
-    Removes the oldest exchanges beyond its limits. Thread-safe.
+    The limits are `max_messages`, at least 1, and `max_tokens`, at least 1, or None for no limit.
+    Tokens are estimated (`estimate_tokens`). Other limits raise ValueError.
 
-    Messages go in steps: once a limit is exceeded, LOW_WATER_SHARE of the limits is left, and then
-    nothing is removed until the memory is full again. So the history begins with the same message
-    for many turns.
+    The oldest exchanges beyond the limits are removed. An exchange is a user message and all
+    messages until the next user message. Only whole exchanges are removed, so a tool call never
+    loses its result and the history always begins with a user message. The latest exchange always
+    stays, even when it alone exceeds the limits.
 
-    An exchange is a user message and all messages until the next one. Only whole exchanges are
-    removed, so a tool call never loses its result and the history always begins with a user
-    message. The latest exchange is always kept, even when it alone exceeds the limits.
+    Exchanges are removed in steps: once a limit is exceeded, the memory is cut down to
+    LOW_WATER_SHARE of its limits, and then nothing is removed until it is full again. So the
+    history begins with the same message for many turns.
 
-    Where removed messages are to be summarized, they are removed only with their summary: until
-    then they stay beyond the limits (`add_many` with `trims=False`, `surplus`, `remove`).
+    If removed messages are to be summarized, they are removed only together with their summary.
+    Until then they stay in the memory, beyond its limits (`add_many` with `trims=False`, `surplus`,
+    `remove`).
     """
 
     max_messages: int = 20
     max_tokens: int | None = None
-    #: `summary` summarizes the removed messages.
+    #: What the removed messages said, in a few sentences; "" if none were summarized.
     summary: str = ""
     #: JSON-ready data that other memories keep with this conversation, each under its own key.
     notes: dict[str, Any] = field(default_factory=dict)
     _messages: list[Message] = field(default_factory=list, init=False)
-    #: The tokens of the oldest messages. Each message is counted once,
-    #: and only if there is a limit.
+    #: The tokens of the messages counted so far, in the order of `_messages`: those of the newest
+    #: may be missing. Each message is counted once, and only if there is a limit.
     _token_counts: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
 
@@ -118,75 +126,79 @@ class ConversationMemory:
     def get_recent(self, n: int) -> list[Message]:
         """Return at most `n` of the newest messages, oldest first.
 
-        They may begin inside an exchange.
-
-        Raise ValueError for a negative number.
+        They may begin inside an exchange. Raise ValueError for a negative number.
         """
         if n < 0:
             raise ValueError(f"n={n!r} messages cannot be given: use 0 or more")
-        return self._messages[-n:] if n else []
+        if n == 0:
+            return []
+        return self._messages[-n:]
 
     def add(self, message: Message) -> list[Message]:
         """Append one message. Return the removed messages, as `add_many` does."""
         return self.add_many((message,))
 
     def add_many(self, messages: Iterable[Message], *, trims: bool = True) -> list[Message]:
-        """Append messages.
+        """Append messages, and return the messages that were removed, oldest first.
 
-        Beyond the limits, remove the oldest exchanges down to LOW_WATER_SHARE of the limits.
-
-        Return what was removed, oldest first. A message that cannot be first, and a tool result
-        without its call, are removed at once. Without `trims` only these are removed, and what is
-        beyond MAX_WAITING_MESSAGES.
+        Messages that break the order are always removed: those before the first user message, and
+        a tool result without its call. With `trims`, the oldest exchanges are removed once a limit
+        is exceeded. Without it they stay to be summarized, and only what is beyond
+        MAX_WAITING_MESSAGES is removed.
         """
         with self._lock:
-            kept, rejected, starts = _validated([*self._messages, *messages])
-            self._count_tokens(kept)
+            valid_messages, rejected, starts = _validated([*self._messages, *messages])
+            self._count_tokens(valid_messages)
+
             if trims:
-                first = self._surplus_size(kept, starts)
+                first = self._surplus_size(valid_messages, starts)
             else:
-                first = self._forgotten_size(kept, starts)
+                first = self._forgotten_size(valid_messages, starts)
                 if first:
                     log.warning("memory.not_summarized messages=%d", first)
-            self._messages = kept[first:]
-            removed = kept[:first]
+
+            self._messages = valid_messages[first:]
+            removed = valid_messages[:first]
             del self._token_counts[:first]
+
+            # Each rejected message moves the places of those after it.
             for count, (place, message) in enumerate(rejected):
                 removed.insert(place + count, message)
             return removed
 
     def surplus(self) -> list[Message]:
-        """Return the oldest exchanges that have to go once the memory exceeds its limits.
+        """Return the oldest exchanges that have to go, without removing them.
 
-        They are more than the limits ask for: LOW_WATER_SHARE of the limits is left.
-        Within the limits there are none.
+        The list is empty within the limits. Beyond them it is long enough that LOW_WATER_SHARE of
+        the limits is left.
         """
         with self._lock:
-            kept, _, starts = _validated(self._messages)
-            self._count_tokens(kept)
-            return kept[: self._surplus_size(kept, starts)]
+            valid_messages, _, starts = _validated(self._messages)
+            self._count_tokens(valid_messages)
+            return valid_messages[: self._surplus_size(valid_messages, starts)]
 
     def remove(self, messages: Iterable[Message]) -> None:
-        """Remove these very messages, and what cannot stay without them."""
-        removed = {id(message) for message in messages}
+        """Remove these message objects, and the messages that cannot stay without them."""
+        # By identity: another message of the same text must stay.
+        removed_ids = {id(message) for message in messages}
         with self._lock:
-            self._messages, _, _ = _validated(
-                [each for each in self._messages if id(each) not in removed]
-            )
+            remaining = [each for each in self._messages if id(each) not in removed_ids]
+            self._messages, _, _ = _validated(remaining)
             self._token_counts = []  # they are counted again with the next message
 
     def keep_newest(self, count: int) -> None:
         """Remove all but the newest `count` messages, and what cannot stay without the others."""
         with self._lock:
-            self._messages, _, _ = _validated(self._messages[-count:] if count else [])
+            newest = self._messages[-count:] if count else []
+            self._messages, _, _ = _validated(newest)
             self._token_counts = []  # they are counted again with the next message
 
     def shown(self) -> list[Message]:
         """Return the messages that a model is shown.
 
-        They are the whole history, or the newest of very many that wait.
-
-        What is left out grows in steps, so these begin with the same message for many turns, too.
+        They are the whole history, unless very many messages wait for a summary: then only the
+        newest, within SHOWN_LIMITS times the limits. What is left out grows in steps, so the shown
+        messages begin with the same one for many turns.
         """
         with self._lock:
             self._count_tokens(self._messages)
@@ -194,27 +206,36 @@ class ConversationMemory:
             most_tokens = (self.max_tokens or 0) * SHOWN_LIMITS  # 0: no limit
             if self._fits(self._messages, 0, most_messages, most_tokens or None):
                 return list(self._messages)
-            kept, _, starts = _validated(self._messages)
-            first_message = surplus_in_steps(len(kept), most_messages, _low_water(most_messages))
-            first_token = surplus_in_steps(
+
+            valid_messages, _, starts = _validated(self._messages)
+            surplus_messages = surplus_in_steps(
+                len(valid_messages), most_messages, _low_water(most_messages)
+            )
+            surplus_tokens = surplus_in_steps(
                 sum(self._token_counts), most_tokens, _low_water(most_tokens)
             )
+
             for start in starts:
-                if start >= first_message and sum(self._token_counts[:start]) >= first_token:
-                    return kept[start:]
-            return kept[starts[-1] :]
+                tokens_before = sum(self._token_counts[:start])
+                if start >= surplus_messages and tokens_before >= surplus_tokens:
+                    return valid_messages[start:]
+            return valid_messages[starts[-1] :]
 
     def _count_tokens(self, messages: Sequence[Message]) -> None:
+        """Count the tokens of the messages that were not counted yet, if there is a limit."""
         if self.max_tokens is not None:
-            self._token_counts += map(estimate_tokens, messages[len(self._token_counts) :])
+            uncounted = messages[len(self._token_counts) :]
+            self._token_counts += map(estimate_tokens, uncounted)
 
     def _surplus_size(self, messages: Sequence[Message], starts: Sequence[int]) -> int:
-        """Return how many of the oldest messages have to go; 0 within the limits."""
+        """Return how many of the oldest messages have to go; 0 within the limits.
+
+        `starts` are the indexes at which the exchanges begin.
+        """
         if not self._first_within(messages, starts, self.max_messages, self.max_tokens):
             return 0
-        if self.max_tokens is None:
-            most_tokens = None
-        else:
+        most_tokens = None
+        if self.max_tokens is not None:
             most_tokens = _low_water(self.max_tokens)
         return self._first_within(messages, starts, _low_water(self.max_messages), most_tokens)
 
@@ -232,14 +253,14 @@ class ConversationMemory:
         most_messages: int,
         most_tokens: int | None,
     ) -> int:
-        """Return where the oldest exchange begins that is within these limits.
+        """Return the index from which the messages are within these limits.
 
-        The newest always is.
+        An exchange begins there. It is the newest one if even that exceeds the limits.
         """
-        within_limits = (
-            start for start in starts if self._fits(messages, start, most_messages, most_tokens)
-        )
-        return next(within_limits, starts[-1] if starts else 0)
+        for start in starts:
+            if self._fits(messages, start, most_messages, most_tokens):
+                return start
+        return starts[-1] if starts else 0
 
     def _fits(
         self, messages: Sequence[Message], start: int, most_messages: int, most_tokens: int | None
@@ -250,17 +271,16 @@ class ConversationMemory:
         return most_tokens is None or sum(self._token_counts[start:]) <= most_tokens
 
     def replace_results(self, results: Mapping[str, Message]) -> None:
-        """Replace the results of tools that are linked to these actions.
+        """Replace the results of tool calls that proposed these actions.
 
-        The key is the id of the first linked action.
-
-        The place of a result and its call stay the same.
-        A result that was removed meanwhile is left out.
+        `results` has the new messages by the id of the first action of the message to replace. A
+        new result takes the place of the old one, behind the same call. One whose old result was
+        removed from the memory meanwhile is ignored.
         """
         with self._lock:
-            for at, message in enumerate(self._messages):
+            for index, message in enumerate(self._messages):
                 if message.actions:
-                    self._messages[at] = results.get(message.actions[0].id, message)
+                    self._messages[index] = results.get(message.actions[0].id, message)
             self._token_counts = []  # they are counted again with the next message
 
     def drop_reasoning(self) -> None:
@@ -269,9 +289,9 @@ class ConversationMemory:
         A vendor needs it only until the run of the answer ends.
         """
         with self._lock:
-            for at, message in enumerate(self._messages):
+            for index, message in enumerate(self._messages):
                 if message.details is not None:
-                    self._messages[at] = replace(message, details=None)
+                    self._messages[index] = replace(message, details=None)
 
     def clear(self) -> None:
         """Remove everything, including the summary and the notes."""
@@ -288,9 +308,8 @@ class ConversationMemory:
     def with_limits(self, max_messages: int, max_tokens: int | None) -> ConversationMemory:
         """Return an independent copy with other limits.
 
-        What is beyond them goes with the next message.
-
-        Raise ValueError.
+        Messages beyond the new limits are removed when the next message is added. Raise ValueError
+        for limits that are not allowed.
         """
         copy = ConversationMemory(max_messages, max_tokens, self.summary, deepcopy(self.notes))
         copy.add_many(self.get_history(), trims=False)
@@ -320,7 +339,7 @@ class ConversationMemory:
         if not isinstance(summary, str) or not isinstance(notes, dict):
             raise TypeError("its summary is no text, or its notes are no object")
         memory = cls(data["max_messages"], data["max_tokens"], summary, dict(notes))
-        # What was stored beyond the limits waits for its summary.
+        # Messages stored beyond the limits wait for their summary, so they are not removed here.
         memory.add_many((Message.from_dict(message) for message in data["messages"]), trims=False)
         return memory
 
@@ -328,19 +347,18 @@ class ConversationMemory:
 def surplus_in_steps(size: int, most: int, step: int) -> int:
     """Return how much has to go so that at most `most` of `size` is left.
 
-    It is 0, or a multiple of `step`.
-
-    It stays the same while `size` grows by less than a step. All numbers are of messages,
-    of tokens, or of characters.
+    The result is 0, or a multiple of `step`, so it stays the same while `size` grows by less than a
+    step. All three numbers have one unit: messages, tokens, or characters.
     """
     if size <= most:
         return 0
-    steps = -(-(size - most) // max(step, 1))  # rounded up
-    return steps * max(step, 1)
+    step = max(step, 1)
+    steps = -(-(size - most) // step)  # rounded up
+    return steps * step
 
 
 def _low_water(limit: int) -> int:
-    """Return what is left of a limit once it was exceeded."""
+    """Return how much of a limit a memory is cut down to once it exceeds that limit."""
     return int(limit * LOW_WATER_SHARE)
 
 
@@ -355,39 +373,44 @@ def estimate_tokens(message: Message) -> int:
 def _validated(
     messages: Sequence[Message],
 ) -> tuple[list[Message], list[tuple[int, Message]], list[int]]:
-    """Return the valid messages, and the rejected ones with their places among them.
+    """Return the valid messages, the rejected ones, and where the exchanges start.
 
-    Return also the starts of the exchanges.
+    A rejected message comes with the index among the valid ones before which it stood. The starts
+    are indexes into the valid messages.
 
-    A message before the first one of a user is rejected, and so is a tool result without its call.
+    A message before the first user message is rejected, and so is a tool result without its call.
     No exchange starts between a call and its result.
     """
-    kept: list[Message] = []
-    rejected = []
-    starts = list[int]()
-    calls = dict[str, int]()
+    valid_messages: list[Message] = []
+    rejected: list[tuple[int, Message]] = []
+    starts: list[int] = []
+    #: The index of the message with the call, by the id of the call.
+    call_places: dict[str, int] = {}
     for message in messages:
-        call = calls.get(message.tool_call_id)
+        place = len(valid_messages)
+        call_place = call_places.get(message.tool_call_id)
         if message.role is Role.USER:
-            starts.append(len(kept))
-        elif not starts or (message.role is Role.TOOL and call is None):
-            rejected.append((len(kept), message))
+            starts.append(place)
+        elif not starts or (message.role is Role.TOOL and call_place is None):
+            rejected.append((place, message))
             continue
-        elif message.role is Role.TOOL and call is not None:
-            while starts[-1] > call:  # a user message came in between
+        elif message.role is Role.TOOL and call_place is not None:
+            # A user message that came between the call and this result starts no exchange.
+            while starts[-1] > call_place:
                 starts.pop()
-        if message.tool_calls:
-            calls |= dict.fromkeys((each.id for each in message.tool_calls), len(kept))
-        kept.append(message)
-    return kept, rejected, starts
+        for call in message.tool_calls:
+            call_places[call.id] = place
+        valid_messages.append(message)
+    return valid_messages, rejected, starts
 
 
 class MemoryDraft:
-    """The memory as it will be after a run, applied with `commit`. Until then nothing changes.
+    """The memory as it will be after a run. `commit` applies the changes; until then none is made.
 
-    `memory` is the changed copy, and `removed` are the messages that it has no room for any more.
-    With `summarizes` they are removed only once they are summarized: where that fails, `restore`
-    keeps them for a later run.
+    `memory` is a copy of the original memory with the messages of the run, `run_messages`.
+    `removed` are the messages that the copy had no room for. With `summarizes` the caller has them
+    summarized before `commit`; if that fails, it calls `restore`, which puts them back for a later
+    run. A draft lives as long as the end of one run.
     """
 
     def __init__(
@@ -401,7 +424,9 @@ class MemoryDraft:
         self._original = memory
         self._run_messages = run_messages
         self._summarizes = summarizes
-        self._old_summary, self._old_notes = self.memory.summary, deepcopy(self.memory.notes)
+        self._old_summary = self.memory.summary
+        self._old_notes = deepcopy(self.memory.notes)
+
         self.removed = self.memory.add_many(run_messages, trims=not summarizes)
         if summarizes:
             surplus = self.memory.surplus()
@@ -409,12 +434,12 @@ class MemoryDraft:
             self.removed += surplus
 
     def restore(self) -> None:
-        """Keep the messages that were to be removed: they could not be summarized."""
-        kept = self._original.branch()
-        kept.add_many(self._run_messages, trims=False)
-        kept.summary = self.memory.summary
-        kept.notes = self.memory.notes
-        self.memory = kept
+        """Put the removed messages back into the draft, because they could not be summarized."""
+        restored = self._original.branch()
+        restored.add_many(self._run_messages, trims=False)
+        restored.summary = self.memory.summary
+        restored.notes = self.memory.notes
+        self.memory = restored
         self.removed = []
 
     def current_summary(self) -> str:
@@ -428,11 +453,13 @@ class MemoryDraft:
         original.add_many(self._run_messages, trims=not self._summarizes)
         if self._summarizes:
             original.remove(self.removed)
+
+        # Only what this run changed: the rest may be newer in the original.
         if draft.summary != self._old_summary:
             original.summary = draft.summary
-        original.notes.update(
-            {key: note for key, note in draft.notes.items() if note != self._old_notes.get(key)}
-        )
+        for key, note in draft.notes.items():
+            if note != self._old_notes.get(key):
+                original.notes[key] = note
 
 
 class SummaryUnusable(Exception):
@@ -449,10 +476,12 @@ async def summarize(
 ) -> tuple[str, UsageStats]:
     """Return the new summary on one line, and what it cost.
 
-    `timeout` is in seconds, None for no limit.
+    `removed` are the messages to summarize; without any, no model is called. `previous` is the
+    summary so far, "" for none. `max_tokens` limits the summary, `timeout` the time of the model in
+    seconds, None for no limit.
 
-    If it fails, log that and return the previous summary; raise nothing. Without removed messages
-    no model is called. The summary is made from text of users and tools: show it as data.
+    If the model fails, that is logged and the previous summary returned; nothing is raised. The
+    summary is made from text of users and tools, so show it to a model as data only.
     """
     if not removed:
         return previous, UsageStats()
@@ -468,17 +497,16 @@ async def try_to_summarize(
     max_tokens: int,
     timeout: float | None,  # acall enforces it
 ) -> tuple[str | None, UsageStats]:
-    """Return what `summarize` does, but None for a summary that failed."""
+    """Return the new summary and its cost, as `summarize` does, but None if the summary failed."""
     usage = UsageStats()
     try:
-        answer, usage = await acall(
-            provider, _summary_request(removed, previous, model, max_tokens, timeout)
-        )
+        request = _summary_request(removed, previous, model, max_tokens, timeout)
+        answer, usage = await acall(provider, request)
         line = " ".join(inert(answer.content).split())
         max_chars = max_tokens * MAX_CHARS_PER_TOKEN
         if is_cut_off(answer, usage, max_tokens) or len(line) > max_chars:
-            # Half a sentence may be wrong, such as one that ends before "not".
-            # The mark says that more was known.
+            # End with the last whole sentence: half a sentence may be wrong, such as one that ends
+            # before "not". The mark says that more was known.
             ends = [match.end() for match in _SENTENCE_END.finditer(line[:max_chars])]
             if ends:
                 line = f"{line[: ends[-1]]} {CUT_MARK}"
@@ -497,11 +525,11 @@ def _summary_request(
 ) -> ProviderRequest:
     """Return the request for a summary.
 
-    Each message is one line of JSON, so that no text can pass for another.
-
+    Each message is one line of JSON, so that the text of a message cannot pass for another message.
     No message is left out: if they are too long together, each is shortened to its share.
     """
     lines = [_summary_line(message, MESSAGE_CHARS, OUTPUT_CHARS) for message in removed]
+
     if sum(len(str(line)) for line in lines) > ALL_CHARS:
         count = len(removed) + sum(len(message.tool_calls) for message in removed)
         share = max(MIN_MESSAGE_CHARS, ALL_CHARS // count - LINE_CHARS)
@@ -509,6 +537,7 @@ def _summary_request(
             _summary_line(each, min(share, MESSAGE_CHARS), min(share, OUTPUT_CHARS))
             for each in removed
         ]
+
     if previous:
         lines.insert(0, {"earlier_summary": previous})
     text = "\n".join(storable(json.dumps(line, ensure_ascii=False)) for line in lines)
@@ -524,7 +553,8 @@ def _summary_request(
 def _summary_line(message: Message, message_chars: int, output_chars: int) -> dict[str, Any]:
     """Return a message as the summarizing model reads it.
 
-    Its texts have at most these numbers of characters.
+    Its text has at most `message_chars` characters. The output of a tool, and each call of a tool,
+    has at most `output_chars`.
     """
     if message.role is Role.TOOL:
         line: dict[str, Any] = {"from": f"tool {message.tool_name}"}
@@ -534,27 +564,27 @@ def _summary_line(message: Message, message_chars: int, output_chars: int) -> di
     else:
         line = {"from": message.role.value, "text": _shortened(message.content, message_chars)}
     if message.tool_calls:
-        calls = ((call.tool_name, call.parameters) for call in message.tool_calls)
-        texts = (
-            f"{name} {json.dumps(args, default=str, ensure_ascii=False)}" for name, args in calls
-        )
-        line["asks_for_tools"] = [_shortened(each, output_chars) for each in texts]
+        texts = []
+        for call in message.tool_calls:
+            arguments = json.dumps(call.parameters, default=str, ensure_ascii=False)
+            texts.append(_shortened(f"{call.tool_name} {arguments}", output_chars))
+        line["asks_for_tools"] = texts
     if message.media:
         line["files"] = [media.filename or media.kind for media in message.media]
     return line
 
 
 def _outcome_of(message: Message) -> str:
-    """Return what a result says of an action that needed a yes.
+    """Return the outcome that a tool result states of an action that needed a yes.
 
-    It is its outcome, or "proposed"; "" for other results.
-
-    Only the result of a call that proposed an action has an outcome. What another tool returns may
-    imitate one, and the summary would believe it.
+    Return "proposed" for an action that waits for its yes, and "" for a result without an action.
+    Only the result of a call that proposed an action has an outcome: another tool may imitate one
+    in what it returns, and the summary would believe it.
     """
     is_open = any(not link.outcome for link in message.actions)
     if is_open and not message.content:  # the call waits, and its tool has not run
         return "proposed"
+
     if not message.content.startswith("{"):
         return ""
     try:

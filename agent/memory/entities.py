@@ -1,4 +1,8 @@
-"""EntityMemory: the people, organizations and things that a conversation is about."""
+"""EntityMemory: the people, organizations and things that a conversation is about.
+
+A model extracts them from messages (`extraction.py`). An agent with an EntityMemory reads them at
+the beginning of each run.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 from sayso.agent.memory.extraction import ExtractingMemory, one_line, section, text_of
 from sayso.agent.providers.base import Provider
 
-#: The most characters of a name or type, and of an attribute's value,
-#: and the most attributes of an entity.
+#: The most characters of a name, of a type and of an attribute's name.
 NAME_CHARS = 80
+#: The most characters of an attribute's value.
 VALUE_CHARS = 200
+#: The most attributes of an entity.
 MAX_ATTRIBUTES = 10
 #: The most characters of the section that the model reads.
 MAX_CONTEXT_CHARS = 5000
@@ -41,14 +45,14 @@ class Entity:
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", one_line(self.name, NAME_CHARS))
         object.__setattr__(self, "entity_type", one_line(self.entity_type, NAME_CHARS) or "unknown")
-        pairs = (
-            (one_line(str(key), NAME_CHARS), one_line(text_of(value), VALUE_CHARS))
-            for key, value in self.attributes.items()
-        )
-        attributes = dict(
-            islice(((key, value) for key, value in pairs if key and value), MAX_ATTRIBUTES)
-        )
-        object.__setattr__(self, "attributes", attributes)
+
+        pairs = []
+        for name, given_value in self.attributes.items():
+            key = one_line(str(name), NAME_CHARS)
+            value = one_line(text_of(given_value), VALUE_CHARS)
+            if key and value:
+                pairs.append((key, value))
+        object.__setattr__(self, "attributes", dict(pairs[:MAX_ATTRIBUTES]))
 
     @property
     def key(self) -> str:
@@ -56,9 +60,9 @@ class Entity:
         return self.name.casefold()
 
     def merged_with(self, newer: Entity) -> Entity:
-        """Return this entity updated by a newer mention, whose attributes win.
+        """Return this entity updated by a newer mention.
 
-        A type "unknown" does not win.
+        The newer attributes win, and so does the newer type, unless it is "unknown".
         """
         entity_type = newer.entity_type
         if entity_type == "unknown":
@@ -78,9 +82,9 @@ class Entity:
 class EntityMemory(ExtractingMemory[Entity]):
     """The entities of one conversation. Thread-safe.
 
-    `model` of `provider` extracts them from the latest `relevance_window` messages. At most
-    `max_entities` are kept; those not mentioned for longest are removed first. `clock` returns Unix
-    seconds.
+    The `model` of the `provider` extracts them from the latest `relevance_window` messages; None is
+    the default model of the provider. At most `max_entities` are kept: those not mentioned for
+    longest are removed first. `clock` returns Unix seconds. Raises ValueError for a limit below 1.
     """
 
     kind = "entities"
@@ -106,19 +110,18 @@ class EntityMemory(ExtractingMemory[Entity]):
         with self._lock:
             return list(reversed(self._entities.values()))
 
-    def _item(self, found: Mapping[str, Any], turn: int) -> Entity | None:
-        attributes = found.get("attributes")
+    def _item(self, extracted: Mapping[str, Any], turn: int) -> Entity | None:
+        name = text_of(extracted.get("name"))
+        entity_type = text_of(extracted.get("type") or extracted.get("entity_type"))
+        attributes = extracted.get("attributes")
+        if not isinstance(attributes, Mapping):
+            attributes = {}
         now = self._clock()
-        entity_type = text_of(found.get("type") or found.get("entity_type"))
-        if isinstance(attributes, Mapping):
-            known_attributes = attributes
-        else:
-            known_attributes = {}
-        entity = Entity(text_of(found.get("name")), entity_type, known_attributes, now, now)
+        entity = Entity(name, entity_type, attributes, now, now)
         return entity if entity.name else None
 
     def update(self, entities: Iterable[Entity]) -> None:
-        """Add entities. One that is known by its name is merged."""
+        """Add entities. An entity whose name is known is merged with the known one."""
         with self._lock:
             for entity in entities:
                 known = self._entities.pop(entity.key, None)
@@ -148,16 +151,13 @@ class EntityMemory(ExtractingMemory[Entity]):
         return section("[Known Entities]", lines, MAX_CONTEXT_CHARS)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entities as JSON-ready data, the last mentioned last.
-
-        Each has its first mention.
-        """
+        """Return the entities as JSON-ready data, the last mentioned last."""
         return {"entities": [asdict(entity) for entity in reversed(self.entities)]}
 
     def bound_to(self, data: Mapping[str, Any] | None) -> EntityMemory:
         """Return a memory with the same provider and limits, and only the entities in `data`.
 
-        `data` is what `to_dict` returned.
+        `data` is what `to_dict` returned, None for no entities.
         """
         memory = EntityMemory(
             self.provider, self.model, self.max_entities, self.relevance_window, clock=self._clock

@@ -1,4 +1,8 @@
-"""What all memories need: their scope, extraction by a model, and the layout for a model."""
+"""What the memories share: their scope, extraction by a model, and the section that a model reads.
+
+A scope says whose memory is used: it is the id of a user, a conversation or both. Extraction has a
+model read the latest messages and answer with JSON objects, from which a memory makes its items.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +24,15 @@ from sayso.pending.call_context import own_context
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: How many characters of one message are read.
+#: How many characters of one message the extracting model reads.
 MAX_MESSAGE_CHARS = 4000
-#: The longest answer that is parsed in characters, the most objects that are taken from it,
-#: and its token limit.
+#: The longest answer that is parsed, in characters.
 MAX_ANSWER_CHARS = 50_000
+#: The most objects that are taken from an answer.
 MAX_OBJECTS = 30
+#: The most tokens of an answer.
 MAX_TOKENS = 1000
-#: The default time limit of an extraction in seconds.
+#: The default time limit of an extraction, in seconds.
 TIMEOUT_SECONDS = 30.0
 #: The rules that follow the prompt of every extraction.
 RULES = (
@@ -40,11 +45,10 @@ RULES = (
 
 @contextmanager
 def in_scope(scope: str) -> Iterator[str]:
-    """Set the memory scope, which names whose memory is used, in the `with` block.
+    """Set the memory scope inside the `with` block, and in the tasks and threads that it starts.
 
-    It counts for the tasks and threads that the block starts.
-
-    It is the user or the conversation that the current run belongs to.
+    The scope names the user or the conversation that the current run belongs to. "" is a memory
+    that all runs of an agent share.
     """
     with own_context(ToolEnvironment) as own:
         own.memory_scope = scope
@@ -52,15 +56,12 @@ def in_scope(scope: str) -> Iterator[str]:
 
 
 def current_scope() -> str | None:
-    """Return the scope set by `in_scope`.
-
-    "" is a memory shared by all runs of an agent; None if no scope was set.
-    """
+    """Return the scope set by `in_scope`, which may be ""; None if no scope was set."""
     return tool_environment().memory_scope
 
 
 def required_scope(scope: str) -> str:
-    """Return the scope. Raise ValueError for an empty one, which all users would share."""
+    """Return the scope unchanged. Raise ValueError for "", which all users would share."""
     if not scope:
         raise ValueError(
             f"scope={scope!r} is shared by all users: name one, such as the id of a user and a conversation"
@@ -69,9 +70,9 @@ def required_scope(scope: str) -> str:
 
 
 def spoken_messages(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages of user and assistant.
+    """Return the messages of user and assistant that have text.
 
-    Tool results are left out: a stranger may have written them.
+    Tool results are left out, because a stranger may have written what they contain.
     """
     return [
         message
@@ -81,14 +82,16 @@ def spoken_messages(messages: Sequence[Message]) -> list[Message]:
 
 
 class ExtractingMemory(ABC, Generic[T]):
-    """Base of the memories whose facts a model extracts from conversations.
+    """Base of the memories whose items a model extracts from conversations.
 
-    `model` of `provider` reads the latest `relevance_window` messages.
-    `clock` returns Unix seconds.
+    The `model` of the `provider` reads the latest `relevance_window` messages; None is the default
+    model of the provider. `clock` returns Unix seconds. A subclass sets `kind` and `prompt`, and
+    makes an item of each extracted object in `_item`.
     """
 
-    #: The name of what is extracted, for the log, and the prompt for the model.
+    #: The name of what is extracted, for the log.
     kind: ClassVar[str]
+    #: The beginning of the system prompt of the extracting model. RULES follow.
     prompt: ClassVar[str]
 
     def __init__(
@@ -99,7 +102,7 @@ class ExtractingMemory(ABC, Generic[T]):
         clock: Callable[[], float],
         **limits: int,
     ) -> None:
-        """Keep the limits as attributes. Raise ValueError for one below 1."""
+        """Raise ValueError if `relevance_window` or one of the `limits` of a subclass is below 1."""
         limits = {**limits, "relevance_window": relevance_window}
         if min(limits.values()) < 1:
             *others, last = (f"{name}={limit!r}" for name, limit in limits.items())
@@ -116,14 +119,16 @@ class ExtractingMemory(ABC, Generic[T]):
         *,
         timeout: float | None = TIMEOUT_SECONDS,  # acall enforces it
     ) -> tuple[list[T], UsageStats]:
-        """Return what the messages state, without keeping it, and what it cost.
+        """Return the items that the messages state, and what the extraction cost. Save nothing.
 
-        A failure of the model is logged and finds nothing.
+        `model` replaces the memory's own; None for that one. `timeout` is in seconds, None for no
+        limit. If the model fails, that is logged, and there are no items.
         """
         conversation = spoken_messages(messages)[-self.relevance_window :]
         if not conversation:
             return [], UsageStats()
-        # One JSON object a line, so that no text can pass for another message.
+
+        # One JSON object a line, so that the text of a message cannot pass for another message.
         lines = (
             {"from": message.role.value, "text": message.content[:MAX_MESSAGE_CHARS]}
             for message in conversation
@@ -143,20 +148,28 @@ class ExtractingMemory(ABC, Generic[T]):
             details = {"kind": self.kind, "reason": reason_for_log(exc), "model": request.model}
             log.warning("memory.extraction_failed", extra=details)
             return [], UsageStats()
+
         turn = sum(message.role is Role.USER for message in messages)
-        return [item for each in objects if (item := self._item(each, turn)) is not None], usage
+        items = [self._item(each, turn) for each in objects]
+        return [item for item in items if item is not None], usage
 
     def extract(self, messages: Sequence[Message], model: str | None = None) -> list[T]:
         """Do the same as `aextract` for sync code, without the cost."""
         return run_sync(self.aextract(messages, model))[0]
 
     @abstractmethod
-    def _item(self, found: Mapping[str, Any], turn: int) -> T | None:
-        """Return an object of the model's answer as an item, or None if it is incomplete."""
+    def _item(self, extracted: Mapping[str, Any], turn: int) -> T | None:
+        """Return an object of the model's answer as an item, or None if it is incomplete.
+
+        `turn` is the number of user messages so far.
+        """
 
 
 def parse_objects(text: str) -> list[Mapping[str, Any]]:
-    """Return the objects of the JSON array in an answer, which may have other text around it."""
+    """Return the objects of the JSON array in an answer, which may have other text around it.
+
+    There are none if the answer holds no such array. At most MAX_OBJECTS are returned.
+    """
     start = text.find("[")
     end = text.rfind("]")
     if start < 0 or end < start or len(text) > MAX_ANSWER_CHARS:
@@ -185,9 +198,9 @@ def one_line(text: str, max_chars: int) -> str:
 def section(title: str, lines: Iterable[tuple[Any, str]], max_chars: int) -> str:
     """Return the title and as many of the first lines as fit in `max_chars`, or "" if none fits.
 
-    Each line has its place, a sort key, and the lines stand in the order of their places. So a fact
-    that is mentioned again may become the first to be chosen, and stays where the model has read it
-    before.
+    Each line comes with a sort key, its place. The lines are chosen in the order given, and written
+    in the order of their places. So a fact that is mentioned again may be chosen first, and still
+    stands where the model read it before, which keeps the prompt cache of the vendor valid.
     """
     room = max_chars - len(title) - 1
     chosen = []

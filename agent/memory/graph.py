@@ -1,4 +1,8 @@
-"""KnowledgeGraphMemory: relationships that a model extracts from conversations, and their stores."""
+"""KnowledgeGraphMemory: relationships that a model extracts from conversations, and their stores.
+
+A relationship is a Triple: subject, relation and object, such as "Alice", "manages", "Project
+Alpha". Triples are stored by scope (`extraction.py`), in memory or in a SQLite file.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +34,9 @@ from sayso.infra.storage.files import open_database, transaction
 PART_CHARS = 120
 #: The most characters of the section that the model reads.
 MAX_CONTEXT_CHARS = 5000
-#: The most keywords of a query, and the shortest keyword in a script with spaces.
+#: The most keywords of a query.
 MAX_KEYWORDS = 30
+#: The shortest keyword in a script with spaces between words, in characters.
 MIN_KEYWORD_CHARS = 3
 
 PROMPT = (
@@ -39,14 +44,14 @@ PROMPT = (
     '{"subject": "Alice", "relation": "manages", "object": "Project Alpha", "confidence": 0.9}: names as they were '
     "said, the relation in one to three words, the confidence from 0 to 1."
 )
-#: Words that are in most questions and so would match everything.
+#: Words that are no keywords: they are in most questions, and would match everything.
 _COMMON_WORDS = frozenset(
     """about and any are can could did does for from had has have how into its not our out she should tell that the
     their them then there they this was were what when where which who whom whose why will with would you
     your""".split()
 )
 
-#: Files of earlier versions need a value in the column `words`, which is not read any more.
+#: The column `words` is not read. It stays for files that were created with it.
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS triples (
@@ -74,7 +79,8 @@ class TripleStoreError(Exception):
 class Triple:
     """A relationship: subject, relation and object, each short and on one line.
 
-    `created_at` is when it was first stated, in Unix seconds.
+    `confidence` is from 0 to 1. `source_turn` is the number of user messages when it was extracted,
+    `created_at` the time when it was first stated, in Unix seconds.
     """
 
     subject: str
@@ -105,10 +111,9 @@ class Triple:
 class TripleStore(Protocol):
     """Stores triples by scope, oldest first.
 
-    A triple that is added again is kept once, as the newest.
-
-    It keeps its first `created_at`, so that the model reads it where it was before. The methods
-    block for a short time and are thread-safe. They raise TripleStoreError.
+    A triple that is added again moves to the end, as the newest, but keeps its first `created_at`,
+    so that the model reads it where it was before. The methods block for a short time, are
+    thread-safe, and raise TripleStoreError.
     """
 
     def add_many(self, scope: str, triples: Iterable[Triple], *, most: int) -> None:
@@ -119,7 +124,7 @@ class TripleStore(Protocol):
 
 
 class MemoryTripleStore:
-    """Keeps triples in the memory of this process."""
+    """Keeps triples in the memory of this process, as long as it runs."""
 
     def __init__(self) -> None:
         self._scopes: dict[str, dict[str, Triple]] = {}
@@ -174,7 +179,7 @@ class SQLiteTripleStore:
             for (scope,) in db.execute("SELECT DISTINCT scope FROM triples").fetchall():
                 if should_erase(scope.decode("utf-8", "surrogatepass")):
                     count += db.execute("DELETE FROM triples WHERE scope = ?", (scope,)).rowcount
-            # The write-ahead log still contains them.
+            # The write-ahead log still contains the erased text.
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return count
 
@@ -190,17 +195,22 @@ class SQLiteTripleStore:
 
 
 def _bytes(scope: str) -> bytes:
-    """Return the scope as bytes, as it may contain lone surrogates."""
+    """Return the scope as bytes, because SQLite refuses a text with lone surrogates."""
     return scope.encode("utf-8", "surrogatepass")
 
 
 class KnowledgeGraphMemory(ExtractingMemory[Triple]):
     """Relationships that were stated in conversations. Thread-safe.
 
-    * `provider` and its `model` extract them from the latest `relevance_window` messages. Each
-      scope keeps at most `max_triples`; the oldest are removed first.
+    * `provider`, `model`: extract them from the latest `relevance_window` messages. None is the
+      default model of the provider.
     * `storage`: "memory", "sqlite" (a file at `path`) or a TripleStore.
+    * `max_triples`: how many a scope keeps; the oldest are removed first.
+    * `max_context_triples`: how many a model reads.
     * `clock`: returns Unix seconds.
+
+    Raises ValueError for a limit below 1 and an unknown storage. A new memory uses the scope "",
+    which all users share; `bound_to` returns the memory of one scope.
     """
 
     kind = "triples"
@@ -258,19 +268,15 @@ class KnowledgeGraphMemory(ExtractingMemory[Triple]):
         """
         return self.store.all(self._scope)
 
-    def _item(self, found: Mapping[str, Any], turn: int) -> Triple | None:
-        confidence = found.get("confidence", 1.0)
-        if (
-            isinstance(confidence, bool)
-            or not isinstance(confidence, int | float)
-            or not math.isfinite(confidence)
-        ):
-            confidence = 1.0
-        subject, relation, object_ = (
-            text_of(found.get(name)) for name in ("subject", "relation", "object")
+    def _item(self, extracted: Mapping[str, Any], turn: int) -> Triple | None:
+        triple = Triple(
+            subject=text_of(extracted.get("subject")),
+            relation=text_of(extracted.get("relation")),
+            object=text_of(extracted.get("object")),
+            confidence=_confidence(extracted.get("confidence")),
+            source_turn=turn,
+            created_at=self._clock(),
         )
-        limited = min(1.0, max(0.0, float(confidence)))
-        triple = Triple(subject, relation, object_, limited, turn, self._clock())
         if triple.subject and triple.relation and triple.object:
             return triple
         return None
@@ -282,42 +288,29 @@ class KnowledgeGraphMemory(ExtractingMemory[Triple]):
             self.store.add_many(self._scope, new_triples, most=self.max_triples)
 
     def query_relevant(self, query: str) -> list[Triple]:
-        """Return the triples that share a keyword with the query.
+        """Return at most `max_context_triples` triples that share a keyword with the query.
 
-        Those with the most shared keywords come first, then the newest.
-
-        Keywords are all words but the common ones; in scripts without spaces, every two adjacent
-        characters. For a query without keywords, return the newest triples.
+        Those with the most shared keywords come first; of equal ones, the newest. For a query
+        without keywords, return the newest triples.
         """
-        found: dict[str, None] = {}
-        letters = "".join(
-            char if unicodedata.category(char)[0] in "LNM" else " " for char in query.casefold()
-        )
-        for word in letters.split():
-            if any(map(needs_no_space, word)):
-                found |= dict.fromkeys(
-                    word[start : start + 2] for start in range(max(1, len(word) - 1))
-                )
-            elif len(word) >= MIN_KEYWORD_CHARS and word not in _COMMON_WORDS:
-                found[word] = None
-        keywords = list(found)[:MAX_KEYWORDS]
+        keywords = _keywords_of(query)
         newest_first = self.triples[::-1]
         if not keywords:
             return newest_first[: self.max_context_triples]
+
         hits = {
             each: sum(has_word(each.text.casefold(), keyword) for keyword in keywords)
             for each in newest_first
         }
-        relevant = sorted(filter(hits.get, newest_first), key=lambda triple: -hits[triple])
-        return relevant[: self.max_context_triples]
+        matching = [each for each in newest_first if hits[each]]
+        matching.sort(key=lambda triple: -hits[triple])  # stable: the newest stay first
+        return matching[: self.max_context_triples]
 
     def build_context(self, query: str = "") -> str:
-        """Return the section for the model with the triples relevant to the query.
+        """Return the section for the model with the triples relevant to the query; "" for none.
 
-        "" if there are none.
-
-        They stand in the order in which they were first stated. If not all fit,
-        the least relevant are left out.
+        They stand in the order in which they were first stated. If not all fit, the least relevant
+        are left out.
         """
         lines = []
         for triple in self.query_relevant(query):
@@ -326,3 +319,30 @@ class KnowledgeGraphMemory(ExtractingMemory[Triple]):
                 doubt = f" (confidence {triple.confidence:.1f})"
             lines.append(((triple.created_at, triple.key), f"- {triple.text}{doubt}"))
         return section("[Known Relationships]", lines, MAX_CONTEXT_CHARS)
+
+
+def _confidence(value: Any) -> float:
+    """Return the confidence that a model stated, from 0 to 1; 1 if it stated no number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        return 1.0
+    return min(1.0, max(0.0, float(value)))
+
+
+def _keywords_of(query: str) -> list[str]:
+    """Return the keywords of a query, each once, at most MAX_KEYWORDS.
+
+    They are all words but the short and the common ones. In scripts without spaces between words,
+    every two adjacent characters are a keyword.
+    """
+    letters = "".join(
+        char if unicodedata.category(char)[0] in "LNM" else " " for char in query.casefold()
+    )
+    keywords: dict[str, None] = {}
+    for word in letters.split():
+        if any(map(needs_no_space, word)):
+            starts = range(max(1, len(word) - 1))
+            keywords |= dict.fromkeys(word[start : start + 2] for start in starts)
+        elif len(word) >= MIN_KEYWORD_CHARS and word not in _COMMON_WORDS:
+            keywords[word] = None
+    return list(keywords)[:MAX_KEYWORDS]

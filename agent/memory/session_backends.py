@@ -1,4 +1,7 @@
-"""Session stores in JSON files, in SQLite and in Redis: see `sessions.py`."""
+"""Session stores in JSON files, in Redis and in SQLite.
+
+`sessions.py` says what a session is, and has their base class KeyValueSessions.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,18 @@ from sayso.infra.storage.files import (
     write_atomically,
 )
 
-#: After this many seconds an unfinished temporary file is removed:
-#: its process was killed while writing.
+#: A temporary file is removed after this many seconds: its process was killed while writing.
 UNFINISHED_SECONDS = 3600
 #: About how many keys one SCAN command looks at.
 SCAN_COUNT = 500
+#: The Lua script that deletes a key if it still has this value.
 _REMOVE_IF = (
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 )
 #: Characters with a meaning in a Redis key pattern.
 _PATTERN_CHARS = re.compile(r"[\\*?\[\]^-]")
-#: The column `shelf` holds the namespace's digest.
+#: The column `shelf` holds the digest of the namespace, `name` the digest of the session's key, and
+#: `text` the record as JSON.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
   shelf TEXT NOT NULL, name TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (shelf, name)
@@ -41,12 +45,10 @@ CREATE TABLE IF NOT EXISTS sessions (
 
 
 class JsonFileSessionStore(KeyValueSessions):
-    """Keeps sessions as files in a folder, readable by our own user only.
+    """Keeps each session as a JSON file in a folder. Only the user of the process can read it.
 
-    A file is on disk when `save` returns.
-
-    The folder must be on a local disk: on a network drive,
-    two processes may not see each other's locks.
+    A file is on disk when `save` returns. The folder must be on a local disk: on a network drive,
+    two processes may not see each other's locks. The parameters are those of KeyValueSessions.
     """
 
     storage_errors = (OSError,)
@@ -69,6 +71,7 @@ class JsonFileSessionStore(KeyValueSessions):
 
     def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
         path = self._path(key)
+        # Shared: several processes may save at once, but not while `_remove_if` compares.
         with folder_lock(self._folder, shared=True):
             is_first = not path.parent.exists()
             write_atomically(path, text.encode("ascii"))
@@ -110,12 +113,11 @@ class JsonFileSessionStore(KeyValueSessions):
 
 
 class RedisSessionStore(KeyValueSessions):
-    """Keeps each session under a Redis key.
+    """Keeps each session under a Redis key that begins with `prefix`.
 
-    It expires after `default_ttl` seconds, by default never.
-
-    `list` scans all keys of the server: it is meant for operators, not for each turn. Errors do not
-    show the URL, which may contain a password.
+    A key expires `default_ttl` seconds after its last save, by default never. `list` scans all keys
+    of the server: it is meant for operators, not for each turn. Errors do not show the URL, which
+    may contain a password.
     """
 
     storage_errors = (RedisError,)
@@ -136,9 +138,10 @@ class RedisSessionStore(KeyValueSessions):
         return self._text(self._redis_key(key))
 
     def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
-        self._client.set(
-            self._redis_key(key), text, px=None if ttl is None else math.ceil(ttl * 1000)
-        )
+        milliseconds = None
+        if ttl is not None:
+            milliseconds = math.ceil(ttl * 1000)
+        self._client.set(self._redis_key(key), text, px=milliseconds)
 
     def _remove(self, key: SessionKey) -> bool:
         return bool(self._client.delete(self._redis_key(key)))
@@ -159,7 +162,7 @@ class RedisSessionStore(KeyValueSessions):
 
     def _text(self, key: str) -> str | None:
         try:
-            return cast("str | None", self._client.get(key))  # our clients decode
+            return cast("str | None", self._client.get(key))  # `connect` makes clients that decode
         except ResponseError as exc:
             if str(exc).startswith("WRONGTYPE"):
                 raise TypeError("it is no text") from exc
@@ -173,9 +176,10 @@ class RedisSessionStore(KeyValueSessions):
 
 
 class SQLiteSessionStore(KeyValueSessions):
-    """Keeps sessions in a SQLite file, readable by our own user only.
+    """Keeps sessions in a SQLite file. Only the user of the process can read it.
 
-    Each call opens and closes the file, so that any thread and process may call.
+    Each call opens and closes the file, so that any thread and process may call. Raises ValueError
+    for the path `:memory:`, whose contents would be gone after each call.
     """
 
     storage_errors = (OSError, sqlite3.Error)
@@ -202,7 +206,8 @@ class SQLiteSessionStore(KeyValueSessions):
         )
         if not rows:
             return None
-        if not isinstance(text := rows[0][0], str):
+        text = rows[0][0]
+        if not isinstance(text, str):
             raise TypeError("it is no text")
         return text
 
@@ -215,13 +220,12 @@ class SQLiteSessionStore(KeyValueSessions):
         )
 
     def _remove(self, key: SessionKey) -> bool:
-        return bool(
-            self._run(
-                "DELETE FROM sessions WHERE shelf = ? AND name = ? RETURNING 1",
-                key.namespace_digest,
-                key.digest,
-            )
+        removed_rows = self._run(
+            "DELETE FROM sessions WHERE shelf = ? AND name = ? RETURNING 1",
+            key.namespace_digest,
+            key.digest,
         )
+        return bool(removed_rows)
 
     def _remove_if(self, key: SessionKey, text: str) -> None:
         self._run(

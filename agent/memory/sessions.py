@@ -5,8 +5,9 @@ each run and saves it after. Conversations on a channel are **not** stored here:
 chat is saved by `workers/lua/commit.lua` with everything else that its turn changes. A bot in YAML
 has no sessions.
 
-SessionStore is the port, `session_backends.py` has its stores in files, SQLite and Redis, and this
-module the one in memory.
+SessionStore is the interface of all stores. `session_backends.py` has the stores in files, SQLite
+and Redis; InMemorySessionStore, here, is for tests. Session is the stored conversation as an agent
+uses it.
 
 SessionError
 ├── BrokenSession            the stored data is not a conversation of ours
@@ -41,9 +42,9 @@ class SessionError(Exception):
 
 
 class BrokenSession(SessionError):
-    """Raised when the stored data is not a conversation of ours.
+    """Raised when the data stored under a session id is not a conversation that Sayso wrote.
 
-    It stays there until it is deleted.
+    The data stays there until it is deleted.
     """
 
 
@@ -61,16 +62,16 @@ class SessionMetadata:
     updated_at: float
 
 
-#: For annotations in classes whose method `list` hides the type.
+#: A list of sessions. Classes with a method `list` need this name in their annotations.
 Sessions = list[SessionMetadata]
 
 
 class SessionStore(Protocol):
-    """Keeps each conversation as a whole under a session id, which may be any text.
+    """Stores each conversation as a whole under a session id, which may be any text.
 
-    Sessions of different namespaces, such as users or bots, are separate: the same id in two of
-    them is two sessions. Expired sessions do not exist. The methods block, are safe for threads and
-    processes, and raise SessionError.
+    A namespace, such as a user or a bot, separates sessions: the same id in two namespaces is two
+    sessions. None is a namespace too. A session that has expired counts as deleted. All methods
+    block, are safe for threads and processes, and raise SessionError.
     """
 
     def save(
@@ -99,10 +100,10 @@ class SessionStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """The storage key of a session, in hex digits only.
+    """The key that a session is stored under: hex digits made from its namespace and id.
 
-    Session ids become neither parts of paths nor of patterns,
-    and phone numbers in them do not show in a listing.
+    So a session id never becomes part of a path or of a search pattern, and a phone number in it
+    does not show in a listing.
     """
 
     session_id: str
@@ -125,9 +126,10 @@ def _sha256(names: list[str | None]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """One stored session.
+    """One stored session. Times are in Unix seconds.
 
-    Times are in Unix seconds; `expires_at` is None for a session that does not expire.
+    `expires_at` is None for a session that does not expire. `memory` is the conversation as
+    `ConversationMemory.to_dict` writes it.
     """
 
     session_id: str
@@ -152,7 +154,7 @@ class SessionRecord:
     def to_json(self) -> str:
         """Return the record as ASCII JSON, which preserves lone surrogates.
 
-        Raise BrokenSession for other data.
+        Raise BrokenSession if the conversation contains data that JSON cannot hold.
         """
         try:
             return json.dumps({field.name: getattr(self, field.name) for field in fields(self)})
@@ -169,7 +171,7 @@ class SessionRecord:
         """
         record = cls(**json.loads(text))
         times = (record.created_at, record.updated_at, record.expires_at or 0.0)
-        if not all(isinstance(at, int | float) for at in times):
+        if not all(isinstance(each, int | float) for each in times):
             raise TypeError("its times are no numbers")
         if not isinstance(record.memory, dict) or not isinstance(record.memory["messages"], list):
             raise TypeError("it has no messages")
@@ -181,13 +183,14 @@ class SessionRecord:
 class KeyValueSessions(ABC):
     """Base of session stores on a key-value storage.
 
-    Subclasses read and write texts, each as a whole.
+    A subclass reads and writes texts, each as a whole. This class makes records of them, lets
+    sessions expire, and translates errors.
 
-    `default_ttl` is in seconds from the last save, None for sessions that do not expire;
-    `clock` returns Unix seconds.
+    `default_ttl` is how long a session lives after its last save, in seconds above 0, or None for
+    sessions that do not expire; ValueError for other values. `clock` returns Unix seconds.
     """
 
-    #: The errors that mean that the storage cannot be used at the moment.
+    #: The errors which mean that the storage cannot be used at the moment.
     storage_errors: ClassVar[tuple[type[Exception], ...]] = ()
 
     def __init__(
@@ -205,19 +208,23 @@ class KeyValueSessions(ABC):
     ) -> None:
         """Replace the session by this conversation.
 
-        Of two concurrent saves the last wins as a whole.
-
-        Raise SessionError, also for a broken session, which is not overwritten.
+        Of two concurrent saves the last wins as a whole. Raise SessionError, also for a broken
+        session, which is not overwritten.
         """
         key = SessionKey(session_id, namespace)
         now = self._clock()
         previous = self._record(key)
-        if self._ttl is None:
-            expires_at = None
-        else:
+        expires_at = None
+        if self._ttl is not None:
             expires_at = now + self._ttl
-        created_at = previous.created_at if previous else now
-        record = SessionRecord(session_id, namespace, created_at, now, expires_at, memory.to_dict())
+        record = SessionRecord(
+            session_id=session_id,
+            namespace=namespace,
+            created_at=previous.created_at if previous else now,
+            updated_at=now,
+            expires_at=expires_at,
+            memory=memory.to_dict(),
+        )
         text = record.to_json()
         with self._translated_errors(key):
             self._put(key, text, self._ttl)
@@ -236,13 +243,12 @@ class KeyValueSessions(ABC):
     def list(self, *, namespace: str | None = None) -> Sessions:
         """Return the sessions of a namespace, last changed first.
 
-        Broken ones are logged and left out.
-
-        Raise SessionError.
+        Broken ones are logged and left out. Raise SessionError.
         """
         namespace_digest = SessionKey("", namespace).namespace_digest
         with self._translated_errors(None):
             texts = [*self._texts(namespace_digest)]
+
         sessions = []
         for digest, text in texts:
             try:
@@ -250,8 +256,8 @@ class KeyValueSessions(ABC):
             except _UNREADABLE as exc:
                 log.warning("sessions.broken name=%s reason=%s", digest, type(exc).__name__)
                 continue
-            if current := self._unless_expired(record, text):
-                sessions.append(current.metadata)
+            if self._unless_expired(record, text):
+                sessions.append(record.metadata)
         return sorted(sessions, key=lambda data: data.updated_at, reverse=True)
 
     def delete(self, session_id: str, *, namespace: str | None = None) -> bool:
@@ -270,9 +276,9 @@ class KeyValueSessions(ABC):
 
     @abstractmethod
     def _get(self, key: SessionKey) -> str | None:
-        """Return the text, or None if there is none.
+        """Return the stored text, or None if there is none.
 
-        Raise ValueError or TypeError if it is no text.
+        Raise ValueError or TypeError if the stored data is no text.
         """
 
     @abstractmethod
@@ -285,13 +291,13 @@ class KeyValueSessions(ABC):
 
     @abstractmethod
     def _remove_if(self, key: SessionKey, text: str) -> None:
-        """Remove the text, unless it was replaced meanwhile."""
+        """Remove the stored text if it still is `text`: another process may have replaced it."""
 
     @abstractmethod
     def _texts(self, namespace_digest: str) -> Iterable[tuple[str, str]]:
-        """Return the digests of all sessions in a namespace with their texts.
+        """Return the digest and the stored text of each session in a namespace.
 
-        "" for what is no text.
+        The text is "" where the stored data is no text.
         """
 
     @contextmanager
@@ -300,10 +306,9 @@ class KeyValueSessions(ABC):
         try:
             yield
         except self.storage_errors as exc:
+            what = "the list of sessions"
             if key:
                 what = f"session {key.session_id!r}"
-            else:
-                what = "the list of sessions"
             raise SessionStoreUnavailable(
                 f"{what} cannot be read or written in {self._cure(exc)}"
             ) from exc
@@ -311,7 +316,7 @@ class KeyValueSessions(ABC):
     def _cure(self, error: Exception) -> str:
         """Return the place of the storage, its error, and what to do about it.
 
-        Override it with `storage_errors`.
+        A subclass that sets `storage_errors` overrides this method.
         """
         return f"this store: {error}"
 
@@ -347,10 +352,7 @@ def _broken(key: SessionKey) -> BrokenSession:
 
 
 class InMemorySessionStore(KeyValueSessions):
-    """Keeps sessions in this process.
-
-    That is for tests, and for conversations that may end with the process.
-    """
+    """Keeps sessions in this process: for tests, and for conversations that may end with it."""
 
     def __init__(
         self, default_ttl: float | None = None, *, clock: Callable[[], float] = time.time
@@ -384,20 +386,22 @@ class InMemorySessionStore(KeyValueSessions):
 
 
 class Session:
-    """The stored conversation of one agent. Thread-safe.
+    """The stored conversation of one agent. Thread-safe. Lives as long as the agent.
 
-    Concurrent runs share one conversation, so none of them is lost.
-    What another process saves meanwhile is overwritten.
+    Concurrent runs of the agent share one conversation, so the messages of none are lost. What
+    another process saves during a run is overwritten.
     """
 
     def __init__(self, store: SessionStore, session_id: str) -> None:
         self._store = store
         self._id = session_id
+        #: How many runs are under way.
         self._runs = 0
-        #: The conversation that the current runs share, and the one that was last in the store.
+        #: The conversation that the current runs share; None until one of them reads it.
         self._shared: ConversationMemory | None = None
+        #: The conversation that was last read from the store or written to it.
         self._stored: ConversationMemory | None = None
-        # the first is never held during a call to the store
+        #: Guards `_runs`. Never held during a call to the store, which may block for long.
         self._count_lock = Lock()
         self._store_lock = Lock()
 
@@ -405,7 +409,7 @@ class Session:
     def run(self) -> Iterator[None]:
         """Count a run while the block lasts.
 
-        The first of concurrent runs reads the session again.
+        The first of concurrent runs makes the next `load` read the store again.
         """
         with self._count_lock:
             if not self._runs:
@@ -422,8 +426,9 @@ class Session:
     ) -> ConversationMemory:
         """Return the stored conversation, within the limits of `memory`. Raises SessionError.
 
-        Without a stored one, return `memory` or a new one. A conversation that came from the store,
-        and was deleted there or has expired, is not used any more.
+        If none is stored, return `memory`, or a new conversation if that is None. But if `memory`
+        itself came from the store, it was deleted there or has expired: then return an empty
+        conversation with its limits.
         """
         shared, is_read = await call_in_thread(self._read, memory)
         if is_read:
@@ -435,8 +440,8 @@ class Session:
     async def save(self, memory: ConversationMemory, events: RunEvents) -> None:
         """Save the conversation. A failure is logged and traced, but not raised.
 
-        The answer exists and its tools have run; an exception might make
-        the caller ask for the same again.
+        The answer exists and its tools have run; an exception might make the caller ask for the
+        same again.
         """
         try:
             await call_in_thread(self._write, memory)
@@ -460,25 +465,25 @@ class Session:
         with self._store_lock:
             if self._shared is not None:
                 return self._shared, False
+
             loaded = self._store.load(self._id)
             if loaded is not None:
                 if memory:
-                    self._stored = loaded.with_limits(memory.max_messages, memory.max_tokens)
-                else:
-                    self._stored = loaded
-                self._shared = self._stored
-            elif memory is None:
+                    loaded = loaded.with_limits(memory.max_messages, memory.max_tokens)
+                self._stored = loaded
+                self._shared = loaded
+                return loaded, True
+
+            if memory is None:
                 self._shared = ConversationMemory()
+            elif memory is self._stored:  # it was deleted from the store, or has expired
+                self._shared = ConversationMemory(memory.max_messages, memory.max_tokens)
             else:
-                was_stored = memory is self._stored  # and is deleted or expired now
-                if was_stored:
-                    self._shared = ConversationMemory(memory.max_messages, memory.max_tokens)
-                else:
-                    self._shared = memory
-            return self._shared, loaded is not None
+                self._shared = memory
+            return self._shared, False
 
     def _write(self, memory: ConversationMemory) -> None:
-        """Write under the lock, so that the last writer has seen all runs."""
+        """Save the conversation under the lock, so that the last writer has seen all runs."""
         with self._store_lock:
             self._store.save(self._id, memory)
             self._stored = memory

@@ -1,6 +1,13 @@
-"""ToolProviderProtocol, tools of this process behind it, and what all sources of tools share.
+"""What all sources of tools share: their interface, errors, legal names and safe schemas.
 
-They share errors, legal names, confirmation and safe schemas.
+A source of tools is an MCP server, an OpenAPI document, or Python functions in this process. A tool
+provider (`ToolProviderProtocol`) lists the tools of one source and runs them. `provided` makes
+tools of what a provider lists, so that an agent can run them like any other tool.
+
+SourceError
+├── SourceUnreachable  the source does not answer; no call was sent
+├── CallRefused        the source refused the call
+└── AnswerLost         the call was sent, and no answer came
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from sayso.agent.tools.call_texts import Preview, ToolOutcome
@@ -24,31 +32,31 @@ from sayso.agent.tools.registry import ToolRegistry
 from sayso.agent.tools.tool import Tool
 
 log = logging.getLogger(__name__)
-#: Most tools of one source; more would leave a model no room to choose.
+#: Most tools of one source. More of them would fill the context of a model.
 MAX_TOOLS = 256
 #: Longest description that reaches the model, in characters.
 MAX_DESCRIPTION_CHARS = 2000
 #: Longest tool name that every vendor accepts, in characters.
 MAX_NAME_CHARS = 64
-#: Length of the digest that keeps two names apart, in characters.
+#: Length of the digest in a tool's name that tells it from a similar one, in characters.
 DIGEST_CHARS = 8
 #: Shortest value that is treated as a secret, in characters: anything shorter occurs in every text.
 MIN_SECRET_CHARS = 4
-#: HTTP statuses of a server that broke off, or of a gateway without an answer:
-#: the request may have taken effect.
+#: HTTP statuses of a server that broke off, or of a gateway without an answer: the request may have
+#: taken effect.
 UNCLEAR_STATUSES = (500, 502, 504)
-#: Largest JSON Schema of a tool, in characters: a larger one would fill
-#: the model's context at every call.
+#: Largest JSON Schema of a tool, in characters: a larger one would fill the model's context at every
+#: call.
 MAX_SCHEMA_CHARS = 30_000
-#: Most patterns of a schema that are checked here; the server checks the others.
-#: One may take a tenth of a second.
+#: Most regular expressions of a schema that Sayso checks arguments with; the server checks the
+#: others. To find out whether one is safe may take a tenth of a second.
 MAX_PATTERNS = 20
 #: Deepest nesting of a schema that is read, in levels.
 MAX_DEPTH = 40
 
 
 class SourceError(ToolError):
-    """Raised when a source of tools cannot be used as it is."""
+    """Raised when a source of tools cannot be used; the message names the cure."""
 
 
 class SourceUnreachable(SourceError):
@@ -75,7 +83,10 @@ def failed(error: str) -> ToolOutcome:
 
 @runtime_checkable
 class ToolProviderProtocol(Protocol):
-    """Provides and executes tools. Its methods may be called from any event loop."""
+    """Lists and runs the tools of one source. Its methods may be called from any event loop.
+
+    Three methods are optional, see `provided`: `own_name`, `own_preview` and `execute_listed`.
+    """
 
     async def list_tools(self) -> list[Tool]:
         """Return the definitions of all tools.
@@ -85,12 +96,18 @@ class ToolProviderProtocol(Protocol):
         ...
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
-        """Run one tool. A failure that the provider knows of is an outcome, never an exception."""
+        """Run one tool by its listed name.
+
+        A failure that the provider knows of is an outcome, never an exception.
+        """
         ...
 
 
 class PythonToolProvider:
-    """Lists and runs Tools, plain typed functions, or the present contents of a ToolRegistry."""
+    """Lists and runs tools of this process.
+
+    `tools` are Tools and plain typed functions, or a ToolRegistry, whose present contents count.
+    """
 
     def __init__(self, tools: ToolRegistry | Iterable[Tool | Callable[..., Any]]) -> None:
         if isinstance(tools, ToolRegistry):
@@ -113,15 +130,17 @@ class PythonToolProvider:
         if tool_name not in tools:
             return failed(f"Tool '{tool_name}' not found. Available tools: {list(tools)}")
         try:
-            return ToolOutcome(success=True, result=await tools[tool_name].ainvoke(parameters))
+            result = await tools[tool_name].ainvoke(parameters)
         except ToolError as exc:
             return failed(str(exc))
+        return ToolOutcome(success=True, result=result)
 
 
 class MockToolProvider:
     """Answers each call with a prepared result, and records the calls. For tests.
 
-    A prepared exception becomes an error.
+    `results` has the results by the names of the tools. An exception among them becomes a failure
+    with its text. `call_history` has the name and the arguments of each call, oldest first.
     """
 
     def __init__(self, tools: Sequence[Tool], results: Mapping[str, Any]) -> None:
@@ -130,11 +149,11 @@ class MockToolProvider:
         self.call_history: list[tuple[str, dict[str, Any]]] = []
 
     async def list_tools(self) -> list[Tool]:
-        """Return the tools it was given."""
+        """Return the tools that the constructor got."""
         return self.tools
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
-        """Return the result prepared for this tool; an exception becomes the error text."""
+        """Record the call, and return the result prepared for this tool."""
         self.call_history.append((tool_name, parameters))
         if tool_name not in self.results:
             return failed(f"Tool {tool_name} not mocked")
@@ -144,9 +163,12 @@ class MockToolProvider:
         return ToolOutcome(success=True, result=result)
 
 
-#: Which tools of a source need a confirmation. `hints`: those that the source calls destructive,
-#: where no rule of a policy names them. `always`: all. `never`: none because of a hint. Patterns:
-#: those whose names match, besides hints.
+#: Which tools of a source need a confirmation.
+#:
+#: * "hints": those that the source calls destructive, where no rule of a policy names them
+#: * "always": all
+#: * "never": none; the hints of the source are ignored
+#: * patterns of names: those that match, and those that "hints" would choose
 Confirm = Literal["hints", "always", "never"] | Sequence[str]
 
 
@@ -156,15 +178,18 @@ def provided(
     namespace: str = "",
     confirm: Confirm = "hints",
 ) -> list[Tool]:
-    """Return listed definitions as tools that can run:
-    each calls `provider.execute_tool` by its listed name.
+    """Return the tools that a provider listed as tools that an agent can run.
 
-    `namespace` is put before every name, as in `files-read`; `confirm` says which tools need a
-    confirmation. A provider that lists tools under other names than its source has a method
-    `own_name`, from the listed to the source's name. One with previews of its own has
-    `own_preview`, which takes a tool's listed name and its name here. One whose tools may change
-    meanwhile has `execute_listed`, which is called in place of `execute_tool` and gets the listed
-    Tool.
+    Each runs through its provider, by its listed name. `namespace` is put before every name, as in
+    `files-read`; "" for none. `confirm` says which tools need a confirmation.
+
+    A tool may have three names: the source's, the one its provider lists it under, and the one that
+    models see, which is legal at every vendor. Three methods of a provider are optional:
+
+    * `own_name(listed_name)` returns the source's name, if the listed name is another one.
+    * `own_preview(listed_name, shown_name)` returns a preview for the question, or None.
+    * `execute_listed(tool, parameters)` runs a tool in place of `execute_tool`. It gets the Tool
+      that was listed, so it can refuse a tool that has changed since.
     """
     listed = list(tools)
     names = legal_names([tool.name for tool in listed], namespace)
@@ -172,28 +197,23 @@ def provided(
     own_names = {tool.name: own_name(tool.name) for tool in listed}
     own_preview: Callable[[str, str], Preview | None]
     own_preview = getattr(provider, "own_preview", lambda *_: None)
+
+    # A misspelled pattern would leave a dangerous tool without its confirmation.
     patterns = () if isinstance(confirm, str) else confirm
-    if unused := [
-        each for each in patterns if not _matches([each], *own_names.values(), *names.values())
-    ]:
+    all_names = (*own_names.values(), *names.values())
+    unused = [each for each in patterns if not _matches([each], *all_names)]
+    if unused:
         source = str(getattr(provider, "name", "")) or type(provider).__name__
         log.warning("source.confirm_matches_nothing", extra={"source": source, "patterns": unused})
-    return [
-        requires_confirmation(
-            renamed(
-                replace(
-                    tool,
-                    function=_caller(provider, tool),
-                    preview=own_preview(tool.name, names[tool.name]) or tool.preview,
-                ),
-                names[tool.name],
-                namespace,
-            ),
-            own_names[tool.name],
-            confirm,
-        )
-        for tool in listed
-    ]
+
+    runnable = []
+    for tool in listed:
+        name = names[tool.name]
+        preview = own_preview(tool.name, name) or tool.preview
+        called = replace(tool, function=_caller(provider, tool), preview=preview)
+        shown = renamed(called, name, namespace)
+        runnable.append(requires_confirmation(shown, own_names[tool.name], confirm))
+    return runnable
 
 
 #: Runs a tool as it was listed, or fails if it has changed since.
@@ -201,13 +221,17 @@ ExecuteListed = Callable[[Tool, dict[str, Any]], Coroutine[Any, Any, ToolOutcome
 
 
 def _caller(provider: ToolProviderProtocol, tool: Tool) -> Callable[..., Coroutine[Any, Any, Any]]:
-    # An optional parameter without a default is left out by giving None;
-    # a JSON Schema says itself what null means.
-    optional = {each.name for each in tool.parameters if not each.required and each.default is None}
+    """Return a function that runs the tool through its provider, and raises if it fails.
+
+    It raises ToolExecutionError, or EffectUnknownError if the call may have taken effect.
+    """
+    # An optional parameter without a default arrives as None if the model left it out, so it is not
+    # passed on. A JSON Schema says by itself what null means.
+    omitted_if_none: set[str] = set()
     if tool.input_schema is None:
-        omitted_if_none = optional
-    else:
-        omitted_if_none = set()
+        omitted_if_none = {
+            each.name for each in tool.parameters if not each.required and each.default is None
+        }
 
     execute_listed: ExecuteListed | None = getattr(provider, "execute_listed", None)
 
@@ -221,34 +245,30 @@ def _caller(provider: ToolProviderProtocol, tool: Tool) -> Callable[..., Corouti
             outcome = await execute_listed(tool, given)
         else:
             outcome = await provider.execute_tool(tool.name, given)
-        if not outcome.success:
-            error_type = ToolExecutionError
-            if isinstance(outcome, UnclearOutcome):
-                error_type = EffectUnknownError
-            raise error_type(
-                outcome.error or f"{tool.name!r} failed without saying why", tool_name=tool.name
-            )
-        return outcome.result
+
+        if outcome.success:
+            return outcome.result
+        error_type = ToolExecutionError
+        if isinstance(outcome, UnclearOutcome):
+            error_type = EffectUnknownError
+        reason = outcome.error or f"{tool.name!r} failed without saying why"
+        raise error_type(reason, tool_name=tool.name)
 
     return call
 
 
 def renamed(tool: Tool, name: str, namespace: str) -> Tool:
-    """Return the tool under this name.
-
-    The namespace at its beginning stays as its operator wrote it.
-    """
+    """Return the tool under this name, which begins with the namespace unless that is ""."""
     if not namespace:
         return replace(tool, name=name)
-    return replace(
-        tool, name=name, namespace=namespace, method_name=name.removeprefix(f"{namespace}-")
-    )
+    method_name = name.removeprefix(f"{namespace}-")
+    return replace(tool, name=name, namespace=namespace, method_name=method_name)
 
 
 def requires_confirmation(tool: Tool, own_name: str, confirm: Confirm) -> Tool:
     """Return the tool with the confirmation that `confirm` demands.
 
-    Patterns match its own name or its name here.
+    Patterns in `confirm` match the source's name of the tool, `own_name`, or the name of the tool.
     """
     if confirm == "hints":
         return tool
@@ -264,7 +284,7 @@ def requires_confirmation(tool: Tool, own_name: str, confirm: Confirm) -> Tool:
 class ToolFilter:
     """Selects tools of a source by shell patterns over the source's own names.
 
-    Without `include` it selects all.
+    `include` is None to select all. A tool that `exclude` names is never selected.
     """
 
     include: Sequence[str] | None = None
@@ -272,33 +292,37 @@ class ToolFilter:
 
     def accepts(self, name: str) -> bool:
         """Return whether the tool of this name is selected."""
-        return (self.include is None or _matches(self.include, name)) and not _matches(
-            self.exclude, name
-        )
+        if _matches(self.exclude, name):
+            return False
+        return self.include is None or _matches(self.include, name)
 
 
 def _matches(patterns: Sequence[str], *names: str) -> bool:
-    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+    """Return whether any of the patterns matches any of the names."""
+    return any(fnmatchcase(name, pattern) for name, pattern in product(names, patterns))
 
 
 def legal_names(names: Sequence[str], namespace: str = "") -> dict[str, str]:
     """Return for each name a unique one that every vendor accepts, with the namespace before it.
 
-    A legal name stays as it is. One that is not legal, and whose legal form another name has too,
-    gets a digest. The order of the names does not matter. Gemini takes no name that begins with a
-    digit or a hyphen.
+    A legal name does not change. In any other name each illegal character becomes an underscore; if
+    another name then has the same form, a digest is appended. A name that is too long is cut, and a
+    digest appended. The result does not depend on the order of the names.
     """
-    full = {name: f"{namespace}-{name}" if namespace else name for name in names}
-    legal = {
-        name: re.sub(r"[^A-Za-z0-9_-]|^(?![A-Za-z_])", "_", text) for name, text in full.items()
-    }
+    prefix = f"{namespace}-" if namespace else ""
+    full_names = {name: f"{prefix}{name}" for name in names}
+
+    # Gemini takes no name that begins with a digit or a hyphen: an underscore goes before it.
+    illegal = r"[^A-Za-z0-9_-]|^(?![A-Za-z_])"
+    legal = {name: re.sub(illegal, "_", text) for name, text in full_names.items()}
+
     counts = Counter(text[:MAX_NAME_CHARS] for text in legal.values())
     unique = {}
     for name, text in legal.items():
-        is_unique = text == full[name] or counts[text] == 1
+        is_unique = text == full_names[name] or counts[text] == 1
         if len(text) > MAX_NAME_CHARS or not is_unique:
             beginning = text[: MAX_NAME_CHARS - DIGEST_CHARS - 1]
-            unique[name] = f"{beginning}-{digest(full[name])}"
+            unique[name] = f"{beginning}-{digest(full_names[name])}"
         else:
             unique[name] = text
     return unique
@@ -311,14 +335,16 @@ def digest(value: Any) -> str:
 
 
 def bounded_description(text: str | None, name: str) -> str:
-    """Return a description of at most MAX_DESCRIPTION_CHARS.
+    """Return the description of a tool, cut to MAX_DESCRIPTION_CHARS.
 
-    A tool without one is described by its name.
+    A tool without a description is described by its name.
     """
-    text = (text or "").strip() or f"The tool {name!r}; its source does not describe it."
-    if len(text) <= MAX_DESCRIPTION_CHARS:
-        return text
-    return text[: MAX_DESCRIPTION_CHARS - 3] + "..."
+    description = (text or "").strip()
+    if not description:
+        description = f"The tool {name!r}; its source does not describe it."
+    if len(description) <= MAX_DESCRIPTION_CHARS:
+        return description
+    return description[: MAX_DESCRIPTION_CHARS - 3] + "..."
 
 
 def scrub(text: str, secrets: Iterable[str]) -> str:
@@ -332,7 +358,7 @@ def scrub(text: str, secrets: Iterable[str]) -> str:
 def scrub_value(value: Any, secrets: Sequence[str]) -> Any:
     """Return a JSON value without these secrets in its texts.
 
-    Its written form may spell a secret differently.
+    Scrub the value rather than its JSON, which may spell a secret with escapes.
     """
     return map_texts(value, lambda text: scrub(text, secrets))
 
@@ -352,7 +378,7 @@ class UnusableSchema(ValueError):
     """Raised when arguments cannot be checked by a schema; the message says why."""
 
 
-#: Keywords that only locate a schema; with them a local reference could become one to the network.
+#: Keywords that only locate a schema. They could turn a local reference into one to the network.
 _ADDRESS_KEYWORDS = (
     "$schema",
     "$id",
@@ -363,27 +389,29 @@ _ADDRESS_KEYWORDS = (
     "$vocabulary",
     "$comment",
 )
-#: Keywords that the server checks alone: matching names by pattern could take forever,
-#: and the other two depend on it.
+#: Keywords that only the server checks: matching names by pattern could take forever, and the other
+#: two depend on it.
 _PATTERN_KEYWORDS = ("patternProperties", "additionalProperties", "unevaluatedProperties")
-#: Keywords that hold schemas by name. A name may well be a keyword, such as `id`.
+#: Keywords that hold schemas by name. Such a name may look like a keyword, such as `id`.
 _NAMED_KEYWORDS = ("properties", "$defs", "definitions", "dependentSchemas")
 #: Keywords that hold data, not schemas.
 _DATA_KEYWORDS = ("default", "enum", "const", "examples")
 #: The earlier drafts of JSON Schema, as schemas name them.
-_EARLIER_DRAFTS = tuple(
-    f"http://json-schema.org/draft-0{number}/schema{end}"
-    for number in (4, 6, 7)
-    for end in ("#", "")
+_EARLIER_DRAFTS = (
+    "http://json-schema.org/draft-04/schema#",
+    "http://json-schema.org/draft-04/schema",
+    "http://json-schema.org/draft-06/schema#",
+    "http://json-schema.org/draft-06/schema",
+    "http://json-schema.org/draft-07/schema#",
+    "http://json-schema.org/draft-07/schema",
 )
 
 
 def safe_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a tool's arguments as an object schema without anything to fetch.
+    """Return the schema of a tool's arguments, so that a check by it is safe and fetches nothing.
 
-    Raises UnusableSchema.
-
-    The server checks the patterns that are left out.
+    It is a valid schema of an object. Regular expressions that could take forever are left out; the
+    server checks them. Raises UnusableSchema, with the reason.
     """
     import jsonschema
 
@@ -399,15 +427,18 @@ def safe_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         is_first = next(patterns_left, None) is not None
         return is_first and isinstance(pattern, str) and linear_search(pattern) is not None
 
-    cleaned = _cleaned(cleaned, 0, is_linear)  # after the check of the size: patterns take long
+    # Only after the check of the size, because reading patterns takes long.
+    cleaned = _cleaned(cleaned, 0, is_linear)
     if schema.get("$schema") in _EARLIER_DRAFTS:  # in which some keywords mean something else
         cleaned["$schema"] = schema["$schema"]
+
     try:
         draft_of(cleaned).check_schema(cleaned)
     except jsonschema.SchemaError as exc:
         where = "/".join(map(str, exc.absolute_path)) or "its top"
         raise UnusableSchema(f"its schema is none: at {where}, {exc.validator} is broken") from exc
-    # `true` is a schema too: any value. Vendors' APIs expect an object.
+
+    # The schema `true` allows any value. Vendors' APIs expect an object there, and {} means the same.
     properties = {
         name: each if isinstance(each, dict) else {}
         for name, each in cleaned.get("properties", {}).items()
@@ -418,6 +449,11 @@ def safe_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _cleaned(
     value: Any, depth: int, accepts_pattern: Callable[[Any], bool], *, is_named: bool = False
 ) -> Any:
+    """Return a part of a schema without keywords that are unsafe to evaluate. Raises UnusableSchema.
+
+    `depth` is the level of the part, from 0. With `is_named` the part holds schemas by name, so its
+    keys are no keywords. `accepts_pattern` returns whether a regular expression may stay.
+    """
     if depth > MAX_DEPTH:
         raise UnusableSchema(f"its schema is nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, list | tuple):
@@ -451,24 +487,24 @@ def _cleaned(
 
 
 def in_fixed_order(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a safe schema, the same for the same contents.
+    """Return a safe schema whose lists have a fixed order, if their order means nothing.
 
-    Lists whose order means nothing are sorted by their values.
-
-    Many servers make `required` and `enum` from a set, in another order at each start, and a
-    vendor's cache needs identical bytes. The properties keep their order, because a model writes
-    its arguments in it.
+    Many servers make `required` and `enum` from a set, in another order at each start, and the
+    prompt cache of a vendor needs identical bytes. The properties keep their order, because a model
+    writes its arguments in it.
     """
     whole = each_part(schema, in_fixed_order)
     for key in DEFINITIONS:
         if isinstance(whole.get(key), dict):
             parts = whole[key].items()
             whole[key] = {name: in_fixed_order(as_object(each)) for name, each in parts}
+
     names = whole.get("required")
     properties = list(whole.get("properties") or ())
     if isinstance(names, list):
         known = [name for name in properties if name in names]
         whole["required"] = [*known, *sorted({*names} - {*properties})]
+
     choices = whole.get("enum")
     if isinstance(choices, list) and all(isinstance(choice, str) for choice in choices):
         whole["enum"] = sorted(choices)

@@ -1,8 +1,8 @@
-"""McpToolProvider: the tools of one MCP server, its connection, and results.
+"""McpToolProvider: the tools of one MCP server.
 
-The connection is opened again when it breaks.
-
-Results are text for the model and files for the user.
+The module has three parts: the provider, ReconnectingConnection, which opens a broken connection
+again, and `value_of`, which reads a result: text for the model and files for the user.
+One session with the server is in `mcp_connection.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path, PurePosixPath
@@ -77,16 +77,22 @@ TOO_MANY = f"the server lists {{}} tools, and at most {MAX_TOOLS} are offered: c
 class McpToolProvider:
     """Lists and calls the tools of one MCP server.
 
-    The server is a program (`command`, `args`, `env`, `cwd`) or a URL with `headers`.
-
     Lives as long as the process. The connection is made at the first call, by each process for
-    itself, and again after it broke. May be called from any thread and any event loop. A program
-    inherits no environment but HOME, LOGNAME, PATH, SHELL, TERM, USER and `env`. `include` and
-    `exclude` are patterns over the server's names.
+    itself, and again after it broke. May be called from any thread and any event loop.
 
-    A server's annotations become hints (MCP specification, ToolAnnotations). For a server that you
-    do not trust, the policy must say which tools need a confirmation, whatever the server says of
-    itself.
+    The annotations of a server become hints (MCP specification, ToolAnnotations). If you do not
+    trust a server, the policy must name the tools that need a confirmation, because a server may
+    call any tool harmless.
+
+    * `command`, `args`, `env`, `cwd`: a program that is started. Of the environment it inherits
+      only HOME, LOGNAME, PATH, SHELL, TERM and USER; `env` is added.
+    * `url`, `headers`: a server that is called over HTTP. Give either a command or a url.
+    * `name`: what logs and errors call the server; "" for the program or the host.
+    * `include`, `exclude`: patterns over the server's names of tools; None for all.
+    * `connect_seconds`: the time limit to start the server and list its tools.
+    * `call_seconds`: the time limit of one call.
+
+    Raises ValueError for a command and a url, for neither, and for a url that is no URL.
     """
 
     def __init__(
@@ -110,32 +116,36 @@ class McpToolProvider:
             raise ValueError(
                 f"url {without_secrets(url)!r} is not a URL: write it as https://mcp.example.com/mcp"
             )
-        self.name = name or (Path(command).name if command else urlsplit(url).hostname or "server")
+        if not name:
+            name = Path(command).name if command else urlsplit(url).hostname or "server"
+        self.name = name
         command_line = (command, *args) if command else ()
         self._server = McpServer(self.name, command_line, env or {}, cwd, url, headers or {})
         self._connect_seconds = connect_seconds
         self._call_seconds = call_seconds
         self._filter = ToolFilter(include, exclude)
+        #: The server's names of the tools, by the names that they are listed under.
         self._own_names: dict[str, str] = {}
-        #: What the server called all its tools in the last listing,
-        #: those that the filter leaves out too.
+        #: The server's names of all tools in its last list, also of those that the filter leaves
+        #: out.
         self.listed_names: tuple[str, ...] = ()
-        #: The tools that the last listing left out, by the server's names, with the reasons.
+        #: Why tools of the last list cannot be used, by the server's names.
         self.left_out: dict[str, str] = {}
         self._changed: Callable[[], None] = lambda: None
+        #: The connection of each process, by its id. A forked process makes its own.
         self._by_process: dict[int, ReconnectingConnection] = {}
 
     async def list_tools(self) -> list[Tool]:
         """Return the server's tools under names that every vendor accepts, at most MAX_TOOLS.
 
-        They are in the order of the server's names.
-
-        Of several tools of one name the first counts. Each other one, and a tool that cannot be
-        used, is in `left_out`, and hides no other. Raises SourceUnreachable.
+        They are sorted by the server's names. Of several tools of one name the first counts; the
+        others, and tools that cannot be used, are in `left_out`. Raises SourceUnreachable.
         """
-        selected: dict[str, Definition] = {}
         definitions, left_out = await self._connection().definitions()
-        self.listed_names = tuple(dict.fromkeys([*(each.name for each in definitions), *left_out]))
+        names_of_definitions = [each.name for each in definitions]
+        self.listed_names = tuple(dict.fromkeys([*names_of_definitions, *left_out]))
+
+        selected: dict[str, Definition] = {}
         repeated: dict[str, str] = {}
         for definition in definitions:
             if not self._filter.accepts(definition.name):
@@ -151,58 +161,59 @@ class McpToolProvider:
             )
         in_order = sorted(selected)
         names = legal_names(in_order[:MAX_TOOLS])
-        self._own_names = {name: own for own, name in names.items()}
+        self._own_names = {name: own_name for own_name, name in names.items()}
         too_many = dict.fromkeys(in_order[MAX_TOOLS:], TOO_MANY.format(len(selected)))
+
         self.left_out = repeated | {
             name: why for name, why in left_out.items() if self._filter.accepts(name)
         }
         # In a thread: a server's schemas may take long to process.
         tools = await call_in_thread(
-            lambda: [
-                tool for own, name in names.items() for tool in self._tools(selected[own], name)
-            ]
+            lambda: [self._tool(selected[own_name], name) for own_name, name in names.items()]
         )
         for name, why in self.left_out.items():
             log.warning("mcp.tool_left_out", extra={"server": self.name, "tool": name, "why": why})
-        # One line in the log says so of all of them.
+        # Added after the loop: `mcp.too_many_tools` is one line in the log for all of these.
         self.left_out |= too_many
-        return tools
+        return [tool for tool in tools if tool is not None]
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
-        """Call a tool.
+        """Call a tool. The files in its result are sent to the user as artifacts.
 
-        Its files are sent to the user as artifacts; an error says whether the call took effect.
+        The error of a failed call says whether the call may have taken effect.
         """
-        own = self.own_name(tool_name)
+        own_name = self.own_name(tool_name)
         try:
-            result = await self._connection().call(own, parameters, self._call_seconds)
+            result = await self._connection().call(own_name, parameters, self._call_seconds)
         except SourceUnreachable as exc:
-            return failed(f"{exc}; {own!r} was not called")
+            return failed(f"{exc}; {own_name!r} was not called")
         except AnswerLost as exc:
-            error = f"{exc}: whether {own!r} took effect is not known, so look before it is called again"
+            unknown = f"whether {own_name!r} took effect is not known"
+            error = f"{exc}: {unknown}, so look before it is called again"
             return UnclearOutcome(success=False, error=error)
         except CallRefused as exc:
-            return failed(f"{self._server} refused {own!r}: {exc}")
+            return failed(f"{self._server} refused {own_name!r}: {exc}")
+
+        secrets = self._server.secrets
         if result.is_error:
-            return failed(
-                f"{own!r} of {self._server} failed: {error_text(result, self._server.secrets)}"
-            )
-        return ToolOutcome(success=True, result=scrub_value(value_of(result), self._server.secrets))
+            error = error_text(result, secrets)
+            return failed(f"{own_name!r} of {self._server} failed: {error}")
+        return ToolOutcome(success=True, result=scrub_value(value_of(result), secrets))
 
     async def execute_listed(self, tool: Tool, parameters: dict[str, Any]) -> ToolOutcome:
-        """Call a tool if its server still defines it as it was listed.
+        """Call a tool, but only if its server still defines it as it did when it was listed.
 
-        People and policies relied on that definition.
+        The policy and the person who said yes relied on that definition.
         """
-        own = self.own_name(tool.name)
+        own_name = self.own_name(tool.name)
         max_age_seconds = inf if tool.read_only else MAX_AGE_SECONDS
         try:
-            definition = await self._connection().definition(own, max_age_seconds)
+            definition = await self._connection().definition(own_name, max_age_seconds)
         except SourceUnreachable as exc:
-            return failed(f"{exc}; {own!r} was not called")
+            return failed(f"{exc}; {own_name!r} was not called")
         if definition is None or self._version(definition) != tool.version:
             self._notify()
-            problem = f"{self._server} has changed or removed {own!r} since it was offered"
+            problem = f"{self._server} has changed or removed {own_name!r} since it was offered"
             return failed(f"{problem}, so it was not called")
         return await self.execute_tool(tool.name, parameters)
 
@@ -221,15 +232,15 @@ class McpToolProvider:
             connection.close()
 
     def _connection(self) -> ReconnectingConnection:
-        """Return the connection of this process: a forked one has its own."""
+        """Return the connection of this process. A forked process does not share its parent's."""
         new = ReconnectingConnection(self._server, self._connect_seconds, self._notify)
         return self._by_process.setdefault(os.getpid(), new)
 
     def _notify(self) -> None:
         self._changed()  # looked up now: `watch` may be called later
 
-    def _tools(self, definition: Definition, name: str) -> Iterator[Tool]:
-        """Yield the definition as a tool. One that is unusable is added to `left_out`."""
+    def _tool(self, definition: Definition, name: str) -> Tool | None:
+        """Return the definition as a tool. If it is unusable, add it to `left_out`, return None."""
         hints = definition.annotations
         is_read_only = bool(hints and hints.read_only_hint)
         # The specification's defaults: a tool that is not declared harmless is destructive,
@@ -241,12 +252,11 @@ class McpToolProvider:
             ToolTag.DESTRUCTIVE: is_destructive,
             ToolTag.NETWORK: uses_network,
         }
+        description = scrub(definition.description or "", self._server.secrets)
         try:
-            yield Tool(
+            return Tool(
                 name,
-                bounded_description(
-                    scrub(definition.description or "", self._server.secrets), definition.name
-                ),
+                bounded_description(description, definition.name),
                 in_fixed_order(safe_schema(definition.input_schema)),
                 screen_output=True,
                 version=self._version(definition),
@@ -259,14 +269,13 @@ class McpToolProvider:
         except Exception as exc:
             # A server may send anything, and one tool must not hide the others.
             self.left_out[definition.name] = f"{type(exc).__name__}: {exc}"
+        return None
 
     def _version(self, definition: Definition) -> str:
-        """Return the version of a tool.
+        """Return the version of a tool: a digest of its definition and of the server that runs it.
 
-        It is a digest of its definition and of the server that would run it.
-
-        What only informs programs and screens does not count:
-        some servers write it anew at each start.
+        `meta` and `icons` do not count: they only inform programs and screens, and some servers
+        write them anew at each start.
         """
         fields = definition.model_dump(
             mode="json", by_alias=True, exclude_none=True, exclude={"meta", "icons"}
@@ -274,24 +283,28 @@ class McpToolProvider:
         return definition_digest({"definition": fields, "place": self._server.place})
 
 
-#: Pause after a first failure before a server is tried again, in seconds;
-#: it doubles with each further failure.
+#: Pause after a first failure before a server is tried again, in seconds. It doubles with each
+#: further failure.
 FIRST_PAUSE_SECONDS = 0.5
 #: Longest pause between two attempts, in seconds.
 LONGEST_PAUSE_SECONDS = 30.0
 #: Longest pause that a call waits for, in seconds. A longer one refuses the call at once.
 MAX_WAIT_SECONDS = 2.0
-#: Time limit of closing, in seconds: a server that ignores the end
-#: of its input is killed meanwhile.
+#: Time limit of closing, in seconds. Within it, a server that ignores the end of its input is
+#: killed.
 CLOSE_SECONDS = 5.0
 
 
 class ReconnectingConnection:
-    """The connection of one provider in one process, opened again when it broke.
+    """The connection of one provider in one process. It is opened again after it broke.
 
-    Callers may be on any thread and any event loop: it runs on a loop of its own, in a daemon
-    thread. `connect_seconds` limits opening it. `changed` is called on that thread when the server
-    announces other tools, and when the connection is lost. `clock` returns seconds.
+    It runs on a separate event loop in a daemon thread, so callers may be on any thread and any
+    event loop.
+
+    * `connect_seconds`: the time limit to open it.
+    * `changed`: called on that thread when the server announces other tools, and when the
+      connection is lost.
+    * `clock`: returns seconds.
     """
 
     def __init__(
@@ -304,14 +317,15 @@ class ReconnectingConnection:
     ) -> None:
         self.server = server
         self.pid = os.getpid()
-        #: Failures in a row, and the time of `clock` before which the server is not asked again.
+        #: How many attempts and calls failed in a row.
         self.failures = 0
+        #: The time of `clock` before which the server is not called again.
         self.next_attempt_at = 0.0
         self._connect_seconds = connect_seconds
         self._changed = changed
         self._clock = clock
         self._connection: McpConnection | None = None
-        #: All connections that may still be open: a broken one closes in its own time.
+        #: All connections that may still be open: a broken one closes after its last call.
         self._connections: list[McpConnection] = []
         self._last_error = ""
         self._opening = asyncio.Lock()
@@ -319,9 +333,7 @@ class ReconnectingConnection:
         self._thread_lock = threading.Lock()
 
     async def definitions(self) -> tuple[list[Definition], dict[str, str]]:
-        """Return the server's tools, as it last listed them.
-
-        Return also why others cannot be used, by their names.
+        """Return the tools of the server's last list, and why others in it cannot be used, by name.
 
         Raises SourceUnreachable.
         """
@@ -331,7 +343,7 @@ class ReconnectingConnection:
     async def definition(self, name: str, max_age_seconds: float) -> Definition | None:
         """Return the present definition of a tool, None if the server has none of this name.
 
-        Raises SourceUnreachable.
+        A list of tools older than `max_age_seconds` is read anew. Raises SourceUnreachable.
         """
         return await self._on_loop(self._definition(name, max_age_seconds))
 
@@ -340,7 +352,7 @@ class ReconnectingConnection:
         return await connection.definition(name, max_age_seconds)
 
     async def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> CallToolResult:
-        """Call a tool by the server's own name for it.
+        """Call a tool by the server's name for it. `seconds` is the time limit.
 
         Raises SourceUnreachable, CallRefused and AnswerLost.
         """
@@ -348,7 +360,8 @@ class ReconnectingConnection:
 
     def close(self) -> None:
         """Close all connections and the thread."""
-        if self.pid != os.getpid():  # the parent's, seen by a forked process at its exit
+        # A forked process must not close the connection of its parent when it exits.
+        if self.pid != os.getpid():
             return
         atexit.unregister(self.close)
         with self._thread_lock:
@@ -360,6 +373,7 @@ class ReconnectingConnection:
             thread.close()
 
     async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a coroutine that runs on the event loop of the connection."""
         with self._thread_lock:
             if self._thread is None:
                 self._thread = LoopThread(asyncio.new_event_loop(), f"sayso-mcp-{self.server.name}")
@@ -385,16 +399,16 @@ class ReconnectingConnection:
         async with self._opening:
             if self._connection is not None and self._connection.is_open:
                 return self._connection
+
             pause = self.next_attempt_at - self._clock()
             if pause > MAX_WAIT_SECONDS:
                 error = self._last_error or f"{self.server} broke off"
                 raise SourceUnreachable(f"{error}; the next attempt is in {pause:.0f} s")
             await asyncio.sleep(max(pause, 0))
+
             connection = McpConnection(self.server, self._changed)
-            self._connections = [
-                *(each for each in self._connections if not each.is_closed),
-                connection,
-            ]
+            still_open = [each for each in self._connections if not each.is_closed]
+            self._connections = [*still_open, connection]
             try:
                 await connection.open(self._connect_seconds)
             except SourceUnreachable as exc:
@@ -436,44 +450,45 @@ _BREAKS = re.compile(r"\\n|\s")
 
 
 def value_of(result: CallToolResult) -> Any:
-    """Return a result's structured content, else its text.
+    """Return what a model reads of a result: its structured content, or its text if it has none.
 
-    Its files become artifacts, and the model sees the images.
+    The files of the result become artifacts, which are sent to the user; the model sees the images.
 
-    Servers repeat structured content as text for clients that read nothing else: the text is then
-    left out. A file in base64 in either of them becomes an artifact, too, and a note takes its
-    place.
+    Servers repeat structured content as text for clients that read nothing else, so that text is
+    left out. A file that is written in base64 inside the content or the text becomes an artifact
+    too, and a note takes its place.
     """
     sender = FileSender()
-    file_blocks = [
-        block
-        for block in result.content
-        if block.type in ("image", "audio")
-        or (block.type == "resource" and hasattr(block.resource, "blob"))
-    ]
+    file_blocks = [block for block in result.content if _is_file(block)]
     notes = [_send_block(block, sender) for block in file_blocks[:MAX_FILES]]
-    if result.structured_content is None:
+
+    value: Any = result.structured_content
+    links: list[str] = []
+    if value is None:
         value = _text(result)
     else:
-        value = result.structured_content
-    # How servers wrap a plain value: it was an object once.
+        links = _links_beside(result)
+    # Structured content had to be an object once, so servers wrap a plain value like this.
     if isinstance(value, dict) and list(value) == ["result"]:
         value = value["result"]
     value = sender.without_binaries(value)
-    links = []
-    if result.structured_content is not None:
-        links = _links_beside(result)
+
     if not notes and not links:
         return value
-    if isinstance(value, str):
-        text = value
-    else:
+    text = value
+    if not isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)
     return "\n".join(filter(None, [text, *links, *notes]))
 
 
+def _is_file(block: Any) -> bool:
+    if block.type in ("image", "audio"):
+        return True
+    return block.type == "resource" and hasattr(block.resource, "blob")
+
+
 def _links_beside(result: CallToolResult) -> list[str]:
-    """Return the links of a result whose addresses its structured content does not name."""
+    """Return the links of a result whose addresses its structured content does not contain."""
     structured = json.dumps(result.structured_content, ensure_ascii=False)
     links = [block for block in result.content if block.type == "resource_link"]
     return [_link(block) for block in links if str(block.uri) not in structured]
@@ -484,21 +499,22 @@ def _link(block: Any) -> str:
 
 
 def error_text(result: CallToolResult, secrets: Sequence[str]) -> str:
-    """Return the text of a result that is an error, scrubbed before it is cut:
-    half a secret would not be found.
+    """Return the text of a result that is an error, without secrets and binary data.
+
+    It is cut to MAX_ERROR_CHARS last: half a secret would not be recognized.
     """
     sender = FileSender(is_error=True)
     text = sender.without_binaries(scrub(_text(result), secrets))
     if not text:
         structured = sender.without_binaries(scrub_value(result.structured_content, secrets))
+        text = "no reason given"
         if structured:
             text = json.dumps(structured, ensure_ascii=False)
-        else:
-            text = "no reason given"
     return str(text)[:MAX_ERROR_CHARS]
 
 
 def _text(result: CallToolResult) -> str:
+    """Return the texts and links of a result, one below the other."""
     texts: list[str] = []
     for block in result.content:
         match block.type:
@@ -513,20 +529,28 @@ def _text(result: CallToolResult) -> str:
 
 def _send_block(block: Any, sender: FileSender) -> str:
     """Send one file to the user, and return a note of it for the model."""
-    content = getattr(block, "resource", block)
+    if block.type == "resource":
+        content = block.resource
+        encoded = content.blob
+        filename = PurePosixPath(unquote(urlsplit(str(content.uri)).path)).name
+    else:
+        content = block
+        encoded = content.data
+        filename = ""
+
     mime_type = content.mime_type or "application/octet-stream"
     try:
-        data = base64.b64decode(content.data if content is block else content.blob, validate=True)
+        data = base64.b64decode(encoded, validate=True)
     except ValueError:
         return file_note(f"nothing: what was called {mime_type} is no base64")
-    uri = "" if content is block else str(content.uri)
-    return sender.send(data, mime_type, PurePosixPath(unquote(urlsplit(uri).path)).name)
+    return sender.send(data, mime_type, filename)
 
 
 class FileSender:
-    """Sends the files of one result to the user.
+    """Sends the files of one result to the user. Lives as long as that result is read.
 
-    Each is sent once, however often the result repeats it, and none of an error.
+    A file is sent once, however often the result repeats it. With `is_error` the result is an
+    error, and binary data in its text is never sent.
     """
 
     def __init__(self, *, is_error: bool = False) -> None:
@@ -549,12 +573,13 @@ class FileSender:
         return map_texts(value, lambda text: _BINARY.sub(self._note, text))
 
     def _note(self, match: re.Match[str]) -> str:
+        """Send what a piece of base64 holds, and return a note of it; other text unchanged."""
+        data = None
         if len(match[0]) >= MIN_BASE64_CHARS:
             data = _decoded(match["data"])
-        else:
-            data = None
         if data is None:
             return match[0]
+
         kind = settle_type(data, match["type"] or "")
         is_full = len(self._sent) >= MAX_FILES
         if self._is_error or kind == UNKNOWN_TYPE or is_full or len(data) > MAX_ARTIFACT_BYTES:
@@ -563,9 +588,9 @@ class FileSender:
 
 
 def _decoded(text: str) -> bytes | None:
-    """Return the bytes of base64.
+    """Return the bytes that base64 stands for.
 
-    None for text that only looks like it, such as a hexadecimal number.
+    Return None for text that only looks like base64, such as a hexadecimal number.
     """
     base64_text = _BREAKS.sub("", text).replace("-", "+").replace("_", "/").rstrip("=")
     has_all_kinds = all(re.search(kind, base64_text) for kind in ("[A-Z]", "[a-z]", "[0-9]"))

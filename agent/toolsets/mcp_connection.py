@@ -1,4 +1,9 @@
-"""McpConnection: one session with an MCP server, a program or a URL, on the official SDK."""
+"""McpConnection: one session with an MCP server, made with the official SDK.
+
+McpServer says where the server is: a program that speaks over its standard input and output, or a
+URL. TransportMonitor watches the messages of a session. ReconnectingConnection, in `mcp.py`, makes
+a new McpConnection when one broke.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +51,8 @@ if TYPE_CHECKING:
 
 #: How long a cancelled call may take to tell the server so, in seconds.
 CANCEL_SECONDS = 1.0
-#: Shortest time between two listings that the server's announcements cause, in seconds: it may
-#: announce any number.
+#: Shortest time between two listings that the server's announcements cause, in seconds: a server
+#: may announce changes as often as it likes.
 LISTING_PAUSE_SECONDS = 1.0
 #: Time limit of a listing after the first one, in seconds.
 LISTING_SECONDS = 20.0
@@ -55,20 +60,21 @@ LISTING_SECONDS = 20.0
 MAX_PAGES = 50
 #: Largest answer in bytes; for a stream of events, the largest part before it is opened again.
 MAX_ANSWER_BYTES = 50_000_000
-#: Time limit to connect and to send, in seconds. The answer has none here:
-#: a stream may be silent for long.
+#: Time limit to connect and to send, in seconds. Reading has none here, since a stream may be silent
+#: for long.
 SEND_SECONDS = 30.0
 #: Longest line of a program's standard error, in characters; a longer one is passed on in parts.
 MAX_STDERR_CHARS = 65_536
-#: Log levels that the SDK and its HTTP client get: they log what a server wrote, and every URL.
-#: Both may hold secrets.
+#: Log levels of the SDK and its HTTP client, by their loggers. They would log what a server wrote,
+#: and every URL, and both may hold secrets.
 _SDK_LOG_LEVELS = {
     "mcp": logging.CRITICAL,
     "client": logging.CRITICAL,
     "httpx2": logging.WARNING,
     "httpcore2": logging.WARNING,
 }
-#: Longest text quoted from a library or a server, in characters: the rest quotes what it read.
+#: Longest text quoted from a library or a server, in characters. A longer one usually goes on with
+#: the data that could not be read.
 MAX_QUOTE_CHARS = 200
 
 
@@ -79,52 +85,57 @@ def import_sdk() -> None:
 
 
 class McpConnection:
-    """One session with a server.
+    """One session with a server. Lives until it breaks or is closed, and is not opened again.
 
-    Entered and left by one task of its own, as the SDK's cancel scopes demand.
-
-    Calls run in other tasks. A connection that broke, or on which a call was given up, takes no new
-    calls, and closes after the last one. `changed` is called when the tools have changed, and when
-    the connection is lost.
+    A separate task enters and leaves the session, as the cancel scopes of the SDK demand. Calls run
+    in the tasks of their callers. A connection that broke, or on which a call was given up, is
+    retired: it takes no new calls, and closes after the last one. `changed` is called when the
+    tools have changed, and when the connection is lost.
     """
 
     def __init__(self, server: McpServer, changed: Callable[[], None]) -> None:
         self._server = server
         self._changed = changed
         self._monitor = TransportMonitor(self._retire)
+        #: Done when the tools were listed for the first time, so that calls are possible.
         self._listed = asyncio.get_running_loop().create_future()
+        #: Set when the tools must be listed again, and when the session must stop.
         self._wake = asyncio.Event()
+        #: Held while the tools are listed again.
         self._listing = asyncio.Lock()
         #: Whether the server announced other tools since it listed them last.
         self._is_outdated = False
+        #: When the tools were listed last, by `time.monotonic`.
         self._listed_at = 0.0
+        #: How many calls are under way.
         self._calls = 0
         self._is_retired = False
         self._stopping = asyncio.Event()
+        #: Why the session ended; "" while it lasts.
         self._error = ""
-        #: What to install where the SDK is missing. "" if it is there.
+        #: What to install if the SDK is missing; "" if it is there.
         self._library_error = ""
         self._client: Client | None = None
+        #: The tools of the server's last list.
         self.definitions: list[Definition] = []
-        #: The tools that the server's last list named, and that cannot be used: why,
-        #: by their names.
+        #: Why other tools of that list cannot be used, by their names.
         self.left_out: Mapping[str, str] = {}
-        #: The same of a list that is being read.
+        #: The same for a list that is being read.
         self._left_out_while_listing: dict[str, str] = {}
         self._session = asyncio.create_task(self._run())
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes calls."""
+        """Whether this connection takes calls."""
         return self._listed.done() and not self._is_retired
 
     @property
     def is_closed(self) -> bool:
-        """Whether its session has ended."""
+        """Whether the session has ended."""
         return self._session.done()
 
     async def open(self, seconds: float) -> None:
-        """Wait until the tools are listed, at most this long. Raises SourceUnreachable."""
+        """Wait until the tools are listed, at most `seconds`. Raises SourceUnreachable."""
         try:
             await asyncio.wait(
                 {self._listed, self._session}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
@@ -135,23 +146,23 @@ class McpConnection:
         if self._library_error:
             raise SourceUnreachable(f"{self._server}: {self._library_error}")
         if not self._listed.done():
+            error = f"it gave no answer within {seconds:g} s"
             if self.is_closed:
                 error = self._error
-            else:
-                error = f"it gave no answer within {seconds:g} s"
             why = scrub(error, self._server.secrets)
             raise SourceUnreachable(
                 f"{self._server} cannot be reached: {why}{self._monitor}; {self._server.cure}"
             )
 
     async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
-        """Call a tool.
+        """Call a tool by the server's name for it.
 
-        Raises AnswerLost when no answer comes within this time,
-        CallRefused when the server refuses.
+        Raises SourceUnreachable without a connection, CallRefused when the server refuses, and
+        AnswerLost when no answer comes within `seconds`.
         """
         if self._client is None:
             raise SourceUnreachable(f"{self._server} is not connected")
+
         self._calls += 1
         answer = HttpAnswer()
         http_answer.set(answer)  # this task has no other call
@@ -204,15 +215,21 @@ class McpConnection:
     def _result(
         self, call: asyncio.Task[CallToolResult], seconds: float, status: int
     ) -> CallToolResult:
+        """Return the result of a call.
+
+        Raises AnswerLost if it was given up or the answer is unreadable, and CallRefused. `status`
+        is that of HTTP, 0 where HTTP is not used.
+        """
         from mcp import InputRequiredRoundsExceededError
         from mcp.shared.exceptions import MCPError
 
         if not call.done():
             self._retire()
-            timeout = f"gave no answer within {seconds:g} s"
-            raise AnswerLost(
-                f"{self._server} {'ended before it answered' if self.is_closed else timeout}"
-            )
+            problem = f"gave no answer within {seconds:g} s"
+            if self.is_closed:
+                problem = "ended before it answered"
+            raise AnswerLost(f"{self._server} {problem}")
+
         try:
             return call.result()
         except MCPError as exc:
@@ -227,9 +244,10 @@ class McpConnection:
             ) from exc
 
     def _failure(self, exc: MCPError, status: int) -> SourceError:
-        """Return AnswerLost where the call may have taken effect.
+        """Return what to raise for an error of the protocol: AnswerLost or CallRefused.
 
-        `status` is HTTP's, 0 where HTTP is not used.
+        It is AnswerLost if the call may have taken effect. `status` is that of HTTP, 0 where HTTP
+        is not used.
         """
         from mcp.types import INVALID_REQUEST, PARSE_ERROR
 
@@ -248,6 +266,7 @@ class McpConnection:
         return CallRefused(message)
 
     async def _run(self) -> None:
+        """Open the session, list the tools whenever they change, and close it: the separate task."""
         for name, level in _SDK_LOG_LEVELS.items():
             logger = logging.getLogger(name)
             logger.setLevel(max(logger.level, level))
@@ -316,7 +335,7 @@ class McpConnection:
                     await self._stopping.wait()
 
     async def _list_again(self, client: Client, *, even_if_current: bool = False) -> None:
-        """List the tools again if the server announced other ones, or in any case.
+        """List the tools again if the server announced other ones, or else with `even_if_current`.
 
         Raises TimeoutError for a server that does not answer in time.
         """
@@ -342,9 +361,9 @@ class McpConnection:
         self._wake.set()
 
     async def _listen(self, client: Client) -> None:
-        """Subscribe to changes of the tools where the protocol can.
+        """Subscribe to changes of the tools, if the server's version of the protocol has that.
 
-        Older servers send a notification instead.
+        Older servers send a notification instead, see `_on_message`.
         """
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
         from mcp.shared.exceptions import MCPError
@@ -365,7 +384,7 @@ class McpConnection:
             self._announce()
 
     def _retire(self) -> None:
-        """Take no further calls; those under way may still be answered."""
+        """Take no new calls, and close after the last one. Calls under way may still be answered."""
         was_open = self.is_open
         self._is_retired = True
         self._stop_if_unused()
@@ -382,7 +401,7 @@ class McpConnection:
 
 
 def _forget_outcome(task: asyncio.Task[Any]) -> None:
-    """Take a task's error, if it has one: asyncio logs a traceback for an error that nothing takes.
+    """Read the error of a finished task, because asyncio logs a traceback for one that is never read.
 
     A call that was given up may still fail while it is cancelled, when its connection is broken.
     """
@@ -394,7 +413,7 @@ async def _accept_result(_: str, __: CallToolResult) -> None:
     """Accept any result: the model reads it either way."""
 
 
-#: How the SDK, here or at the server, says that a server asked for something during a call.
+#: How the SDK, here or at the server, reports that a server asked for something during a call.
 _QUESTION = re.compile(
     r"(Elicitation|Sampling|List roots) not supported\Z"
     r"|'(elicitation/create|sampling/createMessage|roots/list)'"
@@ -403,8 +422,8 @@ _NO_QUESTIONS = (
     "it asked for something during the call, and no server may: "
     "if the arguments can say what it needs, call it with that"
 )
-#: How the SDK says that no answer will come. Servers use its code for that, -32000,
-#: for errors of their own.
+#: How the SDK reports that no answer will come. Its error code for that, -32000, is not enough:
+#: servers use the same code for their own errors.
 _BROKEN_OFF = ("Connection closed", "SSE stream ")
 
 
@@ -416,7 +435,10 @@ def _is_broken_off(exc: MCPError) -> bool:
 
 
 def _http_refusal(status: int) -> str:
-    """Return how HTTP refused, which the protocol's own errors leave out; "" where it did not."""
+    """Return the HTTP status that refused a request, with its cure; "" for a status below 400.
+
+    The errors of the protocol leave it out.
+    """
     cure = ""
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         cure = ": check its headers"
@@ -427,20 +449,22 @@ def _http_refusal(status: int) -> str:
     return ""
 
 
-#: How the SDK says, before a version, that it does not know the one that the server has.
+#: How the SDK begins its report of a version of the protocol that it does not know.
 _OTHER_VERSION = "Unsupported protocol version from the server: "
 
 
 def _reason(exc: BaseException, secrets: Sequence[str]) -> str:
-    """Return why it failed.
+    """Return why a session failed, for an error message.
 
-    Of other libraries' errors only the type, since their text may hold a URL with a secret.
+    Only the type is named of errors of other libraries, since their text may hold a URL with a
+    secret.
     """
     cause = exc
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
     if isinstance(cause, SourceError):
         return str(cause)
+
     from mcp.shared.exceptions import MCPError
 
     if isinstance(cause, MCPError):
@@ -458,13 +482,16 @@ def _reason(exc: BaseException, secrets: Sequence[str]) -> str:
 
 
 def _first_line(text: str, secrets: Sequence[str]) -> str:
-    """Return the first line, scrubbed before it is cut: half a secret would not be found."""
+    """Return the first line of a text without secrets, cut to MAX_QUOTE_CHARS.
+
+    It is cut last: half a secret would not be recognized.
+    """
     return scrub(text, secrets).partition("\n")[0][:MAX_QUOTE_CHARS].rstrip(":. ")
 
 
 @dataclass(slots=True)
 class HttpAnswer:
-    """HTTP's status for the last request of one task.
+    """The HTTP status of the last request of one call.
 
     It is 0 before an answer, and where HTTP is not used.
     """
@@ -472,15 +499,15 @@ class HttpAnswer:
     status: int = 0
 
 
-#: Where the HTTP status of the present task's requests is noted:
-#: other calls run on the same connection.
+#: Where the HTTP status of the current task's requests is noted. It is one a task, because several
+#: calls run on the same connection at once.
 http_answer: ContextVar[HttpAnswer | None] = ContextVar("http_answer", default=None)
 
 
 def _read_again(error: ValidationError) -> SessionMessage | ValidationError:
-    """Return the message of a line that was refused for half a character.
+    """Return the message in a line that was refused because of half a character.
 
-    Return the error where it is no message.
+    Return the error if the line is no message. `mcp_escapes.py` says what half a character is.
     """
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
@@ -497,11 +524,11 @@ def _read_again(error: ValidationError) -> SessionMessage | ValidationError:
 
 @dataclass(slots=True)
 class TransportMonitor:
-    """Watches a transport.
+    """Watches the transport of one session, so that errors can say what went wrong.
 
-    It counts a program's lines that are no messages, sees its end, and notes HTTP's status.
-
-    `status` is that of requests that belong to no call.
+    It counts the lines of a program's output that are no messages, calls `on_end` when the output
+    ends, and notes the HTTP status of each request. `status` is that of requests which belong to no
+    call.
     """
 
     on_end: Callable[[], None]
@@ -509,7 +536,7 @@ class TransportMonitor:
     status: int = 0
 
     async def forward(self, source: Any, target: Any) -> None:
-        """Forward messages until the source ends; lines that are no messages are only counted."""
+        """Forward messages until the source ends. Lines that are no messages are only counted."""
         async with target:
             async for message in source:
                 readable = message
@@ -522,14 +549,18 @@ class TransportMonitor:
         self.on_end()
 
     async def note_status(self, response: Any) -> None:
-        """Note HTTP's status, which the protocol's own errors leave out.
+        """Note the HTTP status of a response, for the call it belongs to or for this session.
 
         Only messages are sent by POST. A server may refuse the other requests, which open a stream
         and end a session.
         """
         if response.request.method != "POST":
             return
-        (http_answer.get() or self).status = response.status_code
+        call_answer = http_answer.get()
+        if call_answer is not None:
+            call_answer.status = response.status_code
+        else:
+            self.status = response.status_code
 
     def __str__(self) -> str:
         count = self.invalid_lines
@@ -539,8 +570,9 @@ class TransportMonitor:
         return f"{lines}{_http_refusal(self.status)}"
 
 
-#: Starts a program that the kernel kills with this process: one that ignores the end of its input
-#: would outlive a killed worker. PR_SET_PDEATHSIG is 1, SIGKILL 9.
+#: Python code that starts a program which the kernel kills together with this process. Otherwise a
+#: program that ignores the end of its input would outlive a killed worker. PR_SET_PDEATHSIG is 1,
+#: SIGKILL is 9.
 _DIE_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
     "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execvp(sys.argv[2], sys.argv[2:])"
@@ -549,7 +581,11 @@ _DIE_WITH_PARENT = (
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """A program that speaks over standard input and output, or a URL that speaks streamable HTTP."""
+    """Where an MCP server is: a program (`command`, `env`, `cwd`) or a URL with `headers`.
+
+    A program speaks over its standard input and output, a URL speaks streamable HTTP. As a text it
+    is the server's name for errors.
+    """
 
     name: str
     command: Sequence[str] = field(default=(), repr=False)
@@ -563,9 +599,9 @@ class McpServer:
 
     @property
     def place(self) -> str:
-        """What tells this server from another one.
+        """The command line or the address of the server, which tells it from other servers.
 
-        It is its command line, or its address without login and query.
+        The address has no login and no query, since both may hold secrets.
         """
         if self.command:
             return shlex.join(self.command)
@@ -574,20 +610,20 @@ class McpServer:
 
     @property
     def secrets(self) -> list[str]:
-        """The values that must not be repeated in an error."""
+        """The values that an error must not repeat, with and without a word such as "Bearer"."""
         values = [*self.env.values(), *self.headers.values()]
-        return [part for value in values for part in (value, value.rpartition(" ")[2])]
+        return [*values, *(value.rpartition(" ")[2] for value in values)]
 
     @property
     def cure(self) -> str:
-        """What to look at when it cannot be reached."""
+        """What an operator should do when the server cannot be reached."""
         if self.command:
             return "run its command in a shell to see why"
         return "check that it runs, and its url"
 
     @asynccontextmanager
     async def transport(self, monitor: TransportMonitor) -> AsyncIterator[Any]:
-        """Yield the streams to and from it, for mcp's Client."""
+        """Yield the streams to and from the server, for the Client of the SDK."""
         from mcp.client.streamable_http import streamable_http_client
 
         if self.command:
@@ -606,12 +642,11 @@ class McpServer:
         from mcp.client.stdio import StdioServerParameters, stdio_client
 
         command, *args = self.command
+        program = command
         if "/" in command:
             program = str(Path(self.cwd or "") / command)
-        else:
-            program = command
-        # A program that does not exist is started directly: the error then names it,
-        # and not Python.
+        # A program that does not exist is started directly, so that the error names it and not
+        # Python.
         exists = shutil.which(program, path=self.env.get("PATH")) is not None
         if sys.platform == "linux" and sys.executable and exists:
             python_options = ["-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
@@ -635,7 +670,7 @@ class McpServer:
 
 @contextmanager
 def _scrubbed_stderr(secrets: Sequence[str]) -> Iterator[TextIO]:
-    """Yield a file for a program's standard error; it is copied to ours, without secrets."""
+    """Yield a file for a program's standard error. It is copied to this process's, without secrets."""
     reader, writer = os.pipe()
     lines = os.fdopen(reader, encoding="utf-8", errors="replace")
     threading.Thread(
@@ -649,9 +684,8 @@ def _copy_lines(lines: TextIO, secrets: Sequence[str]) -> None:
     """Copy to standard error until the program, and all that it started, have closed the pipe."""
     with lines:
         while line := lines.readline(MAX_STDERR_CHARS):
-            print(
-                redact(scrub(line, secrets)), end="", file=sys.__stderr__ or sys.stderr, flush=True
-            )
+            safe_line = redact(scrub(line, secrets))
+            print(safe_line, end="", file=sys.__stderr__ or sys.stderr, flush=True)
 
 
 def capped_client(
@@ -659,16 +693,16 @@ def capped_client(
     on_response: Callable[[Any], Awaitable[None]],
     max_bytes: int = MAX_ANSWER_BYTES,
 ) -> httpx2.AsyncClient:
-    """Return an HTTP client with these headers that breaks off longer answers.
+    """Return an HTTP client with these headers, which breaks off an answer beyond `max_bytes`.
 
     `on_response` is called with each response before its body is read.
     """
     import httpx2
 
     class CappedStream(httpx2.AsyncByteStream):
-        """Another stream, which breaks off when it grows too long.
+        """Wraps a stream: breaks off when it grows too long, and mends escapes of half a character.
 
-        An escape of half a character is replaced.
+        `mcp_escapes.py` says what these are.
         """
 
         def __init__(self, stream: Any) -> None:

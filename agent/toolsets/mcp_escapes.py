@@ -1,7 +1,8 @@
-"""Escapes of half a character in the JSON of MCP servers.
+r"""Mends escapes of half a character in the JSON that MCP servers send.
 
-JavaScript writes one where a text was cut in the middle of an emoji, and the SDK refuses the whole
-message for it: all tools for one description, or the result of a call.
+JSON writes an emoji as two escapes, such as `\ud83d\ude00`. If a text was cut between them,
+JavaScript sends one half alone, and the SDK refuses the whole message because of it: the list of
+all tools for one description, or the result of a call. Here such a half becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -9,45 +10,47 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 
-#: Both halves of a character, one half alone, and every other escape. They are found from left to
-#: right, so that an escaped backslash is no beginning of another escape.
+#: Both halves of a character, one half alone (the group), and every other escape. Every escape must
+#: match, so that the second backslash of an escaped backslash does not begin an escape.
 _ESCAPE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
 )
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
-#: An escape at the end of a chunk that the next chunk may continue, and its most bytes.
+#: An escape at the end of a chunk that the next chunk may continue.
 _UNFINISHED = re.compile(
     rb"\\(?:u(?:[0-9a-fA-F]{0,3}|[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3})?)?))?\Z"
 )
+#: The length of the longest unfinished escape, in bytes.
 _MOST_UNFINISHED = 11
 #: The escape of the character that stands for an unreadable one.
 _REPLACEMENT = rb"\ufffd"
 
 
 def without_half_characters(json_text: bytes) -> bytes:
-    """Return JSON in which each escape of half a character is one of U+FFFD."""
-    if not _HALF.search(json_text):
+    """Return the JSON with U+FFFD in the place of each half of a character."""
+    if not _HALF.search(json_text):  # most texts: nothing is copied
         return json_text
     return _ESCAPE.sub(lambda escape: _REPLACEMENT if escape[1] else escape[0], json_text)
 
 
 async def chunks_without_half_characters(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield chunks of JSON, or of events with JSON, as they arrive.
+    """Yield chunks of JSON, or of events with JSON, as they arrive, each mended.
 
-    Only an escape that is not finished waits.
+    An escape that a chunk leaves unfinished waits for the next chunk.
     """
-    held = b""
+    unfinished = b""
     async for chunk in chunks:
-        arrived = held + chunk
+        arrived = unfinished + chunk
         end = _end_of_whole_escapes(arrived)
-        held = arrived[end:]
+        unfinished = arrived[end:]
         if end:
             yield without_half_characters(arrived[:end])
-    if held:
-        yield without_half_characters(held)
+    if unfinished:
+        yield without_half_characters(unfinished)
 
 
 def _end_of_whole_escapes(chunk: bytes) -> int:
+    """Return where the unfinished escape at the end of a chunk begins; its length if there is none."""
     unfinished = _UNFINISHED.search(chunk, max(0, len(chunk) - _MOST_UNFINISHED))
     if unfinished is None:
         return len(chunk)

@@ -1,7 +1,8 @@
-"""Checks what an MCP server sends: its tools one by one, and a result block by block.
+"""Checks what an MCP server sends, part by part: the tools of a list, the blocks of a result.
 
 The official SDK refuses a whole list, or a whole result, for one part that does not follow the
-protocol. Here such a part is mended, left out or read as text, and the others stay.
+protocol. Here such a part is mended, left out or read as text, and the other parts stay. Therefore
+ListingStream stands between the transport and the SDK.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
-#: The parts of a definition that a tool needs. The others inform only, or say that it is harmless.
+#: The parts of a definition that a tool needs. The other parts only inform, or state that the tool
+#: is harmless.
 _NEEDED = ("name", "description", "inputSchema")
-#: Why a tool that only runs as a task is left out (protocol of 2025-11-25,
-#: `execution.taskSupport`).
+#: Why a tool that only runs as a task is left out (protocol of 2025-11-25, `execution.taskSupport`).
 AS_TASK = "it must be called as a task, whose answer is fetched later: that is not supported"
-#: The parts of a schema whose null means that there are none.
+#: The parts of a schema in which null means the same as a missing part.
 _NULLABLE = ("properties", "required", "$defs", "definitions")
 
 
@@ -30,23 +31,19 @@ _NULLABLE = ("properties", "required", "$defs", "definitions")
 async def with_usable_listings(
     transport: AbstractAsyncContextManager[Any], left_out: dict[str, str]
 ) -> AsyncIterator[Any]:
-    """Yield the streams of a transport.
+    """Yield the streams of a transport, with a ListingStream for the messages from the server.
 
-    Lists of tools that arrive hold only definitions that can be used.
-
-    Those that cannot be used are added to `left_out` by their names, with the reasons.
+    Why a definition cannot be used is added to `left_out`, by the name of its tool.
     """
     async with transport as (messages, write):
         yield ListingStream(messages, left_out), write
 
 
 class ListingStream:
-    """The messages from a server, of which only usable parts are left.
+    """The messages from a server, checked: lists of tools and results hold only usable parts.
 
-    These are definitions in its lists, and blocks of the results of calls.
-
-    Lives as long as its connection. It adds each definition that cannot be used to `left_out`,
-    by name with the reason.
+    Lives as long as its connection. Why a definition cannot be used is added to `left_out`, by the
+    name of its tool.
     """
 
     def __init__(self, messages: Any, left_out: dict[str, str]) -> None:
@@ -75,12 +72,13 @@ class ListingStream:
         return getattr(self._messages, name)  # `aclose`, and what some transports add
 
     def _checked(self, message: SessionMessage | Exception) -> Any:
+        """Return the message, with the list of tools or the result in it changed in place."""
         result = getattr(getattr(message, "message", None), "result", None)
-        if isinstance(result, dict) and isinstance(result.get("tools"), list):
+        if not isinstance(result, dict):
+            return message
+        if isinstance(result.get("tools"), list):
             result["tools"] = list(self._usable(result["tools"]))
-        elif isinstance(result, dict) and not result.keys().isdisjoint(
-            ("content", "structuredContent")
-        ):
+        elif "content" in result or "structuredContent" in result:
             _mend_result(result)
         return message
 
@@ -89,11 +87,12 @@ class ListingStream:
             try:
                 yield usable_definition(definition)
             except ValueError as exc:
-                self._left_out[_name_of(definition) or f"tool {number}"] = str(exc)
+                name = _name_of(definition) or f"tool {number}"
+                self._left_out[name] = str(exc)
 
 
 def _name_of(definition: Any) -> str | None:
-    """Return the name in a definition, None if it has none that is text."""
+    """Return the name in a definition, None if it has no name or one that is no text."""
     if not isinstance(definition, dict):
         return None
     name = definition.get("name")
@@ -101,10 +100,11 @@ def _name_of(definition: Any) -> str | None:
 
 
 def usable_definition(definition: Any) -> dict[str, Any]:
-    """Return the definition in a form that the protocol allows. Raises ValueError with the reason.
+    """Return the definition in a form that the protocol allows.
 
-    A schema of arguments is mended as far as it is clear. If a part that is not needed breaks
-    the protocol, only the needed parts stay. Without annotations, a tool counts as destructive.
+    The schema of the arguments is mended if it is clear what it means. If a part that is not needed
+    breaks the protocol, only the needed parts stay; then the tool counts as destructive, because
+    its annotations are gone too. Raises ValueError with the reason if a needed part is broken.
     """
     if not isinstance(definition, dict):
         raise ValueError("its definition is no object")
@@ -115,6 +115,7 @@ def usable_definition(definition: Any) -> dict[str, Any]:
     schema = definition.get("inputSchema")
     if isinstance(schema, dict):
         definition = {**definition, "inputSchema": _mended(schema)}
+
     if not _violation(definition):
         return dict(definition)
 
@@ -128,7 +129,7 @@ def usable_definition(definition: Any) -> dict[str, Any]:
 
 
 def _mended(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema of arguments, which are always an object.
+    """Return a schema of arguments with the type object, and without parts that are null.
 
     Servers in Go write an empty map or list as null.
     """
@@ -142,22 +143,26 @@ def _mended(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mend_result(result: dict[str, Any]) -> None:
-    """Make the result of a call readable where its meaning is clear.
+    """Change the result of a call, so that the SDK can read it, if it is clear what it means.
 
     The call was answered, so an unreadable part must not make its effect unknown. Servers in Go
-    write an empty list as null, and newer ones send blocks that are not known here.
+    write an empty list as null, and newer servers send blocks that the SDK does not know.
     """
     for key in ("structuredContent", "isError", "_meta"):
         if key in result and result[key] is None:
             del result[key]
+
     content = result.get("content")
     if isinstance(content, dict):
         blocks: list[Any] = [content]
     elif isinstance(content, list):
         blocks = content
+    elif content is None:
+        blocks = []
     else:
-        blocks = [] if content is None else [str(content)]
+        blocks = [str(content)]
     result["content"] = [_readable_block(block) for block in blocks]
+
     structured = result.get("structuredContent")
     if structured is not None and not isinstance(structured, dict):
         # Older versions of the protocol allow only an object there; servers wrap other values so.
@@ -165,7 +170,7 @@ def _mend_result(result: dict[str, Any]) -> None:
 
 
 def _readable_block(block: Any) -> Any:
-    """Return a block of a result; one that is not known or malformed as text."""
+    """Return a block of a result. A block that is unknown or malformed is returned as text."""
     try:
         _block_adapter().validate_python(block, by_name=False)
     except ValidationError:
@@ -177,7 +182,7 @@ def _readable_block(block: Any) -> Any:
 
 
 def _violation(definition: Mapping[str, Any]) -> str:
-    """Return what the protocol forbids in a definition, "" for nothing."""
+    """Return why a definition breaks some version of the protocol; "" if it breaks none."""
     for model in _definition_models():
         try:
             model.model_validate(definition, by_name=False)
@@ -195,7 +200,7 @@ def validation_reason(exc: ValidationError) -> str:
 
 @functools.cache
 def _block_adapter() -> TypeAdapter[Any]:
-    """Return what checks one block of a result."""
+    """Return the validator of one block of a result."""
     from mcp.types import ContentBlock
 
     return TypeAdapter(ContentBlock)
@@ -209,4 +214,6 @@ def _definition_models() -> tuple[type[BaseModel], ...]:
 
     listings = {model for (method, _), model in SERVER_RESULTS.items() if method == "tools/list"}
     fields = [model.model_fields["tools"] for model in listings if isinstance(model, type)]
-    return (*(get_args(field.annotation)[0] for field in fields), Tool)
+    # The field `tools` is a list of the model of a definition.
+    definitions = [get_args(field.annotation)[0] for field in fields]
+    return (*definitions, Tool)

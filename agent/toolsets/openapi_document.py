@@ -1,4 +1,9 @@
-"""An OpenAPI document: parsed from JSON or YAML, its schemas as JSON Schema without references."""
+"""An OpenAPI document: parsed from JSON or YAML, its schemas as JSON Schema without references.
+
+Document resolves a reference such as `#/components/schemas/Pet`. Inliner replaces all references in
+the schemas of an operation by what they refer to, since a model reads one schema a tool. `parse`
+reads the text of a document, and `server_url` its server.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +19,14 @@ import yaml
 from sayso.agent.tools.json_schema import each_part, with_exclusive_limits
 from sayso.agent.toolsets.base import SourceError
 
-#: Most parts of one operation's schemas that are read; further parts accept any value.
+#: Most parts of one operation's schemas that are read. Each further part accepts any value.
 MAX_PARTS = 4000
 #: Deepest nesting of a schema that is read, in levels.
 MAX_DEPTH = 60
-#: Longest chain of references.
+#: Longest chain of references, each to the next.
 MAX_HOPS = 30
 
-#: Keywords of OpenAPI that JSON Schema does not have, or that only inform people.
+#: Keywords that a schema loses: JSON Schema does not have them, or they only inform people.
 _DROPPED = frozenset(
     (
         "example",
@@ -45,11 +50,11 @@ class Document:
 
     @property
     def has_siblings(self) -> bool:
-        """Whether keywords beside a `$ref` count, as they do since OpenAPI 3.1."""
+        """Whether keywords next to a `$ref` count, as they do since OpenAPI 3.1."""
         return not str(self.root.get("openapi")).startswith("3.0")
 
     def resolved(self, value: Any) -> Mapping[str, Any]:
-        """Return the object itself, or the one it refers to. Raises SourceError."""
+        """Return an object, or the object that it refers to. Raises SourceError."""
         for _ in range(MAX_HOPS):
             if not isinstance(value, Mapping):
                 raise SourceError(f"there is {type(value).__name__!r} where an object must be")
@@ -67,7 +72,7 @@ class Document:
             raise SourceError(f"it refers to {reference!r}: bundle the document into one file")
         value: Any = self.root
         for part in filter(None, reference.removeprefix("#").split("/")):
-            # A reference is a URI, which writes braces of paths as %7B and %7D (RFC 6901, 6).
+            # A reference is a URI, which writes the braces of a path as %7B and %7D (RFC 6901, 6).
             key = unquote(part).replace("~1", "/").replace("~0", "~")
             try:
                 if isinstance(value, list):
@@ -80,18 +85,22 @@ class Document:
 
 
 class Inliner:
-    """Inlines references, for one operation.
-
-    `cuts` names the schemas that were cut because they contain themselves.
-    """
+    """Inlines the references in the schemas of one operation, and lives as long as it is read."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
+        #: How many parts of schemas were read so far.
         self._parts = 0
+        #: The names of schemas that are not shown in full, because they contain themselves; "..."
+        #: for parts that are too many or too deep.
         self.cuts: list[str] = []
 
     def inline(self, schema: Any, inside: tuple[str, ...] = ()) -> Any:
-        """Return the schema as JSON Schema without references. Raises SourceError."""
+        """Return the schema as JSON Schema without references. Raises SourceError.
+
+        `inside` has an entry for each level that the schema is in: the reference that led to it, or
+        "/" for a part of another schema.
+        """
         self._parts += 1
         if isinstance(schema, bool):
             return schema
@@ -99,26 +108,31 @@ class Inliner:
             raise SourceError(f"there is {type(schema).__name__!r} where a schema must be")
         if self._parts > MAX_PARTS or len(inside) > MAX_DEPTH:
             return self._cut("...")
+
         if "$ref" in schema:
             reference = schema["$ref"]
             if reference in inside:
                 return self._cut(str(reference).rpartition("/")[2])
             target = self.inline(self._document.at(reference), (*inside, reference))
             return self._with_siblings(target, schema, inside)
+
         plain = {
             key: value
             for key, value in schema.items()
             if isinstance(key, str) and key not in _DROPPED and not key.startswith("x-")
         }
+        # Only the server sets read-only properties, so a model must not see them.
         hidden = self._read_only_names(schema)
         for key in ("properties", "patternProperties"):
-            # Without read-only ones, which only the server sets.
             if isinstance(plain.get(key), Mapping):
                 named = {str(name): each for name, each in plain[key].items()}
                 plain[key] = {name: each for name, each in named.items() if name not in hidden}
+
+        # With a discriminator, one property tells the alternatives apart, so a value may fit the
+        # schemas of several, which `oneOf` would refuse.
         if "oneOf" in plain and "anyOf" not in plain and "discriminator" in schema:
-            # One property tells the alternatives apart, so a value may fit several.
             plain["anyOf"] = plain.pop("oneOf")
+
         inlined = each_part(plain, lambda part: self.inline(part, (*inside, "/")))
         inlined = _without_required(inlined, hidden)
         return _nullable(with_exclusive_limits(inlined), is_nullable=schema.get("nullable") is True)
@@ -126,22 +140,25 @@ class Inliner:
     def _with_siblings(
         self, target: Any, schema: Mapping[str, Any], inside: tuple[str, ...]
     ) -> Any:
-        """Return what the reference of a schema leads to, with the keywords beside it.
+        """Return `target`, which the `$ref` of a schema leads to, with the keywords next to the `$ref`.
 
-        OpenAPI 3.0 ignores them, but a description or a default there is meant all the same.
+        OpenAPI 3.0 ignores them, but a description or a default there is meant for the reader, so
+        these two always count.
         """
         if not isinstance(target, dict):
             return target
-        told = {key: schema[key] for key in ("description", "default") if key in schema}
-        others = {key: schema[key] for key in schema if key not in (*told, "$ref")}
+        informing = {key: schema[key] for key in ("description", "default") if key in schema}
+        others = {key: schema[key] for key in schema if key not in (*informing, "$ref")}
         if not others or not self._document.has_siblings:
-            return {**target, **told}
+            return {**target, **informing}
+
         limits = self.inline(others, (*inside, "/"))
         if "required" in limits:
             limits = _without_required(limits, self._read_only_names(schema))
+        # Where both have the same keyword, a value must fulfill both.
         if limits.keys() & target.keys():
-            return {"allOf": [target, limits], **told}
-        return {**target, **limits, **told}
+            return {"allOf": [target, limits], **informing}
+        return {**target, **limits, **informing}
 
     def _read_only_names(self, schema: Mapping[str, Any]) -> set[str]:
         """Return the properties of a schema and of its `allOf` that only the server sets."""
@@ -155,12 +172,15 @@ class Inliner:
     def _is_read_only(self, schema: Any) -> bool:
         """Return whether only the server sets a property.
 
-        A reference, what is beside it, or a part may say it.
+        The schema of the property, what it refers to, or a part of its `allOf` may state that.
         """
         return any(part.get("readOnly") is True for part in self._all_of(schema))
 
     def _all_of(self, schema: Any) -> Iterator[Mapping[str, Any]]:
-        """Yield a schema, what it refers to, and the same of the parts of its `allOf`, each once."""
+        """Yield a schema, what it refers to, and the parts of its `allOf` in the same way.
+
+        Each is yielded once. A reference that leads nowhere is skipped.
+        """
         waiting = [schema]
         seen: set[int] = set()
         while waiting:
@@ -177,6 +197,7 @@ class Inliner:
                 waiting += parts
 
     def _cut(self, name: str) -> dict[str, Any]:
+        """Return a schema that accepts any value, in place of one that is not shown."""
         if name not in self.cuts:
             self.cuts.append(name)
         if name == "...":
@@ -209,14 +230,18 @@ def _nullable(schema: dict[str, Any], *, is_nullable: bool) -> dict[str, Any]:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-#: Most values that the aliases of a YAML document stand for, each time that they are written.
+#: Most values that all aliases of a YAML document together stand for. A few nested aliases can stand
+#: for billions.
 MAX_PARTS_OF_ALIASES = 1_000_000
 #: Largest document, in bytes.
 MAX_DOCUMENT_BYTES = 50_000_000
 
 
 def parse(text: str, where: str) -> Document:
-    """Return the document in a JSON or YAML text. Raises SourceError, which names it by `where`."""
+    """Return the document in a JSON or YAML text.
+
+    Raises SourceError if it is none of OpenAPI 3. `where` names the document in the error.
+    """
     try:
         if text.lstrip().startswith("{"):
             root = json.loads(text)
@@ -238,25 +263,24 @@ def parse(text: str, where: str) -> Document:
         raise SourceError(f"{where}: nested too deeply to be a document") from None
     except ValueError as exc:  # a number with thousands of digits
         raise SourceError(f"{where}: holds a value that cannot be read: {exc}") from None
+
+    version = None
     if isinstance(root, Mapping):
         version = root.get("openapi")
-    else:
-        version = None
     if not re.match(r"3\.[0-9]", str(version)):
+        reason = "it does not say `openapi: 3...`"
         if version:
             reason = f"it says openapi: {version!r}"
-        else:
-            reason = "it does not say `openapi: 3...`"
         raise SourceError(f"{where}: no document of OpenAPI 3: {reason}; convert it to 3.0 or 3.1")
     return Document(root)
 
 
 #: An escape of half a character.
 _SURROGATE_ESCAPE = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
-#: The tags that a value may have.
+#: The tags that a value of a YAML document may have.
 _YAML_TAGS = (None, "!", *(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str")))
-#: Plain scalars that are no text in YAML 1.2, which OpenAPI uses: `no`, `on`,
-#: dates and 12:30 are text.
+#: Plain scalars that are no text in YAML 1.2, which OpenAPI uses. In YAML 1.1 `no`, `on`, dates and
+#: 12:30 would be no text either.
 _YAML_CONSTANTS = {
     "": None,
     "~": None,
@@ -273,16 +297,14 @@ _YAML_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-
 def _read_yaml(text: str) -> Any:
     """Return the value of a YAML text, None for an empty one.
 
-    Raises yaml.YAMLError, ValueError and RecursionError.
-
-    The values are built from libyaml's events, since PyYAML takes six times as long to build them.
-    libyaml refuses the escape of a lone surrogate; a text with one is parsed by PyYAML.
+    Raises yaml.YAMLError, ValueError and RecursionError. The values are built here from libyaml's
+    events, since PyYAML takes six times as long to build them.
     """
-    fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader_class: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    # libyaml refuses the escape of a lone surrogate, which PyYAML reads.
     if _SURROGATE_ESCAPE.search(text):
-        loader = yaml.SafeLoader(text)
-    else:
-        loader = fast(text)
+        loader_class = yaml.SafeLoader
+    loader = loader_class(text)
     events = iter(loader.get_event, None)
     try:
         value = next(_YamlReader(events).values(), None)
@@ -299,9 +321,12 @@ class _YamlReader:
 
     def __init__(self, events: Iterator[Any]) -> None:
         self._events = events
-        #: The value of each anchor, and the number of its parts with those of its aliases.
+        #: The value of each anchor, and how many parts it has. An alias in it counts with all parts
+        #: that it stands for.
         self._anchored: dict[str, tuple[Any, int]] = {}
-        self._parts = self._parts_of_aliases = 0
+        #: How many values were read, and how many of them by aliases.
+        self._parts = 0
+        self._parts_of_aliases = 0
 
     def values(self) -> Iterator[Any]:
         """Yield the values up to the end of the mapping or list that the events are in."""
@@ -354,17 +379,13 @@ class _YamlReader:
 
 
 def _merged(mapping: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a mapping with those of its key `<<`.
+    """Return a mapping joined with the mappings under its key `<<`.
 
-    YAML 1.1 has that key, and most tools for OpenAPI read it.
-
-    The mapping's own keys win, then the first mapping.
+    YAML 1.1 has that key, and most tools for OpenAPI read it. Of several values of one key, that of
+    the mapping itself wins, then that of the first mapping under `<<`.
     """
-    given = mapping["<<"]
-    if isinstance(given, list):
-        sources = given
-    else:
-        sources = [given]
+    value = mapping["<<"]
+    sources = value if isinstance(value, list) else [value]
     if not all(isinstance(each, Mapping) for each in sources):
         return mapping
     merged: dict[Any, Any] = {}
@@ -375,6 +396,7 @@ def _merged(mapping: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _plain_value(text: str) -> Any:
+    """Return what a scalar without quotes stands for: a number, a constant, or its text."""
     if text in _YAML_CONSTANTS:
         return _YAML_CONSTANTS[text]
     if not _YAML_NUMBER.fullmatch(text):
@@ -389,10 +411,10 @@ def _unreadable(problem: str, event: Any) -> yaml.YAMLError:
 
 
 def server_url(document: Document) -> str:
-    """Return the first server's URL, "/" if there is none.
+    """Return the URL of the document's first server, "/" if there is none.
 
-    It may be relative to the URL of the document. A document without servers has those of its first
-    path with some. Raises SourceError.
+    It may be relative to the URL of the document. If only paths have servers, those of the first
+    such path count. Raises SourceError for a variable without a default.
     """
     paths = as_mapping(document.root.get("paths"))
     for holder in (document.root, *paths.values()):

@@ -1,7 +1,9 @@
 """The operations of an OpenAPI document: their arguments, and where each argument goes.
 
-An operation is offered only if a request can be written as the document says. Bodies are read in
-`openapi_bodies`.
+An operation is one method of one path. An argument is what a model gives; its place (`Place`) says
+where a request carries it: in the path, the query, a header, a cookie or the body. An operation is
+offered only if a request can be written as the document demands. Bodies are read in
+`openapi_bodies.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _UNSUPPORTED_METHODS = ("trace", "query")
 READ_ONLY_METHODS = ("get", "head")
 #: Headers whose parameters the specification tells clients to ignore.
 _IGNORED_HEADERS = frozenset(("accept", "content-type", "authorization"))
-#: Headers of the connection, which the client writes itself. Without them a request means the same.
+#: Headers of the connection, which only the client writes. A request without a value for them means
+#: the same.
 _CONNECTION_HEADERS = frozenset(
     """host cookie content-length transfer-encoding accept-encoding connection expect keep-alive
     proxy-authorization proxy-connection te trailer upgrade""".split()
@@ -45,7 +48,8 @@ _STYLES = {
     "header": ("simple",),
     "cookie": ("form",),
 }
-#: HTTP authentication that answers a challenge or signs each request: one fixed value cannot do it.
+#: Kinds of HTTP authentication that answer a challenge or sign each request. A fixed key is not
+#: enough for them.
 _INTERACTIVE_SCHEMES = frozenset(
     (
         "digest",
@@ -59,24 +63,29 @@ _INTERACTIVE_SCHEMES = frozenset(
         "scram-sha-256",
     )
 )
-#: Returns whether a parameter, by its place (query, header, cookie, path) and name, is filled
-#: without the model.
+#: Returns whether Sayso fills a parameter itself, such as one for a key. Its arguments are where the
+#: parameter is (query, header, cookie, path), and its name.
 IsFilled = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. `places` says where each argument goes, by its name in the schema."""
+    """One method of one path, as it can be called."""
 
+    #: Its `operationId`, else made of method and path.
     name: str
+    #: The HTTP method, in lower case.
     method: str
     path: str
     description: str
+    #: The JSON Schema of its arguments, which is an object.
     schema: Mapping[str, Any]
+    #: Where each argument goes, by its name in the schema.
     places: Mapping[str, Place]
+    #: The media type of its body; "" if it sends none.
     body_type: str = ""
     is_body_required: bool = False
-    #: Its optional parameters that no request can express, as sentences with the reason.
+    #: Why optional parameters were left out that no request can express, a sentence each.
     missing: tuple[str, ...] = ()
 
     @property
@@ -86,7 +95,7 @@ class Operation:
 
     @property
     def file_places(self) -> dict[str, Place]:
-        """Its arguments that are files which the user sent, by name."""
+        """The places of its arguments that are files which the user sent, by argument."""
         return {name: place for name, place in self.places.items() if place.file_types}
 
 
@@ -95,31 +104,36 @@ class OperationReader:
     """Reads the operations of one document."""
 
     document: Document
-    #: `accepts` chooses operations by name. Parameters that `is_filled` are left out of the
-    #: arguments.
+    #: Returns whether an operation of this name is wanted.
     accepts: Callable[[str], bool]
+    #: Parameters that it names are no arguments: a model does not see them.
     is_filled: IsFilled
-    #: `is_own_server` says whether the URL of a server is the one that all calls go to. A call is
-    #: signed with at most this many `keys`.
+    #: Returns whether all calls go to the server of this URL.
     is_own_server: Callable[[str], bool]
+    #: How many keys sign a call at most.
     keys: int = 1
-    #: Filled with the operations that cannot be used: by name, or by path where there is none, with
-    #: method, path and reason.
+    #: Why operations cannot be used, by name, or by path if they have none. The reader adds them.
     left_out: dict[str, str] = field(default_factory=dict)
 
     def operations(self) -> Iterator[Operation]:
         """Yield every usable operation whose name is accepted."""
         taken: set[str] = set()
         for path, method, item in self._candidates():
-            names = (_name(item[method], method, path), _name(None, method, path))
-            name = next((name for name in names if name not in taken), "")
+            # Of two operations with one operationId, the second is named after method and path.
+            wanted_name = _name(item[method], method, path)
+            name = wanted_name
+            if name in taken:
+                name = _name(None, method, path)
+            if name in taken:
+                name = ""
             taken.add(name)
             if name and not self.accepts(name):
                 continue
+
             request = f"{method.upper()} {path}"
             try:
                 if not name:
-                    problem = f"another operation is called {names[0]!r}"
+                    problem = f"another operation is called {wanted_name!r}"
                     raise SourceError(f"{problem}: give each its own operationId")
                 yield self._operation(item, method, path, name)
             except SourceError as exc:
@@ -130,7 +144,10 @@ class OperationReader:
                 self.left_out[name or request] = f"{request}: {reason}"
 
     def _candidates(self) -> list[tuple[str, str, Mapping[str, Any]]]:
-        """Return path, method and path item of each operation."""
+        """Return path, method and path item of each operation that may be used.
+
+        Operations with a method that is not supported are added to `left_out`.
+        """
         candidates = []
         for path, item in as_mapping(self.document.root.get("paths")).items():
             if str(path).startswith("x-"):  # an extension of the document
@@ -140,8 +157,10 @@ class OperationReader:
             except SourceError as exc:
                 self.left_out[str(path)] = f"{path}: {exc}"
                 continue
+
             methods = [method for method in METHODS if method in resolved]
             candidates += [(str(path), method, resolved) for method in methods]
+
             unsupported = [method for method in _UNSUPPORTED_METHODS if method in resolved]
             others = {method: resolved[method] for method in unsupported}
             others |= as_mapping(resolved.get("additionalOperations"))
@@ -153,32 +172,36 @@ class OperationReader:
         return candidates
 
     def _operation(self, item: Mapping[str, Any], method: str, path: str, name: str) -> Operation:
+        """Return one operation. Raises SourceError with the reason if it cannot be used."""
         if not path.startswith("/"):
             raise SourceError("its path does not begin with a slash")
         operation = self.document.resolved(item[method])
-        inliner = Inliner(self.document)
         self._check_server(item, operation)
         self._check_security(operation)
+
+        inliner = Inliner(self.document)
         missing: list[str] = []
         arguments = self._parameters(inliner, item, operation, method in READ_ONLY_METHODS, missing)
         body = body_of(self.document, inliner, method, operation)
         _check_path(path, arguments)
         schema, places = _schema([*arguments, *body.arguments])
+
+        # Documents tell operations of one path apart by a fragment, which HTTP never sends.
+        sent_path, _, _ = path.partition("#")
         return Operation(
-            name,
-            method,
-            # Documents tell operations of one path apart by a fragment, which HTTP never sends.
-            path.partition("#")[0],
-            _description(item, operation, inliner.cuts),
-            schema,
-            places,
-            body.content_type,
-            body.is_required,
-            tuple(missing),
+            name=name,
+            method=method,
+            path=sent_path,
+            description=_description(item, operation, inliner.cuts),
+            schema=schema,
+            places=places,
+            body_type=body.content_type,
+            is_body_required=body.is_required,
+            missing=tuple(missing),
         )
 
     def _check_server(self, item: Mapping[str, Any], operation: Mapping[str, Any]) -> None:
-        """Raise SourceError for an operation whose document sends it to a server of its own."""
+        """Raise SourceError for an operation that the document sends to another server."""
         servers = operation.get("servers") or item.get("servers") or []
         urls = [url_of_server(server) for server in servers]
         if urls and not any(map(self.is_own_server, urls)):
@@ -186,7 +209,10 @@ class OperationReader:
             raise SourceError(f"{problem}: give it a source of its own with this base_url")
 
     def _check_security(self, operation: Mapping[str, Any]) -> None:
-        """Raise SourceError if the `keys` fulfill none of the operation's alternatives."""
+        """Raise SourceError if the keys fulfill none of the operation's security requirements.
+
+        Requirements are alternatives: one that is fulfilled is enough.
+        """
         requirements = operation.get("security", self.document.root.get("security")) or []
         problems = [self._security_problem(as_mapping(each)) for each in requirements]
         if problems and all(problems):
@@ -218,14 +244,17 @@ class OperationReader:
         reads_only: bool,
         missing: list[str],
     ) -> list[Argument]:
-        """Return the arguments of the path's and the operation's parameters.
+        """Return the arguments for the parameters of the path item and of the operation.
 
-        An optional one that cannot be expressed is added to `missing` where leaving it out changes
-        nothing but what is read. Raises SourceError for any other one.
+        If a request cannot express a parameter, its reason is added to `missing`, but only if the
+        parameter is optional and a call without it does no harm: the operation only reads, or the
+        parameter is a header of the connection. Raises SourceError for any other such parameter.
         """
         both = [*(item.get("parameters") or ()), *(operation.get("parameters") or ())]
         resolved = [self.document.resolved(each) for each in both]
+        # A parameter of the operation replaces one of the path item.
         parameters = {(each.get("in"), each.get("name")): each for each in resolved}
+
         arguments = []
         for (where, name), parameter in parameters.items():
             header = ""
@@ -253,6 +282,10 @@ def _name(operation: Any, method: str, path: str) -> str:
 
 
 def _description(item: Mapping[str, Any], operation: Mapping[str, Any], cuts: Sequence[str]) -> str:
+    """Return the description of an operation; "" if the document has none.
+
+    `cuts` are the names of schemas that are not shown in full.
+    """
     texts = [
         operation.get("summary") or item.get("summary"),
         operation.get("description") or item.get("description"),
@@ -274,9 +307,10 @@ def _check_path(path: str, arguments: Sequence[Argument]) -> None:
 
 
 def _schema(arguments: Sequence[Argument]) -> tuple[dict[str, Any], dict[str, Place]]:
-    """Return the schema of the arguments, and their places by the same names.
+    """Return the schema of the arguments, and their places, both by the names that a model sees.
 
-    Every vendor accepts the names.
+    Every vendor accepts these names. If several arguments have one name in the document, where they
+    go is appended: `id` in the path and `id_query`.
     """
     own_names = [each.place.name for each in arguments]
     unique = []
@@ -285,6 +319,7 @@ def _schema(arguments: Sequence[Argument]) -> tuple[dict[str, Any], dict[str, Pl
         suffix = f"_{each.place.where}" if is_shared else ""
         unique.append(f"{each.place.name}{suffix}")
     legal = legal_names(unique)
+
     by_name = {legal[name]: each for name, each in zip(unique, arguments, strict=True)}
     schema = {
         "type": "object",
@@ -307,26 +342,34 @@ def _argument(inliner: Inliner, parameter: Mapping[str, Any]) -> Argument:
     if where == "header" and name.lower() in _CONNECTION_HEADERS:
         problem = f"its header {name!r} belongs to the connection"
         raise SourceError(f"{problem}, and the client alone writes it")
+
+    # A parameter states how it is written either by a style, or by a media type in `content`.
     style = str(parameter.get("style", _STYLES[where][0]))
     has_content = "content" in parameter
     if style not in _STYLES[where] and not has_content:
         raise SourceError(f"its parameter {name!r} has the style {style!r}, which is not supported")
-    content_type, holder = _content_of(parameter) if has_content else ("", parameter)
-    shown = inliner.inline(holder.get("schema", {}))
+    content_type = ""
+    holder = parameter
+    if has_content:
+        content_type, holder = _content_of(parameter)
+    schema = inliner.inline(holder.get("schema", {}))
     is_json = is_json_type(content_type)
-    is_text = content_type == "text/plain" and is_text_schema(shown)
+    is_text = content_type == "text/plain" and is_text_schema(schema)
     if has_content and not is_json and not is_text:
         problem = f"its parameter {name!r} is written as {content_type or 'no type'}"
         raise SourceError(f"{problem}: JSON is supported")
-    if parameter.get("description") and isinstance(shown, dict):
-        shown = {**shown, "description": str(parameter["description"])}
-    place = Place(name, where, style, bool(parameter.get("explode", style == "form")), is_json)
-    if where == "cookie" and place.explode and not is_json and not is_text_schema(shown):
+
+    if parameter.get("description") and isinstance(schema, dict):
+        schema = {**schema, "description": str(parameter["description"])}
+    explode = bool(parameter.get("explode", style == "form"))
+    place = Place(name, where, style, explode, is_json)
+    if where == "cookie" and explode and not is_json and not is_text_schema(schema):
         # It would be written as several cookies of one name, and servers read one of them.
         raise SourceError(
             f"its cookie {name!r} is a list or an object: text, and lists with explode: false, are supported"
         )
-    return Argument(place, shown, where == "path" or parameter.get("required") is True)
+    is_required = where == "path" or parameter.get("required") is True
+    return Argument(place, schema, is_required)
 
 
 def _content_of(parameter: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -1,4 +1,8 @@
-"""One call of an OpenAPI operation: its request is written, signed and sent to one origin."""
+"""One call of an OpenAPI operation: its request is written, signed and sent to one origin.
+
+`request_for` writes the request of an operation with its arguments. Auth signs it with a key.
+OriginClient sends it, and only to the one origin that the operator chose.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     import httpx
 
 
-#: What separates the values of a list in one query parameter, by style.
+#: What separates the values of a list in one query parameter, by the style of the parameter.
 _SEPARATORS = {"form": ",", "spaceDelimited": " ", "pipeDelimited": "|"}
 #: Characters that a URL cannot hold: spaces, control characters and those outside of ASCII.
 _NOT_IN_URL = re.compile(r"[^\x21-\x7e]")
@@ -52,15 +56,16 @@ class Request:
 
 
 def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
-    """Return the request of one call. Files are given as Uploads.
+    """Return the request of one call. Files are among the arguments as Uploads.
 
-    Raises SourceError for arguments that no URL or header can hold.
+    Raises SourceError for arguments that cannot be sent, such as those that no URL or header can
+    hold, and if the path or the body lacks one.
     """
     placed = _placed(operation, arguments)
     path = operation.path
-    query = list[tuple[str, str]]()
-    headers = dict[str, str]()
-    cookies = list[str]()
+    query: list[tuple[str, str]] = []
+    headers: dict[str, str] = {}
+    cookies: list[str] = []
     for place, value in placed:
         match place.where:
             case "path":
@@ -71,21 +76,25 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
                 headers[place.name] = _header_value(place, value)
             case "cookie":
                 cookies.append(f"{place.name}={_flat(place, value, _percent_encoded)}")
-    # What the document itself writes: arguments are encoded already.
-    path = _NOT_IN_URL.sub(lambda found: quote(found[0]), path)
+
+    # The arguments are encoded already, but the document may have written anything in its path.
+    path = _NOT_IN_URL.sub(lambda illegal: quote(illegal[0]), path)
+    if query:
+        separator = "&" if "?" in operation.path else "?"
+        path = f"{path}{separator}{_written(query)}"
+
     if cookies:
         headers["Cookie"] = "; ".join(cookies)
+
     body_values = {place: value for place, value in placed if place.where == "body"}
     body, content_type = _body(operation, body_values)
     if body is not None:
         headers["Content-Type"] = content_type
-    if query:
-        separator = "&" if "?" in operation.path else "?"
-        path = f"{path}{separator}{_written(query)}"
     return Request(operation.method.upper(), path, headers, body)
 
 
 def _path_segment(place: Place, value: Any) -> str:
+    """Return a value as a part of the path. Raises SourceError for one that would change the path."""
     text = _flat(place, value, _percent_encoded)
     if text in ("", ".", ".."):  # it would end the path, or leave it
         raise SourceError(f"{place.name!r} is {text!r}, which cannot stand in a path")
@@ -93,6 +102,7 @@ def _path_segment(place: Place, value: Any) -> str:
 
 
 def _header_value(place: Place, value: Any) -> str:
+    """Return a value as the text of a header. Raises SourceError for one that a header cannot hold."""
     text = _flat(place, value, str).strip(" ")
     if not text.isascii() or not text.isprintable():
         raise SourceError(f"{place.name!r} is {text!r}: a header holds printable ASCII only")
@@ -100,29 +110,32 @@ def _header_value(place: Place, value: Any) -> str:
 
 
 def _placed(operation: Operation, arguments: Mapping[str, Any]) -> list[tuple[Place, Any]]:
-    """Return the values with their places.
+    """Return each place of the operation that has a value, with it, in the order of the document.
 
-    Raises SourceError where one cannot be sent, or is missing in the path.
+    Raises SourceError for a value that cannot be sent, and if the path lacks one.
     """
     # In a body of JSON, null is a value. Elsewhere it means that no argument is given.
     null_places = ("body",) if is_json_type(operation.body_type) else ()
     placed = []
-    for name, place in operation.places.items():  # in the document's order
+    for name, place in operation.places.items():
         value = arguments.get(name)
         if name in arguments and (value is not None or place.where in null_places):
             placed.append((place, value))
+
     for place, value in placed:
         if place.file_types:
             continue
+        # A model may send NaN, or half a character, which neither JSON nor UTF-8 can hold.
         try:
             json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
         except (TypeError, ValueError) as exc:
             raise SourceError(f"{place.name!r} cannot be sent: {exc}") from None
+
     path_places = {place for place in operation.places.values() if place.where == "path"}
-    if missing := path_places - {place for place, _ in placed}:
-        raise SourceError(
-            f"{sorted(place.name for place in missing)!r} must be given: without it there is no path"
-        )
+    missing = path_places - {place for place, _ in placed}
+    if missing:
+        names = sorted(place.name for place in missing)
+        raise SourceError(f"{names!r} must be given: without it there is no path")
     return placed
 
 
@@ -151,8 +164,8 @@ def _query_pairs(place: Place, value: Any, encode: Encode) -> list[tuple[str, st
 def _deep_pairs(name: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield the values in an object by their path: `item[price][currency]`.
 
-    OpenAPI says this of one level. Below it, and for lists, servers expect what PHP, Rails and
-    Stripe read: `items[0][price]` for objects, `expand[]` for other values.
+    OpenAPI defines this for one level only. Below it, and for lists, servers expect what PHP, Rails
+    and Stripe read: `items[0][price]` for objects in a list, `expand[]` for other values.
     """
     if isinstance(value, Mapping):
         for key, each in value.items():
@@ -167,48 +180,52 @@ def _deep_pairs(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _flat(place: Place, value: Any, encode: Encode) -> str:
-    """Return a value as one encoded text. Raises SourceError for one that reads as two."""
+    """Return a value as one encoded text: a list and an object with separators between their parts.
+
+    Raises SourceError for a part that contains a separator, so that a server would read two.
+    """
     if place.is_json:
         return encode(json.dumps(value))
     if isinstance(value, list | tuple):
         return _joined(place, map(_plain, value), encode)
     if not isinstance(value, Mapping):
         return encode(_plain(value))
+
     pairs = [(str(key), _plain(each)) for key, each in value.items()]
     if not place.explode:
         return _joined(place, chain.from_iterable(pairs), encode)
-    return ",".join(
-        "=".join([_checked(place, key, "=,", encode), _checked(place, each, ",", encode)])
-        for key, each in pairs
-    )
+    written_pairs = []
+    for key, text in pairs:
+        written_key = _checked(place, key, "=,", encode)
+        written_text = _checked(place, text, ",", encode)
+        written_pairs.append(f"{written_key}={written_text}")
+    return ",".join(written_pairs)
 
 
 def _joined(place: Place, texts: Iterable[str], encode: Encode) -> str:
-    """Return texts with the separator of the place's style between them.
-
-    A comma stays one in a URL.
-    """
+    """Return encoded texts with the separator of the place's style between them."""
     separator = _SEPARATORS.get(place.style, ",")
-    if separator == ",":
-        written = separator
-    else:
+    # A comma is not encoded, because servers expect it as a comma in a URL.
+    written = separator
+    if separator != ",":
         written = encode(separator)
     return written.join(_checked(place, text, separator, encode) for text in texts)
 
 
 def _checked(place: Place, text: str, separators: str, encode: Encode) -> str:
-    """Return an encoded text. Raises SourceError for one with a separator in it.
+    """Return an encoded text. Raises SourceError for one that contains one of the separators.
 
-    Most servers decode before they split, so they would take it for two values.
+    Most servers decode before they split, so they would read two values.
     """
-    found = [each for each in separators if each in text]
-    if found:
-        rule = f"no value of this list may contain {found[0]!r}"
+    contained = [each for each in separators if each in text]
+    if contained:
+        rule = f"no value of this list may contain {contained[0]!r}"
         raise SourceError(f"{place.name!r} has {text!r}: {rule}")
     return encode(text)
 
 
 def _plain(value: Any) -> str:
+    """Return a single value as text, as it is written in a URL, a header or a form."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -222,15 +239,20 @@ def _plain(value: Any) -> str:
 
 
 def _body(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes | None, str]:
-    """Return the encoded body and its media type; None for an optional one without values."""
+    """Return the encoded body and its media type; None and "" for an optional one without values.
+
+    Raises SourceError if a needed field is missing.
+    """
     content_type = operation.body_type
     if not values and not operation.is_body_required:
         return None, ""
+
     needed = [place for place in operation.places.values() if place.is_needed]
     missing = [place.name for place in needed if place not in values]
     if missing:
         rule = "its body is sent with all of its required fields"
         raise SourceError(f"{rule}: {missing!r} must be given, too")
+
     if essence_of(content_type) == MULTIPART:
         return _multipart(operation, values)
     whole = next((place for place in values if place.is_whole_body), None)
@@ -243,6 +265,7 @@ def _body(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes | No
 
 
 def _form(values: Mapping[Place, Any]) -> bytes:
+    """Return the fields of a form, encoded."""
     pairs = chain.from_iterable(_field_pairs(place, value) for place, value in values.items())
     return _written(pairs).encode()
 
@@ -261,13 +284,10 @@ def _whole_body(content_type: str, value: Any) -> tuple[bytes, str]:
 
 
 def _field_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
-    """Return the names and values as which one field of a form is written."""
+    """Return the encoded names and values of one field of a form. A list repeats the name."""
     if place.style or place.is_json:
         return _query_pairs(place, value, quote_plus)
-    if isinstance(value, list | tuple):
-        values = value
-    else:
-        values = [value]
+    values = value if isinstance(value, list | tuple) else [value]
     return [
         (quote_plus(place.name), quote_plus(_plain(each))) for each in values if each is not None
     ]
@@ -288,7 +308,8 @@ def _parts(place: Place, value: Any) -> Iterator[Part]:
         for name, text in _query_pairs(place, value, str):
             yield Part(name, text.encode(), place.part_type)
         return
-    for each in value if isinstance(value, list | tuple) else [value]:
+    values = value if isinstance(value, list | tuple) else [value]
+    for each in values:
         if isinstance(each, Upload):
             yield Part(place.name, each.content, each.content_type, each.filename)
         elif isinstance(each, Mapping | list):
@@ -300,7 +321,10 @@ def _parts(place: Place, value: Any) -> Iterator[Part]:
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    """A value in a header, in the query or in a cookie."""
+    """A key that signs requests: a value in a header, in the query or in a cookie.
+
+    `password` is a secret that `value` contains in another form; "" for none.
+    """
 
     where: Literal["header", "query", "cookie"]
     name: str
@@ -309,33 +333,33 @@ class Auth:
 
     @classmethod
     def bearer(cls, token: str) -> Auth:
-        """`Authorization: Bearer ...` (RFC 6750)."""
+        """Return the header `Authorization: Bearer ...` (RFC 6750)."""
         return cls("header", "Authorization", f"Bearer {token}")
 
     @classmethod
     def basic(cls, user: str, password: str) -> Auth:
-        """`Authorization: Basic ...` (RFC 7617)."""
+        """Return the header `Authorization: Basic ...` (RFC 7617)."""
         both = base64.b64encode(f"{user}:{password}".encode()).decode()
         return cls("header", "Authorization", f"Basic {both}", password)
 
     @property
     def secrets(self) -> list[str]:
-        """The value in the forms in which an answer might repeat it."""
+        """The value in all forms in which an answer might repeat it."""
         bare = self.value.rpartition(" ")[2]
-        return [
-            form
-            for value in (self.value, bare, self.password)
-            for form in (value, quote(value, safe=""), quote_plus(value))
-        ]
+        forms: list[str] = []
+        for value in (self.value, bare, self.password):
+            forms += [value, quote(value, safe=""), quote_plus(value)]
+        return forms
 
     def fills(self, where: str, name: str) -> bool:
-        """Return whether it fills the parameter of this name in this place."""
+        """Return whether this key is the value of the parameter of this name in this place."""
         if self.where == "header":
             return where == "header" and name.lower() == self.name.lower()
         return (where, name) == (self.where, self.name)
 
     def sign(self, request: Request) -> Request:
-        """Return the request with the value added, in place of a value of the same name."""
+        """Return the request with the key added, in place of a value of the same name."""
+        encoded = quote(self.value, safe="")
         match self.where:
             case "header":
                 others = {
@@ -345,23 +369,25 @@ class Auth:
                 }
                 return replace(request, headers={**others, self.name: self.value})
             case "cookie":
-                cookies = filter(
-                    None,
-                    [request.headers.get("Cookie"), f"{self.name}={quote(self.value, safe='')}"],
-                )
-                return replace(request, headers={**request.headers, "Cookie": "; ".join(cookies)})
-            case "query":  # a value of this name is removed: the server might read it first
+                cookie = f"{self.name}={encoded}"
+                earlier = request.headers.get("Cookie")
+                if earlier:
+                    cookie = f"{earlier}; {cookie}"
+                return replace(request, headers={**request.headers, "Cookie": cookie})
+            case "query":
                 path, _, query = request.path.partition("?")
-                kept = [
+                # A value of the same name is removed, because the server might read it first.
+                pairs = [
                     pair
                     for pair in query.split("&")
                     if pair and unquote(pair.partition("=")[0]) != self.name
                 ]
-                own = f"{quote(self.name, safe='')}={quote(self.value, safe='')}"
-                return replace(request, path=f"{path}?{'&'.join([*kept, own])}")
+                pairs.append(f"{quote(self.name, safe='')}={encoded}")
+                return replace(request, path=f"{path}?{'&'.join(pairs)}")
 
 
-#: Most redirects that are followed: within the origin, for requests that only read.
+#: Most redirects that are followed. They must stay within the origin, and only requests that only
+#: read are redirected at all.
 MAX_REDIRECTS = 3
 #: Time limit to connect, in seconds.
 CONNECT_SECONDS = 10.0
@@ -369,10 +395,11 @@ CONNECT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class OriginClient:
-    """Sends requests to one origin.
+    """Sends requests to one origin. Lives as long as its provider.
 
-    `trusted` says that the operator configured this very host: then its addresses may be private,
-    and plain http is allowed.
+    `base` is the URL that all paths are below. `trusted` says that the operator configured this
+    host: then its addresses may be private, and plain http is allowed. `seconds` limits a request,
+    `max_bytes` an answer. `resolve` returns the addresses of a host.
     """
 
     base: httpx.URL = field(repr=False)
@@ -389,8 +416,9 @@ class OriginClient:
     async def send(self, request: Request, *, reads_only: bool) -> httpx.Response:
         """Send one request below the base URL, and return the response with its body read.
 
-        Raises SourceUnreachable if nothing was sent, else AnswerLost. Errors hold no URL,
-        since it may contain a secret.
+        With `reads_only` redirects are followed. Raises SourceError for a path that leads out of
+        the base URL, SourceUnreachable if nothing was sent, and AnswerLost otherwise. Errors hold
+        no URL, since it may contain a secret.
         """
         import httpx
 
@@ -412,6 +440,8 @@ class OriginClient:
             raise AnswerLost(f"{self.host} gave no whole answer ({type(exc).__name__})") from None
 
     async def _follow(self, url: httpx.URL, request: Request, max_redirects: int) -> httpx.Response:
+        """Return the answer of a request, after at most `max_redirects`. Raises AnswerLost for more."""
+
         async def next_hop(target: httpx.URL) -> PinnedRequest:
             if origin_of(target) != origin_of(url):
                 raise AnswerLost(
@@ -429,9 +459,10 @@ class OriginClient:
         return answer
 
     async def _checked(self, url: httpx.URL, headers: Mapping[str, str]) -> PinnedRequest:
-        """Return the hop to a URL.
+        """Return the request to a URL, pinned to a public address of its host.
 
-        It is pinned to a public address, unless the operator configured the host.
+        It is not pinned if the operator configured the host. Raises SourceError for a host that is
+        not public, and SourceUnreachable for one without an address.
         """
         if self.trusted:
             return PinnedRequest(url, headers)

@@ -1,4 +1,19 @@
-"""Tool selectors: which tools a model is shown in a step, by keywords, roles or several."""
+"""Tool selectors: which tools a model is shown in a step.
+
+A model can call only the tools that it is shown, so a selector may also restrict what a user may
+use.
+
+| selector | shows |
+|---|---|
+| RoleBasedSelector | the tools of the current user's role |
+| KeywordSelector | tools whose keywords occur in the message |
+| EmbeddingSelector (`embedding.py`) | the tools nearest to the message |
+| AllOf, AnyOf, Always, FailOpen | what other selectors choose, combined |
+
+`narrow` runs a selector safely. `restriction_of` and `shortening_of` split a combined selector into
+its two purposes: restricting a user, and shortening the list. `find_selector` loads a selector of
+another package by its name.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +35,16 @@ from sayso.pending.error_texts import error_text
 from sayso.pending.proposals import current_user_ids
 
 log = logging.getLogger(__name__)
-#: Time limit of a selector, in seconds. One that asks others has `select_seconds = None`:
-#: theirs count.
+#: Time limit of a selector, in seconds. A selector with an attribute `select_seconds` has that one:
+#: None for no limit. Selectors that run others have none, since the limits of the others count.
 SELECT_SECONDS = 30.0
 
 
 @runtime_checkable
 class ToolSelector(Protocol):
-    """Chooses tools for the next model call.
+    """Chooses the tools for the next model call.
 
-    A tool left out cannot be called in that step either.
+    The model cannot call a tool in that step that was not chosen.
     """
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
@@ -40,19 +55,16 @@ class ToolSelector(Protocol):
 async def narrow(
     selector: ToolSelector, messages: Iterable[Message], tools: Iterable[Tool]
 ) -> list[Tool]:
-    """Return the given tools that the selector chose, in the order given. Never raises.
+    """Return the tools that the selector chose, in the order of `tools`. Never raises.
 
     A selector that fails, or takes longer than SELECT_SECONDS, shows no tool: an error must not
-    grant access. One that only keeps noise away catches its errors itself, or is wrapped in
+    grant access. A selector that only shortens the list catches its errors itself, or is wrapped in
     `FailOpen`.
     """
-    given = list(tools)
+    all_tools = list(tools)
     try:
-        return await _select(selector, messages, given)
-    except (
-        Exception,
-        SystemExit,
-    ):
+        return await _select(selector, messages, all_tools)
+    except (Exception, SystemExit):
         # A selector may be third-party code, and the turn must be answered.
         advice = "no tool is shown while it fails: mend it, or wrap it in FailOpen if it restricts no user"
         log.warning(
@@ -64,20 +76,22 @@ async def narrow(
 
 
 async def _select(
-    selector: ToolSelector, messages: Iterable[Message], given: list[Tool]
+    selector: ToolSelector, messages: Iterable[Message], tools: list[Tool]
 ) -> list[Tool]:
-    """Return what `narrow` returns, but raise errors.
+    """Return the tools that the selector chose, in the order of `tools`.
 
-    These are what the selector raises, TimeoutError, and errors of a malformed result.
+    Raises what the selector raises, TimeoutError, and the errors of a malformed result.
     """
     async with asyncio.timeout(getattr(selector, "select_seconds", SELECT_SECONDS)):
-        names = {tool.name for tool in await selector.select(list(messages), list(given))}
-    return [tool for tool in given if tool.name in names]
+        chosen = await selector.select(list(messages), list(tools))
+        names = {tool.name for tool in chosen}
+    return [tool for tool in tools if tool.name in names]
 
 
 class AllOf:
-    """Selects the tools that all its selectors choose:
-    each is given those that the one before it left.
+    """Selects the tools that all of its selectors choose.
+
+    Each selector sees only the tools that those before it chose.
     """
 
     select_seconds = None
@@ -86,15 +100,14 @@ class AllOf:
         self.selectors = selectors
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
-        """Return the tools that all chose; none if a selector fails."""
+        """Return the tools that all selectors chose; none if one of them fails."""
         history = list(messages)
-        left = list(tools)
+        remaining = list(tools)
         for selector in self.selectors:
-            if left:
-                left = await narrow(selector, history, left)
-            else:
-                left = []
-        return left
+            if not remaining:
+                break
+            remaining = await narrow(selector, history, remaining)
+        return remaining
 
 
 class AnyOf:
@@ -106,21 +119,21 @@ class AnyOf:
         self.selectors = selectors
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
-        """Return the tools that any of them chose, in the order given."""
+        """Return the tools that any of the selectors chose, in the order of `tools`."""
         history = list(messages)
-        given = list(tools)
-        names = {
-            tool.name
-            for selector in self.selectors
-            for tool in await narrow(selector, history, given)
-        }
-        return [tool for tool in given if tool.name in names]
+        all_tools = list(tools)
+        names: set[str] = set()
+        for selector in self.selectors:
+            chosen = await narrow(selector, history, all_tools)
+            names.update(tool.name for tool in chosen)
+        return [tool for tool in all_tools if tool.name in names]
 
 
 class Always:
     """Selects what a selector chooses, and always the tools of these names or patterns (`find_*`).
 
-    It adds only tools that it was given: behind roles, in `AllOf`, none that the role must not use.
+    It adds only tools among those it is asked about. In an `AllOf` behind a role it adds no tool
+    that the role must not use.
     """
 
     select_seconds = None
@@ -131,9 +144,10 @@ class Always:
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
         """Return the tools that the selector chose, and those that are always shown."""
-        given = list(tools)
-        names = {tool.name for tool in await narrow(self.selector, messages, given)}
-        return [tool for tool in given if tool.name in names or self.always_shows(tool)]
+        all_tools = list(tools)
+        chosen = await narrow(self.selector, messages, all_tools)
+        names = {tool.name for tool in chosen}
+        return [tool for tool in all_tools if tool.name in names or self.always_shows(tool)]
 
     def always_shows(self, tool: Tool) -> bool:
         """Return whether this tool is always shown."""
@@ -153,10 +167,10 @@ class FailOpen:
         self._failing = False
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
-        """Return the tools that the selector chose, else all."""
-        given = list(tools)
+        """Return the tools that the selector chose, or all if it fails."""
+        all_tools = list(tools)
         try:
-            selected = await _select(self.selector, messages, given)
+            selected = await _select(self.selector, messages, all_tools)
         except (Exception, SystemExit):  # catching them is the purpose of this class
             if not self._failing:
                 name = type(self.selector).__name__
@@ -166,15 +180,16 @@ class FailOpen:
                     extra={"selector": name, "advice": "all tools are shown"},
                 )
             self._failing = True
-            return given
+            return all_tools
         self._failing = False
         return selected
 
 
 def restriction_of(selector: ToolSelector) -> ToolSelector | None:
-    """Return the part of a selector that says who may use which tool; None if that is every tool.
+    """Return the part of a selector that restricts which tools a user may use.
 
-    Every selector restricts, but an EmbeddingSelector: it only shortens the list.
+    None if it restricts none. Every selector restricts, except an EmbeddingSelector: that one only
+    shortens the list.
     """
     match _own_kind(selector):
         case EmbeddingSelector():
@@ -184,10 +199,9 @@ def restriction_of(selector: ToolSelector) -> ToolSelector | None:
             if restrictions:
                 return AllOf(*restrictions)
             return None
-        case AnyOf(
-            selectors=parts
-        ):  # roles in it restrict nothing that a part without restriction adds
+        case AnyOf(selectors=parts):
             of_parts = list(map(restriction_of, parts))
+            # A part that restricts nothing adds every tool, whatever the roles in other parts say.
             if None in of_parts:
                 return None
             return AnyOf(*filter(None, of_parts))
@@ -207,7 +221,8 @@ def restriction_of(selector: ToolSelector) -> ToolSelector | None:
 def shortening_of(selector: ToolSelector) -> ToolSelector | None:
     """Return the part of a selector that only shortens the list of tools; None if there is none.
 
-    It selects what a message clearly asks for, and nothing where it cannot say that.
+    The returned selector chooses the tools that a message clearly asks for, and none if the message
+    asks for no tool clearly.
     """
     match _own_kind(selector):
         case EmbeddingSelector() as embedding:
@@ -218,10 +233,11 @@ def shortening_of(selector: ToolSelector) -> ToolSelector | None:
                 return AllOf(*shortenings)
             return None
         case AnyOf(selectors=parts):
-            changed = [shortening_of(each) for each in parts]
-            if not any(changed):
+            shortenings_of_parts = [shortening_of(each) for each in parts]
+            if not any(shortenings_of_parts):
                 return None
-            return AnyOf(*(new or old for new, old in zip(changed, parts, strict=True)))
+            new_parts = [new or old for new, old in zip(shortenings_of_parts, parts, strict=True)]
+            return AnyOf(*new_parts)
         case Always(selector=inner, names=names):
             shortening = shortening_of(inner)
             if shortening:
@@ -241,17 +257,17 @@ class _NeededTools:
         self._embedding = embedding
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
-        """Return these tools; none if that cannot be said."""
-        by_user = [message.content for message in messages if message.role is Role.USER]
-        if not by_user:
+        """Return the tools that the latest message asks for; none if that cannot be determined."""
+        user_texts = [message.content for message in messages if message.role is Role.USER]
+        if not user_texts:
             return []
-        return await self._embedding.needed(by_user[-1].strip(), list(tools))
+        return await self._embedding.needed(user_texts[-1].strip(), list(tools))
 
 
 def _own_kind(selector: ToolSelector) -> object:
-    """Return the selector if its class selects as one of ours does.
+    """Return the selector if it selects exactly as one of Sayso's combining classes; else None.
 
-    A subclass with a `select` of its own may restrict.
+    A subclass that overrides `select` may restrict in its own way, so it is not taken apart.
     """
     kinds = (EmbeddingSelector, AllOf, AnyOf, Always, FailOpen)
     if any(type(selector).select is kind.select for kind in kinds):
@@ -260,15 +276,20 @@ def _own_kind(selector: ToolSelector) -> object:
 
 
 def _parts_of(selector: object) -> list[ToolSelector]:
-    inner = [getattr(selector, "selector", None), *getattr(selector, "selectors", ())]
-    return [each for each in inner if each is not None]
+    """Return the selectors that a combined selector runs; none for any other selector."""
+    parts = [getattr(selector, "selector", None), *getattr(selector, "selectors", ())]
+    return [each for each in parts if each is not None]
 
 
 def embedding_in(selector: ToolSelector) -> EmbeddingSelector | None:
-    """Return the first EmbeddingSelector inside a selector."""
+    """Return the first EmbeddingSelector inside a selector; None if there is none."""
     if isinstance(selector, EmbeddingSelector):
         return selector
-    return next(filter(None, map(embedding_in, _parts_of(selector))), None)
+    for part in _parts_of(selector):
+        embedding = embedding_in(part)
+        if embedding is not None:
+            return embedding
+    return None
 
 
 #: Returns the role of the current user; async if it has to ask a service.
@@ -276,12 +297,15 @@ RoleFunction = Callable[[], str | Awaitable[str | None] | None]
 
 
 class RoleBasedSelector:
-    """Selects tools by role: exactly those of `allowed`, by default the class's `ALLOWED_TOOLS`.
+    """Selects the tools of the current user's role.
 
-    `role` is a role, or a function that returns the current user's role, sync or async. Names of
-    tools may be patterns (`find_*`); the case of roles is ignored. An unknown role may use no tool,
-    and while the function raises, no user may use any: `narrow` ensures that. Raises ValueError for
-    a role given twice, and for text in place of a list.
+    `role` is a role, or a function that returns the current user's role, sync or async. `allowed`
+    has the names of tools, which may be patterns (`find_*`), by role; None for the class's
+    `ALLOWED_TOOLS`. The case of roles is ignored.
+
+    An unknown role may use no tool. While the function raises, no user may use any tool, because
+    `narrow` shows none for a selector that fails. Raises ValueError for a role given twice, and for
+    a text in place of a list of tools.
     """
 
     #: The tools of each role; subclasses may set it.
@@ -295,8 +319,10 @@ class RoleBasedSelector:
         self, role: str | RoleFunction, *, allowed: Mapping[str, Collection[str]] | None = None
     ) -> None:
         self.role = role.lower() if isinstance(role, str) else role
+        if allowed is None:
+            allowed = self.ALLOWED_TOOLS
         self.allowed: dict[str, tuple[str, ...]] = {}
-        for name, patterns in (self.ALLOWED_TOOLS if allowed is None else allowed).items():
+        for name, patterns in allowed.items():
             if isinstance(patterns, str):
                 raise ValueError(
                     f"the tools of role {name!r} are {patterns!r}: give a list, such as ['find_*']"
@@ -307,7 +333,8 @@ class RoleBasedSelector:
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
         """Return the tools that the role may use, whatever the messages say."""
-        patterns = self.allowed.get(await self.current_role(), ())
+        role = await self.current_role()
+        patterns = self.allowed.get(role, ())
         return [
             tool for tool in tools if any(fnmatchcase(tool.name, pattern) for pattern in patterns)
         ]
@@ -326,16 +353,17 @@ class RoleBasedSelector:
 def role_of_user(selector: object) -> str:
     """Return the current user's role, for `ToolContext`; "" where no role is configured.
 
-    Looks into combined selectors. The role of an async function is not known here.
+    It is the role of the first RoleBasedSelector inside the selector. The role of an async function
+    cannot be read here, and is "" too.
     """
     by_role = next(_role_selectors_in(selector), None)
     if by_role is None:
         return ""
-    value = by_role.role if isinstance(by_role.role, str) else by_role.role()
-    if inspect.iscoroutine(value):
-        value.close()
-    if isinstance(value, str):
-        return value.lower()
+    role = by_role.role if isinstance(by_role.role, str) else by_role.role()
+    if inspect.iscoroutine(role):
+        role.close()  # else Python warns that it was never awaited
+    if isinstance(role, str):
+        return role.lower()
     return ""
 
 
@@ -348,9 +376,11 @@ def _role_selectors_in(selector: object) -> Iterator[RoleBasedSelector]:
 
 @dataclass(frozen=True, slots=True)
 class UserRoles:
-    """A role function: returns the current user's role by their platform ids, the main id first.
+    """A role function that reads the current user's role from a table.
 
-    A user who is not listed has the `default`; "" is no role.
+    `users` has roles by the ids that platforms give to a person. Of several ids of one person the
+    first that is listed counts, the main id first. A user who is not listed has the role `default`;
+    "" is no role.
     """
 
     users: Mapping[str, str] = field(default_factory=dict)
@@ -358,19 +388,21 @@ class UserRoles:
 
     def __call__(self) -> str:
         """Return the current user's role."""
-        return next(
-            (self.users[name] for name in current_user_ids() if name in self.users), self.default
-        )
+        for user_id in current_user_ids():
+            if user_id in self.users:
+                return self.users[user_id]
+        return self.default
 
 
-#: Whether a tool is shown or hidden whatever the user writes, or depends on the text.
+#: Whether a tool is always shown or always hidden, or whether that depends on what the user writes.
 Visibility = Literal["shown", "hidden", "depends"]
 
 
 async def would_show(selector: ToolSelector | None, tool: Tool) -> Visibility:
     """Return whether the current user's runs show the tool.
 
-    A role that cannot be determined hides it.
+    The tool is hidden from a user whose role cannot be determined. `selector` is None where every
+    tool is shown.
     """
     match selector:
         case None:
@@ -388,7 +420,8 @@ async def would_show(selector: ToolSelector | None, tool: Tool) -> Visibility:
             return await would_show(selector.selector, tool)
         case FailOpen():
             return await would_show(selector.selector, tool)
-        case AllOf() | AnyOf():  # the first of these that a part has, else the last
+        case AllOf() | AnyOf():
+            # In an AllOf one part that hides the tool decides; in an AnyOf one part that shows it.
             order: list[Visibility] = ["hidden", "depends", "shown"]
             if isinstance(selector, AnyOf):
                 order.reverse()
@@ -410,19 +443,21 @@ async def roles_in(selector: ToolSelector | None) -> list[str]:
 
 
 class KeywordSelector:
-    """Selects tools by words in the latest message; case is ignored, in tool names too.
+    """Selects the tools that have a keyword in the latest message.
 
-    Without messages no tool is shown; if the latest message is not the user's, such as a tool's
-    result, all are; if nothing matches, none. A keyword counts anywhere in the text, "file" in
-    "profile" too; with `whole_words` only as a whole word, in scripts that have spaces between
-    words. Raises ValueError for keywords that are no lists.
+    `keywords` has lists of words by the names of tools. Case is ignored in both. A keyword counts
+    anywhere in the text, "file" in "profile" too; with `whole_words` only as a whole word, in
+    scripts that have spaces between words.
+
+    Without messages, and if no keyword occurs, no tool is selected. If the latest message is not
+    the user's, such as a tool's result, all tools are. Raises ValueError for keywords that are no
+    lists of words.
     """
 
     def __init__(self, keywords: Mapping[str, Sequence[str]], *, whole_words: bool = False) -> None:
         for name, words in keywords.items():
-            if isinstance(words, str) or not all(
-                isinstance(word, str) and word.strip() for word in words
-            ):
+            is_text = isinstance(words, str)
+            if is_text or not all(isinstance(word, str) and word.strip() for word in words):
                 raise ValueError(
                     f"keywords of {name!r} are {words!r}: give a list of words, such as ['file', 'save']"
                 )
@@ -436,19 +471,21 @@ class KeywordSelector:
             return []
         if history[-1].role != Role.USER:
             return tools
+
         text = history[-1].content.lower()
-        matches = has_word if self.whole_words else str.__contains__
-        return [
-            tool
-            for tool in tools
-            if any(matches(text, word.lower()) for word in self.keywords.get(tool.name.lower(), ()))
-        ]
+        occurs_in = has_word if self.whole_words else str.__contains__
+        selected = []
+        for tool in tools:
+            words = self.keywords.get(tool.name.lower(), ())
+            if any(occurs_in(text, word.lower()) for word in words):
+                selected.append(tool)
+        return selected
 
 
 #: The group of entry points in which a distribution's pyproject.toml names its selectors.
 GROUP = "sayso.selector"
-#: Sayso's own selectors. No entry point can replace them,
-#: and they are found in a source tree that is not installed.
+#: The selectors that Sayso brings along. No entry point can replace them, and they are found in a
+#: source tree that is not installed.
 _OWN: dict[str, type] = {
     "keyword": KeywordSelector,
     "role_based": RoleBasedSelector,
@@ -464,9 +501,9 @@ class SelectorLoadError(ToolError):
 
 
 def discover_selectors() -> dict[str, type]:
-    """Return every installed selector by name.
+    """Return the class of every installed selector, by name.
 
-    One that does not load is left out, with one warning.
+    A selector that does not load is left out, with one warning.
     """
     selectors = dict(_OWN)
     for name in sorted(entry_points(group=GROUP).names - _OWN.keys()):
@@ -478,9 +515,13 @@ def discover_selectors() -> dict[str, type]:
 
 
 def find_selector(name: str) -> type:
-    """Return the selector of that name without loading others. Raises SelectorLoadError."""
+    """Return the class of the selector of this name. No other selector is loaded.
+
+    Raises SelectorLoadError.
+    """
     if name in _OWN:
         return _OWN[name]
+
     installed = entry_points(group=GROUP)
     points = list(dict.fromkeys(installed.select(name=name)))
     if not points:
@@ -495,8 +536,9 @@ def find_selector(name: str) -> type:
         raise SelectorLoadError(
             f"selector {name!r} is claimed by {claimants}: uninstall all but one"
         )
-    what = f"selector {name!r} of {owners[0]} ({points[0].value})"
+
     owner = owners[0]
+    what = f"selector {name!r} of {owner} ({points[0].value})"
     try:
         selector = points[0].load()
     except (Exception, SystemExit) as exc:  # third-party code

@@ -232,8 +232,9 @@ def test_version_is_that_of_the_definition_and_of_its_server():
     def version(url: str = "https://a.example/mcp", **changed: Any) -> str:
         schema = {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a", "b"]}
         fields = {"name": "pay", "description": "Pay.", "inputSchema": schema, **changed}
-        (made,) = McpToolProvider(url=url)._tools(Definition.model_validate(fields), "pay")
-        return made.version
+        tool = McpToolProvider(url=url)._tool(Definition.model_validate(fields), "pay")
+        assert tool is not None
+        return tool.version
 
     other_order = {"type": "object", "properties": {"b": {}, "a": {}}, "required": ["b", "a"]}
     assert version() == version(inputSchema=other_order) == version(description="Pay.\n")
