@@ -1,6 +1,8 @@
-"""The values of a turn: what a worker takes from a conversation's queues,
-and all that a turn may change.
+"""The values of a turn: what a worker takes from a conversation's queues, and what a turn changes.
 
+A turn is one thing that a person did: a message, a tap, an edit. QueuedTurn is the next turn with
+all that its worker needs to know, TurnChange is all that its answer changes, and QueuedReply is the
+next reply to send. One script stores a whole TurnChange, or nothing of it.
 ConversationError
 ├── LeaseLost           another worker holds the lease
 ├── ConversationParked  nothing can be sent now: the lease was released until a later try
@@ -13,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, Literal, NamedTuple, Protocol
 
 from sayso.channels.types import (
@@ -37,10 +39,10 @@ CHOICE_KIND = "sayso:choice"
 #: an album that WhatsApp sends come about a second apart at most. A photo that is sent alone is
 #: answered later by this time, so it is no longer than that.
 ALBUM_SECONDS = 1.2
-#: The beginning of an outbox entry that goes to another conversation. Also in the scripts.
+#: The beginning of an outbox entry that goes to another conversation. The scripts have it, too.
 FORWARD = '{"forward"'
-#: The beginning of the id of the timer that ends a question's time to be answered. Also in the
-#: scripts.
+#: The beginning of the id of the timer that ends a question's time to be answered. The scripts have
+#: it, too.
 END_OF_QUESTION = "end:"
 #: Why a turn has no answer of the agent.
 TurnEnd = Literal[
@@ -55,8 +57,8 @@ TurnEnd = Literal[
     "timeout",
     "unreadable",
 ]
-#: What a person said to an action that has ended: a yes, a no,
-#: or a tap on the button that undoes an effect.
+#: What a person said to an action that has ended: a yes, a no, or a tap on the button that undoes
+#: an effect.
 SettledIntent = Literal["confirm", "cancel", "undo"]
 #: Before the id of an action in `TurnChange.replies`: the reply is a piece of its question,
 #: but not the last one.
@@ -108,24 +110,26 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class DecisionContext:
-    """The turn being committed: its user, its event id,
-    and the id of the action that its button names, or "".
-    """
+    """The turn that is committed."""
 
+    #: The id of the person in the conversation (`Scope.id`).
     user: str
+    #: The event id of the turn.
     event: str
+    #: The id of the action that the turn's button names, "" for none.
     tapped_action_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A pending action's change of state, possible only from the states given."""
+    """A pending action's change of state. Nothing changes if it is in none of `from_states`."""
 
     action_id: str
     from_states: tuple[str, ...]
     to: ActionState
-    #: What the user is told; a second answer to the same question repeats it.
+    #: What the user is told. A second answer to the same question gets the same text.
     outcome_text: str = ""
+    #: The event id of the turn that decides, "" if no turn decides.
     decided_by_event: str = ""
     #: A short name of the message for which the question was repeated, "" for none.
     unclear: str = ""
@@ -144,15 +148,18 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class SettledAnswer:
-    """A yes or no of a person that settled a question, and whose outcome the bot told."""
+    """A person's yes or no that settled a question, and whose outcome the bot has said.
+
+    If the person says the same again right after it, that is a repetition and no new decision.
+    """
 
     intent: SettledIntent
-    #: The action that was asked about.
+    #: The id of the action that was asked about.
     action_id: str
-    #: That of the question.
+    #: The language of the question.
     language: str
-    #: A model went on below the outcome, so that a yes in words may answer the model. A tap on the
-    #: question is still a repetition.
+    #: Whether a model went on below the outcome. A yes in words may then answer the model, and only
+    #: a tap on the question is a repetition.
     words_follow: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -179,36 +186,44 @@ class SettledAnswer:
 
 @dataclass(frozen=True, slots=True)
 class NewAction:
-    """A pending action to store: its record exactly as it was signed, and how long it may be
-    answered once shown.
+    """A pending action as it is stored: the signed record, and what the scripts need beside it.
+
+    The scripts do not parse the record. So some of its fields are repeated here, unsigned.
     """
 
     action_id: str
+    #: The id of the scope that the action waits in (`Scope.id`).
     user: str
+    #: The action as JSON, exactly as it was signed.
     record: str
     mac: str
+    #: How long the question may be answered once it is shown, in milliseconds.
     ttl_ms: int
     kind: str
+    #: The digest of the arguments.
     digest: str
     idempotent: bool = False
-    #: Whether its user's plain yes answers it. Any other is reached by its button, or as one of the
-    #: `steps` of a plan.
+    #: Whether a plain yes of the user answers the action. If not, the action is reached by its
+    #: button, or as one of the `steps` of a plan.
     occupies_scope: bool = True
+    #: What must be typed with the yes, "" for nothing.
     code: str = ""
+    #: The id of the plan that the action is a step of, "" for none.
     plan: str = ""
+    #: The ids of the steps, if the action is a plan.
     steps: tuple[str, ...] = ()
-    #: The outbox entry to send when its window closes without an answer.
+    #: The outbox entry to send when the window closes without an answer, "" for none.
     notice: str = ""
-    #: The entry that then replaces the message with the question. Its id is known once that is
-    #: delivered.
+    #: The outbox entry that replaces the message with the question when the window closes, "" for
+    #: none. The id of that message is known once it is delivered.
     ending: str = ""
-    #: The entry to send when no answer came within `alarm_after_ms`, at the latest when the window
-    #: closes.
+    #: The outbox entry to send when no answer came within `alarm_after_ms`, at the latest when the
+    #: window closes; "" for none.
     alarm: str = ""
     alarm_after_ms: int = 0
     #: The address of the question as JSON: channel, chat and thread.
     to: str = ""
-    #: The traceparent of the turn that proposed it, while tracing is on. "" is none.
+    #: The traceparent of the turn that proposed the action, "" while tracing is off.
     trace: str = ""
 
     @property
@@ -223,7 +238,7 @@ class NewAction:
             "address": self.to,
             "trace": self.trace,
         }
-        # Timers that belong together have one id: the user whom they are about stands before each.
+        # The scripts read from the beginning of an entry which user its timer is about.
         entries = {"notice": self.notice, "ending": self.ending, "alarm": self.alarm}
         optional |= {name: f"{self.user} {entry}" for name, entry in entries.items() if entry}
         return {name: value for name, value in optional.items() if value}
@@ -297,18 +312,20 @@ def sort_timers(timers: Iterable[Timer]) -> tuple[Timer, ...]:
 class TurnChange:
     """All that a turn changes: replies, history, pending actions and timers."""
 
-    #: Each with the id of the action it asks about, or "". When a question has several pieces, only
-    #: the last opens the window; the earlier ones have PART before the id, and if one of them
-    #: cannot be delivered, the action ends. A reply that only repeats an open question has ABOUT
-    #: before the id.
+    #: The replies, each with the id of the action that it asks about, "" for none. When a question
+    #: has several pieces, only the last piece opens the window to answer. The earlier pieces have
+    #: PART before the id, and if one of them cannot be delivered, the action ends. A reply that
+    #: only repeats an open question has ABOUT before the id.
     replies: tuple[tuple[Reply, str], ...] = ()
+    #: The new history of the conversation, None if it stays.
     history: str | None = None
+    #: The change of the action that the turn decided on, None for no change.
     transition: Transition | None = None
     new_actions: tuple[NewAction, ...] = ()
     timers: tuple[Timer, ...] = ()
     #: The ids of timers that are cancelled.
     silenced: tuple[str, ...] = ()
-    #: A yes or no without a question is answered with a loss of data.
+    #: Whether the replies say, to a yes or no without a question, that data was lost.
     tells_loss: bool = False
     #: The yes or no whose outcome the replies tell, apart from optional edits. None if they ask
     #: something.
@@ -316,23 +333,26 @@ class TurnChange:
     #: The turn that lets the agent go on after this turn's decision. It is appended to the mailbox
     #: in the same step, once for each action.
     continuation: Turn | None = None
-    #: The person has ended the conversation; a further message begins a new one.
+    #: Whether the person has ended the conversation. A further message begins a new one.
     ends_conversation: bool = field(default=False, compare=False)
-    #: That of the answer, as the person writes, for a notice of a later loss; "" if unknown.
+    #: The language that the person writes, for a notice of a later loss; "" if unknown.
     language: str = field(default="", compare=False)
-    #: The tools that the turn called; `about`: the action that its user answered; `ended`: why it
-    #: has no answer of the agent. These three are for `sayso trace`.
+
+    # The rest is for `sayso trace`.
+    #: The names of the tools that the turn called.
     tools: tuple[str, ...] = field(default=(), compare=False)
+    #: The id of the action that the turn answered, "" for none.
     about: str = field(default="", compare=False)
+    #: Why the turn has no answer of the agent, "" if it has one.
     ended: TurnEnd | Literal[""] = field(default="", compare=False)
 
     @property
     def last_question(self) -> str:
-        """Return the id of the action whose question is the last of the replies,
-        "" if that is something else.
-        """
-        _, pid = self.marked_replies()[-1] if self.replies else (None, "")
-        return pid.removeprefix(ABOUT)
+        """Return the id of the action that the last reply asks about, "" if it asks nothing."""
+        if not self.replies:
+            return ""
+        _, action_id = self.marked_replies()[-1]
+        return action_id.removeprefix(ABOUT)
 
     def marked_replies(self) -> list[tuple[Reply, str]]:
         """Return the replies as they are stored: each with the id of the action that it belongs to.
@@ -341,29 +361,35 @@ class TurnChange:
         that replaces an earlier one belongs to no action.
         """
         marked: list[tuple[Reply, str]] = []
-        asked = ""
-        for reply, pid in self.replies:
-            belongs_to = pid if pid or reply.collapse else asked
+        last_question = ""
+        for reply, action_id in self.replies:
+            belongs_to = action_id
+            if not action_id and not reply.collapse:
+                belongs_to = last_question
             marked.append((reply, belongs_to))
-            if pid and not pid.startswith(PART):
-                if pid.startswith(ABOUT):
-                    asked = pid
-                else:
-                    asked = f"{ABOUT}{pid}"
+
+            # A further reply belongs to a question only once the last piece was said.
+            if action_id and not action_id.startswith(PART):
+                last_question = f"{ABOUT}{action_id.removeprefix(ABOUT)}"
         return marked
 
     def to_dict(self, to: Conversation | None = None) -> dict[str, Any]:
         """Return the change as the scripts read it.
 
-        Absent parts are left out: cjson reads null as a value.
+        `to` is the conversation that gets the replies and timers; None for a change without any.
+        Absent parts are left out: Lua's cjson would read null as a value.
         """
-        entries = [self._entry(reply, pid, to) for reply, pid in self.marked_replies() if to]
+        replies: list[dict[str, Any]] = []
+        timers: list[dict[str, Any]] = []
+        if to is not None:
+            replies = [self._entry(reply, mark, to) for reply, mark in self.marked_replies()]
+            timers = [timer.to_dict(to) for timer in self.timers]
         data: dict[str, Any] = {
-            "replies": entries,
+            "replies": replies,
             "new_actions": [action.to_dict() for action in self.new_actions],
+            "timers": timers,
+            "silenced": self.silenced,
         }
-        data["timers"] = [timer.to_dict(to) for timer in self.timers if to]
-        data["silenced"] = self.silenced
         if self.language:
             data["language"] = self.language
         if self.tells_loss:
@@ -378,9 +404,9 @@ class TurnChange:
             data["transition"] = self.transition.to_dict()
         return data
 
-    def _entry(self, reply: Reply, pid: str, to: Conversation) -> dict[str, Any]:
-        """Return a reply as the scripts read it."""
-        entry: dict[str, Any] = {"action_id": pid or "-", "reply": outbox_entry(to, reply)}
+    def _entry(self, reply: Reply, mark: str, to: Conversation) -> dict[str, Any]:
+        """Return a reply as the scripts read it. `mark` is as in `marked_replies`."""
+        entry: dict[str, Any] = {"action_id": mark or "-", "reply": outbox_entry(to, reply)}
         if self.tells_outcome(reply):
             entry["tells_outcome"] = True
         return entry
@@ -401,31 +427,38 @@ def outbox_entry(
 ) -> str:
     """Return a reply and its address as the outbox stores them.
 
-    `forward`: the entry waits in the outbox of one conversation until it is moved to that of its
-    address. The scripts look for `collapse` and `forward` at the beginning, and for the `reader` of
-    a reply that one person of a group sees. While tracing is on, sending is part of the current
-    trace. A reply that is sent `later` begins a trace of its own with a link to it.
+    `forward`: the entry waits in the outbox of another conversation until it is moved to the outbox
+    of its address. `later`: the reply is sent after the current work. While tracing is on, sending
+    it then begins a new trace with a link to the current one; otherwise sending is part of the
+    current trace.
     """
-    first: dict[str, Any] = {"collapse": reply.collapse} if reply.collapse else {}
+    # The scripts look for `forward` and `collapse` at the beginning of the text.
+    entry: dict[str, Any] = {}
     if forward:
-        first = {"forward": True}
+        entry["forward"] = True
+    elif reply.collapse:
+        entry["collapse"] = reply.collapse
+
+    entry["to"] = [to.channel, to.chat, to.thread]
+    entry["reply"] = reply.to_json()
+
     trace = current_trace()
-    if trace:
-        last = {"link" if later else "trace": trace}
-    else:
-        last = {}
+    if trace and later:
+        entry["link"] = trace
+    elif trace:
+        entry["trace"] = trace
+
+    # Of a reply that one person of a group sees, the scripts need to know which person.
     if reply.only_for:
-        last["reader"] = digest(reply.only_for)
-    entry = {**first, "to": [to.channel, to.chat, to.thread], "reply": reply.to_json(), **last}
+        entry["reader"] = digest(reply.only_for)
     return versioned(json.dumps(entry))
 
 
 def as_edit_of(entry: str, message: str) -> str:
     """Return the outbox entry changed so that it replaces the message with this platform id."""
     data = json.loads(entry)
-    return json.dumps(
-        {**data, "reply": replace(Reply.from_json(data["reply"]), edits=message).to_json()}
-    )
+    edit = replace(Reply.from_json(data["reply"]), edits=message)
+    return json.dumps({**data, "reply": edit.to_json()})
 
 
 class StreamListener(Protocol):
@@ -456,18 +489,19 @@ class TurnHandler(Protocol):
         stream: StreamListener | None = None,
         on_step: OnStep | None = None,
     ) -> TurnChange:
-        """Return all that the turn changes.
+        """Answer the turn, and return all that it changes.
 
-        `stream` receives the text while it is written, `on_step` the tool calls.
+        `lease` proves to the store that this worker may settle actions. `stream` receives the text
+        while it is written, and `on_step` the tool calls; None where nothing is shown meanwhile.
 
-        Raises LeaseLost and StaleTurn.
+        Raises LeaseLost and StaleTurn: nothing may be said then.
         """
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> TurnChange:
-        """Return the change of a turn that took too long or failed:
-        the outcome of its decision if it made one.
+        """Return the change of a turn that took too long or failed.
 
-        Otherwise the reply is `words`.
+        If the turn has decided on an action, the change tells its outcome. Otherwise the reply is
+        `words`.
         """
 
     def is_answer(self, text: str) -> bool:
@@ -495,37 +529,46 @@ class FollowingTurn(NamedTuple):
 class QueuedTurn:
     """The next turn to work on, with all that its worker needs to know.
 
-    `seq`: its number. `received_at` in Unix seconds; `age` in seconds since then, by the server's
-    clock. `open_action` and `tapped_action`: the stored actions that occupy the scope and that
-    the turn's button names. `timers`: those of the whole conversation. `following`: the turns of the same person
-    right behind it, MAX_BURST with this one at most. `waiting`: how many turns of all people wait
-    in the conversation, with this one. `upto`: the number of the last turn that is merged into this
-    one, 0 for none; `parts`: all merged turns as received. `stop`: the number of the person's last
-    turn that was /stop, 0 for none. `journal`: the notes of earlier attempts; `attempt`: the number
-    of this one, from 1. `lost_at`: when the server went on after it had lost data, in Unix seconds,
-    0.0 if not in the last day; `is_loss_told`: whether a yes or no of the person was answered with
-    that. `last_answer`: the person's last yes or no, while the bot has said nothing after its
-    outcome, and the outcome has arrived.
+    A snapshot of the conversation, for one attempt at the turn. Times are in Unix seconds by the
+    server's clock.
     """
 
+    #: The number of the turn. Turns of a conversation are numbered from 1 in the order they came in.
     seq: int
     received_at: float
+    #: The id of its person in this conversation (`Scope.id`).
     user: str
     turn: Turn
+    #: The action that waits for a plain yes of the person, None if none waits.
     open_action: StoredAction | None
+    #: The action that the turn's button names, None for none.
     tapped_action: StoredAction | None
+    #: The stored history of the conversation, "" for none.
     history: str
+    #: The turns of the same person right behind this one; MAX_BURST with this one at most.
     following: tuple[FollowingTurn, ...] = ()
+    #: How many turns of all people wait in the conversation, with this one.
     waiting: int = 1
+    #: The number of the person's last turn that was /stop, 0 for none.
     stop: int = 0
+    #: The number of the last turn that is merged into this one, 0 for none.
     upto: int = 0
+    #: All merged turns as they came in, this one first; () if none was merged.
     parts: tuple[Turn, ...] = ()
+    #: The timers of the whole conversation.
     timers: tuple[Timer, ...] = ()
+    #: The notes of earlier attempts at the turn.
     journal: tuple[str, ...] = ()
+    #: The number of this attempt, from 1.
     attempt: int = 1
+    #: Seconds since the turn came in.
     age: float = field(default=0.0, compare=False)
+    #: When the server went on after a loss of data, 0.0 if there was none in the last day.
     lost_at: float = 0.0
+    #: Whether a yes or no of the person was already answered with that loss.
     is_loss_told: bool = False
+    #: The person's last yes or no, if its outcome has arrived and is the bot's last message. Else
+    #: None.
     last_answer: SettledAnswer | None = None
 
     @property
@@ -535,69 +578,71 @@ class QueuedTurn:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether its person sent /stop later.
+        """Return whether the person sent /stop after this turn.
 
-        A turn that has confirmed something before a crash goes on.
+        False for a turn that has confirmed an action before a crash: such a turn goes on.
         """
-        confirmed = (
-            action.decided_by_event == self.turn.event_id and action.action.kind != CHOICE_KIND
-            for action in (self.open_action, self.tapped_action)
-            if action
-        )
-        return self.seq < self.stop and not any(confirmed)
+        if self.seq >= self.stop:
+            return False
+        actions = [action for action in (self.open_action, self.tapped_action) if action]
+        return not any(self._has_confirmed(action) for action in actions)
+
+    def _has_confirmed(self, action: StoredAction) -> bool:
+        """Return whether an earlier attempt at this turn decided on the action."""
+        if action.action.kind == CHOICE_KIND:
+            return False
+        return action.decided_by_event == self.turn.event_id
 
     def merge_texts(self, is_answer: Callable[[str], bool]) -> QueuedTurn:
-        """Return this turn merged with those right behind it,
-        as long as all of them are plain text.
+        """Return this turn merged with the plain texts right behind it.
 
-        Taps, commands, edits, replies to an earlier message and answers (`is_answer`) are never
-        merged, nor is anything while an action waits for an answer.
+        Taps, commands, edits, replies to an earlier message and answers are never merged, nor is
+        anything while an action waits for an answer. `is_answer` returns whether a text is a yes
+        or a no.
         """
 
         def is_plain(turn: Turn) -> bool:
             text = turn.text.strip()
-            if (
-                not text
-                or not turn.decides
-                or turn.tap
-                or turn.quoted
-                or turn.replied_to
-                or turn.group
-            ):
+            if not text or not turn.decides:
                 return False
-            return not (text.startswith("/") or is_answer(text))
+            if turn.tap or turn.quoted or turn.replied_to or turn.group:
+                return False
+            return not text.startswith("/") and not is_answer(text)
 
         if self.open_action or not is_plain(self.turn):
             return self
-        return self._merged_with(list(takewhile(lambda each: is_plain(each.turn), self.following)))
+        plain_turns = takewhile(lambda each: is_plain(each.turn), self.following)
+        return self._merged_with(list(plain_turns))
 
     def merge_album(self) -> QueuedTurn:
         """Return this part of an album merged with the other parts right behind it."""
         return self._merged_with(self._further_parts())
 
     def _further_parts(self) -> list[FollowingTurn]:
-        """Return the other parts of its album, which stand right behind it.
+        """Return the other parts of the album that this turn belongs to.
 
-        Parts of an unnamed album came shortly one after the other: while a worker is busy, two
-        albums of one person may wait here.
+        They stand right behind it. Platforms that name no album send its parts one shortly after
+        the other. Two such albums of one person may wait here while a worker is busy, so the time
+        between the parts tells them apart.
         """
         parts: list[FollowingTurn] = []
         if not self.turn.group:
             return parts
-        before = self.received_at
+
+        last_received_at = self.received_at
         for each in self.following:
-            is_late = self.turn.group == UNNAMED_ALBUM and each.received_at - before > ALBUM_SECONDS
-            if each.turn.group != self.turn.group or is_late:
+            if each.turn.group != self.turn.group:
+                break
+            gap = each.received_at - last_received_at
+            if self.turn.group == UNNAMED_ALBUM and gap > ALBUM_SECONDS:
                 break
             parts.append(each)
-            before = each.received_at
+            last_received_at = each.received_at
         return parts
 
     @property
     def newest_part(self) -> FollowingTurn:
-        """Return the newest part of its album, which is the turn
-        itself while no other part has come.
-        """
+        """Return the newest part of the album, this turn itself while no other part has come."""
         parts = self._further_parts()
         if parts:
             return parts[-1]
@@ -605,39 +650,46 @@ class QueuedTurn:
 
     @property
     def may_grow(self) -> bool:
-        """Return whether it is part of an album that may get more parts.
+        """Return whether the turn is part of an album that may get more parts.
 
-        It may not while another turn waits behind it, of any person:
-        answers keep the order of turns.
+        An album gets no more parts once another turn waits behind it, of any person: answers keep
+        the order of turns.
         """
+        if not self.turn.group or self.journal or self.is_stopped:
+            return False
         parts = 1 + len(self._further_parts())
-        is_last = parts == self.waiting and parts < MAX_BURST
-        return bool(self.turn.group) and is_last and not (self.journal or self.is_stopped)
+        return parts == self.waiting and parts < MAX_BURST
 
     def merge_journalled(self) -> QueuedTurn:
-        """Return this turn merged with exactly the turns it was
-        merged with when its journal was begun.
+        """Return this turn merged with the same turns as in its first attempt.
+
+        The first note of the journal names them (`journal_head`).
         """
         try:
             last = int(json.loads(self.journal[0])["upto"])
-        except (IndexError, ValueError, KeyError, TypeError):  # it is empty or unreadable
+        except (IndexError, ValueError, KeyError, TypeError):  # the journal is empty or unreadable
             last = 0
         return self._merged_with([each for each in self.following if each.seq <= last])
 
     def _merged_with(self, following: Sequence[FollowingTurn]) -> QueuedTurn:
+        """Return this turn with the texts, files and notes of the others added, in order.
+
+        Of what a turn has only once, such as the message that it quotes, the first one counts.
+        """
         if not following:
             return self
         turns = (self.turn, *(each.turn for each in following))
+        quotes = (turn.quoted for turn in turns if turn.quoted)
+        replied_to = (turn.replied_to for turn in turns if turn.replied_to)
+        buttons = (turn.replied_to_button for turn in turns if turn.replied_to_button)
         merged = replace(
             self.turn,
             text="\n".join(turn.text for turn in turns if turn.text),
-            media=tuple(media for turn in turns for media in turn.media),
-            notes=tuple(note for turn in turns for note in turn.notes),
-            quoted=next((turn.quoted for turn in turns if turn.quoted), ""),
-            replied_to=next((turn.replied_to for turn in turns if turn.replied_to), ""),
-            replied_to_button=next(
-                (turn.replied_to_button for turn in turns if turn.replied_to_button), ""
-            ),
+            media=tuple(chain.from_iterable(turn.media for turn in turns)),
+            notes=tuple(chain.from_iterable(turn.notes for turn in turns)),
+            quoted=next(quotes, ""),
+            replied_to=next(replied_to, ""),
+            replied_to_button=next(buttons, ""),
         )
         return replace(self, turn=merged, upto=following[-1].seq, parts=turns)
 
@@ -648,35 +700,41 @@ def journal_head(queued: QueuedTurn) -> str:
 
 
 def is_tap_or_status(turn: Turn) -> bool:
-    """Return whether the turn is a tap or /status, which have a rate limit of their own."""
-    return turn.tap is not None or (
-        turn.decides and turn.text.casefold().split(maxsplit=1)[:1] == ["/status"]
-    )
+    """Return whether the turn is a tap or /status, which have another rate limit than texts."""
+    if turn.tap is not None:
+        return True
+    first_word = turn.text.casefold().split(maxsplit=1)[:1]
+    return turn.decides and first_word == ["/status"]
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedReply:
-    """The next reply to send, before any further turn."""
+    """The next reply to send, before any further turn. Lives for one attempt to send it."""
 
+    #: The number of the reply in its conversation.
     number: int
+    #: The outbox entry, as JSON (`outbox_entry`).
     text: str
+    #: The number of this attempt, from 1.
     attempt: int
-    #: It may have arrived already; `receipt`: the platform has confirmed since that it did.
-    suspect: bool = False
-    #: Seconds until the channel's rate limit allows it, None where no limit is known.
-    wait: float | None = None
-    #: The limit is not known here, since a cluster keeps the channel apart from the conversation.
-    paced_apart: bool = field(default=False, compare=False)
-    #: Seconds by which its chat is ahead of its own rate limit.
-    ahead: float = 0.0
+    #: Whether an earlier attempt may have delivered the reply.
+    is_doubtful: bool = False
+    #: Seconds until the channel's rate limit allows the reply, None where no limit is known.
+    wait_seconds: float | None = None
+    #: Whether the channel's rate limit is on another node: a cluster has it apart from the
+    #: conversation. `wait_seconds` says nothing then.
+    rate_is_elsewhere: bool = field(default=False, compare=False)
+    #: Seconds by which the chat is ahead of its own rate limit.
+    ahead_seconds: float = 0.0
+    #: The platform's confirmation that a doubtful reply did arrive, "" for none.
     receipt: str = ""
     #: Seconds since a person wrote here, as in `Delivery`.
     silence: float = field(default=-1.0, compare=False)
-    #: Seconds it has waited for a person to write, None where it does not wait.
-    held: float | None = field(default=None, compare=False)
-    #: Why the address accepts nothing, "" if it does.
-    closed: str = ""
-    #: The action that it is about, "" for none.
+    #: Seconds for which the reply has waited for a person to write, None where it does not wait.
+    held_seconds: float | None = field(default=None, compare=False)
+    #: Why the address accepts nothing, "" if it accepts messages.
+    closed_reason: str = ""
+    #: The id of the action that the reply is about, "" for none.
     action_id: str = field(default="", compare=False)
 
     @property
@@ -687,14 +745,17 @@ class QueuedReply:
     @property
     def cause(self) -> str:
         """Return on one line why the turn got no answer; "" for a reply that is an answer."""
-        if "cause" in self.text:
-            return " ".join(Reply.from_json(json.loads(self.text)["reply"]).cause.split())
-        return ""
+        # Few replies have a cause. To look for the word is cheaper than to parse each reply.
+        if "cause" not in self.text:
+            return ""
+        reply = Reply.from_json(json.loads(self.text)["reply"])
+        return " ".join(reply.cause.split())
 
     @property
     def trace(self) -> tuple[str, str]:
-        """Return two traceparents: of the trace that it is part of,
-        and of the one that it links to; "" for none.
+        """Return the traceparents of the trace that sending is part of, and of the linked trace.
+
+        "" stands for none.
         """
         entry = json.loads(self.text)
         return entry.get("trace", ""), entry.get("link", "")
@@ -708,7 +769,7 @@ class QueuedReply:
         )
 
     def delivery_id(self, lease: Lease) -> str:
-        """Return its name in logs and for operators: the conversation and its number."""
+        """Return the name of the reply in logs and for operators: conversation and number."""
         return f"{lease.conversation}#{self.number}"
 
 

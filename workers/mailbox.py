@@ -1,12 +1,18 @@
-"""Ingress (what platforms send) and RedisMailbox (accept, lease, commit, release) of conversations."""
+"""Ingress, which stores what platforms send, and RedisMailbox, the ordered turns of conversations.
+
+A turn is *accepted* once, which puts it at the end of the mailbox of its conversation and wakes a
+worker. The worker takes the *lease* of the conversation, and is the only one to work on it. It
+answers the first turn and *commits* all that the turn changes in one step, and *releases* the lease
+when nothing is left.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from sayso.channels.base import Overloaded
@@ -63,21 +69,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long an event id is remembered, in milliseconds. Telegram repeats for 24 h,
-#: Slack for as long if asked to.
+#: How long an event id is remembered, in milliseconds. Telegram repeats an event for 24 h, Slack
+#: for as long if it is asked to.
 SEEN_MS = 72 * 3600 * 1000
-#: For how many persons `accept_from` runs its script. More than two need ids that change meanwhile.
+#: How often `accept_from` runs its script, each time for another person. The second one is right
+#: unless the ids change meanwhile.
 MOST_ATTEMPTS = 3
 #: The answer of `accept_from` when the ids belong to another person than the supposed one.
 _OTHER_PERSON = "other"
-#: How the scripts write the silence of a conversation without any message,
-#: or without a known time of the last one.
-_SILENCES = {-1: -1.0, -2: inf}
-#: What the scripts give as the wait of a reply where a cluster keeps the rate of its channel elsewhere.
+#: The answers of the scripts that are no silence of a conversation: -1 if there was no message, -2
+#: if the time of the last one is not known.
+_SILENCES = {-1: -1.0, -2: math.inf}
+#: The answer of the scripts in place of a wait, if a cluster has the channel's rate elsewhere.
 _RATE_IS_ELSEWHERE = -2
-#: Names of tools in the record of a turn.
+#: Most names of tools in the record of a turn.
 MAX_TOOLS = 20
-#: The collapse key of refusal notices: only the newest waits.
+#: The collapse key of refusal notices: of several in a conversation, only the newest is sent.
 REFUSAL = "refusal"
 #: Statuses of a reply that prove that its channel works.
 _ARRIVED = ("sent", "delivered", "read")
@@ -105,26 +112,31 @@ TurnStatus = Literal["unknown", "waits", "done"]
 
 @dataclass(frozen=True, slots=True)
 class InboxLimits:
-    """What the inbox refuses."""
+    """The limits above which the inbox refuses a turn.
+
+    A person must be able to answer a question and to stop their own turn even in a full inbox. For
+    these, a mailbox has 10 more places, 2 for each person, and there is room for a fifth more
+    conversations. Half of that room is for notices of refusal.
+    """
 
     #: Most turns of one conversation that may wait.
     waiting: int = 50
-    #: `per_minute` and `in_one_go`: turns of one person in one conversation; answers to a question
-    #: and stops do not count, taps on own buttons and /status have the same limits of their own.
+    #: Turns of one person in one conversation a minute. Answers to a question and stops do not
+    #: count. Taps on the person's own buttons and /status count apart, with the same limits.
     per_minute: int = 60
+    #: How many of them may come at once.
     in_one_go: int = 40
     #: Most conversations that may have work at once; others cannot begin. The limit is kept per
-    #: shard, so it holds approximately. An answer to a question and a stop of an own turn find 10
-    #: more places in a mailbox, 2 for each person, and room for a fifth more conversations; half of
-    #: that room is for notices of refusal.
+    #: shard, so it holds approximately.
     conversations: int = 100_000
 
     @property
     def per_shard(self) -> int:
-        """Return how many conversations of one shard may have work, with some room:
-        shards fill unevenly.
+        """Return how many conversations of one shard may have work.
+
+        Shards fill unevenly, so this is a little more than a shard's share of the limit.
         """
-        return -(-self.conversations // SHARDS) + 8
+        return math.ceil(self.conversations / SHARDS) + 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +160,9 @@ class Accepted:
 
 
 class RedisMailbox:
-    """Turns in, one lease at a time, commits out.
+    """The turns of each conversation, first in, first out. One per process.
 
-    Each call is one script in Redis, and safe to repeat.
-
-    All methods raise redis.RedisError.
+    Each call is one script in Redis, and safe to repeat. All methods raise redis.RedisError.
     """
 
     def __init__(
@@ -164,7 +174,9 @@ class RedisMailbox:
         limits: InboxLimits | None = None,
         note_turn: Callable[[Turn], object] = lambda _: None,
     ) -> None:
-        """`note_turn` is called with each new turn once Redis has it."""
+        """`wake_up` makes the job that wakes a worker. `note_turn` is called with each new turn
+        once Redis has it.
+        """
         self._scripts = scripts
         self._identities = RedisIdentities(scripts)
         self._texts_for = texts_for
@@ -175,10 +187,9 @@ class RedisMailbox:
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once and wake a worker, in one step.
 
-        `tapped` is the pending action that its button is for.
-
-        A turn that waited elsewhere for `waited_seconds` counts as received so much earlier. Its
-        sender gets no notice of a refusal: it waits on.
+        `tapped` is the id of the pending action that the turn's button is for, "" for none. A turn
+        that waited elsewhere for `waited_seconds` counts as received so much earlier. If it is
+        refused, its sender gets no notice, because it waits on.
         """
         answer = self._run_accept(
             "accept", turn, NO_ARGUMENTS, tapped=tapped, waited_seconds=waited_seconds
@@ -188,9 +199,10 @@ class RedisMailbox:
     def accept_from(
         self, sender: Sender, *, tapped: str = "", waited_seconds: float = 0.0
     ) -> Accepted:
-        """Find the sender of a turn, note their ids, and accept the turn as `accept` does.
+        """Find out which person sent a turn, store their ids, and accept the turn as `accept` does.
 
-        That is one script, except on a cluster, which has the ids apart from the shards.
+        For platforms where one person has several ids. It takes one script, except on a cluster,
+        which has the ids apart from the shards.
         """
         if not self._scripts.in_cluster:
             accepted = self._accept_in_one_step(
@@ -208,7 +220,7 @@ class RedisMailbox:
         tapped: str,
         waited_seconds: float,
     ) -> Accepted | None:
-        """Accept a turn and note its sender's ids. None if the ids change all the time.
+        """Accept a turn and store its sender's ids. None if the ids change all the time.
 
         The script runs in the shard of a conversation, and only the ids tell which one. So it runs
         for the person that they suggest, and does nothing if they belong to another one, whom it
@@ -238,25 +250,37 @@ class RedisMailbox:
         tapped: str,
         waited_seconds: float,
     ) -> Any:
+        """Run a script that accepts a turn. `args` are those of the script beside the common ones.
+
+        Return the answer of the script: two values, the first of which is the outcome.
+        """
         conversation = turn.conversation.id
         limits = self._limits
         job = self._wake_up(conversation)
-        # What concerns a whole chat is in the shard of the chat.
-        # A conversation without a thread is the chat.
+
+        # Whether the bot may write in a chat is stored with the chat. A conversation without a
+        # thread is the chat itself. On a cluster, the script does not see the shard of the chat.
         chat_barred = False
         chat_key = ""
         if turn.conversation.thread and self._scripts.in_cluster:
             chat_barred = bool(self._scripts.run("is_chat_barred", turn.conversation.chat_id))
         elif turn.conversation.thread:
             chat_key = self._scripts.conversation_key(turn.conversation.chat_id)
+
+        # An edit is recognized by the message that it changes, and by its new content.
+        message = ""
+        content = ""
+        if turn.message_id:
+            message = digest(turn.message_key)
+            content = turn.content
         return self._scripts.run(
             script,
             conversation,
             {
                 **args,
                 "event": turn.event_hash,
-                "message": digest(turn.message_key) if turn.message_id else "",
-                "content": turn.content if turn.message_id else "",
+                "message": message,
+                "content": content,
                 "edit": turn.kind == "edit",
                 "user": turn.scope.id,
                 "tapped_action_id": tapped or "-",
@@ -292,7 +316,7 @@ class RedisMailbox:
     def notify(self, turn: Turn, reply: Reply) -> bool:
         """Send a notice to a sender whose turn is refused, once a minute, while there is room.
 
-        Return whether it is.
+        Return whether the notice was stored to be sent.
         """
         entry = outbox_entry(turn.conversation, for_readers_of(turn, reply))
         name = turn.conversation.id
@@ -301,8 +325,9 @@ class RedisMailbox:
         return bool(self._scripts.run("notify", name, args, entry, *job.fields))
 
     def is_question_open(self, turn: Turn) -> bool:
-        """Return whether a question waits for the answer of the turn's sender,
-        or the turn was received before.
+        """Return whether a question waits for the answer of the turn's sender.
+
+        True as well for a turn that was received before: it must not be refused as a new one.
         """
         args = {"user": turn.scope.id, "event": turn.event_hash}
         return bool(self._scripts.run("is_question_open", turn.conversation.id, args))
@@ -342,9 +367,8 @@ class RedisMailbox:
     async def defer(self, conversation: str) -> float:
         """Leave a conversation to a worker that knows its channel.
 
-        It is due again in a second to a minute.
-
-        Return for how many seconds no worker has taken it, or -1 while one works on it.
+        The conversation is due again in a second to a minute. Return for how many seconds no worker
+        has taken it, -1 while a worker works on it.
         """
         waited = int(await self._scripts.arun("defer", conversation))
         if waited >= 0:
@@ -364,10 +388,9 @@ class RedisMailbox:
         return int(answer)
 
     async def follow_question(self, lease: Lease) -> None:
-        """Note that the bot shows what is no reply, such as a draft:
-        no question is the last thing it said any more.
+        """Store that the bot has shown something below its last question, such as a draft.
 
-        Raises LeaseLost and redis.RedisError.
+        A yes in words may then answer that instead of the question. Raises LeaseLost.
         """
         if await self._scripts.arun("follow_question", lease.conversation, lease.args) == "lost":
             raise LeaseLost(lease.conversation)
@@ -375,23 +398,24 @@ class RedisMailbox:
     async def commit(
         self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False
     ) -> NextItem:
-        """Finish a turn, all or nothing, and return what is next.
+        """Finish a turn and make its whole change, all or nothing. Return what is next.
 
-        With `let_go`, None means that the lease is released.
+        None: nothing is left. With `let_go` the lease is released then.
 
-        Raises LeaseLost, StaleTurn.
+        Raises LeaseLost, and StaleTurn if what the turn read has changed meanwhile. Nothing is
+        changed then.
         """
         args = {
+            **lease.args,
             "seq": queued.seq,
             "last": queued.last,
             "user": queued.user,
             "event": queued.turn.event_id,
+            "let_go": let_go,
+            "change": change.to_dict(queued.turn.conversation),
+            "record": turn_record(lease, queued, change),
         }
-        args |= {"let_go": let_go, "change": change.to_dict(queued.turn.conversation)}
-        args["record"] = turn_record(lease, queued, change)
-        answer = json.loads(
-            await self._scripts.arun("commit", lease.conversation, {**lease.args, **args})
-        )
+        answer = json.loads(await self._scripts.arun("commit", lease.conversation, args))
         if answer["status"] == "lost":
             raise LeaseLost(lease.conversation)
         if answer["status"] != "ok":
@@ -401,17 +425,15 @@ class RedisMailbox:
     async def release(
         self, lease: Lease, *, hand_over: bool = False, begun: bool = False
     ) -> NextItem:
-        """Release the lease.
+        """Release the lease, unless work has come in meanwhile: then keep it, and return that work.
 
-        If work came in meanwhile, return that work instead, unless it is to be handed over.
-
-        `begun` counts one more attempt at the first turn, as after a worker that died.
-        If the lease is lost, nothing changes.
+        `hand_over`: release it in any case, and wake another worker for the work. `begun`: count
+        one more attempt at the first turn, as after a worker that died. If the lease is lost,
+        nothing changes.
         """
+        job = NO_JOB
         if hand_over:
             job = self._wake_up(lease.conversation)
-        else:
-            job = NO_JOB
         args = {**lease.args, "hand_over": hand_over, "begun": begun, **job.names}
         answer = json.loads(
             await self._scripts.arun("release", lease.conversation, args, *job.fields)
@@ -422,46 +444,57 @@ class RedisMailbox:
 
 
 def turn_record(lease: Lease, queued: QueuedTurn, change: TurnChange) -> str:
-    """Return how a turn was answered, for `sayso trace`, as JSON without its first brace:
-    the script adds to it.
+    """Return how a turn was answered, as JSON, for `sayso trace`.
 
-    It holds nothing that a person said.
+    The record holds nothing that a person said. Its first brace is left out: the script adds
+    further fields at the beginning.
     """
-    fields: dict[str, Any] = {"v": 1, "seq": queued.seq, "event": queued.turn.event_hash}
-    fields |= {
+    fields: dict[str, Any] = {
+        "v": 1,
+        "seq": queued.seq,
+        "event": queued.turn.event_hash,
         "at": round(queued.received_at * 1000),
         "attempt": queued.attempt,
         "worker": worker_of(lease.token),
     }
+
+    decided = ""
     if change.transition:
         decided = change.transition.action_id
-    else:
-        decided = ""
-    asked = [action.action_id for action in change.new_actions]
-    more = {
+    about = ""
+    if change.about != decided:
+        about = change.about
+    optional_fields = {
         "upto": queued.upto,
         "tools": change.tools[:MAX_TOOLS],
-        "asked": asked,
+        "asked": [action.action_id for action in change.new_actions],
         "decided": decided,
+        "continues": queued.turn.continues,
+        "about": about,
+        "ended": change.ended,
     }
-    more["continues"] = queued.turn.continues
-    more |= {"about": change.about if change.about != decided else "", "ended": change.ended}
-    fields |= {name: value for name, value in more.items() if value}
+    fields |= {name: value for name, value in optional_fields.items() if value}
     return json.dumps(fields, separators=(",", ":"))[1:]
 
 
 def is_told_refusal(turn: Turn) -> bool:
     """Return whether a refused turn is answered with a message.
 
-    A tap in a group is not: all others would read it.
+    A tap in a group is not answered: everyone there would read the answer.
     """
     return not (turn.tap and turn.in_group)
 
 
 def refusal(texts: Texts, outcome: Outcome) -> Reply:
     """Return the notice to a sender whose turn was refused."""
-    text = {"too_fast": texts.too_fast, "overloaded": texts.crowded}.get(outcome, texts.busy)
-    return Reply(text(), collapse=REFUSAL)
+    match outcome:
+        case "too_fast":
+            text = texts.too_fast()
+        case "overloaded":
+            text = texts.crowded()
+        case _:
+            text = texts.busy()
+    return Reply(text, collapse=REFUSAL)
 
 
 def waited_ms(seconds: float) -> int:
@@ -525,7 +558,13 @@ class Ingress:
             stored = self._deliveries.report(
                 update.delivery, update.message_id, update.status, f"error {code}"
             )
-        DELIVERY_REPORTS.labels(channel, update.status if update.status in REPORTS else OTHER).inc()
+
+        # A platform may send any status: the labels of a metric must be few.
+        label = OTHER
+        if update.status in REPORTS:
+            label = update.status
+        DELIVERY_REPORTS.labels(channel, label).inc()
+
         level = logging.INFO
         if update.status in ("failed", "undelivered"):
             level = logging.WARNING
@@ -557,21 +596,26 @@ class Ingress:
         )
 
     def _accept(self, turn: Turn) -> None:
+        """Put a turn into the mailbox. Raises Overloaded if it is refused."""
+        tapped_action_id = ""
         if turn.tap:
             parts = split_button_token(turn.tap.data)
-        else:
-            parts = None
-        # A button of the business's own: its label is what they say.
-        if turn.tap and not parts and turn.tap.label:
-            turn = replace(turn, text=turn.tap.label, tap=None, kind="choice")
+            if parts:
+                tapped_action_id = parts[0]
+            elif turn.tap.label:
+                # The business sent this button itself: the person says what its label says.
+                turn = replace(turn, text=turn.tap.label, tap=None, kind="choice")
+
         channel = turn.conversation.channel
         with tracing.span(
             f"accept {channel}", kind="producer", attributes={tracing.CHANNEL: channel}
         ) as span:
-            if trace := tracing.current_trace():
+            trace = tracing.current_trace()
+            if trace:
                 turn = replace(turn, trace=trace)
-            accepted = self._accept_turn(turn, tapped=parts[0] if parts else "")
+            accepted = self._accept_turn(turn, tapped=tapped_action_id)
             span.set_attribute(tracing.OUTCOME, accepted.outcome)
+
         ids = {"conversation": turn.conversation.id, "seq": accepted.seq, "event": turn.event_hash}
         of_labels(TURNS_RECEIVED, channel, accepted.outcome).inc()
         log.info("turn.accepted", extra={**ids, "outcome": accepted.outcome})
@@ -588,7 +632,7 @@ def log_refused_template(channel: str, refusal: RefusedTemplate) -> None:
 def _is_storable_address(change: AddressChange) -> bool:
     """Return whether the address is valid text.
 
-    A platform would repeat an invalid one unchanged, so it is dropped.
+    A platform would repeat an invalid address unchanged, so it is dropped.
     """
     try:
         change.conversation.address.encode()
@@ -601,11 +645,13 @@ def _is_storable_address(change: AddressChange) -> bool:
 def _is_storable(turn: Turn) -> bool:
     """Return whether a worker can read the turn.
 
-    A malformed one would be malformed in each repetition: drop it.
+    A platform would repeat a malformed turn unchanged, so it is dropped.
     """
     try:
-        Turn.from_json(turn.to_json())  # to_json alone accepts any object where a text should be
-    except (ValueError, TypeError) as exc:  # the message would repeat the payload
+        # `to_json` alone accepts any object where a text should be.
+        Turn.from_json(turn.to_json())
+    except (ValueError, TypeError) as exc:
+        # Only the type is logged: the message of the error would repeat the payload.
         log.error(
             "turn.malformed",
             extra={"channel": turn.conversation.channel, "reason": type(exc).__name__},
@@ -648,20 +694,30 @@ def _parse_reply(item: Mapping[str, Any]) -> QueuedReply:
     """Read the first reply of an outbox. Raises OtherVersion."""
     number, action_id, text = item["entry"].split(" ", 2)
     check_version(text)
-    silence_ms = item["silence_ms"]
+
+    wait_seconds = None
+    if item["wait_ms"] >= 0:
+        wait_seconds = item["wait_ms"] / 1000
+    held_seconds = None
+    if item["held_ms"] >= 0:
+        held_seconds = item["held_ms"] / 1000
+    silence = item["silence_ms"] / 1000
+    if item["silence_ms"] in _SILENCES:
+        silence = _SILENCES[item["silence_ms"]]
+
     return QueuedReply(
         number=int(number),
         text=text,
         action_id=action_id.lstrip(PART + ABOUT).removeprefix("-"),
         attempt=item["attempt"],
-        suspect=bool(item["is_doubtful"]),
-        wait=None if item["wait_ms"] < 0 else item["wait_ms"] / 1000,
-        paced_apart=item["wait_ms"] == _RATE_IS_ELSEWHERE,
-        ahead=item["ahead_ms"] / 1000,
+        is_doubtful=bool(item["is_doubtful"]),
+        wait_seconds=wait_seconds,
+        rate_is_elsewhere=item["wait_ms"] == _RATE_IS_ELSEWHERE,
+        ahead_seconds=item["ahead_ms"] / 1000,
         receipt=item["receipt"],
-        silence=_SILENCES[silence_ms] if silence_ms in _SILENCES else silence_ms / 1000,
-        held=None if item["held_ms"] < 0 else item["held_ms"] / 1000,
-        closed=item["closed_reason"],
+        silence=silence,
+        held_seconds=held_seconds,
+        closed_reason=item["closed_reason"],
     )
 
 
@@ -698,10 +754,11 @@ def _following_turn(entry: str) -> FollowingTurn:
 
 
 def _readable_action(fields: Mapping[str, Any] | None) -> StoredAction | None:
-    """Return an action of a turn, None if it has none. Raises OtherVersion."""
+    """Return an action of a turn, None if the turn has none. Raises OtherVersion."""
     if fields is None:
         return None
     stored = StoredAction.from_fields(fields)
-    if '"v":' in stored.record:  # most have none: they are of version 1
+    # A record of version 1 names no version. Most are, so their JSON is not parsed here.
+    if '"v":' in stored.record:
         check_readable(stored.version)
     return stored

@@ -93,7 +93,7 @@ LONG_CHARS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class ConversationProcessor:
-    """Works through conversations. One instance serves all of a worker's event loop.
+    """Works through conversations. One instance serves a whole worker, on its event loop.
 
     `channels`, `agents`: by the name of a channel.
     """
@@ -150,7 +150,8 @@ class ConversationProcessor:
 
     def renew_now(self, conversation: str) -> None:
         """Renew the lease of a conversation at once, to learn that its user said stop."""
-        if held := self._held_leases.get(conversation):
+        held = self._held_leases.get(conversation)
+        if held is not None:
             held.renew_now()
 
     async def run(self, conversation: str) -> None:
@@ -165,17 +166,16 @@ class ConversationProcessor:
 
     async def _run(self, conversation: str) -> None:
         channel = conversation.partition(":")[0]
-        if (
-            channel not in self.channels
-            and channel not in self.agents
-            and await self._defer(conversation)
-        ):
+        is_known = channel in self.channels or channel in self.agents
+        if not is_known and await self._defer(conversation):
             return
+
         token = new_token(self.worker)
         abandoned = track_abandoned_calls()
         try:
             taken, asked_at = await self._lease(conversation, token)
-        except Halted:  # it is woken when Redis is resumed
+        except Halted:
+            # The conversation is woken when Redis is resumed.
             _log_left(conversation, "Halted")
             return
         except OtherVersion as exc:
@@ -183,14 +183,15 @@ class ConversationProcessor:
             return
         if taken is None:
             return
-        held = self._held_leases[conversation] = HeldLease(
-            taken[0], asked_at, self.mailbox.renew, self.clock
-        )
+
+        lease, first_item = taken
+        held = HeldLease(lease, asked_at, self.mailbox.renew, self.clock)
+        self._held_leases[conversation] = held
         try:
             async with held.kept():
-                await self._work(held, taken[1])
+                await self._work(held, first_item)
         except (LeaseLost, ConversationParked, StaleTurn, Halted) as exc:
-            # Its conversation is worked on again when the lease ends.
+            # The conversation is worked on again when the lease ends.
             if isinstance(exc, LeaseLost):
                 LEASES_LOST.inc()
             _log_left(conversation, type(exc).__name__, held.turn_seq)
@@ -207,14 +208,15 @@ class ConversationProcessor:
     async def _lease(
         self, conversation: str, token: str
     ) -> tuple[tuple[Lease, NextItem] | None, float]:
-        """Return the lease with the first work, and when it was asked for.
+        """Return the lease with the first item of work, and the time when it was asked for.
 
-        The lease is None while another worker has it. A lease that came late, because it waited for
-        replicas, may be over, so it is asked for again.
+        The first value is None while another worker has the lease.
         """
         while True:
             asked_at = self.clock()
             taken = await self.mailbox.lease(conversation, token)
+            # An answer that waited for replicas may come so late that the lease is nearly over. The
+            # same token gets the lease again.
             if taken is None or self.clock() - asked_at < LEASE_MS / 2000:
                 return taken, asked_at
 
@@ -237,27 +239,28 @@ class ConversationProcessor:
     ) -> None:
         """Release a lease in the middle of its work.
 
-        The next worker continues where the journal of the turn ends. For the next worker, a tool
-        call without a result is as uncertain as after a kill. But a tool that cannot be stopped may
-        still act, and the next worker must not overtake it. So that lease stays until this process
-        has ended, or has not renewed it in time.
+        The next worker continues where the journal of the turn ends. A tool call without a result
+        is then as uncertain as after a kill. `abandoned` tells of each call in a thread that was
+        cut off whether it has ended.
         """
         lease = held.lease
-        is_acting = not all(has_ended() for has_ended in abandoned)
-        _log_left(
-            lease.conversation, "a tool still runs" if is_acting else "cut off", held.turn_seq
-        )
-        if is_acting:
+        # A tool that cannot be stopped may still act, and the next worker must not overtake it. So
+        # the lease stays until this process has ended, or has not renewed it in time.
+        if not all(has_ended() for has_ended in abandoned):
+            _log_left(lease.conversation, "a tool still runs", held.turn_seq)
             return
+
+        _log_left(lease.conversation, "cut off", held.turn_seq)
         with contextlib.suppress(TimeoutError, RedisError):
             async with asyncio.timeout(LET_GO_SECONDS):
                 await self.mailbox.release(lease, hand_over=True, begun=True)
                 self._cut_off.discard(lease.conversation)
 
     async def _work(self, held: HeldLease, work: NextItem) -> None:
-        """Send replies and answer turns until nothing is left.
+        """Send replies and answer turns until nothing is left. `work` is the first item.
 
-        It ends earlier where other conversations should have their share, or this worker stops.
+        The conversation is handed over earlier if it has had its share (MAX_TURNS, MAX_SECONDS), or
+        if this worker stops.
         """
         until = self.clock() + MAX_SECONDS
         turns = 0
@@ -265,10 +268,13 @@ class ConversationProcessor:
         album_sign: BackgroundTask | None = None
         if work is None:
             work = await self.mailbox.release(held.lease)
+
         while work is not None:
             match work:
                 case QueuedReply():
-                    if not turns:  # what a dead worker left, or the end of a question's time
+                    # Before the first turn, it is the reply of a dead worker, or the notice that a
+                    # question's time has ended.
+                    if turns == 0:
                         held.note_left_reply(work)
                     work = await self._send(held, work)
                 case QueuedTurn() if (
@@ -280,17 +286,20 @@ class ConversationProcessor:
                     if album_sign is None:
                         album_sign = self._begin_album_sign(work)
                     await self.sleep(pause)
-                    # The turn stays, and may have grown.
+                    # This releases nothing, as the turn waits. It reads the turn again, which may
+                    # have more parts now.
                     work = await self.mailbox.release(held.lease)
                 case QueuedTurn():
                     if album_sign is not None:
-                        await album_sign.end(at_once=True)  # the turn shows it again
+                        # The turn shows the typing sign again.
+                        await album_sign.end(at_once=True)
                         album_sign = None
                     turns += 1
                     ids = {"seq": work.seq, "event": work.turn.event_hash}
                     with context_field("log_fields", {**call_context().log_fields, **ids}):
                         work = await self._turn(held, self._joined(work))
                     held.turn_seq = 0
+
         self._begin_state_at_end(held)
 
     async def _send(self, held: HeldLease, reply: QueuedReply) -> NextItem:
@@ -317,9 +326,11 @@ class ConversationProcessor:
             self._begin_removal(self._show_state(channel, end))
 
     async def _show_state(self, channel: ShowsState, end: StateAtEnd) -> None:
-        with contextlib.suppress(RedisError, Halted):  # best effort: the next turn shows it
-            is_asking = await self.mailbox.waits_for_answer(end.conversation.id)
-            state = "suspended" if is_asking else end.state
+        """Show the state of a conversation on its channel. A failure is ignored."""
+        with contextlib.suppress(RedisError, Halted):  # the next turn shows the state again
+            state = end.state
+            if await self.mailbox.waits_for_answer(end.conversation.id):
+                state = "suspended"
             await channel.show_state(end.conversation, state, after=end.event_id)
 
     def _begin_album_sign(self, queued: QueuedTurn) -> BackgroundTask:
@@ -338,11 +349,13 @@ class ConversationProcessor:
         agent = self.agents.get(queued.turn.conversation.channel)
         if not queued.following or agent is None or queued.is_stopped:
             return queued
-        if queued.journal:  # turns that were answered together stay together
+        # The turns that the first attempt answered together stay together.
+        if queued.journal:
             return queued.merge_journalled()
         if queued.turn.group:
             return queued.merge_album()
-        if self.joins and queued.attempt == 1:  # a turn that kills its worker must do so alone
+        # A turn that kills its worker must do so alone, so texts are joined only at first.
+        if self.joins and queued.attempt == 1:
             return queued.merge_texts(agent.is_answer)
         return queued
 
@@ -351,8 +364,8 @@ class ConversationProcessor:
         channel_name = queued.turn.conversation.channel
         began = self.clock()
         parent = queued.turn.trace
-        attributes: dict[str, str | int] = {tracing.CHANNEL: channel_name}
-        attributes |= {
+        attributes: dict[str, str | int] = {
+            tracing.CHANNEL: channel_name,
             tracing.CONVERSATION: held.lease.conversation,
             tracing.SEQ: queued.seq,
             tracing.ATTEMPT: queued.attempt,
@@ -361,8 +374,10 @@ class ConversationProcessor:
             MAILBOX_SECONDS.labels(channel_name).observe(max(0.0, queued.age))
             tracing.record_wait("wait in mailbox", queued.age, parent=parent, attributes=attributes)
         held.begin(queued)
+
         links = [turn.trace for turn in queued.parts[1:]]
-        # The turn that proposed the action; its parent is the yes.
+        # The parent of a continuation is the turn with the yes. The turn that proposed the action
+        # becomes a link.
         if queued.turn.continues and queued.tapped_action:
             links.append(queued.tapped_action.trace)
         name = f"turn {channel_name}"
@@ -376,43 +391,20 @@ class ConversationProcessor:
     async def _answer_and_commit(
         self, held: HeldLease, queued: QueuedTurn, span: tracing.AnySpan
     ) -> NextItem:
+        """Answer a turn, commit what it changes, and return what is next."""
         channel = self.channels.get(queued.turn.conversation.channel)
         agent = self.agents.get(queued.turn.conversation.channel)
-        is_stopped = queued.is_stopped and queued.attempt == 1  # before any work
+        is_stopped_before_work = queued.is_stopped and queued.attempt == 1
         gets_no_answer = agent is not None and not agent.needs_answer(queued)
-        if is_stopped or gets_no_answer:  # no sign is shown that an answer is coming
-            channel = None
+
         draft = None
-        if channel:
-            draft = self._draft(held.lease, queued, channel)
-            texts = partial(self.texts_for, queued.turn)
-            notice_after = self.notice_after
-            if channel.name in self.paid_channels:
-                # Where each message costs money, "typing" says the same, and costs nothing.
-                notice_after = 0.0
-            steps = None
-            if isinstance(channel, ShowsSteps):
-                steps = StepsMessage(channel, queued.turn)
-            progress = ProgressIndicator(
-                channel,
-                queued,
-                texts,
-                draft=draft,
-                steps=steps,
-                notice_after=notice_after,
-            )
-            streamed = draft if channel.name in self.streams else None
-            async with progress:
-                change = await self._answer(held, queued, streamed, steps)
-            if isinstance(channel, RemovesTyping | ShowsState):
-                shows_draft = draft is not None and bool(draft.shown)
-                replied = has_new_message(change) and not shows_draft
-                end = state_after(queued, change)
-                held.state_at_end = end if may_ask(queued, change) else None
-                state = None if held.state_at_end else end.state
-                self._begin_removal(progress.remove_typing(replied=replied, state=state))
-        else:
+        if channel is None or is_stopped_before_work or gets_no_answer:
+            # No sign is shown that an answer is coming.
             change = await self._answer(held, queued)
+        else:
+            draft = self._draft(held.lease, queued, channel)
+            change = await self._answer_with_progress(held, queued, channel, draft)
+
         span.set_attribute(tracing.OUTCOME, change.ended or "answered")
         try:
             return await self._commit(held.lease, queued, change, draft)
@@ -424,8 +416,50 @@ class ConversationProcessor:
             )
             return await self._commit(held.lease, queued, change, draft)
 
+    async def _answer_with_progress(
+        self, held: HeldLease, queued: QueuedTurn, channel: Channel, draft: DraftMessage | None
+    ) -> TurnChange:
+        """Return what a turn changes, and show meanwhile that an answer is coming.
+
+        `draft` is the message for the text or the notice while the turn takes, None for none.
+        """
+        texts = partial(self.texts_for, queued.turn)
+        notice_after = self.notice_after
+        if channel.name in self.paid_channels:
+            # Where each message costs money, the typing sign says the same, and costs nothing.
+            notice_after = 0.0
+        steps = None
+        if isinstance(channel, ShowsSteps):
+            steps = StepsMessage(channel, queued.turn)
+        progress = ProgressIndicator(
+            channel,
+            queued,
+            texts,
+            draft=draft,
+            steps=steps,
+            notice_after=notice_after,
+        )
+        streamed = draft if channel.name in self.streams else None
+        async with progress:
+            change = await self._answer(held, queued, streamed, steps)
+
+        if isinstance(channel, RemovesTyping | ShowsState):
+            shows_draft = draft is not None and bool(draft.shown)
+            replied = has_new_message(change) and not shows_draft
+            end = state_after(queued, change)
+            state: ShownState | None = end.state
+            # Whether a question waits is known only once the replies are sent, so the state is
+            # shown after that.
+            if may_ask(queued, change):
+                held.state_at_end = end
+                state = None
+            else:
+                held.state_at_end = None
+            self._begin_removal(progress.remove_typing(replied=replied, state=state))
+        return change
+
     def _begin_removal(self, removal: Coroutine[Any, Any, None]) -> None:
-        """Remove a typing sign beside the commit and the reply, which do not wait for it."""
+        """Remove a typing sign in a task. The commit and the reply do not wait for it."""
         task = asyncio.create_task(removal)
         self._removals.add(task)
         task.add_done_callback(self._removals.discard)
@@ -435,8 +469,10 @@ class ConversationProcessor:
     ) -> NextItem:
         """Commit what a turn changes, with its replies as the platform takes them.
 
-        `draft`: the message in which the answer was shown while it was written. The answer replaces
-        it. Return what is next.
+        `draft` is the message in which the answer was shown while it was written; the answer
+        replaces it. None: there is no such message. Return what is next.
+
+        Raises LeaseLost and StaleTurn.
         """
         channel = self.channels.get(queued.turn.conversation.channel)
         replies = tuple(
@@ -445,38 +481,53 @@ class ConversationProcessor:
         if draft and draft.shown:
             replies = replace_draft(draft.shown, replies)
         is_charged = channel is not None and channel.name in self.paid_channels
-        if is_charged:  # what says nothing new is not worth a message
-            replies = tuple(each for each in replies if each[0].edits or not each[0].optional)
+        # Where each message costs money, one that says nothing new is left out.
+        if is_charged:
+            replies = tuple(
+                (reply, action_id)
+                for reply, action_id in replies
+                if reply.edits or not reply.optional
+            )
         change = replace(change, replies=replies)
-        # Splitting a long text takes as long as a whole turn.
+        # Splitting a long text takes as long as a whole turn, and would block the event loop.
         if sum(len(reply.text) for reply, _ in replies) > LONG_CHARS:
             change = await call_in_thread(split_replies, change, channel, joins=is_charged)
         else:
             change = split_replies(change, channel, joins=is_charged)
+
         following = await self.mailbox.commit(lease, queued, change, let_go=True)
+
         extra: dict[str, Any] = {"attempt": queued.attempt, "replies": len(change.replies)}
         if change.new_actions:
             extra["pending"] = ",".join(action.action_id for action in change.new_actions)
         if queued.turn.continues:
             extra["continues"] = queued.turn.continues
             is_unfinished = any(reply.cause for reply, _ in change.replies)
-            outcome = change.ended or ("unfinished" if is_unfinished else "answered")
+            outcome: str = change.ended
+            if not outcome:
+                outcome = "unfinished" if is_unfinished else "answered"
             CONTINUATIONS.labels(queued.turn.conversation.channel, outcome).inc()
+        if queued.upto:
+            extra["upto"] = queued.upto
         TURNS.labels(queued.turn.conversation.channel, change.ended or "answered").inc()
-        log.info("turn.answered", extra=extra | ({"upto": queued.upto} if queued.upto else {}))
+        log.info("turn.answered", extra=extra)
         return following
 
     def _draft(self, lease: Lease, queued: QueuedTurn, channel: Channel) -> DraftMessage | None:
-        """Return the draft message of a turn: of the answer, or only of the notice.
+        """Return the message that shows the answer while it is written, or only a notice.
 
-        None: the channel shows none.
+        None: the channel shows no drafts.
         """
-        pace = channel.rate_limit(queued.turn.conversation)
-        if pace.draft_gap <= 0 or queued.turn.ephemeral:
+        limit = channel.rate_limit(queued.turn.conversation)
+        if limit.draft_gap <= 0 or queued.turn.ephemeral:
             return None
+
         rate_limiter = self._draft_limiters.get(channel.name)
         if rate_limiter is None:
-            rate_limiter = self._draft_limiters[channel.name] = DraftRateLimiter(pace)
+            rate_limiter = DraftRateLimiter(limit)
+            self._draft_limiters[channel.name] = rate_limiter
+        # In a group, a draft of another person's turn stands below the question: a yes may then be
+        # meant for the draft.
         before_first = None
         if queued.turn.in_group:
             before_first = partial(self.mailbox.follow_question, lease)
@@ -484,7 +535,7 @@ class ConversationProcessor:
             channel,
             queued,
             self.notes,
-            pace=pace,
+            pace=limit,
             rate_limiter=rate_limiter,
             before_first=before_first,
         )
@@ -497,6 +548,8 @@ class ConversationProcessor:
         steps: StepsMessage | None = None,
     ) -> TurnChange:
         """Return what a turn changes: the agent's answer, or why there is none.
+
+        `draft` shows the text while it is written, `steps` the tool calls; None: it is not shown.
 
         Raises LeaseLost, StaleTurn and RedisError: the next worker tries the turn again then.
         """
@@ -514,7 +567,8 @@ class ConversationProcessor:
             async with held.working_on(queued, self.turn_timeout, may_be_stopped=not may_settle):
                 if await self._forward(queued):
                     return TurnChange(ended="forwarded")
-                if not may_settle:  # for a yes the id of the quoted message is enough
+                # Of the message that a yes quotes, the id is enough.
+                if not may_settle:
                     queued = await self.fetcher.with_quote(queued, channel)
                 queued = await self.fetcher.with_files(queued, channel)
                 on_step = steps.note if steps else None
@@ -542,7 +596,7 @@ class ConversationProcessor:
     ) -> TurnChange:
         """Return the change that ends a turn with this text.
 
-        Where an effect that the turn has decided on took place, its outcome is told instead.
+        If an action that the turn has decided on took effect, the reply is its outcome instead.
         """
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
@@ -600,16 +654,20 @@ def _log_other_version(conversation: str, error: OtherVersion) -> None:
 def _reply_without_agent(
     queued: QueuedTurn, texts: Callable[[], Texts]
 ) -> tuple[str, TurnEnd | Literal[""]] | None:
-    """Return the reply to a turn that needs no agent, and why;
-    None for a turn that the agent answers.
+    """Return the text of the reply to a turn that needs no agent, and why it has no other answer.
+
+    None for a turn that the agent answers. The text "" sends no reply of its own; the reason "" is
+    that of a turn whose text is its answer.
     """
-    if queued.is_stopped:  # the turn that said stop replies
+    # The turn with /stop gets the reply.
+    if queued.is_stopped:
         return "", "stopped"
     if queued.turn.is_stop:
         if queued.stop == queued.seq:
             return texts().stopped(), ""
+        # The agent's `give_up` says that the open question is dropped.
         if queued.open_action is not None and queued.open_action.state in WAITING_STATES:
-            return "", ""  # the reply says that the open question is dropped
+            return "", ""
         if queued.turn.in_group:
             return texts().nothing_of_yours(), ""
         return texts().nothing_to_stop(), ""

@@ -1,6 +1,7 @@
-"""ReplySender: send the replies of a conversation's outbox, with rate limits, retries and an end.
+"""ReplySender, which sends the replies of a conversation one by one, and RedisOutbox, their queue.
 
-Receipts on disk tell the next worker what a killed one had sent.
+A reply waits for the rate limit of its channel, and is tried again after an error, until it is
+delivered or given up. ReceiptFiles, on disk, tell the next worker what a killed worker had sent.
 """
 
 from __future__ import annotations
@@ -109,15 +110,15 @@ KEEP_RECEIPTS_SECONDS = 3600
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The platform accepted a reply: its message id, and when it shows the reply, in Unix seconds,
-    if it says so.
-    """
+    """The platform accepted a reply."""
 
+    #: The platform's id of the message, "" if it gave none.
     receipt: str = ""
+    #: When the platform shows the reply, in Unix seconds; 0.0 if it does not say.
     written_at: float = 0.0
-    #: Seconds by which the reply brings its chat ahead of its rate limit.
+    #: Seconds by which the reply brings its chat ahead of the chat's rate limit.
     gap: float = 0.0
-    #: What the platform charges it by.
+    #: The class by which the platform charges the reply.
     price_class: PriceClass = "free"
 
 
@@ -125,11 +126,12 @@ class Sent:
 class GivenUp:
     """A reply will not be sent."""
 
+    #: Why, in words for an operator.
     reason: str
     end: FinalState = "dead"
-    #: Seconds for which its channel is silent, at a `limited` end.
+    #: Seconds for which nothing is sent on the channel, if the end is `limited`.
     pause: float = 0.0
-    #: The class of the error, or what else names the reason in `sayso_deliveries_total`.
+    #: The reason in `sayso_deliveries_total`: the class of the error, or another short name.
     error: str = ""
 
 
@@ -162,16 +164,17 @@ def decide_after_error(error: SendError, attempt: int, *, chance: float) -> Post
     reason = f"{kind}: {error}"
     _, why, end = next(row for row in _AFTER_ERROR if isinstance(error, row[0]))
     if why is None or attempt >= MAX_ATTEMPTS:
-        return GivenUp(reason, end, asked, kind)
+        return GivenUp(reason, end, pause=asked, error=kind)
+
     pause = backoff_seconds(attempt, first=2.0, longest=MAX_BACKOFF_SECONDS, chance=chance)
     return Postponed(why, max(pause, asked), reason)
 
 
 def log_failed_send(delivery: Delivery, error: SendError, following: Postponed | GivenUp) -> None:
-    """Log an attempt to send that failed. The end of a reply that is given up follows, as
-    `reply.dead`.
+    """Log an attempt to send that failed, without the text of the reply.
 
-    docs/reference/observability.md explains each event. The text of the reply is in none.
+    For a reply that is given up, `reply.dead` follows. docs/reference/observability.md explains
+    each event.
     """
     conversation = delivery.conversation
     extra: dict[str, Any] = {"delivery": delivery.id, "reason": str(error)}
@@ -222,38 +225,31 @@ class ReplySender:
         self._chance = chance
         self._sleep = sleep
         self._file_places = PlatformPlaces(MAX_FILES_SENT)
-        #: Channels whose rate this process has stored: a rate that changed
-        #: since the last start becomes known.
-        self._paced: set[str] = set()
+        #: Channels whose rate this process has stored. Each process stores it once, so that a rate
+        #: that was changed in the configuration becomes known.
+        self._stored_rates: set[str] = set()
 
     async def send(self, lease: Lease, reply: QueuedReply, is_held: Callable[[], bool]) -> NextItem:
-        """Send the reply.
+        """Send the reply, and return what is next in the conversation.
 
-        Return what is next in the conversation; None: nothing is left and its lease is released.
+        None: nothing is left, and the lease is released. `is_held` returns whether the lease is
+        still held. It is called right before the reply is sent: no platform checks a fencing token,
+        and after a long pause of this process another worker may have the lease.
 
-        Sending is not fenced: `is_held` is asked right before it, because after a long pause of
-        this process another worker may have the lease. Raises ConversationParked when the reply has
-        to wait, LeaseLost.
+        Raises ConversationParked when the reply has to wait, and LeaseLost.
         """
         delivery = reply.delivery(lease)
-        if reply.is_forwarded:  # a problem with that platform delays nothing here
-            parent, link = reply.trace if tracing.is_tracing() else ("", "")
-            with tracing.span("forward reply", parent=parent, links=[link], kind="producer"):
-                there = await self._outbox.forward(await self._to_its_person(delivery))
-            if not there:
-                full = GivenUp(
-                    "too many replies wait in the conversation that it is for", error="full"
-                )
-                return await self._give_up(lease, reply, full)
-            log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
-            return await self._outbox.mark_delivered(lease, reply, Sent(there), let_go=True)
+        if reply.is_forwarded:
+            return await self._forward(lease, reply, delivery)
+
         channel = self._channels.get(delivery.conversation.channel)
         if channel is None:
-            return await self._give_up(
-                lease, reply, GivenUp("the channel is no longer configured", error="no_channel")
-            )
+            no_channel = GivenUp("the channel is no longer configured", error="no_channel")
+            return await self._give_up(lease, reply, no_channel)
+
+        # A killed worker may have sent the reply. A receipt proves that it did.
         earlier_receipt = reply.receipt or None
-        if reply.suspect and earlier_receipt is None:
+        if reply.is_doubtful and earlier_receipt is None:
             earlier_receipt = await call_in_thread(self._receipts.find, delivery)
         if earlier_receipt is not None:
             log.info("reply.already_sent", extra={"delivery": delivery.id})
@@ -262,13 +258,14 @@ class ReplySender:
             )
             DELIVERIES.labels(channel.name, "already_sent", "").inc()
             return following
-        if reply.closed:
-            return await self._give_up(
-                lease, reply, GivenUp(reply.closed, "closed", error="AddressClosed")
-            )
-        # The user has not written since, so the platform is not asked again.
-        if reply.held is not None:
-            if reply.held >= KEEP_HELD_MS / 1000:
+
+        if reply.closed_reason:
+            closed = GivenUp(reply.closed_reason, "closed", error="AddressClosed")
+            return await self._give_up(lease, reply, closed)
+
+        # The reply waits for the user to write. They have not, so the platform would refuse it again.
+        if reply.held_seconds is not None:
+            if reply.held_seconds >= KEEP_HELD_MS / 1000:
                 reason = (
                     f"WindowClosed: the user did not write for {KEEP_HELD_MS / 1000 / 86400:g} days"
                 )
@@ -277,7 +274,25 @@ class ReplySender:
             raise ConversationParked(lease.conversation)
         return await self._attempt(lease, reply, channel, delivery, is_held)
 
-    async def _to_its_person(self, delivery: Delivery) -> Delivery:
+    async def _forward(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> NextItem:
+        """Move the reply to the outbox of the conversation that it is addressed to.
+
+        It is sent from there, so that a problem with that platform delays nothing here.
+        """
+        parent = ""
+        link = ""
+        if tracing.is_tracing():
+            parent, link = reply.trace
+        with tracing.span("forward reply", parent=parent, links=[link], kind="producer"):
+            forwarded = await self._at_present_address(delivery)
+            there = await self._outbox.forward(forwarded)
+        if not there:
+            reason = "too many replies wait in the conversation that it is for"
+            return await self._give_up(lease, reply, GivenUp(reason, error="full"))
+        log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
+        return await self._outbox.mark_delivered(lease, reply, Sent(there), let_go=True)
+
+    async def _at_present_address(self, delivery: Delivery) -> Delivery:
         """Return the delivery for the conversation of the person who has its address now."""
         channel = self._channels.get(delivery.conversation.channel)
         if not isinstance(channel, RecognizesPeople):
@@ -293,12 +308,14 @@ class ReplySender:
         delivery: Delivery,
         is_held: Callable[[], bool],
     ) -> NextItem:
-        """Send the reply at its slot, and record the result."""
-        pace = self._rate_limit(channel, delivery.conversation)
-        if delivery.reply.answers_tap:  # it is no message of the chat
-            pace = replace(pace, chat_gap=0.0)
-            reply = replace(reply, ahead=0.0)
-        await self._wait_for_slot(lease, reply, channel.name, pace)
+        """Send the reply when the rate limit allows it, and record the result."""
+        limit = self._rate_limit(channel, delivery.conversation)
+        # The answer to a tap is no message of the chat, whose limit does not count it.
+        if delivery.reply.answers_tap:
+            limit = replace(limit, chat_gap=0.0)
+            reply = replace(reply, ahead_seconds=0.0)
+        await self._wait_for_slot(lease, reply, channel.name, limit)
+
         place: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
         if delivery.reply.media:
             place = self._file_places.of(channel)
@@ -306,7 +323,10 @@ class ReplySender:
             if not is_held():
                 raise LeaseLost(lease.conversation)
             began = time.perf_counter()
-            (parent, link) = reply.trace if tracing.is_tracing() else ("", "")
+            parent = ""
+            link = ""
+            if tracing.is_tracing():
+                parent, link = reply.trace
             attributes = {
                 tracing.CHANNEL: channel.name,
                 tracing.DELIVERY: delivery.id,
@@ -318,13 +338,14 @@ class ReplySender:
                 with tracing.span(
                     name, parent=parent, links=[link], kind="client", attributes=attributes
                 ) as span:
-                    receipt = await self._send(channel, delivery, suspect=reply.suspect)
+                    receipt = await self._send(channel, delivery, suspect=reply.is_doubtful)
                     span.set_attribute(tracing.MESSAGE_ID, receipt.message_id)
             except SendError as exc:
                 failure = exc
             SEND_SECONDS.labels(channel.name).observe(time.perf_counter() - began)
         if failure:
-            return await self._failed(lease, reply, failure)
+            return await self._handle_failure(lease, reply, failure)
+
         result = _result_of(delivery.reply, receipt)
         DELIVERIES.labels(channel.name, result, "").inc()
         if result != "left_out":
@@ -332,14 +353,14 @@ class ReplySender:
         self._receipts.note(delivery, receipt.message_id)
         if self._alerts.is_clearing_due(channel.name, "sending"):
             await call_in_thread(self._alerts.clear, channel.name, "sending")
-        log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
-        sent = Sent(receipt.message_id, receipt.written_at, pace.chat_gap, receipt.price_class)
+        log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.is_doubtful})
+        sent = Sent(receipt.message_id, receipt.written_at, limit.chat_gap, receipt.price_class)
         return await self._outbox.mark_delivered(lease, reply, sent, let_go=True)
 
     def _rate_limit(self, channel: Channel, conversation: Conversation) -> RateLimit:
         """Return how fast the channel may send to a conversation.
 
-        A configured rate replaces the platform's.
+        A rate in the configuration replaces that of the platform; 0 is no limit at all.
         """
         rate = self._rates.get(channel.name)
         if rate == 0:
@@ -350,14 +371,21 @@ class ReplySender:
         return replace(limit, per_second=rate)
 
     async def _wait_for_slot(
-        self, lease: Lease, reply: QueuedReply, channel: str, pace: RateLimit
+        self, lease: Lease, reply: QueuedReply, channel: str, limit: RateLimit
     ) -> None:
-        """Wait for the reply's slot. Raises ConversationParked when that takes long."""
-        wait = reply.wait
-        if reply.paced_apart or (pace.per_second and (wait is None or channel not in self._paced)):
-            wait = await self._outbox.book_slot(lease, reply, pace.per_second)
-            self._paced.add(channel)
-        wait = max(wait or 0.0, reply.ahead - (pace.burst - 1) * pace.chat_gap)
+        """Wait until the rate limits of the channel and of the chat allow the reply.
+
+        Raises ConversationParked when that takes longer than MAX_HOLD_SECONDS.
+        """
+        # The script that returned the reply has booked its slot, if it knew the rate.
+        channel_wait = reply.wait_seconds
+        is_rate_stored = channel_wait is not None and channel in self._stored_rates
+        if reply.rate_is_elsewhere or (limit.per_second and not is_rate_stored):
+            channel_wait = await self._outbox.book_slot(lease, reply, limit.per_second)
+            self._stored_rates.add(channel)
+
+        chat_wait = reply.ahead_seconds - (limit.burst - 1) * limit.chat_gap
+        wait = max(channel_wait or 0.0, chat_wait)
         if wait > MAX_HOLD_SECONDS:
             log.info(
                 "reply.rate_limited", extra={"delivery": reply.delivery_id(lease), "seconds": wait}
@@ -367,8 +395,11 @@ class ReplySender:
         if wait > 0:
             await self._sleep(wait)
 
-    async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> NextItem:
-        """Postpone the reply, or give it up and return what is next."""
+    async def _handle_failure(self, lease: Lease, reply: QueuedReply, error: SendError) -> NextItem:
+        """Postpone the reply, or give it up and return what is next.
+
+        Raises ConversationParked for a reply that is postponed.
+        """
         channel = lease.conversation.partition(":")[0]
         following = decide_after_error(error, reply.attempt, chance=self._chance())
         log_failed_send(reply.delivery(lease), error, following)
@@ -396,20 +427,21 @@ class ReplySender:
             "reply.dead", extra={"delivery": reply.delivery_id(lease), "reason": result.reason}
         )
         following = await self._outbox.mark_delivered(lease, reply, result, let_go=True)
-        # Counted when it is recorded: a worker that has lost its lease leaves the reply to another,
-        # which counts it.
+        # The reply is counted once it is recorded: a worker that has lost its lease leaves it to
+        # another worker, which counts it.
         DELIVERIES.labels(lease.conversation.partition(":")[0], "dead", result.error).inc()
         return following
 
     async def _send(self, channel: Channel, delivery: Delivery, *, suspect: bool) -> Receipt:
-        """Send.
+        """Send, and translate each error that is no SendError.
 
-        A crash of the adapter counts as a failed attempt: it cannot block a conversation forever.
+        `suspect`: an earlier attempt may have delivered the reply. A crash of the adapter counts as
+        a failed attempt, so that it cannot block a conversation forever.
         """
         try:
-            return await channel.send(
-                self._marked_as_repeated(channel, delivery) if suspect else delivery
-            )
+            if suspect:
+                delivery = self._marked_as_repeated(channel, delivery)
+            return await channel.send(delivery)
         except (SendError, RedisError):
             raise
         except OtherVersion as exc:
@@ -419,12 +451,11 @@ class ReplySender:
             raise Unreachable(f"the adapter broke: {type(exc).__name__}") from exc
 
     def _marked_as_repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
-        """Return the delivery of a reply that may have arrived: text is marked as repeated,
-        a file only asked about.
+        """Return the delivery of a reply that may have arrived already.
 
-        The text above a file is sent again.
-
-        An edit of an existing message can be sent twice as it is.
+        A text is marked as repeated. A file is not sent again: the person is asked whether it is
+        missing, below the text that stood above it. An edit of an existing message can be sent
+        twice without a mark.
         """
         reply = delivery.reply
         if reply.edits:
@@ -437,7 +468,7 @@ class ReplySender:
             if reply.text:
                 text = f"{texts.repeated(reply.text)}\n\n{text}"
             marked = Reply(text, language=reply.language)
-        # A message of the maximum length is sent without the mark: the platform would refuse it.
+        # With the mark, a message of the maximum length would be too long, so it is sent without.
         if len(channel.split(marked)) > 1:
             marked = replace(reply, media=None)
         return replace(delivery, reply=marked)
@@ -472,9 +503,8 @@ class RedisOutbox:
     ) -> NextItem:
         """Record what became of the reply, and return what is next.
 
-        A question that was sent can now be answered.
-
-        With `let_go`, None means that nothing is left and the lease is released. Raises LeaseLost.
+        The window to answer a question opens here, when its last piece was sent. None: nothing is
+        left. With `let_go` the lease is released then. Raises LeaseLost.
         """
         price_class: PriceClass = "free"
         match result:
@@ -491,9 +521,16 @@ class RedisOutbox:
                 gap = result.pause
                 written = 0
                 cause = ""
-        args = {"outcome": outcome, "detail": detail, "ms": round(gap * 1000), "let_go": let_go}
-        args |= {"written_at": str(written), "cause": cause, "price_class": price_class}
-        if reply.paced_apart and outcome == "limited":
+        args = {
+            "outcome": outcome,
+            "detail": detail,
+            "ms": round(gap * 1000),
+            "let_go": let_go,
+            "written_at": str(written),
+            "cause": cause,
+            "price_class": price_class,
+        }
+        if reply.rate_is_elsewhere and outcome == "limited":
             await self._silence(lease, gap)
         if outcome == "chat_barred":
             await self._note_chat(lease, reply, barred=True)
@@ -509,9 +546,9 @@ class RedisOutbox:
         return await parse_or_release(self._scripts, lease, answer["next_item"])
 
     async def _note_chat(self, lease: Lease, reply: QueuedReply, *, barred: bool) -> None:
-        """Note that the bot may not write in any thread of the reply's chat, or that it may.
+        """Store whether the bot may write in the threads of the reply's chat.
 
-        It has its own shard.
+        That is stored with the chat, which may be in another shard than its threads.
         """
         chat = reply.delivery(lease).conversation.chat_id
         await self._scripts.arun("bar_chat", chat, {"barred": barred})
@@ -526,18 +563,19 @@ class RedisOutbox:
     ) -> None:
         """Postpone the reply by `seconds` and release the lease. Raises LeaseLost.
 
-        With `limited` the whole channel waits so long, and with `down` too, without counting an
-        attempt. With `held` the reply waits, for this reason, until the user writes, for
-        KEEP_HELD_MS at most; if a turn waits already, it counts as an attempt.
+        `limited`: the whole channel waits so long. `down`: the whole channel waits, and no attempt
+        is counted. `held`: the reply waits until the user writes, for KEEP_HELD_MS at most; if a
+        turn of the user waits already, the reply is tried again and an attempt is counted. `reason`
+        is what an operator reads.
         """
-        # It keeps its place in line, for the attempt after that.
-        if reply.paced_apart and why in (
-            "limited",
-            "down",
-        ):
-            await self._silence(
-                lease, seconds, f"{reply.number}:{reply.attempt + (why == 'limited')}"
-            )
+        # On a cluster, the whole channel is silenced apart. The reply keeps its place in the line:
+        # it is marked with the number of its next attempt.
+        if reply.rate_is_elsewhere and why in ("limited", "down"):
+            next_attempt = reply.attempt
+            if why == "limited":
+                next_attempt += 1
+            await self._silence(lease, seconds, f"{reply.number}:{next_attempt}")
+
         args = {
             **_reply_args(lease, reply),
             "delay_ms": round(seconds * 1000),
@@ -550,27 +588,20 @@ class RedisOutbox:
     async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
         """Store how fast the reply's channel may send, and book a slot for the reply.
 
-        Return the seconds until then.
-
-        `per_second` is 0 where only a request of the platform to wait may be known.
-        Raises LeaseLost.
+        Return the seconds until the slot. `per_second` is the rate in messages a second. It may be
+        0 only if the rate is elsewhere: then the reply waits only if the platform has asked the
+        channel to wait. Raises LeaseLost.
         """
-        if reply.paced_apart:
-            args = {
-                "gap_ms": 1000 / per_second if per_second else 0,
-                "mark": f"{reply.number}:{reply.attempt}",
-            }
-            return (
-                max(
-                    0,
-                    int(
-                        await self._scripts.arun_for_channel(
-                            "channel_slot", lease.conversation, args
-                        )
-                    ),
-                )
-                / 1000
+        if reply.rate_is_elsewhere:
+            gap_ms = 0.0
+            if per_second:
+                gap_ms = 1000 / per_second
+            mark = f"{reply.number}:{reply.attempt}"
+            answer = await self._scripts.arun_for_channel(
+                "channel_slot", lease.conversation, {"gap_ms": gap_ms, "mark": mark}
             )
+            return max(0, int(answer)) / 1000
+
         args = {**_reply_args(lease, reply), "gap_ms": 1000 / per_second}
         wait_ms = int(await self._scripts.arun("rate_limit", lease.conversation, args))
         if wait_ms == -2:
@@ -578,14 +609,18 @@ class RedisOutbox:
         return wait_ms / 1000
 
     async def _silence(self, lease: Lease, seconds: float, mark: str = "") -> None:
+        """Let nothing be sent on a channel for some seconds, where its rate is elsewhere.
+
+        `mark` names the reply that goes first after that, "" for none.
+        """
         args = {"ms": round(seconds * 1000), "mark": mark}
         await self._scripts.arun_for_channel("channel_silence", lease.conversation, args)
 
     async def forward(self, delivery: Delivery) -> str:
-        """Append a reply to the outbox of the conversation it is addressed to, once per id,
-        and wake a worker there.
+        """Append a reply to the outbox of the conversation it is addressed to, and wake a worker.
 
-        Needs no lease. Return its id there, or "" when too many replies wait there already.
+        A repeated call appends nothing. It needs no lease. Return the id of the reply there, "" if
+        too many replies wait there already.
         """
         to = delivery.conversation.id
         entry = outbox_entry(delivery.conversation, delivery.reply, later=True)
@@ -593,7 +628,9 @@ class RedisOutbox:
         number = await self._scripts.arun(
             "forward", to, {"delivery": delivery.id, **job.names}, entry, *job.fields
         )
-        return f"{to}#{number}" if number else ""
+        if not number:
+            return ""
+        return f"{to}#{number}"
 
 
 def _reply_args(lease: Lease, reply: QueuedReply) -> dict[str, Any]:
@@ -601,21 +638,22 @@ def _reply_args(lease: Lease, reply: QueuedReply) -> dict[str, Any]:
 
 
 class ReceiptFiles:
-    """Remembers what a platform accepted: one file per process in a common folder,
-    appended to and never synced.
+    """Remembers which replies a platform accepted, for the time until Redis has it.
 
-    It survives its process, not its machine. `name` is the process's own.
+    Each process appends to its own file in a common folder. The files are never synced to the disk:
+    they survive their process, and not their machine.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
+        """`name` is that of the file, which no other process may use."""
         self._path = folder / name
         self._file = -1
         self._size = 0
 
     def note(self, delivery: Delivery, message_id: str) -> None:
-        """Remember the platform's message id of a delivery. A failure is no error.
+        """Remember the platform's message id of a delivery. A failure is only logged.
 
-        This writes to the page cache, which is faster than handing it to a thread.
+        It writes on the event loop: a write to the page cache is faster than a call in a thread.
         """
         line = f"{_key(delivery)} {''.join(message_id.split())}\n".encode()
         try:
@@ -628,19 +666,24 @@ class ReceiptFiles:
             )
 
     def find(self, delivery: Delivery) -> str | None:
-        """Return the platform's message id, "" if it gave none;
-        None if no file of the last hour has the delivery.
+        """Return the platform's message id of a delivery, "" if it gave none.
+
+        None if no file of the last KEEP_RECEIPTS_SECONDS has the delivery.
         """
-        wanted = f"{_key(delivery)} ".encode()
+        line_start = f"\n{_key(delivery)} ".encode()
         for path in self._path.parent.glob("*"):
             try:
-                if time.time() - path.stat().st_mtime < KEEP_RECEIPTS_SECONDS:
-                    data = b"\n" + path.read_bytes()
-                    _, found, rest = data.partition(b"\n" + wanted)
-                    if found and b"\n" in rest:  # a line that is not whole says nothing
-                        return rest.partition(b"\n")[0].decode()
-            except OSError:  # swept meanwhile
+                if time.time() - path.stat().st_mtime >= KEEP_RECEIPTS_SECONDS:
+                    continue
+                data = b"\n" + path.read_bytes()
+            except OSError:  # another process has removed the file
                 continue
+
+            _, separator, rest = data.partition(line_start)
+            # A killed worker may have left a line without its end, which says nothing.
+            if separator and b"\n" in rest:
+                message_id, _, _ = rest.partition(b"\n")
+                return message_id.decode()
         return None
 
     def _begin(self) -> None:
@@ -658,7 +701,9 @@ class ReceiptFiles:
 
 
 def _key(delivery: Delivery) -> str:
-    """Return the delivery's id and a digest of its content:
-    a Redis that was emptied gives out the same ids again.
+    """Return the delivery's id and a digest of its content.
+
+    The id alone is not enough: a Redis that was emptied gives out the same ids again.
     """
-    return f"{delivery.id} {hashlib.sha256(repr(delivery.reply).encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    content = repr(delivery.reply).encode("utf-8", "surrogatepass")
+    return f"{delivery.id} {hashlib.sha256(content).hexdigest()[:16]}"

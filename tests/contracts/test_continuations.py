@@ -96,7 +96,7 @@ def test_person_who_left_after_the_decision_has_a_closed_address(rig):
     held, reply = told(rig)
     queued = rig.outbox.mark_delivered(held, reply, GivenUp("Refused: opted out", end="opted_out"))
     following = rig.mailbox.commit(held, queued, TurnChange(replies=((Reply("the rest"), ""),)))
-    assert following.closed == "Refused: opted out"
+    assert following.closed_reason == "Refused: opted out"
 
 
 def test_late_report_closes_the_address_while_a_continuation_waits(rig):

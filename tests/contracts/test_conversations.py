@@ -424,12 +424,12 @@ def test_reply_shown_to_an_earlier_holder_may_have_arrived(rig):
     said = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
     rig.end_lease()
     held, again = lease(rig, "w2")
-    assert (said.suspect, again.suspect) == (False, True)
+    assert (said.is_doubtful, again.is_doubtful) == (False, True)
     rig.outbox.postpone(held, again, 1)
     rig.pass_time(2)
     held, later = lease(rig, "w3")
-    assert later.suspect
-    assert not rig.outbox.mark_delivered(held, later, Sent("m")).suspect
+    assert later.is_doubtful
+    assert not rig.outbox.mark_delivered(held, later, Sent("m")).is_doubtful
 
 
 def test_reply_shown_twice_to_the_same_holder_is_not_doubtful(rig):
@@ -437,7 +437,7 @@ def test_reply_shown_twice_to_the_same_holder_is_not_doubtful(rig):
     rig.accept(turn())
     held, work = lease(rig)
     rig.mailbox.commit(held, work, SAID)
-    assert not rig.mailbox.commit(held, work, SAID).suspect
+    assert not rig.mailbox.commit(held, work, SAID).is_doubtful
 
 
 def test_postponed_reply_is_doubtful_only_if_its_attempt_was(rig):
@@ -449,7 +449,7 @@ def test_postponed_reply_is_doubtful_only_if_its_attempt_was(rig):
     held, refused = lease(rig, "w2")
     rig.outbox.postpone(held, refused, 1, "suspect")
     rig.pass_time(2)
-    assert (refused.suspect, lease(rig, "w3")[1].suspect) == (False, True)
+    assert (refused.is_doubtful, lease(rig, "w3")[1].is_doubtful) == (False, True)
 
 
 def test_new_turn_does_not_wake_a_parked_conversation(rig):

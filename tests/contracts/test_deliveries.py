@@ -71,7 +71,7 @@ def test_dead_reply_is_resent_once(rig):
     rig.pass_time(6)
     assert (rig.overdue(), rig.dead(), states(rig)) == ([CHAT.id], 0, ["retried"])
     held, again = lease(rig, "w3")
-    assert (again.delivery(held).reply.text, again.attempt, again.suspect) == ("hi", 1, False)
+    assert (again.delivery(held).reply.text, again.attempt, again.is_doubtful) == ("hi", 1, False)
     assert rig.outbox.mark_delivered(held, again, Sent("m")) is None
 
 
@@ -81,7 +81,7 @@ def test_dead_reply_that_may_have_arrived_is_resent_marked(rig, doubtful):
     dead = bury(rig, **doubtful)
     assert rig.deliveries.undelivered("dead")[0].doubtful
     rig.deliveries.retry(dead)
-    assert lease(rig, "w3")[1].suspect
+    assert lease(rig, "w3")[1].is_doubtful
 
 
 def test_question_is_not_resent(rig):
@@ -232,9 +232,12 @@ def test_reply_to_a_closed_address_carries_the_mark(rig):
     bury(rig, end="closed")
     rig.deliveries.retry(f"{CHAT.id}#1")
     held, reply = lease(rig, "w2")
-    assert (reply.closed, rig.mailbox.release(held, hand_over=True)) == ("Refused: blocked", None)
+    assert (reply.closed_reason, rig.mailbox.release(held, hand_over=True)) == (
+        "Refused: blocked",
+        None,
+    )
     rig.accept(turn())
-    assert lease(rig, "w3")[1].closed == ""
+    assert lease(rig, "w3")[1].closed_reason == ""
 
 
 def test_address_that_was_closed_for_a_forwarded_reply_is_tried_again(rig):
@@ -243,17 +246,20 @@ def test_address_that_was_closed_for_a_forwarded_reply_is_tried_again(rig):
     held, reply = lease(rig)
     rig.outbox.mark_delivered(held, reply, GivenUp("AddressClosed: no member", end="closed"))
     rig.outbox.forward(Delivery("chat:x#2", CHAT, Reply("hi")))
-    assert rig.mailbox.release(held).closed == ""
+    assert rig.mailbox.release(held).closed_reason == ""
 
 
 def test_platform_says_that_an_address_closed_and_opened(rig):
     """platforms.md 2.4: the platform reports that the bot was blocked and let in again."""
     rig.deliveries.close(CHAT.id, "blocked")
     held, reply = said(rig)
-    assert (reply.closed, rig.deliveries.statuses(CHAT.id)[1]) == ("", "")  # the person wrote since
+    assert (reply.closed_reason, rig.deliveries.statuses(CHAT.id)[1]) == (
+        "",
+        "",
+    )  # the person wrote since
     for reason in ("blocked", ""):
         rig.deliveries.close(CHAT.id, reason)
-        assert (rig.mailbox.release(held).closed, rig.deliveries.statuses(CHAT.id)[1]) == (
+        assert (rig.mailbox.release(held).closed_reason, rig.deliveries.statuses(CHAT.id)[1]) == (
             reason,
             reason,
         )
@@ -263,7 +269,7 @@ def test_late_report_does_not_close_the_address_of_a_person_who_wrote(rig):
     """platforms.md 1.3: a callback reports an earlier message; the person may have come back since."""
     held, reply = said(rig)
     rig.deliveries.close(CHAT.id, "gone", late=True)
-    assert rig.mailbox.release(held).closed == ""
+    assert rig.mailbox.release(held).closed_reason == ""
     rig.outbox.mark_delivered(held, reply, Sent("m1"))
     rig.pass_time(LATE_SECONDS + 1)
     rig.deliveries.close(CHAT.id, "gone", late=True)
@@ -329,9 +335,9 @@ def test_opt_out_of_a_person_who_never_wrote_holds(rig):
     held, reply = lease(rig)
     rig.outbox.mark_delivered(held, reply, GivenUp("OptedOut: 63050", end="opted_out"))
     rig.outbox.forward(Delivery("chat:x#2", CHAT, Reply("hi")))
-    assert rig.mailbox.release(held).closed == "OptedOut: 63050"
+    assert rig.mailbox.release(held).closed_reason == "OptedOut: 63050"
     rig.accept(turn())
-    assert lease(rig)[1].closed == ""
+    assert lease(rig)[1].closed_reason == ""
 
 
 def test_opt_out_is_kept_for_a_year(redis_client):
@@ -365,7 +371,11 @@ def test_held_reply_is_sent_after_a_refused_turn(rig):
     rig.pass_time(6)
     assert rig.overdue() == [CHAT.id]
     held, reply = lease(rig, "w2")
-    assert (reply.held, reply.closed, reply.silence) == (None, "", pytest.approx(6, abs=2))
+    assert (reply.held_seconds, reply.closed_reason, reply.silence) == (
+        None,
+        "",
+        pytest.approx(6, abs=2),
+    )
     assert (texts(rig, held, reply), rig.deliveries.undelivered("held")) == (["hi", "too fast"], [])
 
 
@@ -375,7 +385,7 @@ def test_address_stays_open_while_a_turn_waits(rig):
     rig.accept(turn("back"))
     work = rig.outbox.mark_delivered(held, reply, GivenUp("AddressClosed: blocked", end="closed"))
     rig.deliveries.close(CHAT.id, "blocked")
-    assert rig.mailbox.commit(held, work, saying()).closed == ""
+    assert rig.mailbox.commit(held, work, saying()).closed_reason == ""
 
 
 @pytest.mark.parametrize("action_id", ["Abc", "-bc"])
@@ -404,7 +414,7 @@ def test_mark_of_an_unknown_address_is_not_stored(redis_client):
 
 def wait_of(rig, held, reply) -> float | None:
     """Return the seconds that a reply waits for its channel. A cluster stores them apart from the conversation."""
-    return rig.outbox.book_slot(held, reply, 0) if reply.paced_apart else reply.wait
+    return rig.outbox.book_slot(held, reply, 0) if reply.rate_is_elsewhere else reply.wait_seconds
 
 
 def test_channel_that_is_down_counts_no_attempts(rig):
@@ -417,7 +427,7 @@ def test_channel_that_is_down_counts_no_attempts(rig):
     rig.pass_time(31)
     assert CHAT.id in rig.overdue()
     held, again = lease(rig, "w2")
-    assert (again.attempt, again.suspect, wait_of(rig, held, again) or 0.0) == (1, False, 0.0)
+    assert (again.attempt, again.is_doubtful, wait_of(rig, held, again) or 0.0) == (1, False, 0.0)
 
 
 def on_hold(rig, *replies: Reply):
@@ -436,7 +446,7 @@ def test_held_reply_wakes_no_worker_until_the_person_writes(rig):
     rig.pass_time(6)
     assert rig.overdue() == [CHAT.id]
     held, reply = lease(rig, "w2")
-    assert (reply.held, reply.attempt, reply.suspect) == (None, 1, False)
+    assert (reply.held_seconds, reply.attempt, reply.is_doubtful) == (None, 1, False)
     assert rig.outbox.mark_delivered(held, reply, Sent("m")).turn.text == "back"
 
 
@@ -446,7 +456,7 @@ def test_held_reply_is_due_after_a_week_of_silence(rig):
     rig.pass_time(KEEP_HELD_MS / 1000 + 1)
     assert rig.overdue() == [CHAT.id]
     held, reply = lease(rig, "w2")
-    assert reply.held >= KEEP_HELD_MS / 1000
+    assert reply.held_seconds >= KEEP_HELD_MS / 1000
     assert rig.outbox.mark_delivered(held, reply, GivenUp("WindowClosed"), let_go=True) is None
     assert (rig.deliveries.undelivered("held"), rig.dead()) == ([], 1)
 
@@ -456,11 +466,11 @@ def test_reply_held_again_keeps_its_waiting_time(rig):
     on_hold(rig)
     rig.pass_time(3600)
     held, reply = lease(rig, "w2")
-    assert reply.held == pytest.approx(3600, abs=60)
+    assert reply.held_seconds == pytest.approx(3600, abs=60)
     rig.end_lease()
     held, reply = lease(rig, "w3")
     rig.outbox.postpone(held, reply, 0, "held")
-    assert not reply.suspect
+    assert not reply.is_doubtful
     assert rig.overdue() == []
     rig.pass_time(KEEP_HELD_MS / 1000 - 3600)
     assert rig.overdue() == [CHAT.id]
@@ -501,7 +511,7 @@ def test_timer_rings_beside_a_held_reply(rig):
     rig.pass_time(61)
     assert rig.overdue() == [CHAT.id]
     held, reply = lease(rig, "w2")
-    assert (reply.number, reply.held is not None) == (1, True)
+    assert (reply.number, reply.held_seconds is not None) == (1, True)
     rig.outbox.postpone(held, reply, 0, "held")
     rig.pass_time(3600)
     assert rig.overdue() == []
@@ -649,7 +659,7 @@ def test_ambiguous_reply_that_the_platform_reported_has_arrived(rig):
     rig.deliveries.report(f"{CHAT.id}#1", "m1", "sent")
     rig.pass_time(6)
     held, again = lease(rig, "w2")
-    assert (again.suspect, again.receipt) == (True, "m1")
+    assert (again.is_doubtful, again.receipt) == (True, "m1")
     rig.outbox.mark_delivered(held, again, Sent(again.receipt))
     assert (states(rig), rig.deliveries.undelivered("ambiguous")) == (["sent"], [])
 
@@ -695,7 +705,7 @@ def test_shorter_wait_does_not_cut_a_longer_one(rig):
 def test_channel_keeps_its_rate_limit(rig):
     """platforms.md 1.4: at one message in ten seconds, each reply gets one slot after the other."""
     (room, first), (hall, second) = said(rig), said_in_hall(rig)
-    assert (first.wait, rig.outbox.book_slot(room, first, 0.1)) == (None, 0)
+    assert (first.wait_seconds, rig.outbox.book_slot(room, first, 0.1)) == (None, 0)
     waits = [rig.outbox.book_slot(hall, second, 0.1) for _ in range(2)]
     assert all(8 < wait <= 10 for wait in waits)
     rig.accept(turn())
@@ -712,13 +722,13 @@ def test_waiting_for_a_slot_is_no_attempt(rig):
     assert rig.mailbox.lease(CHAT.id, "early") is None
     rig.pass_time(11)
     room, later = lease(rig, "w2")
-    assert (later.attempt, wait_of(rig, room, later), later.suspect) == (1, 0, False)
+    assert (later.attempt, wait_of(rig, room, later), later.is_doubtful) == (1, 0, False)
 
 
 def test_rate_limit_is_fenced(rig):
     """A worker that lost its lease books no slot. On a cluster it may waste one, which is kept apart."""
     old, reply = said(rig)
-    if reply.paced_apart:
+    if reply.rate_is_elsewhere:
         return
     rig.end_lease()
     lease(rig, "w2")
@@ -731,9 +741,9 @@ def test_chat_runs_up_a_delay_with_each_reply(rig):
     room, first = said(rig, Reply("1"), Reply("2"), Reply("3"))
     second = rig.outbox.mark_delivered(room, first, Sent("m", gap=20))
     third = rig.outbox.mark_delivered(room, second, Sent("m", gap=20))
-    assert first.ahead == 0
-    assert 18 < second.ahead <= 20
-    assert 38 < third.ahead <= 40
+    assert first.ahead_seconds == 0
+    assert 18 < second.ahead_seconds <= 20
+    assert 38 < third.ahead_seconds <= 40
 
 
 def test_only_the_newest_reply_of_a_kind_waits(rig):
