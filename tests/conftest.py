@@ -79,7 +79,7 @@ def environment() -> Iterator[None]:
     A worker replaces the handlers. With those of one that has ended, CTRL-C would not end the tests.
     """
     # As bytes, and only where something has changed: to read and write all variables takes longer than many a test.
-    before = os.environ._data.copy()
+    before = _variables()
     handlers = {
         number: signal.getsignal(number)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -88,9 +88,18 @@ def environment() -> Iterator[None]:
     for number, handler in handlers.items():
         signal.signal(number, handler)
     stop_tracing()
-    if os.environ._data != before:
-        os.environb.clear()
+    after = _variables()
+    if after != before:
+        for name in after.keys() - before.keys():
+            del os.environb[name]
         os.environb.update(before)
+
+
+def _variables() -> dict[bytes, bytes]:
+    """Return all variables but the one that pytest changes in each step of a test."""
+    variables = os.environ._data.copy()
+    variables.pop(b"PYTEST_CURRENT_TEST", None)
+    return variables
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,13 @@ from sayso.testing.simulation.profile import Profile, load_profiles
 from sayso.testing.simulation.report import SimulationReport, table
 from sayso.testing.simulation.run import Simulation
 
-#: Seconds in which people start new requests: a minute in CI, a third of one elsewhere.
-SECONDS = 60.0 if os.environ.get("CI") else 20.0
-#: Seconds of restarts: half a minute shows seven rounds of them.
+#: Seconds in which people start new requests. Each second a worker is killed.
+SECONDS = 30.0 if os.environ.get("CI") else 20.0
+#: Seconds of restarts, which begin every four seconds.
 RESTART_SECONDS = SECONDS / 2
+#: Without a limit, people use all processors for as long as a simulation runs. Faults come by the clock, so more turns
+#: would meet no more of them. `make failures` has more of both.
+TURNS_PER_SECOND = 20.0
 KILLS = {"worker": 1.0, "redis": 10.0, "web": 15.0}
 #: Turns at most. With a worker killed each second, so few replies cannot show a rate of one repeat in a thousand: the
 #: judge then allows the repeats that the faults explain.
@@ -49,7 +52,7 @@ def test_every_promise_holds_with_all_faults_at_once(tmp_path: Path) -> None:
         "conversations": 40,
         "workers": 4,
         "seconds": SECONDS,
-        "turns_per_second": 0.0,
+        "turns_per_second": TURNS_PER_SECOND,
     }
     seed = secrets.randbelow(1_000_000)
     (profile,) = load_profiles("everything", **size, kill_every=KILLS, seed=seed)
@@ -84,7 +87,12 @@ def test_every_promise_holds_with_strangers_wrong_clocks_and_a_redis_outage(tmp_
 def test_rolling_restart_loses_no_turn_and_leaves_no_outcome_unknown(tmp_path: Path) -> None:
     """SIGTERM reaches every worker and the web, one after the other: turns in progress are finished first."""
     profile = Profile(
-        turns=TURNS, conversations=30, workers=2, seconds=RESTART_SECONDS, restart_every=4.0
+        turns=TURNS,
+        conversations=30,
+        workers=2,
+        seconds=RESTART_SECONDS,
+        restart_every=4.0,
+        turns_per_second=TURNS_PER_SECOND,
     )
     report = run_profile(profile, tmp_path)
     assert unkept(report) == []
