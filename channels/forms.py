@@ -57,12 +57,10 @@ _AMBIGUOUS = re.compile(r"[+-]?\d{1,3},\d{3}")
 
 
 class FieldProblem(NamedTuple):
-    """Why a value cannot be taken.
-
-    `detail`: the bound or the choices that the text names, "" for none.
-    """
+    """Why a value cannot be taken."""
 
     kind: ProblemKind
+    #: The bound or the choices that the text of the problem names, "" for none.
     detail: str = ""
 
 
@@ -88,14 +86,14 @@ class FormField:
     description: str = ""
     #: The values to choose from, for the type `choice`.
     choices: tuple[Any, ...] = ()
-    #: It must not be empty.
+    #: Whether it must not be empty.
     required: bool = True
-    #: `minimum` and `maximum` of a number are inclusive.
+    #: The smallest and the largest number that is allowed, None for no limit.
     minimum: float | None = None
     maximum: float | None = None
-    #: Of a text, and of each line.
+    #: The most characters of a text, and of each line of `lines`.
     max_chars: int = MAX_VALUE_CHARS
-    #: A number that the tool takes as text, such as a Decimal.
+    #: Whether the tool takes the number as text, such as a Decimal.
     as_text: bool = False
 
     def __post_init__(self) -> None:
@@ -227,7 +225,7 @@ class EditForm:
     pending_action_id: str
     #: What the person was asked, as Markdown.
     preview: str
-    #: That of the question.
+    #: The language of the question.
     language: str
     fields: tuple[FormField, ...]
     #: How long the question is still open, 0.0 if that is unknown.

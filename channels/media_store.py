@@ -138,11 +138,15 @@ class MediaFiles:
 
     One instance serves a whole process, from any thread.
 
-    * `marks`: `marks` holds empty objects whose names say who sent which file. Files that are still
-      being received lie in a folder of this machine, `arriving`. `keys[0]` signs links and all keys
-      verify them, so that a key can be retired while its links are still in use.
-    * `clock`: that of the store, which dates files.
-    * `link_clock`: one that all machines share; links are dated by it.
+    * `files`: the store of the contents. The `ref` of a file is its name there.
+    * `marks`: holds empty objects whose names say who sent which file, and its size.
+    * `arriving`: a folder of this machine for files that are still being received.
+    * `keys`: the first one signs links and all of them verify links, so that a key can be retired
+      while its links are still in use.
+    * `public_url`: what the URLs of links begin with.
+    * `clock`: the clock of the store, which dates files, in Unix seconds.
+    * `link_clock`: a clock that all machines share, which dates links; by default `clock`.
+    * `limits`: by default MediaLimits().
     """
 
     def __init__(
@@ -197,7 +201,8 @@ class MediaFiles:
     ) -> Media:
         """Store bytes, or a file from its beginning. The content decides the type.
 
-        Raises TooLarge, NoRoom and OSError.
+        `owner` is a person's name as `sayso.channels.types.owner_of` makes it, "" for none. Raises
+        TooLarge, NoRoom and OSError.
         """
         source = BytesIO(content) if isinstance(content, bytes) else content
         size = source.seek(0, os.SEEK_END)
@@ -237,8 +242,9 @@ class MediaFiles:
         is_text = True
         while block := file.read(_READ_BYTES):
             digest.update(block)
-            head = head or block[:64]
-            size = size + len(block)
+            if not head:
+                head = block[:64]
+            size += len(block)
             is_text = is_text and _is_text(block)
         if size > MAX_FILE_BYTES:
             raise TooLarge(f"{filename!r} has {size} bytes: send at most {MAX_FILE_BYTES}")
@@ -409,8 +415,11 @@ def settle_type(content: bytes | BinaryIO, declared: str) -> str:
         return _proven_type(content, declared, is_text=_is_text(content))
     content.seek(0)
     head = content.read(_READ_BYTES)
-    is_text = _is_text(head) and all(map(_is_text, iter(lambda: content.read(_READ_BYTES), b"")))
-    return _proven_type(head, declared, is_text=is_text)
+    block = head
+    while block and _is_text(block):
+        block = content.read(_READ_BYTES)
+    # All blocks were text if the last one is empty: the end of the file.
+    return _proven_type(head, declared, is_text=not block)
 
 
 def _proven_type(head: bytes, declared: str, *, is_text: bool) -> str:
@@ -451,15 +460,12 @@ def _ref_of(mark: str) -> str:
 def file_label(filename: str) -> str:
     """Return a sender's file name without folders and control characters.
 
-    It is cut to 120 characters before its ending.
-
-    Spaces of other kinds, such as the narrow one that macOS writes into the names of screenshots,
-    become usual ones.
+    It is cut to 120 characters, before its ending. Spaces of other kinds, such as the narrow one
+    that macOS writes into the names of screenshots, become usual ones.
     """
     name = re.split(r"[/\\]", filename)[-1]
-    printable = one_line(
-        "".join(" " if unicodedata.category(char) == "Zs" else char for char in name)
-    )
+    spaced = "".join(" " if unicodedata.category(char) == "Zs" else char for char in name)
+    printable = one_line(spaced)
     stem, dot, ending = printable.rpartition(".")
     if len(printable) <= 120 or len(ending) > 10:
         return printable[:120]

@@ -184,9 +184,7 @@ class ConsoleChannel:
     def visitor(self, hook: WebhookRequest) -> str:
         """Return the user id of a browser that may use the page, "" for any other.
 
-        Raises StoreDown.
-
-        If there is a password, the browser must be logged in.
+        If there is a password, the browser must be logged in. Raises StoreDown.
         """
         user_id = self.user_of(cookie_of(hook, self.cookie_for(hook)))
         if user_id and (self.is_open or self._session(hook)[1:] == [user_id]):
@@ -230,9 +228,8 @@ class ConsoleChannel:
         """Show the message or tap in other tabs and after a reload, and the typing indicator.
 
         Never raises.
-
-        A turn in which the agent goes on has nothing that its person wrote or tapped.
         """
+        # A turn in which the agent goes on has nothing that its person wrote or tapped.
         if turn.kind == "continuation":
             return 0.0
         conversation_id = turn.conversation.id
@@ -384,9 +381,7 @@ class ConsoleChannel:
     def new_chat(self, user_id: str) -> str:
         """Return the id of a conversation in which nothing was said.
 
-        Of too many the oldest is deleted.
-
-        Raises StoreDown.
+        If the person has MAX_CHATS already, the oldest one is deleted. Raises StoreDown.
         """
         chats = self.chats.all(self.name, user_id)
         unused = next((chat.id for chat in chats if not chat.at), "")
@@ -423,9 +418,7 @@ class ConsoleChannel:
     def older_entries(self, conversation: Conversation, before: str) -> tuple[FeedEntries, bool]:
         """Return a page of entries before an id, and whether there are older ones.
 
-        For "" it is the newest page.
-
-        Raises StoreDown.
+        For "" it is the newest page. Raises StoreDown.
         """
         entries = self.feed.read_back(conversation.id, before, PAGE_ENTRIES + 1)
         return self._linked_entries(entries[-PAGE_ENTRIES:]), len(entries) > PAGE_ENTRIES

@@ -267,9 +267,9 @@ class Failures:
         """
         if self.count < FREE_FAILURES:
             return 0.0
-        pause = (
-            LOCKOUT_SECONDS if self.count >= MAX_FAILURES else 2.0 ** (self.count - FREE_FAILURES)
-        )
+        pause = 2.0 ** (self.count - FREE_FAILURES)
+        if self.count >= MAX_FAILURES:
+            pause = LOCKOUT_SECONDS
         return max(0.0, self.last + pause - now)
 
 

@@ -450,9 +450,8 @@ def _lines(
 ) -> Iterator[str]:
     """Yield server-sent events until STREAM_SECONDS are over or the feed is down.
 
-    The browser reconnects by itself.
-
-    The first heartbeat follows the first read: only then is it known that the feed can be read.
+    The browser reconnects by itself. The first heartbeat follows the first read: only then is it
+    known that the feed can be read.
     """
     yield "retry: 1000\n\n"
     started_at = clock()
@@ -474,11 +473,9 @@ def _lines(
 
 @contextmanager
 def _body(request: flask.Request) -> Iterator[BinaryIO]:
-    """Yield the whole body, which is not empty, as a file.
+    """Yield the whole body of an upload as a file. Raises TooLarge, and NotTaken for an empty body.
 
-    In memory each thread would hold on to what it once needed.
-
-    Raises TooLarge and NotTaken.
+    It is a file because each thread of the server would keep the memory that it once needed.
     """
     # A body without an announced length is cut there, without an error.
     request.max_content_length = MAX_FILE_BYTES + 1

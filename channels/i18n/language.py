@@ -33,26 +33,32 @@ _SENTENCE_ENDS = (".", "!", "?", ":", "¿", "¡")
 
 def recognize(text: str) -> str:
     """Return the shipped language of a message, "" for a short, mixed or unknown one."""
-    read = (
-        unicodedata.normalize("NFKC", text[:MAX_CHARS])[:MAX_CHARS].replace("\u2019", "'").strip()
-    )
-    if read.startswith("/"):
-        return ""  # a command is the same in every language
-    own_text = _QUOTED.sub(" … ", read)
+    # Normalizing may make a text longer, so it is cut again.
+    beginning = unicodedata.normalize("NFKC", text[:MAX_CHARS])[:MAX_CHARS]
+    beginning = beginning.replace("\u2019", "'").strip()
+    # A command is the same in every language.
+    if beginning.startswith("/"):
+        return ""
+
+    own_text = _QUOTED.sub(" … ", beginning)
     if not own_text.isascii():
         by_script = [language for language, script in _scripts().items() if script.fits(own_text)]
         if len(by_script) == 1:
             return by_script[0]
+
     words = set(_words(own_text))
     known = _vocabulary()
     if not _has_letters(own_text) or not all(known.alphabet.issuperset(word) for word in words):
         return ""
+
     points: dict[str, int] = {}
     for word in words:
         _add(points, known.points.get(word) or known.points_of_parts(word))
     most_first = sorted(points.items(), key=itemgetter(1), reverse=True)
     (best, most), (_, second) = [*most_first, ("", 0), ("", 0)][:2]
-    return best if most >= CLEAR and most > MARGIN * second else ""
+    if most >= CLEAR and most > MARGIN * second:
+        return best
+    return ""
 
 
 def choose(messages: Iterable[str], hint: str, default: str) -> str:

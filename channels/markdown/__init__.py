@@ -1,6 +1,8 @@
 """Markdown, parsed and converted to the formatting of each platform.
 
-Converted are blocks, paragraphs and tables.
+All that the bot says is Markdown. markdown-it parses it into a tree of blocks (paragraphs, lists,
+tables) with inline parts, and a `Dialect` says how a platform writes each of them. Whatever a
+platform cannot show, such as a table that is too wide, becomes text without loss.
 """
 
 from __future__ import annotations
@@ -93,8 +95,9 @@ def terminal_text(md: str, *, styled: bool = False) -> str:
 
 
 def trust_hosts(hosts: Iterable[str]) -> None:
-    """Set the hosts whose links need not show their address:
-    the bot's own and those in its configuration.
+    """Set the hosts whose links need not show their address.
+
+    They are the bot's own host and those in its configuration.
     """
     own_hosts.clear()
     own_hosts.update(plain_host(host) for host in hosts if host)
@@ -113,9 +116,8 @@ def telegram_length(md: str) -> int:
     It is that of the HTML or of the plain text, whichever is longer.
     """
     html, text = _telegram(md)
-    if html is text:
-        visible = text
-    else:
+    visible = text
+    if html is not text:
         visible = unescape(re.sub(r"<[^>]*>", "", html))
     return max(utf16_len(visible), utf16_len(text))
 
@@ -123,7 +125,8 @@ def telegram_length(md: str) -> int:
 @functools.lru_cache(maxsize=_KEPT_TEXTS)
 def _telegram(md: str) -> tuple[str, str]:
     """Return Markdown as HTML and as plain text. It is parsed once."""
-    if _PLAIN_TEXT.fullmatch(md):  # parsing takes as long as sending
+    # Without a mark both are the text itself. Parsing would take as long as sending.
+    if _PLAIN_TEXT.fullmatch(md):
         return md, md
     tree = SyntaxTreeNode(parser().parse(md))
     return _rendered(md, tree, HTML), _rendered(md, tree, PLAIN)
@@ -226,9 +229,13 @@ class _Blocks:
         # The parser drops cells beyond the last column, so such a table is shown as its source.
         if is_overfull(lines):
             return _Block(self.dialect.pre("\n".join(lines), ""), pre=True)
-        table = [row.children for part in node.children for row in part.children]
+
+        # A table has a head and a body, which have the rows.
+        parts = [part.children for part in node.children]
+        table = [row.children for row in itertools.chain.from_iterable(parts)]
         rows = [[_cell_text(cell) for cell in row] for row in table]
-        if sum(widths(rows)) + 3 * (len(rows[0]) - 1) > self.dialect.columns:
+        separators = 3 * (len(rows[0]) - 1)
+        if sum(widths(rows)) + separators > self.dialect.columns:
             return _Block(records(rows, self.dialect))
         rights = ["right" in str(head.attrGet("style") or "") for head in table[0]]
         return _Block(self.dialect.pre(aligned(rows, rights), ""), pre=True)
@@ -242,11 +249,9 @@ def _cell_text(cell: SyntaxTreeNode) -> str:
 def list_numbers(items: Sequence[tuple[str, str]]) -> list[str]:
     """Return the numbers of an ordered list, each with its sign and a space.
 
-    They are made of the digits and the sign of each item.
-
-    They stay as they were written, such as "3. ", "5) " and "007. ". Only a list that repeats one
-    number in each item, which is Markdown's way to leave the numbers to the reader, is counted up
-    from it.
+    `items` are the digits and the sign of each item, as they were written. The numbers stay so,
+    such as "3. ", "5) " and "007. ". Only a list that repeats one number in each item is counted up
+    from that number: this is Markdown's way to leave the counting to the reader.
     """
     digits = [number for number, _ in items]
     if len(set(digits)) == 1:
@@ -363,18 +368,16 @@ def _marks(
     Its neighbors are the characters `before` and `after`.
     """
     name = node.type
-    # Three asterisks, as in ***bold and italic***, are none.
-    is_arithmetic = name == "em" and [child.type for child in _shown_children(node)] != ["strong"]
-    touching = [
-        is_inside_word("em" if is_arithmetic else "strong", neighbor)
-        for neighbor in (before, after)
-    ]
-    # Slack and WhatsApp show no marks that touch a word,
-    # except with a gap beside letters of unspaced scripts.
-    is_stuck = dialect.solid and any(
-        is_inside_word("strong", neighbor) for neighbor in (before, after)
-    )
-    if all(touching) or (is_stuck and is_arithmetic):
+    # A single asterisk may be arithmetic. Three, as in ***bold and italic***, are not.
+    is_only_strong = [child.type for child in _shown_children(node)] == ["strong"]
+    is_arithmetic = name == "em" and not is_only_strong
+    kind = "em" if is_arithmetic else "strong"
+    is_between_letters = is_inside_word(kind, before) and is_inside_word(kind, after)
+    # Slack and WhatsApp show no marks that touch a word, except with a gap beside letters of
+    # unspaced scripts.
+    touches_word = is_inside_word("strong", before) or is_inside_word("strong", after)
+    is_stuck = dialect.solid and touches_word
+    if is_between_letters or (is_stuck and is_arithmetic):
         # 2*3*4 is arithmetic: no preview may show it as 234.
         return node.markup, node.markup
     if name in active or is_stuck:
@@ -382,8 +385,8 @@ def _marks(
 
     opening, closing = dialect.marks[name]
     if dialect.solid:
-        # An invisible character parts the marks from these letters,
-        # which count as parts of the word.
+        # An invisible character parts the marks from letters of unspaced scripts: the platform
+        # would take the letters and the marks for one word.
         if is_letter(before) and is_unspaced(before):
             opening = f"{GAP}{opening}"
         if is_letter(after) and is_unspaced(after):
@@ -404,7 +407,7 @@ def _image(node: SyntaxTreeNode, dialect: Dialect, *, in_link: bool) -> str:
 
 
 def _title(node: SyntaxTreeNode, dialect: Dialect) -> str:
-    """Return the title of a link, which chats cannot show on hovering, to follow the label."""
+    """Return the title of a link, as it follows the label: chats cannot show it on hovering."""
     title = node.attrGet("title")
     if title:
         return dialect.escape(f' "{title}"')
@@ -457,15 +460,14 @@ def records(rows: Sequence[Sequence[str]], dialect: Dialect) -> str:
     opening, closing = dialect.marks["strong"]
     paragraphs = []
     for row in body:
-        first, *others = (
-            (dialect.escape(name) + ": " if name else "", dialect.escape(cell))
-            for name, cell in zip(names, row, strict=True)
-        )
-        if first[1]:
-            title = f"{opening}{first[1]}{closing}"
-        else:
-            title = ""
-        lines = [(first[0] + title).rstrip(), *((name + cell).rstrip() for name, cell in others)]
+        lines = []
+        for column, (name, cell) in enumerate(zip(names, row, strict=True)):
+            label = f"{dialect.escape(name)}: " if name else ""
+            text = dialect.escape(cell)
+            # The cell of the first column is the title of the paragraph.
+            if column == 0 and text:
+                text = f"{opening}{text}{closing}"
+            lines.append(f"{label}{text}".rstrip())
         paragraphs.append("\n".join(lines))
     return "\n\n".join(paragraphs)
 
@@ -483,8 +485,8 @@ def _width(text: str) -> int:
 def parser(*, images: bool = True) -> MarkdownIt:
     """Return a parser for CommonMark with tables and strikethrough.
 
-    Raw HTML stays text. Link references are off, because a line like `[x]:
-    y` would disappear from a preview.
+    Raw HTML stays text. Link references are off, because a line like `[x]: y` would disappear from
+    a preview.
     """
     markdown = MarkdownIt("commonmark")
     markdown.inline = UnspacedParser()
@@ -519,17 +521,22 @@ _Rule = Callable[[StateBlock, int, int, bool], bool]
 
 
 def _up_to(deepest: int, rule: _Rule) -> _Rule:
+    """Return a rule of the parser that works in blocks above the level `deepest` only."""
     return lambda state, line, end, silent: state.level < deepest and rule(state, line, end, silent)
 
 
 def _table(state: StateBlock, line: int, end: int, silent: bool) -> bool:
-    """Parse a table unless most of its cells are missing:
-    the parser would add hundreds of cells to short rows.
+    """Parse a table unless most of its cells are missing.
+
+    The parser would add hundreds of cells to short rows. With `silent`, return only whether a table
+    begins here.
     """
     begins = table(state, line, end, True)
-    return begins and (
-        silent or (not _is_hollow(state, line, end) and table(state, line, end, False))
-    )
+    if silent or not begins:
+        return begins
+    if _is_hollow(state, line, end):
+        return False
+    return table(state, line, end, False)
 
 
 def _is_hollow(state: StateBlock, line: int, end: int) -> bool:

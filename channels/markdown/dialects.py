@@ -1,6 +1,6 @@
 """How each platform writes formatting: one Dialect per platform.
 
-It also says which links must show their address.
+A link must show its address where its words hide the host that it leads to (`hides_host`).
 """
 
 from __future__ import annotations
@@ -21,19 +21,26 @@ Wrap = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
-    """How one platform writes each kind of formatting."""
+    """How one platform writes each kind of formatting. A constant; the functions return texts."""
 
+    #: Writes a text that has no formatting.
     escape: Wrap
+    #: What stands before and after a text, by the kind of mark: "strong", "em" or "s".
     marks: dict[str, tuple[str, str]]
+    #: Writes code in a line.
     code: Wrap
+    #: Writes a code block; the second argument is its language, "" for none.
     pre: Callable[[str, str], str]
+    #: Writes a link with a label, "" for none, and an address.
     link: Callable[[str, str], str]
+    #: Writes a quote; the second argument is its level, from 1.
     quote: Callable[[str, int], str]
-    #: Markers do not work in the middle of a word. A table wider than `columns` characters is not
-    #: aligned, because its lines would wrap.
+    #: Whether marks do not work in the middle of a word.
     solid: bool = True
+    #: The width of a line in characters. A wider table is not aligned, because its lines would
+    #: wrap.
     columns: int = 100
-    #: A link shows only its label.
+    #: Whether a link shows only its label.
     hides: bool = False
     #: `address` writes the address behind a label if links hide theirs.
     address: Wrap = str
@@ -134,13 +141,9 @@ def _slack_link(label: str, href: str) -> str:
 
 def bare_link(label: str, href: str) -> str:
     """Return the label with the address behind it, or only one if they are the same."""
-    if without_maybe_gaps(label) in (
-        "",
-        href,
-        href.removeprefix("mailto:"),
-        href.removeprefix("tel:"),
-    ):
-        return label or href.removeprefix("mailto:").removeprefix("tel:")
+    bare = href.removeprefix("mailto:").removeprefix("tel:")
+    if without_maybe_gaps(label) in ("", href, bare):
+        return label or bare
     return f"{label} ({href})"
 
 
@@ -236,12 +239,11 @@ def hides_host(label: str, href: str) -> bool:
         return False
     if any(host == own or host.endswith(f".{own}") for own in own_hosts):
         return False
+    # Without a label the address itself is shown.
+    if not label.strip():
+        return False
     shown = _bare(html.unescape(without_maybe_gaps(label)))
-    # Without a label the address is shown.
-    return bool(label.strip()) and shown not in (
-        _bare(href),
-        _bare(host),
-    )
+    return shown not in (_bare(href), _bare(host))
 
 
 def _bare(address: str) -> str:
@@ -249,9 +251,8 @@ def _bare(address: str) -> str:
 
     That is without scheme, "www.", last slash and formatting marks.
     """
-    return re.sub(
-        r"^https?://(www\.)?|^www\.", "", _MARKS.sub("", address).strip().casefold()
-    ).rstrip("/")
+    unmarked = _MARKS.sub("", address).strip().casefold()
+    return re.sub(r"^https?://(www\.)?|^www\.", "", unmarked).rstrip("/")
 
 
 def plain_host(host: str) -> str:

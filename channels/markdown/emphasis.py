@@ -1,12 +1,12 @@
-"""Emphasis next to text of scripts that put no spaces between words.
+"""Emphasis next to text of unspaced scripts, which put no spaces between words.
 
-Some write only particles and prefixes without a space.
+They are Chinese, Japanese and Korean, the scripts of Southeast Asia, and also Arabic and Hebrew,
+which write particles and prefixes without a space.
 
-These are Chinese, Japanese and Korean, the scripts of Southeast Asia, Arabic and Hebrew. CommonMark
-decides by spaces and punctuation whether `**` opens or closes bold text. In "**「A」**です" the closing
-mark stands between punctuation and a letter, so CommonMark takes it for an opening one and shows
-the asterisks. The parser here treats characters of these scripts on either side of a mark as it
-treats spaces.
+CommonMark decides by spaces and punctuation whether `**` opens or closes bold text. In "**「A」**です"
+the closing mark stands between punctuation and a letter, so CommonMark takes it for an opening one
+and shows the asterisks. The parser here treats characters of these scripts on either side of a mark
+as it treats spaces.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ def is_letter(char: str) -> bool:
 
 
 def is_inside_word(name: str, neighbor: str) -> bool:
-    """Return whether a mark next to this character stands inside a word.
-
-    Then 2*3*4 keeps its asterisks.
+    """Return whether a mark next to this character stands inside a word, as the stars in 2*3*4.
 
     `name` is the mark's type: "strong", "em" or "s". Between letters of unspaced scripts only a
     single asterisk, as in 单价*数量*折扣, is taken for arithmetic.
@@ -86,14 +84,15 @@ class _State(StateInline):
         after = self.src[end] if end < self.posMax else " "
 
         mark = self.src[start]
-        opens = _may_face(after, before) and not _is_behind_path(
-            self.src, start, mark * (end - start)
-        )
-        closes = _may_face(before, after) and not (mark == "_" and _GOES_ON.match(self.src, end))
+        marks = mark * (end - start)
+        is_in_path = _is_behind_path(self.src, start, marks)
+        goes_on = mark == "_" and _GOES_ON.match(self.src, end) is not None
+        opens = _may_face(after, before) and not is_in_path
+        closes = _may_face(before, after) and not goes_on
         return Scanned(
-            opens and (canSplitWord or not closes or _is_punctuation(before)),
-            closes and (canSplitWord or not opens or _is_punctuation(after)),
-            end - start,
+            can_open=opens and (canSplitWord or not closes or _is_punctuation(before)),
+            can_close=closes and (canSplitWord or not opens or _is_punctuation(after)),
+            length=len(marks),
         )
 
 

@@ -1,6 +1,6 @@
 """Markdown as the blocks of a rich message of Telegram (Bot API 10.2).
 
-They show what other messages of Telegram cannot show.
+A rich message can show tables, and up to 32,768 characters, which other messages cannot.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Splits Markdown into pieces within a platform's limit, without losing a character."""
+"""Splits Markdown into pieces within a platform's limit, without losing a character.
+
+A cut may fall into a code block, a table or a list. Then the next piece begins with an `opening`,
+the line of the fence or the head of the table, so that it looks as it would in one piece.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +187,10 @@ class _Cut:
         high = min(len(self.md), self.start + _WINDOW * self.limit)
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._fits(middle) else (low, middle - 1)
+            if self._fits(middle):
+                low = middle
+            else:
+                high = middle - 1
         return low
 
     def _boundaries(self, end: int) -> Iterator[int]:

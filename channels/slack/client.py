@@ -1,6 +1,7 @@
 """Slack's Web API: its client over pooled connections, and what its errors mean.
 
-They mean something for a reply, and something for an operator.
+An error of Slack becomes a SendError for the worker, which decides whether a reply is sent again,
+and a problem with a cure for the operator.
 """
 
 from __future__ import annotations
@@ -178,11 +179,9 @@ def _of_workspace(error: SendError, workspace: str) -> SendError:
 
 @contextmanager
 def translated_repeatable(chat: str) -> Iterator[None]:
-    """Translate the errors of calls that can be repeated.
+    """Translate the errors of calls that can be repeated: they show nothing, or always the same.
 
-    These show nothing, or the same however often they are made.
-
-    Raises SendError, Unreachable in place of DeliveryUncertain.
+    Raises SendError, with Unreachable in place of DeliveryUncertain.
     """
     try:
         with translated(chat):

@@ -1,6 +1,8 @@
 """Installs a Slack app into a workspace by OAuth.
 
-The module says what is asked for, what comes back, and what is refused.
+The bot sends the browser of a person to Slack with a `state`, a secret that is redeemed once. Slack
+sends the browser back with the state and a code, and the bot exchanges the code for a token. An
+operator may require an invitation, or list the workspaces that are admitted.
 """
 
 from __future__ import annotations
@@ -152,7 +154,8 @@ class InstallFlow:
         Raises InstallRefused.
         """
         begun = self._redeem_state(query.get("state", ""), cookie)
-        if error := query.get("error"):
+        error = query.get("error")
+        if error:
             raise _denied(error)
         invitation = ""
         if self._rules.invited:

@@ -50,20 +50,24 @@ NO_STOP_BUTTON = "missing_agent_session_stopped_event_subscription"
 #: those of a token and of its scopes.
 _APP_ERRORS = frozenset(
     {
-        *(
-            "unknown_method",
-            "method_deprecated",
-            "deprecated_endpoint",
-            "feature_not_enabled",
-            "feature_disabled",
-        ),
-        *("not_allowed", "access_denied", "accesslimited", "team_access_not_granted"),
-        *("ekm_access_denied", "enterprise_is_restricted", "not_agent_app", "not_authorized"),
+        "unknown_method",
+        "method_deprecated",
+        "deprecated_endpoint",
+        "feature_not_enabled",
+        "feature_disabled",
+        "not_allowed",
+        "access_denied",
+        "accesslimited",
+        "team_access_not_granted",
+        "ekm_access_denied",
+        "enterprise_is_restricted",
+        "not_agent_app",
+        "not_authorized",
     }
 )
 #: What follows from errors that concern a chat, whatever the thread.
 _CHAT_REACTIONS = ("closed", "chat_barred")
-#: What became of a call: Slack took it, asks to call later, refuses it here, or the call failed.
+#: How a call ended: Slack took it, asks to call later, refuses it here, or the call failed.
 StatusOutcome = Literal["taken", "later", "refused", "failed"]
 #: A chat and the ts of a thread's first message, or of another message for the older status.
 StatusPlace = tuple[str, str]
@@ -112,7 +116,8 @@ class ConversationStatus:
         The states that earlier turns led to are outdated.
         """
         _remember(self._turns, (chat, ts), event_id)
-        if task := self._later.pop((chat, ts), None):
+        task = self._later.pop((chat, ts), None)
+        if task:
             task.cancel()
 
     async def show(self, chat: str, ts: str, event_id: str = "", *, title: str = "") -> float:
@@ -154,9 +159,11 @@ class ConversationStatus:
             is_working = (chat, ts) in self._working
             if is_outdated or not (is_working or self._uses_sessions(chat, ts)):
                 return
+            # Slack asked to wait, and nothing that this state would end was shown.
             if self._sessions.of(chat, ts) == "later" and state == "active" and not is_working:
-                return  # nothing was shown
-            if await self._set_session(chat, ts, state) == "later":
+                return
+            outcome = await self._set_session(chat, ts, state)
+            if outcome == "later":
                 self._set_later(chat, ts, state)
 
     def _lock(self, chat: str, ts: str) -> asyncio.Lock:

@@ -46,16 +46,12 @@ def mentions(text: str, bot: str) -> bool:
 
 def readable(text: str, bot: str) -> str:
     """Return Slack's escaped text as people see it, without mentions of the bot."""
-    text = without_mentions(
-        text, [mention.span() for mention in _MENTION.finditer(text) if mention[1] == bot]
-    )
-    return (
-        _TOKEN.sub(_readable_token, text)
-        .replace("&lt;", "<")
-        .replace("&gt;", ">")
-        .replace("&amp;", "&")
-        .strip()
-    )
+    own_mentions = [mention.span() for mention in _MENTION.finditer(text) if mention[1] == bot]
+    text = without_mentions(text, own_mentions)
+    text = _TOKEN.sub(_readable_token, text)
+    # `&amp;` last, so that `&amp;lt;` becomes `&lt;` and not `<`.
+    text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+    return text.strip()
 
 
 def unformatted(text: str) -> str:
@@ -91,20 +87,16 @@ def files_of(message: SlackObject) -> Iterator[SlackObject]:
 
 
 def media_of(file: SlackObject) -> Media | None:
-    """Return a file that can be downloaded.
+    """Return a file; None for one that is deleted, hidden, or stored outside of Slack.
 
-    None for one that is deleted, hidden, or stored outside of Slack.
-
-    In shared channels the file is a stub: its `ref` is its id, and its URL must be looked up.
+    In shared channels an event may name only the id of the file. Then `ref` is the id, and the URL
+    must be looked up.
     """
     if _is_foreign(file):
         return None
-    url = file.get("url_private_download") or file.get("url_private")
-    if file.get("file_access") == "check_file_info":
-        stub = file.get("id")
-    else:
-        stub = None
-    ref = url or stub
+    ref = file.get("url_private_download") or file.get("url_private")
+    if not ref and file.get("file_access") == "check_file_info":
+        ref = file.get("id")
     if not isinstance(ref, str) or not ref:
         return None
     return Media(
@@ -158,15 +150,13 @@ def form_answers(view: SlackObject) -> Iterator[str]:
     }
     values = (view.get("state") or {}).get("values") or {}
     for block_id in dict.fromkeys([*labels, *values]):
-        values_of_block = [
-            part
-            for element in (values.get(block_id) or {}).values()
-            for field, value in element.items()
-            if field in _INPUT_FIELDS or field.startswith("selected_")
-            for part in _parts(value)
-        ]
-        if values_of_block:
-            yield f"{labels.get(block_id) or block_id}: {', '.join(values_of_block)}"
+        entered: list[str] = []
+        for element in (values.get(block_id) or {}).values():
+            for field, value in element.items():
+                if field in _INPUT_FIELDS or field.startswith("selected_"):
+                    entered.extend(_parts(value))
+        if entered:
+            yield f"{labels.get(block_id) or block_id}: {', '.join(entered)}"
 
 
 def _parts(value: Any) -> Iterator[str]:
@@ -194,8 +184,6 @@ def _label(value: SlackObject) -> Any:
         return with_address(text, str(value.get("url") or ""))
     if mark and not text:
         return mark.format_map(defaultdict(str, value))
-    return (
-        (text.get("text") if isinstance(text, Mapping) else text)
-        or value.get("value")
-        or value.get("name")
-    )
+    if isinstance(text, Mapping):
+        text = text.get("text")
+    return text or value.get("value") or value.get("name")
