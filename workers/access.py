@@ -36,15 +36,17 @@ _COMMAND = re.compile(r"\s*/(?:whoami|start)(?:@\w+)?(?:\s|$)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The turn is for the bot; `turn` is the one to accept."""
+    """The turn is for the bot."""
 
+    #: The turn to accept. It may be marked as addressed to the bot.
     turn: Turn
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """Nothing is stored or sent; `reason` is for the log."""
+    """Nothing is stored or sent."""
 
+    #: Why, for the log.
     reason: str
 
 
@@ -60,29 +62,30 @@ AccessDecision = Admitted | Ignored | UnknownSender
 class AccessRules:
     """Who may talk on one channel, in which chats, and how often. Ids may be in any spelling."""
 
-    #: Only these people, None for all, unless `pairing` asks unknown senders for a code.
+    #: The ids of the people who may talk, None for everyone (with `pairing`: for no one yet).
     allow: Collection[str] | None = None
-    #: Never these.
+    #: The ids of people who may never talk.
     block: Collection[str] = ()
+    #: Whether unknown senders get a code by which an operator can approve them.
     pairing: bool = False
     groups: Groups = "mention"
-    #: Only there, None for everywhere.
+    #: The ids of the chats in which the bot answers, None for all chats.
     chats: Collection[str] | None = None
-    #: Turns of one person, None for no limit.
+    #: Turns of one person a minute, None for no limit.
     per_minute: int | None = None
     #: What ids may begin with or lack, such as `whatsapp:` before a phone number; "" for nothing.
     id_prefix: str = ""
 
     def __post_init__(self) -> None:
         for name in ("allow", "block", "chats"):
-            given = getattr(self, name)
-            object.__setattr__(
-                self, name, None if given is None else frozenset(map(self.spelled, given))
-            )
+            ids = getattr(self, name)
+            if ids is not None:
+                object.__setattr__(self, name, frozenset(map(self.spelled, ids)))
 
     def spelled(self, name: str) -> str:
-        """Return an id in the form that is compared: where ids may have a prefix, in lower case and
-        without it.
+        """Return an id in the form that is compared.
+
+        Where ids may have a prefix, that is in lower case and without the prefix.
         """
         if self.id_prefix:
             return name.strip().casefold().removeprefix(self.id_prefix)
@@ -118,21 +121,28 @@ class AccessRules:
         `find_decision` returns what an operator decided about the sender's ids. It is called only
         if the configuration does not ignore the turn.
         """
-        if reason := self.ignores(turn):
+        reason = self.ignores(turn)
+        if reason:
             return Ignored(reason)
+
         ids = self.ids(turn)
         operator_decision = find_decision(ids)
         if operator_decision == "blocked":
             return Ignored("blocked")
+
         is_listed = any(name in (self.allow or ()) for name in ids)
         lets_all_in = self.allow is None and not self.pairing
         if not (lets_all_in or is_listed or operator_decision == "approved"):
-            # Messages between others, and edits, are never answered.
+            # Unknown senders get an answer only to a message for the bot: not to a message between
+            # others, and not to an edit.
             speaks_to_bot = turn.addressed and turn.kind == "message" and ids
             if speaks_to_bot:
                 return UnknownSender()
             return Ignored("unknown_sender")
-        return Admitted(replace(turn, addressed=True) if self.groups == "always" else turn)
+
+        if self.groups == "always":
+            turn = replace(turn, addressed=True)
+        return Admitted(turn)
 
 
 def asks_for_id(turn: Turn) -> bool:
@@ -341,8 +351,9 @@ class AccessControl:
         rules: AccessRules,
         people: RedisPeople,
     ) -> None:
-        """Tell an unknown sender that they are on no list: once an hour, and whenever they ask for
-        their id.
+        """Tell an unknown sender that they are on no list.
+
+        They are told once an hour, and whenever they ask for their id.
 
         `received` is the turn as it came in, and `turn` that of the recognized sender.
         """
@@ -356,15 +367,15 @@ class AccessControl:
         texts = self._texts_for(turn)
         lines = [texts.stranger()]
         if rules.pairing:
-            code = people.code(
-                channel, Waiting(ids, turn.user_name[:MAX_NAME], turn.conversation, texts.language)
-            )
-            lines += [texts.pairing_code(code, WAIT_SECONDS)] if code else []
+            waiting = Waiting(ids, turn.user_name[:MAX_NAME], turn.conversation, texts.language)
+            code = people.code(channel, waiting)
+            if code:
+                lines.append(texts.pairing_code(code, WAIT_SECONDS))
         if asks:
             lines.append(texts.your_id(turn.user_id))
-        if self._inbox.notify(
-            turn, Reply("\n".join(lines), language=texts.language, collapse=REFUSAL)
-        ):
+
+        notice = Reply("\n".join(lines), language=texts.language, collapse=REFUSAL)
+        if self._inbox.notify(turn, notice):
             people.record_notified(channel, ids[0])
 
 

@@ -1,5 +1,8 @@
-"""Recovery: find dead workers by their heartbeats and file locks,
-and wake conversations that no worker took.
+"""Recovery: finds dead workers, and wakes the conversations that no worker works on.
+
+A worker of the same machine is found dead by its file lock (WorkerLock), within a second. Workers
+of other machines are only missed: their heartbeats end, and so do their leases (Heartbeat). Reaper
+uses both, and wakes what is overdue.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError
@@ -152,9 +155,10 @@ def own_version() -> str:
 
 
 class Heartbeat:
-    """The heartbeat of one process, with its version of Sayso, and those of all live processes of
-    its kind; by the clock of Redis. The kinds are workers, and what takes messages in: web and poll
-    processes.
+    """Sends the heartbeats of one process, and counts the live processes of its kind.
+
+    A process lives while its last heartbeat is at most GONE_SECONDS old, by the clock of Redis. The
+    kind `ingress` is that of web and poll processes, which take messages in.
     """
 
     def __init__(
@@ -180,23 +184,27 @@ class Heartbeat:
         while True:
             try:
                 self.beat()
-            except NoPermissionError as exc:  # of a login that was made for an earlier version
+            except NoPermissionError as exc:
+                # The login to Redis was made for an earlier version, which had no heartbeats.
                 log.warning("heartbeat.refused", extra={"reason": str(exc)})
                 return
-            except RedisError:  # away: the callers of Redis notice it themselves
+            except RedisError:
+                # Redis is away. What else uses Redis here reports it.
                 pass
             time.sleep(INTERVAL)
 
     def beat(self) -> None:
-        """Record that this process lives, and forget those that are gone."""
+        """Record that this process lives, and forget the processes that are gone."""
         now, _ = self._client.time()
         self._client.zadd(self._key, {self._name: now})
         self._client.zremrangebyscore(self._key, "-inf", f"({now - GONE_SECONDS}")
-        if self._client.hget(self._versions, self._name) is None:  # at its first beat
+
+        # The version is stored at the first heartbeat only, and again if Redis has lost it.
+        if self._client.hget(self._versions, self._name) is None:
             self._client.hset(self._versions, self._name, self._version)
-            gone = set(self._client.hkeys(self._versions)) - set(
-                self._client.zrange(self._key, 0, -1)
-            )
+            known = set(self._client.hkeys(self._versions))
+            living = set(self._client.zrange(self._key, 0, -1))
+            gone = known - living
             if gone:
                 self._client.hdel(self._versions, *gone)
 
@@ -220,27 +228,27 @@ class Heartbeat:
         return last is None or float(last) < now - GONE_SECONDS
 
     def versions(self) -> dict[str, int]:
-        """Return how many processes of its kind and of each version live;
-        "" for an unknown version.
+        """Return the number of live processes of this kind, by version; "" for an unknown version.
 
         Raises redis.RedisError.
         """
         now, _ = self._client.time()
         names = list(map(str, self._client.zrangebyscore(self._key, now - GONE_SECONDS, "+inf")))
+        versions: list[Any] = []
         if names:
             versions = self._client.hmget(self._versions, names)
-        else:
-            versions = []
         return dict(Counter(str(version or "") for version in versions))
 
 
 class Reaper:
-    """Runs in every worker; a short lock in Redis lets one of them work at a time.
+    """Wakes conversations that have work and no worker. Runs in every worker.
 
-    Dead workers of this machine are found by `lock`, without that Redis lock. Waiting jobs are
-    found without a call per conversation: `queue` is the prefix of job keys and the queue key.
-    Where the queue has a server of its own, `queued` returns which conversations of a shard have a
-    job there.
+    A short lock in Redis lets one worker at a time look for overdue conversations. Dead workers of
+    this machine are found by `lock`, the lock file of this worker, without the lock in Redis.
+
+    A conversation whose job waits in the queue needs no second job. `queue` are the arguments by
+    which a script looks for such jobs: the prefix of job keys and the queue's key. Where the queue
+    has a server of its own, `queued` returns which conversations of a shard have a job there.
     """
 
     def __init__(
@@ -268,10 +276,15 @@ class Reaper:
         self._shards = cycle(range(SHARDS))
 
     async def forever(self) -> None:
-        """Send heartbeats, release dead workers and wake overdue conversations, side by side,
-        until cancelled.
+        """Send heartbeats, release dead workers and wake overdue conversations, until cancelled.
+
+        The three run at the same time, so that a slow one does not delay the heartbeats.
         """
-        await asyncio.gather(*map(_repeat, (self.heartbeat.beat, self.release_dead, self.round)))
+        await asyncio.gather(
+            _repeat(self.heartbeat.beat),
+            _repeat(self.release_dead),
+            _repeat(self.round),
+        )
 
     def release_dead(self) -> list[str]:
         """Wake the conversations that dead workers of this machine held. Return the workers' names.
@@ -281,25 +294,20 @@ class Reaper:
         return self._worker_lock.release_dead(self._release)
 
     def _release(self, worker: str) -> None:
-        held = [
-            name
-            for names in self._scripts.on_every_shard(
-                "release_dead_worker", {"token_prefix": token_prefix(worker)}
-            )
-            for name in names
-        ]
+        """Release all leases of a dead worker, and wake their conversations."""
+        args = {"token_prefix": token_prefix(worker)}
+        by_shard = self._scripts.on_every_shard("release_dead_worker", args)
+        conversations = list(chain.from_iterable(by_shard))
         WORKERS_DIED.inc()
-        log.warning("worker.died", extra={"worker": worker, "conversations": len(held)})
-        for conversation in held:
+        log.warning("worker.died", extra={"worker": worker, "conversations": len(conversations)})
+        for conversation in conversations:
             self._wake(conversation)
         self.heartbeat.leave(worker)
 
     def round(self) -> int:
         """Wake overdue conversations that are not in the queue, unless another worker just did.
 
-        Return how many.
-
-        Raises redis.RedisError.
+        Return how many were woken. Raises redis.RedisError.
         """
         if not self._client.set(self._round_lock, self._token, nx=True, px=round(INTERVAL * 900)):
             return 0
@@ -307,22 +315,31 @@ class Reaper:
         ends = self._clock() + ROUND_SECONDS
         for shard in islice(self._shards, SHARDS):
             overdue: Sequence[str] = self._scripts.on_shard("overdue", shard, {"most": BATCH})
-            if overdue and (self._queue or self._queued):  # those in the queue need no second job
-                found = {"queued": self._queued(shard, overdue)} if self._queued else self._queue
-                overdue = self._scripts.on_shard(
-                    "put_off", shard, {**found, "conversations": overdue}
-                )
+            if overdue and (self._queue or self._queued):
+                overdue = self._without_job(shard, overdue)
             woken += sum(map(self._wake, overdue))
             if self._clock() > ends:
                 break
         return woken
 
+    def _without_job(self, shard: int, overdue: Sequence[str]) -> Sequence[str]:
+        """Return the conversations that have no job in the queue, and put off the others."""
+        args: dict[str, Any] = {"conversations": overdue}
+        if self._queued:
+            args["queued"] = self._queued(shard, overdue)
+        else:
+            args |= self._queue
+        without_job: Sequence[str] = self._scripts.on_shard("put_off", shard, args)
+        return without_job
+
     def _wake(self, conversation: str) -> bool:
+        """Wake a conversation. Return False if it needs none any more."""
         job = self._wake_up(conversation)
-        word = self._scripts.run("rewake", conversation, job.names, *job.fields)
-        if word == "ok":
-            log.info("conversation.rewoken", extra={"conversation": conversation})
-        return bool(word == "ok")
+        answer = self._scripts.run("rewake", conversation, job.names, *job.fields)
+        if answer != "ok":
+            return False
+        log.info("conversation.rewoken", extra={"conversation": conversation})
+        return True
 
 
 async def _repeat(call: Callable[[], object]) -> None:

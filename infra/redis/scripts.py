@@ -126,17 +126,19 @@ class ScriptFolder:
     """The Lua scripts of one folder, and what they share. Lives as long as the process."""
 
     path: Path
-    #: Folders with texts that several scripts need.
+    #: Folders with parts: texts that several scripts need.
     parts: tuple[Path, ...] = ()
-    #: They become local variables of each script; a mapping becomes a table.
+    #: Values that Python and the scripts share. Each becomes a local variable of each script; a
+    #: mapping becomes a table.
     constants: Mapping[str, Any] = field(default_factory=dict)
-    #: The names of the scripts that write nothing. They do not raise the write counter (`sayso.workers.data_loss.guard`).
+    #: The names of the scripts that write nothing. They do not raise the write counter
+    #: (`sayso.workers.data_loss.guard`).
     read_only: frozenset[str] = frozenset()
-    #: The names of those whose writes must survive a failover before something is acknowledged, sent or run because
-    #: of it. Redis waits for all that was written before, too: a worker with a lease sends no reply
-    #: that only the primary has.
+    #: The names of the scripts whose writes must survive a failover before something is
+    #: acknowledged, sent or run because of them. Redis waits for all earlier writes, too: a worker
+    #: with a lease sends no reply that only the primary has.
     durable: frozenset[str] = frozenset()
-    #: The names of those that hold nothing that a loss of writes would make wrong.
+    #: The names of the scripts whose records may be lost: nothing becomes wrong by it.
     unguarded: frozenset[str] = frozenset()
     #: The Lua file that defines `now()`. Only tests give another one, to pass the time in.
     clock: Path = SERVER_CLOCK
@@ -335,29 +337,34 @@ def _scripts_of(folder: ScriptFolder, *, split: bool, in_cluster: bool) -> Mappi
 
 
 def _script_text(folder: ScriptFolder, path: Path, *, split: bool, in_cluster: bool) -> str:
-    """Return a script with all that it needs before it: the header, the halt check, the constants,
-    the shared parts.
+    """Return a script below all that it needs: constants, header, clock, halt check and parts.
 
-    Redis runs the whole text on every call. A part that a script does not need
+    `split`: the queue has a server of its own. `in_cluster`: the channels are on other nodes. Redis
+    runs the whole text on every call, so a script gets only the parts that it names: a further part
     would cost as much as another command.
     """
-    check = _HALT + (_COMPARE if path.stem in folder.read_only else _RISE)
-    if path.stem.startswith(RESUME):
-        check = _ONLY_HALTED
-    if path.stem in folder.unguarded:
+    name = path.stem
+    if name in folder.unguarded:
         check = ""
+    elif name.startswith(RESUME):
+        check = _ONLY_HALTED
+    elif name in folder.read_only:
+        check = _HALT + _COMPARE
+    else:
+        check = _HALT + _RISE
+
     texts = {"header": _HEADER.read_text(), "clock": folder.clock.read_text(), "check": check}
     _add_parts(folder, path, texts)
+
+    # Some parts depend on where the queue and the channels are.
     if "queue" in texts:
-        texts["queue"] = (
-            f"local wake, queue_is_elsewhere = 0, {str(split).lower()}\n{texts['queue']}"
-        )
+        is_split = str(split).lower()
+        texts["queue"] = f"local wake, queue_is_elsewhere = 0, {is_split}\n{texts['queue']}"
         if split:
             texts["script"] = f"local function script()\n{texts['script']}\nend\n{_IN_TWO_STEPS}"
     if "channel" in texts:
-        texts["channel"] = (
-            f"local channel_is_elsewhere = {str(in_cluster).lower()}\n{texts['channel']}"
-        )
+        is_elsewhere = str(in_cluster).lower()
+        texts["channel"] = f"local channel_is_elsewhere = {is_elsewhere}\n{texts['channel']}"
     return "\n".join([folder.lua_constants(), *texts.values()])
 
 
@@ -368,7 +375,10 @@ def _add_parts(folder: ScriptFolder, path: Path, texts: dict[str, str]) -> None:
     """
     text = path.read_text()
     needs = _NEEDS.match(text)
-    for name in needs[1].split(", ") if needs else ():
-        if name not in texts:
-            _add_parts(folder, folder.part(name, path.name), texts)
-    texts["script" if path.parent == folder.path else path.stem] = text
+    if needs:
+        for name in needs[1].split(", "):
+            if name not in texts:
+                _add_parts(folder, folder.part(name, path.name), texts)
+
+    is_part = path.parent != folder.path
+    texts[path.stem if is_part else "script"] = text
