@@ -1,5 +1,7 @@
-"""HTTP for platforms: pooled client sessions, downloads that are guarded against
-SSRF and large files, and backoff.
+"""HTTP for platforms: pooled client sessions, safe downloads, and backoff.
+
+A download is guarded against large files, and against server-side request forgery: a URL of a
+stranger must not make this process call a server of the private network.
 """
 
 from __future__ import annotations
@@ -156,10 +158,8 @@ class SafeDownload:
     ) -> DownloadedFile:
         """Download into a file, without holding all of it in memory.
 
-        Raises DownloadError, whose message names no URL.
-
-        `headers` are for a URL that the caller has checked. None:
-        the URL is unchecked and must obey the rules for redirects.
+        `headers` are sent to `url`, which the caller has checked. None: the URL is unchecked, and
+        must obey the rules for redirects. Raises DownloadError, whose message names no URL.
         """
         import httpx
 
@@ -210,8 +210,10 @@ class SafeDownload:
             return PinnedRequest(url)
         if url.scheme != "https" or not _host_of(url):
             raise DownloadError("it leads to something that is not https")
-        if problem := self.refusal(url) if self.refusal else "":
-            raise DownloadError(f"the address {problem}")
+        if self.refusal:
+            problem = self.refusal(url)
+            if problem:
+                raise DownloadError(f"the address {problem}")
         try:
             return PinnedRequest(url, address=await public_address(url, self.resolve))
         except NotPublic:
@@ -246,15 +248,12 @@ class PinnedRequest:
         """
         import httpx
 
+        url = self.url
+        extensions: dict[str, str] = {}
         if self.address:
             url = self.url.copy_with(host=self.address)
-        else:
-            url = self.url
+            extensions["sni_hostname"] = _host_of(self.url)
         headers = {"Host": self.url.netloc.decode(), "Accept-Encoding": "identity", **self.headers}
-        if self.address:
-            extensions = {"sni_hostname": _host_of(self.url)}
-        else:
-            extensions = {}
         client = httpx.AsyncClient(
             verify=tls(), timeout=limit, transport=transport, trust_env=not self.address
         )
@@ -289,7 +288,7 @@ async def follow_redirects(
 async def public_address(url: httpx.URL, resolve: Resolve) -> str:
     """Return the address to connect to for a URL.
 
-    A second look-up could return another one, so it must be used.
+    The caller must connect to this address: a second look-up of the name could return another one.
 
     Raises NotPublic, and OSError or ValueError for a host without an address.
     """
@@ -450,8 +449,9 @@ async def _close_with_loop(session: ClientSession) -> None:
 
 
 def never_sent(exc: BaseException) -> bool:
-    """Return whether the session's error proves that the request was not sent,
-    because there was no connection.
+    """Return whether an error of a session proves that the request was not sent.
+
+    That is so if there was no connection.
     """
     from aiohttp import ClientConnectorError, ClientHttpProxyError, ConnectionTimeoutError
 
@@ -459,9 +459,7 @@ def never_sent(exc: BaseException) -> bool:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds that the header Retry-After asks for,
-    1.0 if there is none or it is not a number.
-    """
+    """Return the seconds that the header Retry-After asks for, 1.0 if it names no number."""
     seconds = next((value for name, value in headers.items() if name.lower() == "retry-after"), "1")
     if seconds.isdecimal():
         return float(seconds)
@@ -469,10 +467,12 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 def backoff_seconds(failures: int, *, first: float, longest: float, chance: float = 1.0) -> float:
-    """Return the seconds to wait after this many failures in a row: `first` after one,
-    then twice as much each time.
+    """Return the seconds to wait after a number of failures in a row, at least 1.
 
-    `longest` is the limit. `chance`, a random number from 0 to 1, takes up to half of the pause
-    away (jitter), so that clients that failed together do not try again together.
+    The pause is `first` after one failure, and doubles with each further one up to `longest`.
+    `chance`, a random number from 0 to 1, takes up to half of the pause away (jitter), so that
+    clients that failed together do not try again together.
     """
-    return min(first * 2.0 ** min(failures - 1, _MAX_DOUBLINGS), longest) * (0.5 + chance / 2)
+    doublings = min(failures - 1, _MAX_DOUBLINGS)
+    pause = min(first * 2.0**doublings, longest)
+    return pause * (0.5 + chance / 2)
