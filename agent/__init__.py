@@ -82,6 +82,7 @@ from sayso.agent.result import AgentResult, StreamChunk
 from sayso.agent.run.cache import CacheKeyBuilder, InMemoryCache, RedisCache
 from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.decision_log import MemoryDecisionLog, SQLiteDecisionLog
+from sayso.agent.run.result_summaries import MemoryResultCache
 from sayso.agent.run.structured import (
     ResponseFormat,
     build_schema_instruction,
@@ -91,9 +92,9 @@ from sayso.agent.run.structured import (
     validation_retry_message,
 )
 from sayso.agent.run.text_tools import ParseResult, PromptBuilder, ToolCallParser
-from sayso.agent.run.tool_results import MemoryResultCache
 from sayso.agent.tools.call_texts import CheckedPreview, ToolOutcome
-from sayso.agent.tools.context import (
+from sayso.agent.tools.definition import ToolMetadata, ToolTag
+from sayso.agent.tools.environment import (
     Artifact,
     ReceivedFile,
     emit_artifact,
@@ -101,7 +102,6 @@ from sayso.agent.tools.context import (
     received_file,
     received_files,
 )
-from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import (
     ToolError,
     ToolExecutionError,
@@ -135,8 +135,8 @@ from sayso.agent.toolsets.selectors import (
 )
 from sayso.agent.trace import AgentTrace, TraceStep
 from sayso.channels.markdown.literal import Markdown, as_markdown
-from sayso.pending.context import ToolContext
 from sayso.pending.executors import Ambiguous, NotFound, PendingConfirmation, ToolResult
+from sayso.pending.tool_context import ToolContext
 
 __all__ = [
     "Agent",

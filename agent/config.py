@@ -21,7 +21,7 @@ from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.usage import AgentUsage
 from sayso.agent.providers.base import DEFAULT_TEMPERATURE, Provider
 from sayso.agent.providers.pricing import Price
-from sayso.pending.context import ToolContext
+from sayso.pending.tool_context import ToolContext
 
 #: Ends the run when it returns true for a tool's name and result. It may be async.
 StopCondition = Callable[[str, str], bool | Awaitable[bool]]

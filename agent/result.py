@@ -15,7 +15,7 @@ from sayso.agent.messages import (
     ToolCall,
     UsageStats,
 )
-from sayso.agent.tools.context import Artifact
+from sayso.agent.tools.environment import Artifact
 from sayso.agent.trace import AgentTrace
 
 #: Why a run ended early: its budget is spent, a guardrail blocked it, it was cancelled,

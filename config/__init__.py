@@ -1,1 +1,1 @@
-"""Config: settings from YAML, the wiring of all parts, and the `sayso` command."""
+"""Config: the settings from the YAML, and the wiring of the parts that they choose."""

@@ -1,6 +1,6 @@
 """The counters and histograms of each process, for Prometheus.
 
-`sayso.ops.server.metrics` serves them.
+`sayso.ops.server.metrics_port` serves them.
 
 They are all defined here, so that their labels stay few and known: channels, tools and models of
 the configuration, and outcomes. They hold no message, name or number of a person.
@@ -23,12 +23,11 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, values
 
+from sayso.infra.metrics_endpoint import FOLDER
 from sayso.infra.storage.files import open_private
 
 disable_created_metrics()  # a second series for each counter, which no graph needs
 
-#: The variable with the folder of the common files, as prometheus-client calls it.
-FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 #: Bytes of a process's files, enough for MAX_VALUES tools and models. They are on the disk from the
 #: start: a process that writes to a mapped file for which the disk has no room is killed (SIGBUS).
 _FILE_BYTES = {"counter": 256 * 1024, "histogram": 1024 * 1024}

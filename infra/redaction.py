@@ -1,4 +1,7 @@
-"""Redaction: replaces the secrets of this process in texts that are logged or shown."""
+"""Redaction: replaces the secrets of this process in texts that are logged or shown.
+
+Logs and tracebacks pass through it in `config/wiring/observability.py`.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sayso.pending.action_outcomes import ConfirmOutcome
     from sayso.pending.call_context import Confirmation
     from sayso.pending.consent import ConfirmParser, RegexConfirmParser
-    from sayso.pending.context import Person, ToolContext
     from sayso.pending.effect import EffectRefused
     from sayso.pending.executors import PendingConfirmation, idempotency_key
     from sayso.pending.proposals import (
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         stash_pending,
     )
     from sayso.pending.store import InMemoryPendingStore, PendingActionStore, RedisPendingStore
+    from sayso.pending.tool_context import Person, ToolContext
 
 __all__ = [
     "DEFAULT_IGNORE_TTL_SECONDS",
@@ -61,7 +61,7 @@ __all__ = [
 _MODULES = (
     "action",
     "consent",
-    "context",
+    "tool_context",
     "effect",
     "executors",
     "proposals",

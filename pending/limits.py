@@ -1,5 +1,7 @@
-"""Limits and lifetimes of what is stored, for every store:
-the Lua scripts get each of them as a local variable.
+"""Limits and lifetimes of what is stored: each Lua script gets them as local variables.
+
+How long a question can be answered is not here: it is `confirm_ttl` of a channel, with its default
+and its maximum in `pending/action.py`.
 """
 
 from __future__ import annotations

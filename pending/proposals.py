@@ -38,11 +38,11 @@ from sayso.pending.call_context import (
     call_context,
     context_field,
 )
-from sayso.pending.context import Person, ToolContext
 from sayso.pending.effect import EffectStart
 from sayso.pending.executors import UNDO_PREFIX, ExecutorFactory
 from sayso.pending.repository import sign_action
 from sayso.pending.stored_action import StoredAction
+from sayso.pending.tool_context import Person, ToolContext
 from sayso.pending.turns import NewAction
 
 log = logging.getLogger(__name__)

@@ -48,7 +48,6 @@ from sayso.pending.action_outcomes import (
     result_to_store,
 )
 from sayso.pending.call_context import ChannelRun, Confirmation
-from sayso.pending.context import with_context
 from sayso.pending.effect import EffectStart
 from sayso.pending.executors import (
     ActionExecutor,
@@ -66,6 +65,7 @@ from sayso.pending.proposals import (
 )
 from sayso.pending.repository import ActionDecision, ActionRepository, ActionResult, Claim
 from sayso.pending.stored_action import CHANGED, OPEN_STATES, StoredAction
+from sayso.pending.tool_context import with_context
 from sayso.pending.turns import LeaseLost, StaleTurn, Transition, TurnChange
 
 log = logging.getLogger(__name__)

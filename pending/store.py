@@ -32,7 +32,7 @@ from sayso.pending.action import (
 from sayso.pending.action_outcomes import ConfirmOutcome
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, parse_answer
 from sayso.pending.executors import ExecutorFactory, Executors, Reconciler
-from sayso.pending.memory import InMemoryActions
+from sayso.pending.in_memory_actions import InMemoryActions
 from sayso.pending.redis_repository import RedisActionRepository
 from sayso.pending.repository import ActionDecision, ActionRepository, NoteEffect, sign_action
 from sayso.pending.scripts import ACTION_SCRIPTS

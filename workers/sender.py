@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Attempts after which a reply is given up.
-MAX_ATTEMPTS = 10
+MAX_SEND_ATTEMPTS = 10
 #: The longest pause between two attempts, in seconds, unless the platform asks for more.
 MAX_BACKOFF_SECONDS = 60.0
 #: The longest wait that a platform can ask for, in seconds: after a day it is tried again.
@@ -163,7 +163,7 @@ def decide_after_error(error: SendError, attempt: int, *, chance: float) -> Post
     kind = type(error).__name__
     reason = f"{kind}: {error}"
     _, why, end = next(row for row in _AFTER_ERROR if isinstance(error, row[0]))
-    if why is None or attempt >= MAX_ATTEMPTS:
+    if why is None or attempt >= MAX_SEND_ATTEMPTS:
         return GivenUp(reason, end, pause=asked, error=kind)
 
     pause = backoff_seconds(attempt, first=2.0, longest=MAX_BACKOFF_SECONDS, chance=chance)

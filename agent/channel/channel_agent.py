@@ -8,7 +8,6 @@ from functools import partial
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.behavior import ChannelBehavior
-from sayso.agent.channel.changes import ChangeHandler
 from sayso.agent.channel.commands import Commands
 from sayso.agent.channel.confirmation import ConfirmationHandler
 from sayso.agent.channel.confirmed_actions import ConfirmedActions
@@ -34,7 +33,7 @@ from sayso.agent.channel.long_texts import LongTexts, TextFiles
 from sayso.agent.channel.message_reading import MessageReader
 from sayso.agent.channel.other_messages import OtherMessages
 from sayso.agent.channel.outcome_answers import OutcomeAnswers
-from sayso.agent.channel.outcomes import OutcomeHistory
+from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.question_repeats import QuestionRepeats
 from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.run_replies import RunReplies
@@ -48,6 +47,7 @@ from sayso.agent.channel.turn_journal import (
     TurnJournal,
     interrupted_run,
 )
+from sayso.agent.channel.value_changes import ChangeHandler
 from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.result import AgentResult
@@ -55,7 +55,7 @@ from sayso.agent.run.long_results import shorten_for_history
 from sayso.agent.run.pause import RunCounts, forget_ended_pause
 from sayso.agent.run.state import Journal, NoJournal
 from sayso.agent.tools.call_texts import literal
-from sayso.agent.tools.context import ToolEnvironment, TurnTimers
+from sayso.agent.tools.environment import ToolEnvironment, TurnTimers
 from sayso.channels.base import MediaStore
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Turn

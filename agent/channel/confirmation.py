@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sayso.agent.channel.changes import ChangeHandler
 from sayso.agent.channel.confirmed_actions import ConfirmedActions
 from sayso.agent.channel.context import (
     NO_ANSWER,
@@ -47,6 +46,7 @@ from sayso.agent.channel.other_messages import OtherMessages
 from sayso.agent.channel.outcome_answers import OutcomeAnswers
 from sayso.agent.channel.question_repeats import QuestionRepeats
 from sayso.agent.channel.questions import Questions
+from sayso.agent.channel.value_changes import ChangeHandler
 from sayso.agent.tools.call_texts import literal
 from sayso.channels.types import Turn, for_sender_of
 from sayso.pending.action import ButtonPress

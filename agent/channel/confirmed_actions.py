@@ -19,11 +19,11 @@ from sayso.agent.channel.outcome_answers import (
     with_settled_answer,
     with_state_check,
 )
-from sayso.agent.channel.outcomes import OutcomeHistory
+from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.tool_executors import tools_of
 from sayso.agent.memory.extraction import in_scope
-from sayso.agent.tools.context import collect_artifacts, collect_choices
+from sayso.agent.tools.environment import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.types import StepState
 from sayso.pending.action import RESERVED_PREFIX

@@ -20,7 +20,7 @@ from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
 from sayso.agent.run.long_results import shorten_for_history
-from sayso.agent.tools.context import Artifact, ReceivedFile
+from sayso.agent.tools.environment import Artifact, ReceivedFile
 from sayso.agent.tools.screening import inert, suspicions
 from sayso.channels.base import MediaStore
 from sayso.channels.i18n.texts import Texts

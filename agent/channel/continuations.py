@@ -27,7 +27,7 @@ from sayso.agent.channel.context import (
 from sayso.agent.channel.decide import decide_continuation
 from sayso.agent.channel.other_messages import OtherMessages
 from sayso.agent.channel.outcome_answers import OutcomeAnswers, with_answer_followed
-from sayso.agent.channel.outcomes import OutcomeHistory, action_ids
+from sayso.agent.channel.outcome_history import OutcomeHistory, action_ids
 from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.agent.messages import Role

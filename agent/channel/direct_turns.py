@@ -20,7 +20,7 @@ from sayso.agent.channel.context import (
 from sayso.agent.channel.decide import KeepAndRun
 from sayso.agent.channel.endings import dropped_transition, texts_of
 from sayso.agent.channel.failed_turns import FailedTurns
-from sayso.agent.channel.outcomes import OutcomeHistory
+from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.turn_contexts import TurnContexts
 from sayso.agent.channel.turn_journal import InterruptedRun, RunRecord
 from sayso.agent.memory.conversation import ConversationMemory

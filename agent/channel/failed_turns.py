@@ -9,7 +9,7 @@ from sayso.agent.channel.decide import CancelAndRun, DropAndRun, KeepAndRun, dec
 from sayso.agent.channel.endings import cancelled_transition, dropped_transition, texts_of
 from sayso.agent.channel.message_reading import MessageReader
 from sayso.agent.channel.outcome_answers import OutcomeAnswers, undo_of
-from sayso.agent.channel.outcomes import OutcomeHistory
+from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.channels.types import Reply

@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 
 from sayso.agent.channel.context import TurnFiles
-from sayso.agent.tools.context import Artifact
+from sayso.agent.tools.environment import Artifact
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.markdown import plain
 from sayso.channels.markdown.split import head

@@ -6,7 +6,7 @@ from typing import Literal
 
 from sayso.agent.channel.context import TurnContext
 from sayso.agent.channel.decide import ActionFacts, Meaning, MessageReading, Phase, phase_of
-from sayso.agent.channel.outcomes import action_ids
+from sayso.agent.channel.outcome_history import action_ids
 from sayso.agent.messages import Role, without_notes
 from sayso.channels.types import Turn, digest
 from sayso.pending.action import OtherMessage, keeps_question

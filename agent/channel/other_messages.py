@@ -10,7 +10,7 @@ from sayso.agent.channel.endings import (
     ended_transition,
 )
 from sayso.agent.channel.outcome_answers import OutcomeAnswers, RunAgent
-from sayso.agent.channel.outcomes import OutcomeHistory
+from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.question_repeats import QuestionRepeats
 from sayso.agent.run.state import WITHHELD
 from sayso.channels.types import Reply, Scope, Turn

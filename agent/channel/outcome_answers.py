@@ -14,7 +14,7 @@ from sayso.agent.channel.context import (
     user_message,
 )
 from sayso.agent.channel.endings import texts_of, with_ran_beside
-from sayso.agent.channel.outcomes import OutcomeHistory, action_ids, links_in_history
+from sayso.agent.channel.outcome_history import OutcomeHistory, action_ids, links_in_history
 from sayso.agent.channel.questions import Questions, outcome_line
 from sayso.agent.messages import Role
 from sayso.channels.i18n.texts import brief

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from sayso.agent.agent import Agent
-from sayso.agent.channel.changes import ChangeHandler
 from sayso.agent.channel.context import TurnAnswer, TurnContext, TurnFiles, paragraphs, text_change
 from sayso.agent.channel.questions import Questions
+from sayso.agent.channel.value_changes import ChangeHandler
 from sayso.agent.messages import Role
 from sayso.agent.result import AgentResult
 from sayso.agent.tools.call_texts import WITHOUT_VALUE, literal, result_text

@@ -33,7 +33,7 @@ from sayso.agent.run.state import (
     NoJournal,
 )
 from sayso.agent.tools.call_texts import shorten
-from sayso.agent.tools.context import Artifact, TimerChange
+from sayso.agent.tools.environment import Artifact, TimerChange
 from sayso.channels.media_store import NoRoom, TooLarge
 from sayso.channels.types import Media, StepState
 from sayso.infra.concurrency import has_no_loop

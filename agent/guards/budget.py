@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sayso.agent.messages import UsageStats
-from sayso.agent.tools.context import scope_digest
+from sayso.agent.tools.environment import scope_digest
 from sayso.infra.redis.connections import Connections, RedisCircuitBreaker
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall, reason_for_log
-from sayso.agent.tools.context import ToolEnvironment, tool_environment
+from sayso.agent.tools.environment import ToolEnvironment, tool_environment
 from sayso.agent.tools.screening import HIDDEN, fenced
 from sayso.channels.types import storable
 from sayso.infra.concurrency import run_sync

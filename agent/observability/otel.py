@@ -13,7 +13,7 @@ from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.observability.observer import AgentObserver, LlmCall
 from sayso.agent.providers.base import ProviderError
 from sayso.agent.result import AgentResult
-from sayso.agent.tools.context import scope_digest, tool_environment
+from sayso.agent.tools.environment import scope_digest, tool_environment
 from sayso.infra.redaction import redact
 from sayso.pending.error_texts import error_text
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats, without_notes
 from sayso.agent.providers.base import Completion, ProviderRequest
-from sayso.agent.providers.command_arguments import convert, read_arguments
+from sayso.agent.providers.offline_arguments import convert, read_arguments
 from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.errors import issue_in_box
 from sayso.channels.markdown.literal import as_markdown

@@ -32,6 +32,7 @@ from sayso.agent.run.long_results import (
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.model_call import ModelCaller, budget_end, is_budget_spent
 from sayso.agent.run.pause import forget_ended_pause, note_run_counts
+from sayso.agent.run.result_summaries import Compressor
 from sayso.agent.run.resume import DecisionRunner
 from sayso.agent.run.shown_tools import ShownTools, note_names, noted_names
 from sayso.agent.run.state import (
@@ -52,9 +53,8 @@ from sayso.agent.run.structured import (
 )
 from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
-from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.call_texts import result_text
-from sayso.agent.tools.context import (
+from sayso.agent.tools.environment import (
     LongResult,
     ResultFinder,
     TextLoader,

@@ -40,7 +40,7 @@ from sayso.agent.run.state import WITHHELD, CallOutcome, RunEnd, RunState
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest, ToolRun, original_error
 from sayso.agent.run.tool_calls import check_call
 from sayso.agent.tools.call_texts import result_text, serialize
-from sayso.agent.tools.context import Artifact, ToolEnvironment
+from sayso.agent.tools.environment import Artifact, ToolEnvironment
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.same_call import is_same_call, is_same_question
 from sayso.agent.tools.screening import result_for_model

@@ -45,9 +45,9 @@ from sayso.agent.result import AgentResult, StopReason
 from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.pause import RunCounts, open_actions, waiting_id, with_waiting_results
+from sayso.agent.run.result_summaries import Compressor
 from sayso.agent.run.structured import ResponseFormat
-from sayso.agent.run.tool_results import Compressor
-from sayso.agent.tools.context import Artifact, TimerChange, tool_environment
+from sayso.agent.tools.environment import Artifact, TimerChange, tool_environment
 from sayso.pending.call_context import ProposedAction
 
 #: Receives the text of a reply while it arrives.

@@ -34,8 +34,8 @@ from sayso.agent.providers.base import Provider
 from sayso.agent.providers.pricing import with_cost
 from sayso.agent.run.inner_agent import InnerPause
 from sayso.agent.run.pause import DECIDED_MESSAGE, denied_calls, waiting_calls
+from sayso.agent.run.result_summaries import cache_key, load_result, with_summary
 from sayso.agent.run.state import CallOutcome, RunState, text_digest, unknown_outcome
-from sayso.agent.run.tool_results import cache_key, load_result, with_summary
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.call_texts import ChunkCallback, serialize
 from sayso.agent.tools.definition import RESULTS, SEARCH, ProposalDraft

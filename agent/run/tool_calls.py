@@ -19,6 +19,7 @@ from sayso.agent.config import AgentConfig, CachedResult
 from sayso.agent.guards.policy import effective_decision
 from sayso.agent.messages import NOT_JSON, ToolCall
 from sayso.agent.providers.pricing import with_cost
+from sayso.agent.run.result_summaries import store_result, with_summary
 from sayso.agent.run.state import (
     NOT_RUN_AFTER_TERMINAL,
     UNCLEAR,
@@ -32,8 +33,7 @@ from sayso.agent.run.state import (
     unclear_calls,
 )
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest
-from sayso.agent.run.tool_results import store_result, with_summary
-from sayso.agent.tools.context import Artifact, TimerChange, ToolEnvironment, restore_timers
+from sayso.agent.tools.environment import Artifact, TimerChange, ToolEnvironment, restore_timers
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import batches, unknown_tool
 from sayso.agent.tools.screening import screen

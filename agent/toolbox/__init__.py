@@ -12,7 +12,7 @@ from pathlib import Path
 from sayso.agent.extras import import_libraries, install_command, is_installed
 from sayso.agent.tools.errors import ToolLoadError
 from sayso.agent.tools.tool import Tool
-from sayso.channels.spelling import did_you_mean
+from sayso.infra.spelling import did_you_mean
 
 #: The families, each a module of this package. One that reads a setting has a function `tools(folder, hosts)`.
 FAMILIES = ("calculator", "charts", "dates", "documents", "files", "tables", "text", "units", "web")

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sayso.agent.toolbox import need, plural
 from sayso.agent.toolbox.documents import filename, refuse_undrawable, visible
-from sayso.agent.tools.context import emit_artifact
+from sayso.agent.tools.environment import emit_artifact
 from sayso.agent.tools.tool import tool
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from sayso.agent.toolbox import need, plural
 from sayso.agent.tools.tool import tool
-from sayso.channels.spelling import nearest
+from sayso.infra.spelling import nearest
 
 #: Environment variable with the default time zone, such as Europe/Berlin. Without it, the server's zone is used.
 ZONE_VARIABLE = "SAYSO_TIMEZONE"

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape, quoteattr
 from pydantic import Field
 
 from sayso.agent.toolbox import need, plural
-from sayso.agent.tools.context import emit_artifact
+from sayso.agent.tools.environment import emit_artifact
 from sayso.agent.tools.tool import tool
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.tool import Tool
 
 #: Bytes of the largest file that is read.
-MAX_FILE_BYTES = 2_000_000
+MAX_READ_BYTES = 2_000_000
 #: Characters of the longest name, folders included.
 MAX_NAME_CHARS = 300
 #: Files and folders that one call visits.
@@ -131,9 +131,9 @@ def _read(name: str, path: Path) -> bytes:
         os.close(handle)
         raise ValueError(f"{name!r} is not a file")
     with os.fdopen(handle, "rb") as file:
-        data = file.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        raise ValueError(f"{name!r} has more than {MAX_FILE_BYTES} bytes")
+        data = file.read(MAX_READ_BYTES + 1)
+    if len(data) > MAX_READ_BYTES:
+        raise ValueError(f"{name!r} has more than {MAX_READ_BYTES} bytes")
     return data
 
 
@@ -157,7 +157,7 @@ def list_files(_folder: Folder, folder: FolderName = "") -> str:
 def read_file(
     _folder: Folder,
     file: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)],
-    first_line: Annotated[int, Field(ge=1, le=MAX_FILE_BYTES)] = 1,
+    first_line: Annotated[int, Field(ge=1, le=MAX_READ_BYTES)] = 1,
     lines: Annotated[int, Field(ge=1, le=MAX_LINES)] = 200,
 ) -> str:
     """Read lines of a text file.

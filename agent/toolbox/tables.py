@@ -25,7 +25,7 @@ from sayso.agent.toolbox.calculator import Amount, format_number, parse_amount
 from sayso.agent.toolbox.files import MAX_NAME_CHARS, Folder, folder_tools
 from sayso.agent.tools.tool import Tool, tool
 
-#: Characters of the longest text that a call may carry. Files may have more: `files.MAX_FILE_BYTES`.
+#: Characters of the longest text that a call may carry. Files may have more: `files.MAX_READ_BYTES`.
 MAX_DATA_CHARS = 200_000
 #: Cells, rows and columns of the largest table.
 MAX_CELLS = 500_000

@@ -15,7 +15,7 @@ from pydantic import Field
 from sayso.agent.toolbox import need
 from sayso.agent.toolbox.calculator import format_number
 from sayso.agent.tools.tool import tool
-from sayso.channels.spelling import did_you_mean
+from sayso.infra.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import pint

@@ -16,7 +16,7 @@ from sayso.agent.toolbox import need, plural
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import ToolLoadError
 from sayso.agent.tools.tool import Tool, tool
-from sayso.channels.links import MAX_ADDRESS_CHARS, address_note
+from sayso.channels.link_addresses import MAX_ADDRESS_CHARS, address_note
 from sayso.infra.concurrency import call_in_tool_thread
 from sayso.infra.http import (
     DownloadedFile,

@@ -3,7 +3,7 @@
 Most names are in `sayso.agent`, too.
 """
 
-from sayso.agent.tools.context import (
+from sayso.agent.tools.environment import (
     SchedulingError,
     cancel_scheduled,
     remind,

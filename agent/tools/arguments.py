@@ -27,10 +27,10 @@ from sayso.agent.tools.json_validation import (
     with_budget,
 )
 from sayso.agent.tools.parameter import JSON_TYPES, ParameterModel, ToolParameter
-from sayso.channels.spelling import nearest
-from sayso.pending.context import with_context
+from sayso.infra.spelling import nearest
 from sayso.pending.error_texts import FATAL_ERRORS, error_text
 from sayso.pending.proposals import current_context
+from sayso.pending.tool_context import with_context
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

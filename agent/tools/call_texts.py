@@ -23,7 +23,6 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown, escaped
 from sayso.infra.concurrency import await_isolated
 from sayso.pending.action import compute_args_digest
-from sayso.pending.context import context_parameters, with_context
 from sayso.pending.error_texts import FATAL_ERRORS
 from sayso.pending.executors import (
     PendingConfirmation,
@@ -32,6 +31,7 @@ from sayso.pending.executors import (
 )
 from sayso.pending.proposals import current_context
 from sayso.pending.result_words import effect_in_words, result_in_words
+from sayso.pending.tool_context import context_parameters, with_context
 
 log = logging.getLogger(__name__)
 

@@ -26,9 +26,9 @@ from sayso.pending.action import (
     OtherMessage,
     PendingActionExistsError,
 )
-from sayso.pending.context import context_parameters, own_function, with_context
 from sayso.pending.executors import PendingConfirmation, Reconciler, ToolResult
 from sayso.pending.proposals import ShownTool, current_context, stash_pending
+from sayso.pending.tool_context import context_parameters, own_function, with_context
 
 #: The `source` of tools that write into an agent's memory.
 MEMORY = "memory"

@@ -18,8 +18,8 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, PydanticJsonSchemaWarning
 from pydantic_core import SchemaError, to_jsonable_python
 
-from sayso.agent.tools.choices import validator_of
 from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.json_choices import validator_of
 from sayso.agent.tools.json_schema import NUMBER_KEYWORDS, frozen, plain, with_sorted_sets
 from sayso.pending.error_texts import error_text
 

@@ -25,8 +25,8 @@ from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.signature import is_method, name_of
 from sayso.agent.tools.tool import FunctionP, FunctionR, Tool
 from sayso.agent.tools.vendor_schemas import ApiFormat
-from sayso.channels.spelling import nearest
 from sayso.infra.concurrency import run_sync
+from sayso.infra.spelling import nearest
 
 log = logging.getLogger(__name__)
 

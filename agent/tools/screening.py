@@ -20,8 +20,8 @@ from itertools import chain, count, product
 from typing import Any
 
 from sayso.agent.tools.call_texts import truncate
-from sayso.agent.tools.context import tool_environment
 from sayso.agent.tools.definition import ToolDefinition
+from sayso.agent.tools.environment import tool_environment
 from sayso.channels.i18n.invisible import INVISIBLE
 from sayso.infra.concurrency import call_in_thread
 

@@ -24,7 +24,7 @@ from sayso.agent.tools.parameter import (
     is_union,
     may_be_none,
 )
-from sayso.pending.context import is_context, own_function
+from sayso.pending.tool_context import is_context, own_function
 
 #: Most characters of a wrong value in an error.
 MAX_SHOWN = 40

@@ -53,7 +53,6 @@ from sayso.agent.tools.call_texts import (
     shorten,
     with_reason,
 )
-from sayso.agent.tools.context import ArtifactsOfCall
 from sayso.agent.tools.definition import (
     PreviewRefused,
     ProposalDraft,
@@ -64,6 +63,7 @@ from sayso.agent.tools.definition import (
     name_in_words,
     returns_awaitable,
 )
+from sayso.agent.tools.environment import ArtifactsOfCall
 from sayso.agent.tools.errors import (
     EffectUnknownError,
     PreviewError,
@@ -88,10 +88,10 @@ from sayso.infra.concurrency import (
     run_sync,
 )
 from sayso.pending.action import encode_canonical
-from sayso.pending.context import context_parameters
 from sayso.pending.error_texts import FATAL_ERRORS, error_text, own_words
 from sayso.pending.executors import ToolResult
 from sayso.pending.proposals import RunningTool, current_context, running_tool
+from sayso.pending.tool_context import context_parameters
 
 #: Most characters of the words with which a preview refuses. They are stored, and people read them
 #: in a chat.

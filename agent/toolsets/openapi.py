@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sayso.agent.tools.call_texts import Preview, ToolOutcome, definition_digest, file_note
-from sayso.agent.tools.context import emit_artifact
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
+from sayso.agent.tools.environment import emit_artifact
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.base import (

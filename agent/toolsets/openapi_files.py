@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from sayso.agent.tools.call_texts import CheckedPreview, default_preview
-from sayso.agent.tools.context import (
+from sayso.agent.tools.environment import (
     UNKNOWN_MIME_TYPE,
     FileNotReceived,
     ReceivedFile,

@@ -41,6 +41,7 @@ from sayso.channels.slack.client import (
 from sayso.channels.slack.clients import open_clients
 from sayso.channels.slack.forms import SlackForms, errors_answer
 from sayso.channels.slack.incoming import RequestParser, slack_signed
+from sayso.channels.slack.incoming_text import FILE_ID, media_of
 from sayso.channels.slack.installations import SlackInstallations
 from sayso.channels.slack.outgoing import (
     first_section,
@@ -51,7 +52,6 @@ from sayso.channels.slack.outgoing import (
 )
 from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.slack.status import ConversationStatus, title_of
-from sayso.channels.slack.text import FILE_ID, media_of
 from sayso.channels.slack.threads import NEW_THREAD, OpenedThreads
 from sayso.channels.types import (
     Conversation,

@@ -17,10 +17,7 @@ from urllib.parse import parse_qsl
 
 from sayso.channels.base import BadHook
 from sayso.channels.slack.address import split_place
-from sayso.channels.slack.origin import conversation_in, origin_of, removal_in, turn_in
-from sayso.channels.slack.settings import View
-from sayso.channels.slack.submissions import FormPlace, entered_values
-from sayso.channels.slack.text import (
+from sayso.channels.slack.incoming_text import (
     files_of,
     form_answers,
     media_of,
@@ -29,6 +26,9 @@ from sayso.channels.slack.text import (
     readable,
     unformatted,
 )
+from sayso.channels.slack.origin import conversation_in, origin_of, removal_in, turn_in
+from sayso.channels.slack.settings import View
+from sayso.channels.slack.submissions import FormPlace, entered_values
 from sayso.channels.slack.threads import NEW_THREAD, new_thread
 from sayso.channels.types import (
     AddressChange,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import re
 import zlib
@@ -26,8 +25,8 @@ from sayso.channels.base import (
 from sayso.channels.markdown import telegram_length
 from sayso.channels.markdown.split import fits
 from sayso.channels.telegram.client import TELEGRAM, new_bot, reaction, send_error
-from sayso.channels.telegram.incoming import ALLOWED_UPDATES, UpdateParser
-from sayso.channels.telegram.missing import MissingFeatures
+from sayso.channels.telegram.incoming import ALLOWED_UPDATES, UpdateParser, check_secret
+from sayso.channels.telegram.missing_features import MissingFeatures
 from sayso.channels.telegram.outgoing import (
     TEXT_LIMIT,
     BotApiCall,
@@ -113,15 +112,7 @@ class TelegramChannel:
         """
         if self._secret is None:
             raise Forbidden("this channel polls: it takes no webhooks")
-        secret = hook.header("x-telegram-bot-api-secret-token").encode("utf-8", "replace")
-        if not secret:
-            raise Forbidden(
-                "there is no X-Telegram-Bot-Api-Secret-Token header: set the webhook with its secret_token"
-            )
-        if not hmac.compare_digest(secret, self._secret.encode()):
-            raise Forbidden(
-                "the X-Telegram-Bot-Api-Secret-Token header is wrong: set the webhook again"
-            )
+        check_secret(hook, self._secret)
         try:
             update = json.loads(hook.body)
         except (ValueError, RecursionError) as exc:

@@ -7,6 +7,7 @@ mention or a link.
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
-from sayso.channels.links import MAX_ADDRESSES, address_note, with_address
+from sayso.channels.base import Forbidden
+from sayso.channels.link_addresses import MAX_ADDRESSES, address_note, with_address
 from sayso.channels.markdown import utf16_len
 from sayso.channels.mentions import without_mentions
 from sayso.channels.telegram.files import TelegramJson, file_ids, files_of
@@ -26,6 +28,7 @@ from sayso.channels.types import (
     SignedWebhook,
     Tap,
     Turn,
+    WebhookRequest,
     content_digest,
     storable,
 )
@@ -614,6 +617,22 @@ def _entities(message: TelegramJson, text: str) -> Iterator[TelegramJson]:
     for name in islice(re.finditer(r"(?<!\w)@\w+", text), MAX_NAMES):
         offset = utf16_len(text[: name.start()])
         yield {"type": "mention", "offset": offset, "length": utf16_len(name.group())}
+
+
+def check_secret(hook: WebhookRequest, secret: str) -> None:
+    """Check the header by which Telegram signs a webhook: the `secret_token` that it was set with.
+
+    Raises Forbidden.
+    """
+    header = hook.header("x-telegram-bot-api-secret-token").encode("utf-8", "replace")
+    if not header:
+        raise Forbidden(
+            "there is no X-Telegram-Bot-Api-Secret-Token header: set the webhook with its secret_token"
+        )
+    if not hmac.compare_digest(header, secret.encode()):
+        raise Forbidden(
+            "the X-Telegram-Bot-Api-Secret-Token header is wrong: set the webhook again"
+        )
 
 
 def telegram_hook(secret: str, update: Mapping[str, Any]) -> SignedWebhook:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from sayso.channels.base import MediaStore
 from sayso.channels.markdown import button_text, plain, telegram_html, telegram_length
 from sayso.channels.markdown.literal import as_markdown
-from sayso.channels.markdown.rich import has_table, reads_right_to_left, rich_blocks
 from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.media_store import file_to_send, open_on_disk, size_of
 from sayso.channels.telegram.client import TelegramReaction, reaction
 from sayso.channels.telegram.incoming import ephemeral_id
+from sayso.channels.telegram.rich_outgoing import has_table, reads_right_to_left, rich_blocks
 from sayso.channels.types import Media, Receipt, Reply, joined_labels, readable_size
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sayso.channels.inbound_limits import MAX_MESSAGE_FILES
-from sayso.channels.links import MAX_ADDRESSES, with_address
+from sayso.channels.link_addresses import MAX_ADDRESSES, with_address
 from sayso.channels.telegram.files import TelegramJson, file_ids, media_of
 from sayso.channels.types import Media
 

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from sayso.channels.base import web_address, without_secrets
 from sayso.channels.registry import platform_names
 from sayso.channels.setup import is_loopback
-from sayso.channels.spelling import did_you_mean, nearest
 from sayso.config.settings.schema import (
     Origin,
     Settings,
@@ -26,6 +25,7 @@ from sayso.config.settings.schema import (
 )
 from sayso.config.settings.tools import Path_
 from sayso.infra.redaction import remember, secrets_of
+from sayso.infra.spelling import did_you_mean, nearest
 
 #: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start beside the YAML file.
 _REFERENCE = re.compile(

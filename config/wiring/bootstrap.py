@@ -1,4 +1,4 @@
-"""Bootstrap: build the parts of one process. The only place that names their concrete classes."""
+"""Bootstrap: build the parts of one process. The other modules of this folder build the larger ones."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.notices import FOLDER as ACKNOWLEDGED
 from sayso.workers.data_loss.notices import AcknowledgedWork, LossNotices, NoteFiles
 from sayso.workers.deliveries import RedisDeliveries
-from sayso.workers.deployment import Deployment
+from sayso.workers.deployment_name import Deployment
 from sayso.workers.identities import RedisIdentities
 from sayso.workers.mailbox import InboxLimits, RedisMailbox
 from sayso.workers.processor import ConversationProcessor

@@ -42,7 +42,6 @@ from sayso.agent.toolsets.openapi_request import Auth
 from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher
 from sayso.agent.toolsets.selectors import SelectorLoadError, ToolSelector, UserRoles, find_selector
 from sayso.channels.base import Secret
-from sayso.channels.spelling import did_you_mean
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import (
@@ -57,6 +56,7 @@ from sayso.config.settings.tools import (
     ToolboxSource,
 )
 from sayso.infra.concurrency import run_sync
+from sayso.infra.spelling import did_you_mean
 from sayso.pending.error_texts import error_text
 from sayso.pending.executors import ExecutorFactory
 from sayso.workers.access import role_names

@@ -23,8 +23,8 @@ from sayso.channels.types import Turn
 from sayso.channels.web.app import create_app
 from sayso.config.settings.loader import ConfigError, default_config, load_settings
 from sayso.config.wiring.bootstrap import Services, bootstrap, check_bucket
+from sayso.config.wiring.gauges import metrics_endpoint, metrics_page
 from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching, store_of
-from sayso.config.wiring.metrics import metrics_endpoint, metrics_page
 from sayso.config.wiring.observability import set_up_logs
 from sayso.infra.metrics_endpoint import MetricsEndpoint, MetricsUnusable
 from sayso.infra.redis.client import RedisUnfit, check_writable

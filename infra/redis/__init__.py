@@ -1,1 +1,1 @@
-"""Pending actions in Redis: the client, the Lua scripts and their runner."""
+"""Redis: the clients of one server, of Sentinel and of Cluster, and the runner of Lua scripts."""

@@ -1,1 +1,1 @@
-"""Storage on this machine's disk: private files and folders, SQLite databases, and the media store."""
+"""Files on this machine and objects in a bucket, for every part that stores bytes."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from sayso.agent.guards.policy import PolicyVerdict, effective_after, effective_decision
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.pricing import cost_usd
-from sayso.channels.spelling import nearest
 from sayso.config.settings.agent import (
     GUARDRAILS,
     OFFLINE,
@@ -39,6 +38,7 @@ from sayso.config.wiring.agents import (
 )
 from sayso.config.wiring.libraries import library_problems
 from sayso.config.wiring.tools import OpenTools, build_selector, names_of_remote
+from sayso.infra.spelling import nearest
 from sayso.pending.action import After
 
 #: How long a check waits for remote sources, in seconds: longer than a connection may take, since

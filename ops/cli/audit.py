@@ -265,7 +265,7 @@ def erase(options: Options, user: str) -> None:
     or named with --config.
     """
     from sayso.config.settings.loader import DEFAULT, given_config
-    from sayso.config.wiring.people import erase_memories, erase_notes, erase_texts
+    from sayso.config.wiring.erasure import erase_memories, erase_notes, erase_texts
 
     data = options.data
     ledger = _ledger(options)

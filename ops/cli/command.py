@@ -186,7 +186,7 @@ class SaysoGroup(SaysoCommand, click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command that is named. The error for an unknown one names the nearest."""
-        from sayso.channels.spelling import did_you_mean
+        from sayso.infra.spelling import did_you_mean
 
         name = args[0]
         # Completion in a shell parses resiliently: it must not fail on an unfinished name.
@@ -283,7 +283,7 @@ def exit_on_failure(results: Iterable[CheckResult]) -> None:
 
 def check_channel(settings: Settings, channel: str) -> None:
     """Raise click.UsageError unless the configuration has a channel of this name."""
-    from sayso.channels.spelling import did_you_mean
+    from sayso.infra.spelling import did_you_mean
 
     if channel not in settings.channels:
         hint = did_you_mean(channel, settings.channels, "{} ")

@@ -142,7 +142,7 @@ def erase(options: Options, channel: str, user: str) -> None:
     from redis.exceptions import RedisError
 
     from sayso.config.wiring.data_folder import open_data
-    from sayso.config.wiring.people import erase_person
+    from sayso.config.wiring.erasure import erase_person
 
     settings = options.load()
     check_channel(settings, channel)

@@ -12,7 +12,7 @@ from sayso.ops.cli.process_options import (
     log_options,
     metrics_option,
 )
-from sayso.ops.server.metrics import MetricsAddress
+from sayso.ops.server.metrics_port import MetricsAddress
 
 
 @click.command(cls=SaysoCommand, examples=["sayso poll"])
@@ -26,8 +26,8 @@ def poll(options: Options, metrics: MetricsAddress) -> None:
     from sayso.channels.registry import polled_platforms
     from sayso.config.wiring import ingress
     from sayso.config.wiring.bootstrap import bootstrap
-    from sayso.config.wiring.metrics import metrics_endpoint
-    from sayso.ops.server.metrics import listen_for_readers, serve_metrics
+    from sayso.config.wiring.gauges import metrics_endpoint
+    from sayso.ops.server.metrics_port import listen_for_readers, serve_metrics
 
     set_up_logs()
     settings = options.load(running=False)

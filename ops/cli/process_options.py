@@ -17,7 +17,7 @@ import click
 from sayso.config.wiring.observability import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS
 from sayso.infra.metrics_endpoint import MetricsUnusable
 from sayso.ops.cli.command import fail
-from sayso.ops.server.metrics import MetricsAddress, share_counts
+from sayso.ops.server.metrics_port import MetricsAddress, share_counts
 
 host_option = click.option(
     "--host", default="127.0.0.1", show_default=True, help="The address to listen on."

@@ -19,7 +19,7 @@ from sayso.ops.cli.process_options import (
     reload_option,
     workers_option,
 )
-from sayso.ops.server.metrics import MetricsAddress
+from sayso.ops.server.metrics_port import MetricsAddress
 
 
 @click.command(cls=SaysoCommand, examples=["sayso up", "sayso up -c bot.yaml --port 8080 --reload"])

@@ -17,7 +17,7 @@ from sayso.ops.cli.process_options import (
     port_option,
     processes_option,
 )
-from sayso.ops.server.metrics import MetricsAddress
+from sayso.ops.server.metrics_port import MetricsAddress
 
 
 @click.command(
@@ -49,11 +49,11 @@ def web(
     exit_on_signals()
     count_for_metrics(metrics, forks=bool(processes))
     from sayso.config.wiring.bootstrap import bootstrap, check_bucket
+    from sayso.config.wiring.gauges import metrics_endpoint
     from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching
-    from sayso.config.wiring.metrics import metrics_endpoint
     from sayso.config.wiring.wsgi import build_app
     from sayso.ops.server.http import serve
-    from sayso.ops.server.metrics import listen_for_readers, serve_metrics
+    from sayso.ops.server.metrics_port import listen_for_readers, serve_metrics
     from sayso.ops.server.processes import (
         WEB_FILE,
         Running,

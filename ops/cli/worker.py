@@ -14,7 +14,7 @@ from sayso.ops.cli.process_options import (
     processes_option,
     reload_option,
 )
-from sayso.ops.server.metrics import MetricsAddress
+from sayso.ops.server.metrics_port import MetricsAddress
 
 
 @click.command(
@@ -32,9 +32,9 @@ def worker(
     exit_on_signals()
     count_for_metrics(metrics, forks=bool(processes))
     from sayso.config.wiring.bootstrap import bootstrap, check_bucket, check_redis, preload
-    from sayso.config.wiring.metrics import metrics_endpoint
+    from sayso.config.wiring.gauges import metrics_endpoint
     from sayso.config.wiring.rq_entry import install, worker_services
-    from sayso.ops.server.metrics import listen_for_readers, serve_metrics
+    from sayso.ops.server.metrics_port import listen_for_readers, serve_metrics
     from sayso.ops.server.processes import prefork
     from sayso.workers.rq.process import run_worker
 

@@ -41,7 +41,7 @@ from sayso.pending.action import derived_keys
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.workers.data_loss.resume import halts_of
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
-from sayso.workers.deployment import key_digests
+from sayso.workers.deployment_name import key_digests
 
 #: The version of the file's layout. Raise it with every change after which older files are refused,
 #: so that they are not called damaged. 1: without a MAC of the manifest.

@@ -48,7 +48,7 @@ from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.workers.data_loss.resume import RESTORING, Resumed, halt, is_restoring, resume
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.data_loss.watermarks import HaltReason, WatermarkFile
-from sayso.workers.deployment import key_digests
+from sayso.workers.deployment_name import key_digests
 from sayso.workers.recovery import GONE_SECONDS, Heartbeat
 
 #: The folder of work in progress, in the data folder.

@@ -30,7 +30,7 @@ from sayso.infra.stop_signals import (
     say_stopping,
 )
 from sayso.ops.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError
-from sayso.ops.server.metrics import ADDRESS, MetricsAddress, listen_for_readers
+from sayso.ops.server.metrics_port import ADDRESS, MetricsAddress, listen_for_readers
 from sayso.ops.server.processes import (
     GRACE_SECONDS,
     Child,

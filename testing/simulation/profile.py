@@ -16,7 +16,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from sayso.channels.base import Section
-from sayso.channels.spelling import did_you_mean
+from sayso.infra.spelling import did_you_mean
 from sayso.testing.simulation.outcomes import DONE
 
 #: What can be killed.

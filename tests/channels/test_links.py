@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.channels.links import MAX_ADDRESS_CHARS, with_address
+from sayso.channels.link_addresses import MAX_ADDRESS_CHARS, with_address
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def counted() -> dict[str, tuple[str, list[str]]]:
 
 def read_at_a_scrape() -> dict[str, tuple[str, list[str]]]:
     """Return the metrics that collectors compute when Prometheus scrapes, read from their source code."""
-    tree = ast.parse((ROOT / "config" / "wiring" / "metrics.py").read_text())
+    tree = ast.parse((ROOT / "config" / "wiring" / "gauges.py").read_text())
     labels: dict[str, list[str]] = {}
     for node in ast.walk(tree):
         match node:

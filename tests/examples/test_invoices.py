@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sayso.agent import Ambiguous, NotFound
-from sayso.agent.tools.context import collect_artifacts
+from sayso.agent.tools.environment import collect_artifacts
 from sayso.agent.tools.loading import load_tools
 from sayso.examples import invoices
 from sayso.pending.action import PendingAction

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sayso.agent.tools.context import MAX_TIMER_CHARS, ToolEnvironment, TurnTimers
+from sayso.agent.tools.environment import MAX_TIMER_CHARS, ToolEnvironment, TurnTimers
 from sayso.examples.reminders import (
     ZONE_VARIABLE,
     cancel_reminder,

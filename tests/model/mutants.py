@@ -12,7 +12,7 @@ from sayso.agent.channel.confirmation import ConfirmationHandler
 from sayso.agent.channel.continuations import Continuations
 from sayso.agent.channel.other_messages import OtherMessages
 from sayso.agent.channel.outcome_answers import OutcomeAnswers
-from sayso.agent.channel.outcomes import OutcomeHistory
+from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.messages import Role
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Scope

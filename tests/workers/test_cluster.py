@@ -39,7 +39,7 @@ from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.resume import halts_of, resume
 from sayso.workers.data_loss.watermarks import keys_of
-from sayso.workers.deployment import Deployment
+from sayso.workers.deployment_name import Deployment
 from sayso.workers.erasure import ErasedPerson, Erasure
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.scripts import CONVERSATION_SCRIPTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sayso.infra.redis.client import RedisUnfit
-from sayso.workers.deployment import Deployment
+from sayso.workers.deployment_name import Deployment
 from sayso.workers.recovery import Heartbeat
 
 SHOP = Deployment("shop", ("key",), {"wa": "whatsapp AC1", "web": "console"})

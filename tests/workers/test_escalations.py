@@ -13,7 +13,7 @@ from sayso.channels.base import Unreachable
 from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, texts_for
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.pending.limits import MAX_FORWARDED_WAITING
-from sayso.workers.sender import MAX_ATTEMPTS
+from sayso.workers.sender import MAX_SEND_ATTEMPTS
 from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeChannel
 
@@ -124,7 +124,7 @@ def test_worker_killed_between_the_two_conversations_alarms_once(make_room):
 def test_dead_channel_of_the_operators_delays_no_person(make_room):
     """The person is answered at once, and the operators' list shows the missed alarm."""
     room = make_room()
-    room.ops.errors = [Unreachable("down")] * MAX_ATTEMPTS
+    room.ops.errors = [Unreachable("down")] * MAX_SEND_ATTEMPTS
     room.say("delete INV-7")
     room.later(31)
     assert room.work(OPS) == []

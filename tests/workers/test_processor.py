@@ -296,9 +296,9 @@ def test_unreachable_platform_is_retried_with_backoff():
 def test_reply_that_never_arrives_is_given_up(error):
     """After the last attempt it becomes a dead letter, and the conversation goes on."""
     room = Room()
-    room.channel.errors = [error] * sender.MAX_ATTEMPTS
+    room.channel.errors = [error] * sender.MAX_SEND_ATTEMPTS
     room.hear("a", "b")
-    for _ in range(sender.MAX_ATTEMPTS):
+    for _ in range(sender.MAX_SEND_ATTEMPTS):
         room.work()
         room.rig.pass_time(100)
     assert (room.work(), room.rig.dead()) == (["B"], 1)

@@ -192,7 +192,7 @@ def check(post: Post, replies: int) -> None:
         assert came == [text for text in said if text in came]
         assert set(said) <= set(came) | dead.keys()
     given_up = [fate for fate in dead.values() if not fate.reason.startswith("AddressClosed")]
-    assert all(fate.tries == sender.MAX_ATTEMPTS for fate in given_up)
+    assert all(fate.tries == sender.MAX_SEND_ATTEMPTS for fate in given_up)
     assert post.platform.broken_silences == 0
 
 
@@ -218,7 +218,7 @@ def test_adapter_that_breaks_at_the_mark_of_a_repeated_reply_stops_no_conversati
     post.platform.split = broken
     post.run()
     (fate,) = post.rig.deliveries.undelivered("dead")
-    assert (fate.tries, fate.doubtful) == (sender.MAX_ATTEMPTS, True)
+    assert (fate.tries, fate.doubtful) == (sender.MAX_SEND_ATTEMPTS, True)
 
 
 def test_reply_that_needs_a_record_of_another_release_is_put_aside_with_the_cure(
@@ -229,7 +229,7 @@ def test_reply_that_needs_a_record_of_another_release_is_put_aside_with_the_cure
     That is no fault of the adapter.
     """
     monkeypatch.setitem(FAULTS, "newer", (OtherVersion(2), False))
-    post = Post(["newer"] * sender.MAX_ATTEMPTS)
+    post = Post(["newer"] * sender.MAX_SEND_ATTEMPTS)
     post.run()
     (fate,) = post.rig.deliveries.undelivered("dead")
     assert "upgrade this process" in fate.reason
@@ -260,7 +260,7 @@ def test_bad_day_of_a_provider(caplog):
 
 def test_reply_is_dead_after_ten_attempts_and_the_next_goes_on(caplog):
     """The operator finds it in the log and on the list, with what is needed to send it again."""
-    post = Post(["timeout"] * sender.MAX_ATTEMPTS, replies=2)
+    post = Post(["timeout"] * sender.MAX_SEND_ATTEMPTS, replies=2)
     post.run()
     (fate,) = post.rig.deliveries.undelivered("dead")
     assert (fate.tries, fate.doubtful, fate.text) == (10, True, "c0 0")
@@ -270,7 +270,7 @@ def test_reply_is_dead_after_ten_attempts_and_the_next_goes_on(caplog):
 
 def test_resent_reply_arrives_marked():
     """A doubtful reply may have arrived already, so it is marked and comes after the newer replies."""
-    post = Post(["timeout"] * sender.MAX_ATTEMPTS, replies=2)
+    post = Post(["timeout"] * sender.MAX_SEND_ATTEMPTS, replies=2)
     post.run()
     (fate,) = post.rig.deliveries.undelivered("dead")
     sent, post.platform.send = [], lambda delivery: _take(sent, delivery)
@@ -307,7 +307,7 @@ def test_pause_holds_for_all_conversations_of_the_channel():
 
 def test_last_attempt_of_a_dead_reply_may_pause_the_channel_too():
     """The reply is given up, and the platform's pause is kept."""
-    post = Post(["timeout"] * (sender.MAX_ATTEMPTS - 1) + ["429"], replies=2)
+    post = Post(["timeout"] * (sender.MAX_SEND_ATTEMPTS - 1) + ["429"], replies=2)
     post.run()
     check(post, 2)
     assert post.platform.tries[-1] >= post.platform.tries[-2] + 7

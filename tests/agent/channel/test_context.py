@@ -27,7 +27,7 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.agent.run.tool_results import cache_key
+from sayso.agent.run.result_summaries import cache_key
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope
 from sayso.infra.concurrency import run_sync

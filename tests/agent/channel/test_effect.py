@@ -15,7 +15,7 @@ from sayso.agent.run.state import UNCLEAR
 from sayso.channels.types import Button
 from sayso.infra.concurrency import run_without_loop
 from sayso.pending import current_context, executor_factory
-from sayso.workers.processor import MAX_ATTEMPTS
+from sayso.workers.processor import MAX_TURN_ATTEMPTS
 from tests.contracts.rigs import CHAT, ENGLISH, Rig
 from tests.workers.story import Mortal, Story, call, playing
 
@@ -178,8 +178,10 @@ def test_tool_that_kills_each_worker_in_its_preparation_is_given_up(make_story):
     """The person reads that nothing was done, which is true."""
     story = make_story([wire], WIRE_A)
     story.ask()
-    assert story.confirm(*["after prepare a"] * MAX_ATTEMPTS).startswith(ENGLISH.unsafe("Wire a"))
-    assert (len(story.prepared), story.begun["a"]) == (MAX_ATTEMPTS, 0)
+    assert story.confirm(*["after prepare a"] * MAX_TURN_ATTEMPTS).startswith(
+        ENGLISH.unsafe("Wire a")
+    )
+    assert (len(story.prepared), story.begun["a"]) == (MAX_TURN_ATTEMPTS, 0)
 
 
 def test_effect_that_redis_cannot_note_does_not_happen(make_story):

@@ -29,7 +29,7 @@ from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.messages import AnswerDetails
 from sayso.infra import tracing
 from sayso.infra.metrics import REGISTRY
-from sayso.workers.processor import MAX_ATTEMPTS
+from sayso.workers.processor import MAX_TURN_ATTEMPTS
 from tests.contracts.rigs import ENGLISH, turn
 from tests.workers.fakes import Bot
 
@@ -478,7 +478,7 @@ def test_continuation_that_killed_ten_workers_is_given_up_and_says_so(make_conti
         raise RedisError("killed")
 
     bot.agent._continuations.go_on = killed
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(MAX_TURN_ATTEMPTS):
         with pytest.raises(RedisError):
             bot.work()
         bot.rig.end_lease()
@@ -505,7 +505,7 @@ def test_yes_that_killed_ten_workers_after_the_effect_is_followed_by_the_rest(
         raise RedisError("killed")
 
     bot.agent.answer = killed
-    for _ in range(MAX_ATTEMPTS - 1):
+    for _ in range(MAX_TURN_ATTEMPTS - 1):
         with pytest.raises(RedisError):
             bot.work()
         bot.rig.end_lease()

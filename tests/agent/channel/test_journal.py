@@ -13,7 +13,7 @@ from sayso.agent.run.state import UNCLEAR
 from sayso.infra.concurrency import run_without_loop
 from sayso.pending import stash_pending
 from sayso.pending.executors import PendingConfirmation
-from sayso.workers.processor import MAX_ATTEMPTS
+from sayso.workers.processor import MAX_TURN_ATTEMPTS
 from tests.contracts.rigs import CHAT, ENGLISH, Rig
 from tests.workers.story import LINES, Story, call, playing
 
@@ -412,8 +412,8 @@ def test_proposal_is_offered_only_to_the_user_of_its_turn():
 def test_turn_that_kills_each_worker_is_given_up_with_a_message(make_story):
     """The turn is abandoned after a fixed number of attempts."""
     story = make_story((call("look", what="a"),), "all done")
-    told = story.killed_at(*["during look a"] * MAX_ATTEMPTS)
-    assert (told, story.begun["a"]) == (INTERRUPTED, MAX_ATTEMPTS)
+    told = story.killed_at(*["during look a"] * MAX_TURN_ATTEMPTS)
+    assert (told, story.begun["a"]) == (INTERRUPTED, MAX_TURN_ATTEMPTS)
     story.hear()
     assert story.work_on() == "all done"
 
@@ -423,7 +423,7 @@ def test_call_in_a_turn_that_is_given_up_is_reported(make_story):
     story = make_story(
         (call("post", what="b"), call("look", what="a")), "all done", parallel_tool_execution=False
     )
-    told = story.killed_at("during post b", *["during look a"] * (MAX_ATTEMPTS - 1))
+    told = story.killed_at("during post b", *["during look a"] * (MAX_TURN_ATTEMPTS - 1))
     assert told == f"{ENGLISH.unknown('post')}\n\n{INTERRUPTED}"
 
 
@@ -468,7 +468,7 @@ def test_turn_that_is_given_up_disarms_the_open_question(make_story):
     story.hear("delete x")
     story.work_on()
     story.model.lines = [(call("look", what="a"),), "all done"]
-    told = story.killed_at(*["during look a"] * MAX_ATTEMPTS)
+    told = story.killed_at(*["during look a"] * MAX_TURN_ATTEMPTS)
     assert told.startswith("You did not say yes, so nothing was done: “Delete x”")
     assert told.endswith(INTERRUPTED)
 

@@ -23,7 +23,7 @@ from sayso.agent import (
     ToolRegistry,
     tool,
 )
-from sayso.agent.channel.outcomes import MAX_CHARS_OF_REMOVED_TOOL
+from sayso.agent.channel.outcome_history import MAX_CHARS_OF_REMOVED_TOOL
 from sayso.agent.messages import ActionLink
 from sayso.pending import PendingConfirmation, stash_pending
 from sayso.pending.executors import EffectFailed, NotFound

@@ -29,7 +29,7 @@ from sayso.agent.tools.screening import fenced, suspicions, unfenced
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import as_statement, brief
 from sayso.channels.mentions import without_mentions
-from sayso.channels.slack.text import readable as readable_in_slack
+from sayso.channels.slack.incoming_text import readable as readable_in_slack
 from sayso.infra.redaction import Redactor
 from sayso.pending import RegexConfirmParser
 from sayso.pending.action import PendingAction

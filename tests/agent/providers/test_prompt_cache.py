@@ -27,7 +27,7 @@ from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.testing import ScriptedProvider
 from sayso.agent.providers.vendors import AnthropicProvider, OpenAIProvider
 from sayso.agent.run.text_tools import TextToolProvider
-from sayso.config.wiring.metrics import metrics_endpoint
+from sayso.config.wiring.gauges import metrics_endpoint
 from sayso.pending.store import InMemoryPendingStore
 from tests.agent.providers.api import KEY
 from tests.agent.providers.conftest import MAKERS, ROOT, Server, responses

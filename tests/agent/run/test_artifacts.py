@@ -20,7 +20,7 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.agent.tools.context import ToolEnvironment, collect_artifacts
+from sayso.agent.tools.environment import ToolEnvironment, collect_artifacts
 from sayso.channels.media_store import LocalMediaStore
 from sayso.pending.call_context import own_context
 from sayso.pending.turns import QueuedTurn
@@ -125,7 +125,7 @@ def test_missing_or_large_file_is_refused(tmp_path, monkeypatch):
     """The size is checked before the file is read."""
     with pytest.raises(ValueError, match="check the path"):
         emit_artifact(tmp_path / "gone.png")
-    monkeypatch.setattr("sayso.agent.tools.context.MAX_ARTIFACT_BYTES", 2)
+    monkeypatch.setattr("sayso.agent.tools.environment.MAX_ARTIFACT_BYTES", 2)
     (tmp_path / "big.bin").write_bytes(b"123")
     for source in (tmp_path / "big.bin", b"123"):
         with pytest.raises(ValueError, match="3 bytes: at most 2"):

@@ -25,10 +25,10 @@ from sayso.agent import (
 from sayso.agent.messages import AnswerDetails, FinishReason
 from sayso.agent.observability.run_events import RunEvents
 from sayso.agent.run.memory import RunMemory
+from sayso.agent.run.result_summaries import SUMMARY_PROMPT, Compressor
 from sayso.agent.run.state import CallOutcome, OpenRound, RunRequest, RunState
 from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
-from sayso.agent.run.tool_results import SUMMARY_PROMPT, Compressor
 from sayso.pending.call_context import ChannelRun, context_field
 
 LONG = "row 1; " * 40  # 280 characters

@@ -20,8 +20,8 @@ from sayso.agent import (
     emit_artifact,
     tool,
 )
-from sayso.agent.run.tool_results import cache_key
-from sayso.agent.tools.context import ToolEnvironment, TurnTimers, schedule_reply
+from sayso.agent.run.result_summaries import cache_key
+from sayso.agent.tools.environment import ToolEnvironment, TurnTimers, schedule_reply
 from sayso.pending.call_context import ChannelRun, own_context
 from sayso.pending.proposals import stash_pending
 from tests.agent.run.test_compression import LONG, Summarizer

@@ -12,7 +12,7 @@ from sayso.agent.channel.long_texts import LongTexts
 from sayso.agent.channel.turn_journal import StepsJournal, TurnJournal, interrupted_run
 from sayso.agent.messages import Role
 from sayso.agent.run.state import CallOutcome, ModelAnswer, text_digest
-from sayso.agent.tools.context import Artifact, emit_artifact
+from sayso.agent.tools.environment import Artifact, emit_artifact
 from sayso.channels.media_store import NoRoom
 from sayso.infra.concurrency import run_sync
 from sayso.infra.storage.objects import StoreUnavailable

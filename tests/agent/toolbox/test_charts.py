@@ -20,7 +20,7 @@ from sayso.agent.toolbox.charts import (
     Series,
     draw_chart,
 )
-from sayso.agent.tools.context import collect_artifacts
+from sayso.agent.tools.environment import collect_artifacts
 from tests.agent.toolbox.words import said
 
 KINDS = draw_chart.schema()["parameters"]["properties"]["kind"]["enum"]

@@ -21,7 +21,7 @@ from sayso.agent.toolbox.documents import (
     make_csv,
     make_pdf,
 )
-from sayso.agent.tools.context import collect_artifacts
+from sayso.agent.tools.environment import collect_artifacts
 from tests.agent.toolbox.words import said
 
 REPORT = """# Bericht

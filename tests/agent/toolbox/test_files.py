@@ -13,9 +13,9 @@ from sayso.agent import Tool, ToolExecutionError
 from sayso.agent.toolbox import files as folder
 from sayso.agent.toolbox import open_toolbox
 from sayso.agent.toolbox.files import (
-    MAX_FILE_BYTES,
     MAX_LISTED,
     MAX_MATCHES,
+    MAX_READ_BYTES,
     MAX_READ_CHARS,
     Folder,
 )
@@ -144,7 +144,7 @@ def test_a_file_that_is_too_large_is_refused_unread(root: Path):
     """A sparse file of a terabyte takes no memory."""
     with (root / "huge.txt").open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(ValueError, match=f"more than {MAX_FILE_BYTES} bytes"):
+    with pytest.raises(ValueError, match=f"more than {MAX_READ_BYTES} bytes"):
         Folder(root).text("huge.txt")
 
 

@@ -18,7 +18,7 @@ import pytest
 from mcp.types import Tool as Definition
 
 from sayso.agent import Tool, ToolExecutionError, ToolTag
-from sayso.agent.tools.context import collect_artifacts
+from sayso.agent.tools.environment import collect_artifacts
 from sayso.agent.toolsets.base import SourceUnreachable, ToolProviderProtocol, provided
 from sayso.agent.toolsets.mcp import LONGEST_PAUSE_SECONDS, McpToolProvider, ReconnectingConnection
 from sayso.agent.toolsets.mcp_connection import McpServer, capped_client

@@ -18,7 +18,7 @@ from mcp.types import (
 from sayso.agent import Agent, AgentConfig
 from sayso.agent.messages import Message, Role, ToolCall
 from sayso.agent.run.state import CallOutcome
-from sayso.agent.tools.context import Artifact, collect_artifacts
+from sayso.agent.tools.environment import Artifact, collect_artifacts
 from sayso.agent.toolsets.mcp import FileSender, error_text, value_of
 from sayso.channels.types import Media
 from tests.agent.providers.conftest import MAKERS, Server, process, server  # noqa: F401  # fixtures

@@ -19,7 +19,7 @@ from sayso.agent import (
     ToolTag,
 )
 from sayso.agent.channel.behavior import ChannelBehavior
-from sayso.agent.tools.context import collect_artifacts
+from sayso.agent.tools.environment import collect_artifacts
 from sayso.agent.tools.errors import EffectUnknownError
 from sayso.agent.toolsets.base import SourceError, provided
 from sayso.agent.toolsets.openapi import OpenApiToolProvider

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sayso.channels.inbound_limits import MAX_MESSAGE_FILES
-from sayso.channels.links import MAX_ADDRESSES
+from sayso.channels.link_addresses import MAX_ADDRESSES
 from sayso.channels.telegram.rich_incoming import MAX_CHARS, MAX_DEPTH, TOO_DEEP
 from sayso.channels.types import Media, Turn
 from sayso.testing.platforms import webhooks as signing

@@ -11,7 +11,7 @@ import pytest
 
 from sayso.channels.base import RateLimited, Refused, note_moves
 from sayso.channels.markdown import telegram_length
-from sayso.channels.telegram.missing import MISSING_SECONDS, MissingFeatures
+from sayso.channels.telegram.missing_features import MISSING_SECONDS, MissingFeatures
 from sayso.channels.telegram.outgoing import beginning
 from sayso.channels.types import (
     AddressChange,

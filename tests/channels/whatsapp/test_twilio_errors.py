@@ -23,7 +23,7 @@ from sayso.channels.whatsapp.client import DAY_LIMIT_SECONDS, REACTIONS, send_er
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
 from sayso.testing.platforms.twilio import TEMPLATE
-from sayso.workers.sender import MAX_ATTEMPTS
+from sayso.workers.sender import MAX_SEND_ATTEMPTS
 from tests.channels.harness import MemoryMedia, whatsapp
 
 CHAT = Conversation("wa", "whatsapp:+4915100000042")
@@ -150,7 +150,7 @@ def test_wrong_credentials_take_the_channel_down(media: MemoryMedia, platforms: 
 
 def test_reply_outlasts_the_daily_limit():
     """platforms.md 1.4: 63038 ends within 24 hours, and the sender still has attempts left then."""
-    assert (MAX_ATTEMPTS - 1) * DAY_LIMIT_SECONDS > 24 * 3600
+    assert (MAX_SEND_ATTEMPTS - 1) * DAY_LIMIT_SECONDS > 24 * 3600
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from sayso.channels.media_store import MediaFiles
 from sayso.channels.types import Conversation, Scope, owner_of
 from sayso.config.settings.loader import load_settings
-from sayso.config.wiring.people import erase_texts
+from sayso.config.wiring.erasure import erase_texts
 from sayso.config.wiring.stores import FileStores
 from sayso.infra.ids import random_id
 from tests.s3 import BUCKET, S3Server

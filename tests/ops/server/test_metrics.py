@@ -24,7 +24,7 @@ from sayso.infra.metrics_endpoint import (
     MetricsUnusable,
     read_token,
 )
-from sayso.ops.server.metrics import _remove_left, listen_for_readers, serve_metrics
+from sayso.ops.server.metrics_port import _remove_left, listen_for_readers, serve_metrics
 from sayso.ops.server.processes import AddressUnusable
 from tests.config.processes import free_port, sayso
 
@@ -33,7 +33,7 @@ WORD = "a-long-metrics-token"
 #: files of its own, or in those of a folder that the environment names, as under gunicorn.
 FORKS = """
 import os, signal
-from sayso.ops.server.metrics import share_counts
+from sayso.ops.server.metrics_port import share_counts
 from sayso.infra.metrics_endpoint import FOLDER, MetricsEndpoint
 if not os.environ.get(FOLDER): share_counts(("127.0.0.1", 1), forks=True)
 from sayso.infra import metrics
@@ -45,7 +45,7 @@ for amount in (10, 100):
         metrics.MODEL_TOKENS.labels("m", "cache_read").inc(3 * amount)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
-from sayso.config.wiring.metrics import metrics_endpoint
+from sayso.config.wiring.gauges import metrics_endpoint
 from pathlib import Path
 _, _, body = metrics_endpoint(Path("/")).answer("")
 print([line for line in body.decode().splitlines() if line.startswith("sayso_leases_lost_total")])

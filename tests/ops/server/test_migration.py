@@ -27,7 +27,7 @@ from sayso.pending.turns import TurnChange
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.data_loss.watermarks import WatermarkFile
-from sayso.workers.deployment import Deployment
+from sayso.workers.deployment_name import Deployment
 from sayso.workers.identities import RedisIdentities
 from sayso.workers.people import RedisPeople
 from sayso.workers.recovery import Heartbeat

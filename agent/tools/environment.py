@@ -1,7 +1,7 @@
 """What the code of a running tool can reach: files to send and received, choices, and timers.
 
 All of it is in the ToolEnvironment, which adds fields to the CallContext of
-`sayso.pending.context`. Tasks and threads that are started inside a block inherit it.
+`sayso.pending.tool_context`. Tasks and threads that are started inside a block inherit it.
 """
 
 from __future__ import annotations

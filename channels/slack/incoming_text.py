@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sayso.channels.links import with_address
+from sayso.channels.link_addresses import with_address
 from sayso.channels.mentions import without_mentions
 from sayso.channels.types import Media
 

@@ -17,7 +17,7 @@ from typing import Any
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.channel.decide import Phase
-from sayso.agent.channel.outcomes import OutcomeHistory
+from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.questions import Questions
 from sayso.agent.run.edited_call import EditedCall, EditRefused, edited_call
 from sayso.agent.tools.call_texts import literal, result_text, serialize
