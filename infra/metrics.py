@@ -23,7 +23,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, values
 
-from sayso.infra.metrics_endpoint import FOLDER
+from sayso.infra.metrics_folder import FOLDER
 from sayso.infra.storage.files import open_private
 
 disable_created_metrics()  # a second series for each counter, which no graph needs

@@ -8,14 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sayso.infra.metrics_folder import FOLDER
+
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
     from prometheus_client import CollectorRegistry
     from prometheus_client.registry import Collector
 
-#: The variable with the folder of the common files, as
-#: `sayso.infra.metrics` and prometheus-client call it.
-FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 #: The variable with the token of readers, and the one with the file that holds it.
 TOKEN = "SAYSO_METRICS_TOKEN"  # noqa: S105  # the name of a variable
 TOKEN_FILE = "SAYSO_METRICS_TOKEN_FILE"  # noqa: S105

@@ -23,7 +23,8 @@ from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
 
-from sayso.infra.metrics_endpoint import FOLDER, TOKEN, TOKEN_FILE, MetricsUnusable, read_token
+from sayso.infra.metrics_endpoint import TOKEN, TOKEN_FILE, MetricsUnusable, read_token
+from sayso.infra.metrics_folder import FOLDER
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
