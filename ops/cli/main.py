@@ -129,7 +129,7 @@ Exit codes: 0 done, 1 a finding or a denial, 2 wrong usage, 3 cannot run.
 def main(context: click.Context) -> None:
     """Chat bots that act only on the user's say-so."""
     from sayso.config.wiring.observability import redact_uncaught
-    from sayso.infra.metrics_endpoint import FOLDER
+    from sayso.infra.metrics_folder import FOLDER
 
     redact_uncaught()
 

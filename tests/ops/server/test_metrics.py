@@ -34,7 +34,8 @@ WORD = "a-long-metrics-token"
 FORKS = """
 import os, signal
 from sayso.ops.server.metrics_port import share_counts
-from sayso.infra.metrics_endpoint import FOLDER, MetricsEndpoint
+from sayso.infra.metrics_endpoint import MetricsEndpoint
+from sayso.infra.metrics_folder import FOLDER
 if not os.environ.get(FOLDER): share_counts(("127.0.0.1", 1), forks=True)
 from sayso.infra import metrics
 metrics.LEASES_LOST.inc(1)
