@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from sayso.config.settings.loader import load_settings
+from tests.config.processes import sayso
 from tests.docs.pages import part
 
 ROOT = Path(__file__).parents[2]
@@ -40,12 +38,11 @@ def test_the_tool_of_the_readme_asks_before_it_acts(tmp_path: Path) -> None:
     """The two files of the README, saved and talked to in the terminal: preview, yes, effect."""
     (tmp_path / "fruit.py").write_text(block("python"))
     (tmp_path / "sayso.yaml").write_text(block("yaml"))
-    command = [sys.executable, "-m", "sayso", "chat", "--data", str(tmp_path / "data")]
     typed = "/discard_fruit fruit=fig\n/discard_fruit fruit=apple\nyes\ncount fruit\n"
-    environ = {name: value for name, value in os.environ.items() if name != "SAYSO_CONFIG"}
-    answers = subprocess.run(
-        command, input=typed, capture_output=True, text=True, cwd=tmp_path, env=environ, check=True
-    ).stdout
+    code, answers, errors = sayso(
+        "chat", "--data", tmp_path / "data", stdin=typed, cwd=tmp_path, SAYSO_CONFIG=""
+    )
+    assert code == 0, errors
     assert 'I found no fruit for "fig".' in answers
     assert "Throw away 3 apples" in answers
     assert "3 thrown away." in answers

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +10,7 @@ import pytest
 
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
-from sayso.testing.platforms.fake_platforms import ENVIRON
-from tests.flows.system import PATIENCE, System, TelegramPerson, until
+from tests.flows.system import System, TelegramPerson, until
 
 #: The word of the erased person, and the word of another person.
 MINE, OTHERS = "plugh-quixotic", "another-xyzzy"
@@ -40,21 +36,6 @@ def places_of(system: System, words: str) -> list[str]:
     return [
         str(path.relative_to(system.data)) for path in files if words.encode() in path.read_bytes()
     ]
-
-
-def erase(system: System, channel: str, user: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as an operator does."""
-    environ = {**os.environ, **ENVIRON, "REDIS_URL": system.redis.url}
-    command = [sys.executable, "-m", "sayso", "people", "erase", channel, user]
-    options = ["--config", str(system.config), "--data", str(system.data)]
-    return subprocess.run(
-        [*command, *options],
-        env=environ,
-        text=True,
-        capture_output=True,
-        timeout=PATIENCE,
-        check=False,
-    )
 
 
 def test_erasure_leaves_no_byte_of_the_person_on_the_disk(system: System) -> None:
@@ -88,10 +69,8 @@ def test_erasure_leaves_no_byte_of_the_person_on_the_disk(system: System) -> Non
             >= {"redis", "media", "texts", "bots"}
         )
     )
-    done = erase(system, "ops-tg", ana.chat)
-    assert (done.returncode, "What remains, and until when" in done.stdout) == (0, True), (
-        done.stdout + done.stderr
-    )
+    code, output, errors = system.command("people", "erase", "ops-tg", ana.chat)
+    assert (code, "What remains, and until when" in output) == (0, True), output + errors
     until(lambda: not places_of(system, MINE), seconds=10)
     assert places_of(system, OTHERS)
     ana.say("yes")
@@ -100,5 +79,5 @@ def test_erasure_leaves_no_byte_of_the_person_on_the_disk(system: System) -> Non
 
 def test_erasure_for_an_unknown_channel_lists_the_known_channels(system: System) -> None:
     """The command refuses the channel before it erases anything."""
-    done = erase(system, "nope", "1")
-    assert (done.returncode, "no channel 'nope'; known: shop-wa" in done.stderr) == (2, True)
+    code, _, errors = system.command("people", "erase", "nope", "1")
+    assert (code, "no channel 'nope'; known: shop-wa" in errors) == (2, True)

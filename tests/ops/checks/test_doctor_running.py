@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ import pytest
 
 from sayso.channels.setup import BOT_HEADER
 from sayso.ops.server.processes import WEB_FILE, Running, leave_note, running_bots
-from tests.config.processes import free_port, sayso, until
+from tests.config.processes import ForkedCommand, free_port, sayso, until
 
 CONFIG = "name: {name}\nagent: {{model: offline}}\nchannels: {{web: {{platform: console}}}}\n"
 
@@ -29,25 +27,14 @@ class Bot:
         self.config.write_text(CONFIG.format(name=name))
 
     @contextmanager
-    def web(self, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    def web(self, port: int) -> Iterator[ForkedCommand]:
         """Run its web."""
-        command = [
-            sys.executable,
-            "-m",
-            "sayso",
-            "web",
-            "-c",
-            str(self.config),
-            "--data",
-            str(self.data),
-        ]
+        command = ["web", "-c", str(self.config), "--data", str(self.data), "--port", str(port)]
         environ = {
             name: value for name, value in os.environ.items() if not name.startswith("SAYSO_")
         }
-        environ |= {"PYTHONPATH": str(Path.cwd()), "REDIS_URL": self.redis_url}
-        process = subprocess.Popen(
-            [*command, "--port", str(port)], env=environ, stderr=subprocess.DEVNULL
-        )
+        environ |= {"REDIS_URL": self.redis_url}
+        process = ForkedCommand(command, environ, self.config.with_suffix(".log"))
         try:
             until(
                 lambda: bot_at(port) and (self.data / "bots" / self.config.stem / WEB_FILE).exists()
