@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from tests.config.processes import forked
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -28,3 +30,14 @@ def part(page: str, *, begin: str = "", end: str = "") -> str:
     start = text.index(f"\n## {begin}\n") if begin else 0
     stop = text.index(f"\n## {end}\n") if end else len(text)
     return text[start:stop]
+
+
+def run(code: str, folder: Path) -> list[str]:
+    """Run the lines of a page as a script in a folder, and return what it prints. Fails unless it succeeds."""
+    exit_code, output, errors = forked(_run_as_script, code, cwd=folder)
+    assert exit_code == 0, errors
+    return output.splitlines()
+
+
+def _run_as_script(code: str) -> None:
+    exec(compile(code, "<page>", "exec"), sys.modules["__main__"].__dict__)

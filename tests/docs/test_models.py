@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from sayso.agent.providers.files import MAX_TEXT_CHARS
 from sayso.agent.providers.model_errors import MAX_REASON_CHARS
 from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, OpenAIProvider
-from tests.docs.pages import part
+from tests.docs.pages import part, run
 
-ROOT = Path(__file__).parents[2]
 PAGE = part("use-a-real-model.md", end="Fall back to another model, and retry")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-
-
-def run(code: str, folder: Path) -> list[str]:
-    """What a script of these lines prints."""
-    environ = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    command = [sys.executable, "-c", code]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env=environ, check=True
-    )
-    return ended.stdout.splitlines()
 
 
 def test_the_providers_of_the_page_can_be_made(tmp_path: Path) -> None:

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from sayso.agent.toolsets import mcp, openapi
 from sayso.agent.toolsets.base import MAX_DESCRIPTION_CHARS, MAX_PATTERNS, MAX_TOOLS
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.tools import OPEN_SECONDS
-from tests.docs.pages import part
+from tests.docs.pages import part, run
 
-ROOT = Path(__file__).parents[2]
 PAGE = part("tools-from-elsewhere.md", end="Show a model only the tools it needs")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-
-
-def run(code: str, folder: Path) -> list[str]:
-    """What a script of these lines prints."""
-    command = [sys.executable, "-c", code]
-    environ = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    ended = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env=environ, check=True
-    )
-    return ended.stdout.splitlines()
 
 
 def test_the_configuration_of_the_page_is_valid(tmp_path: Path) -> None:
