@@ -1,4 +1,9 @@
-"""EmbeddingSelector: the tools nearest to the user's message, by words and vectors."""
+"""EmbeddingSelector: shows a model the tools nearest to the user's message, by words and vectors.
+
+An Embedder turns a text into a vector, a list of numbers. Two texts of similar meaning have near
+vectors, which is measured by their cosine. NgramEmbedder works offline, by letters; HttpEmbedder
+calls a server, which knows meanings.
+"""
 
 from __future__ import annotations
 
@@ -29,31 +34,32 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: Most vectors that are cached: of tools, and of recent messages.
 MAX_VECTORS = 1024
-#: Most rankings that are cached. One takes 8 ms with 240 tools, which would be for each step of a
-#: turn.
+#: Most rankings that are cached. Without the cache each step of a turn would make one, which takes
+#: 8 ms with 240 tools.
 MAX_RANKINGS = 16
 #: Time limit of an embedder, in seconds. After it, all tools are shown.
 EMBED_SECONDS = 10.0
-#: How long an embedder that failed is not called again, in seconds:
-#: every user would wait for it in vain.
+#: How long an embedder that failed is not called again, in seconds. Otherwise every user would wait
+#: for it in vain.
 RETRY_SECONDS = 30.0
-#: The weight of similarity in letters beside the score by words, which is about 5 to 20 for the
-#: right tool. It decides between tools that share the same words, and where no words are shared.
+#: The weight of the similarity in letters, from 0 to 1, when it is added to the score by words,
+#: which is about 5 to 20 for the right tool. It decides between tools that share the same words with
+#: a text, and where no words are shared.
 LETTERS_WEIGHT = 1.0
 #: Most lists of tools whose words are cached: each role may have its own.
 MAX_WORD_RANKINGS = 4
-#: Up to how many tokens of their schemas all tools are shown:
-#: choosing would break the cache of the vendor for less.
+#: All tools are shown if their schemas have at most this many tokens. To choose among them would
+#: save less than it costs, because it breaks the prompt cache of the vendor.
 SHOW_ALL_TOKENS = 10_000
-#: The share of the best score that a tool needs for being added to those that a conversation is
-#: shown. On the part `open` of `benchmarks/selection` it adds three tools instead of five, and
+#: The share of the best score that a tool needs to be added to those that a conversation is shown.
+#: On the part `open` of `benchmarks/selection` it adds three tools instead of five, and
 #: misses 3 of 162 that `find_tools` then finds. With a higher share tools are added later, each
 #: time with a new prefix: eight requests with 240 tools cost 19.5k units, with 0.8 they cost 24.2k.
 NEEDED_SHARE = 0.4
 #: Time limit of an embeddings server's answer, in seconds.
 ANSWER_SECONDS = 8.0
-#: Longest text that is sent, in characters: descriptions are shorter,
-#: and models accept about 8,000 tokens.
+#: Longest text that is sent, in characters. Descriptions are shorter, and models accept about 8,000
+#: tokens.
 MAX_TEXT_CHARS = 8_000
 #: Packed numbers: a thousand vectors of a thousand numbers take 8 MB, a fourth of what tuples take.
 Vector: TypeAlias = "array[float]"
@@ -76,27 +82,31 @@ class EmbeddingError(Exception):
 
 
 class _RankedTool(NamedTuple):
+    """A tool with its score for a text, and whether it shares a word with that text."""
+
     tool: Tool
     score: float
     shares_words: bool
 
 
 class EmbeddingSelector:
-    """Selects the `top_k` tools nearest to the user's latest message, by the cosine of vectors.
+    """Selects the `top_k` tools nearest to the user's latest message.
 
-    Without an `embedder` it ranks offline: first by the words of names, descriptions and parameters
-    (`WordRanking`), then by letters (`NgramEmbedder`); `model` is then only a name. Vectors of
-    tools are cached by a hash of model, name and description, so a changed tool is embedded again.
-    All missing vectors are fetched in one call.
+    Without an `embedder` tools are ranked offline: first by the words of names, descriptions and
+    parameters (`WordRanking`), then by letters (`NgramEmbedder`); `model` is then only a name. With
+    one they are ranked by the cosine of vectors. The vectors of tools are cached by a hash of
+    model, name and description, so a changed tool is embedded again. All missing vectors are
+    fetched in one call.
 
-    If the embedder fails, takes longer than EMBED_SECONDS or returns invalid vectors, all tools are
-    shown, it is not called for RETRY_SECONDS, and one warning is logged until it works again: a
-    failure may cost tokens, but never an answer. Without messages no tool is shown; without text,
-    or if nothing resembles it, all are. Raises ValueError for a `top_k` below 1.
+    A failure may cost tokens, but never an answer. So if the embedder fails, takes longer than
+    `embed_seconds` or returns invalid vectors, all tools are shown, it is not called again for
+    RETRY_SECONDS, and one warning is logged until it works again. Without messages no tool is
+    shown. Without text, or if no tool resembles it, all are.
 
-    It never says who may use a tool, so an agent asks it only if the schemas of all tools have more
-    than `show_all_tokens` tokens, and keeps showing what it has shown in a conversation
-    (`agent/run/shown_tools.py`).
+    This selector does not restrict who may use a tool. An agent uses it only if the schemas of all
+    tools have more than `show_all_tokens` tokens, and keeps showing what a conversation was shown
+    once (`agent/run/shown_tools.py`). At most `max_vectors` vectors are cached. `clock` returns
+    seconds. Raises ValueError for a `top_k` below 1.
     """
 
     def __init__(
@@ -120,41 +130,45 @@ class EmbeddingSelector:
         self._vectors: OrderedDict[str, Vector] = OrderedDict()
         #: The last rankings, by query and tools: each step of a turn asks for the same one.
         self._rankings: OrderedDict[tuple[str, tuple[Tool, ...]], list[_RankedTool]] = OrderedDict()
+        #: The words of lists of tools, the last used last.
         self._word_rankings: OrderedDict[tuple[Tool, ...], WordRanking] = OrderedDict()
         self._max_vectors = max_vectors
         self._embed_seconds = embed_seconds
         self._clock = clock
+        #: The time of `clock` when the embedder failed; None while it works.
         self._failed_at: float | None = None
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
-        """Return the nearest tools, in the order given; of two equally near, the first."""
+        """Return the nearest tools, in the order of `tools`; of two equally near, the first."""
         history = list(messages)
-        given = list(tools)
-        if not history or not given:
+        all_tools = list(tools)
+        if not history or not all_tools:
             return []
-        by_user = [message for message in history if message.role == Role.USER]
-        query = (by_user or history)[-1].content.strip()
-        if len(given) <= self.top_k:
-            return given
-        nearest = await self.nearest(query, given)
+        if len(all_tools) <= self.top_k:
+            return all_tools
+
+        user_messages = [message for message in history if message.role == Role.USER]
+        latest = user_messages[-1] if user_messages else history[-1]
+        nearest = await self.nearest(latest.content.strip(), all_tools)
         if not nearest:
-            return given
-        return [tool for tool in given if tool in nearest]
+            return all_tools
+        return [tool for tool in all_tools if tool in nearest]
 
     async def nearest(
         self, query: str, tools: Sequence[Tool], count: int | None = None
     ) -> list[Tool]:
         """Return the `count` tools nearest to a text, by default `top_k`, the nearest first.
 
-        There are none for an empty text, if nothing resembles it, and while the embedder fails.
+        There are none for an empty text, if no tool resembles it, and while the embedder fails.
         """
-        return [each.tool for each in await self._ranked(query, tools, count or self.top_k)]
+        ranked = await self._ranked(query, tools, count or self.top_k)
+        return [each.tool for each in ranked]
 
     async def needed(self, query: str, tools: Sequence[Tool]) -> list[Tool]:
         """Return those of the `top_k` nearest tools that a text clearly asks for, nearest first.
 
-        They have NEEDED_SHARE of the best score. Without an embedder,
-        one that shares no word with the text has none.
+        These are the tools with at least NEEDED_SHARE of the best score. Without an embedder there
+        are none for a text that shares no word with any tool.
         """
         ranked = await self._ranked(query, tools, self.top_k)
         if not ranked or not any(each.shares_words for each in ranked):
@@ -164,7 +178,7 @@ class EmbeddingSelector:
     async def _ranked(self, query: str, tools: Sequence[Tool], count: int) -> list[_RankedTool]:
         """Return the `count` tools nearest to a text, the nearest first.
 
-        There are none if that cannot be said.
+        There are none if the text is empty or resembles no tool, and while the embedder fails.
         """
         key = (query, tuple(tools))
         if key in self._rankings:
@@ -172,10 +186,10 @@ class EmbeddingSelector:
         is_paused = self._failed_at is not None and self._clock() - self._failed_at < RETRY_SECONDS
         if not query or not tools or is_paused:
             return []
+
+        texts = [f"{tool.name}: {tool.description}" for tool in tools]
         try:
-            scores = await self._scores(
-                query, [f"{tool.name}: {tool.description}" for tool in tools]
-            )
+            scores = await self._scores(query, texts)
             by_words = [1.0] * len(tools)
             if self._ranks_by_words:
                 by_words = self._word_ranking(key[1]).scores(query)
@@ -194,8 +208,9 @@ class EmbeddingSelector:
             self._failed_at = self._clock()
             return []
         self._failed_at = None
-        if not any(scores):  # nothing resembles the message
+        if not any(scores):  # no tool resembles the message
             return []
+
         order = sorted(range(len(tools)), key=lambda index: (-scores[index], index))
         ranking = [_RankedTool(tools[index], scores[index], by_words[index] > 0) for index in order]
         self._rankings[key] = ranking
@@ -204,10 +219,11 @@ class EmbeddingSelector:
         return ranking[:count]
 
     def _word_ranking(self, tools: tuple[Tool, ...]) -> WordRanking:
-        """Return the words of these tools, made once for each list."""
+        """Return the words of these tools. They are read once for each list of tools."""
         ranking = self._word_rankings.get(tools)
         if ranking is None:
-            ranking = self._word_rankings[tools] = WordRanking(tools)
+            ranking = WordRanking(tools)
+            self._word_rankings[tools] = ranking
         self._word_rankings.move_to_end(tools)
         while len(self._word_rankings) > MAX_WORD_RANKINGS:
             self._word_rankings.popitem(last=False)
@@ -216,13 +232,15 @@ class EmbeddingSelector:
     async def _scores(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return the cosine of the vectors of the query and each text.
 
-        All missing vectors are fetched in one call.
+        All missing vectors are fetched in one call. Raises EmbeddingError, TimeoutError, and what
+        the embedder raises.
         """
-        names = {
-            text: f"{self.model}\0{text}".encode(errors="surrogatepass") for text in [query, *texts]
-        }
-        keys = {text: hashlib.sha256(name).hexdigest() for text, name in names.items()}
+        keys: dict[str, str] = {}
+        for text in [query, *texts]:
+            name = f"{self.model}\0{text}".encode(errors="surrogatepass")
+            keys[text] = hashlib.sha256(name).hexdigest()
         vectors = {text: self._vectors[key] for text, key in keys.items() if key in self._vectors}
+
         missing = [text for text in keys if text not in vectors]
         if missing:
             async with asyncio.timeout(self._embed_seconds):
@@ -234,6 +252,7 @@ class EmbeddingSelector:
             if not all(vector and all(map(math.isfinite, vector)) for vector in packed):
                 raise EmbeddingError("a vector is empty or has a number that is not finite")
             vectors |= dict(zip(missing, map(_unit, packed), strict=True))
+
         for text, key in keys.items():
             self._vectors[key] = vectors[text]
             self._vectors.move_to_end(key)
@@ -244,8 +263,10 @@ class EmbeddingSelector:
             raise EmbeddingError(
                 "vectors of different lengths cannot be compared: use one model for all"
             )
-        wanted = vectors[query]
-        return [sum(map(mul, wanted, vectors[text]), 0.0) for text in texts]
+
+        # All vectors have the length 1, so their product is their cosine.
+        query_vector = vectors[query]
+        return [sum(map(mul, query_vector, vectors[text]), 0.0) for text in texts]
 
 
 def _unit(vector: Sequence[float]) -> Vector:
@@ -255,13 +276,11 @@ def _unit(vector: Sequence[float]) -> Vector:
 
 
 class HttpEmbedder:
-    """An `Embedder` that calls `POST {base_url}/embeddings`.
+    """An `Embedder` that calls `POST {base_url}/embeddings` of OpenAI or of a compatible server.
 
-    That is OpenAI, or a compatible server of your own.
-
-    It sends the user's last message and the descriptions of the tools. `api_key` is sent in the
-    Authorization header only; redirects are not followed. `transport` is httpx's, for tests and
-    proxies.
+    The user's last message and the descriptions of the tools are sent there. `api_key` is sent in
+    the Authorization header only, "" for no header; redirects are not followed. `transport` is that
+    of httpx, for tests and proxies. Raises ValueError for a `base_url` that is no address.
     """
 
     def __init__(
@@ -287,10 +306,9 @@ class HttpEmbedder:
         """Return one vector per text. Raises EmbeddingError and httpx.HTTPError."""
         import httpx
 
+        headers: dict[str, str] = {}
         if self._api_key:
-            headers = {"Authorization": f"Bearer {self._api_key}"}
-        else:
-            headers = {}
+            headers["Authorization"] = f"Bearer {self._api_key}"
         body = {
             "model": self.model,
             "input": [text[:MAX_TEXT_CHARS] for text in texts],
@@ -310,7 +328,7 @@ class HttpEmbedder:
 
 
 def _vectors(answer: Any, count: int) -> list[list[float]]:
-    """Return the vectors in the order of the texts. The server gives the index of each."""
+    """Return the vectors in an answer in the order of the texts. The answer has the index of each."""
     try:
         by_index = {entry["index"]: entry["embedding"] for entry in answer["data"]}
         return [by_index[index] for index in range(count)]
@@ -327,9 +345,9 @@ _SIZES = (2, 3, 4)
 class NgramEmbedder:
     """An `Embedder` that counts n-grams of two to four letters, hashed into `dimensions` numbers.
 
-    It finds texts that share words, parts of words and misspellings, in any script. It knows no
-    meanings: "remove" is not near "delete", nor a French question near an English description. For
-    that, use `HttpEmbedder`.
+    An n-gram is a run of n characters. Texts are near if they share words or parts of words, also
+    misspelled, in any script. Meanings do not count: "remove" is not near "delete", nor a French
+    question near an English description. For that, use `HttpEmbedder`.
     """
 
     def __init__(self, dimensions: int = 1024) -> None:
@@ -350,18 +368,20 @@ class NgramEmbedder:
             for gram, count in grams.items():
                 code = zlib.crc32(gram.encode(errors="surrogatepass"))
                 # Longer n-grams mean more. In scripts without spaces, two letters are a word.
-                weight = (_SIZES[-1] if any(map(needs_no_space, gram)) else len(gram) - 1) * (
-                    1 + math.log(count)
-                )
-                # One bit of the hash is the sign: chance collisions
-                # cancel out as often as they add up.
-                vector[(code >> 1) % self.dimensions] += weight if code & 1 else -weight
+                length_weight = len(gram) - 1
+                if any(map(needs_no_space, gram)):
+                    length_weight = _SIZES[-1]
+                weight = length_weight * (1 + math.log(count))
+                # One bit of the hash is the sign, so that chance collisions cancel out as often as
+                # they add up.
+                sign = 1 if code & 1 else -1
+                vector[(code >> 1) % self.dimensions] += sign * weight
             vectors.append(list(_unit(vector)))
         return vectors
 
 
-#: How Unicode's names of letters begin in scripts without spaces between words,
-#: where any character may end a word.
+#: How the Unicode names of letters begin in scripts without spaces between words. In these, any
+#: character may end a word.
 _UNSPACED_SCRIPTS = (
     "CJK",
     "HIRAGANA",
@@ -380,7 +400,9 @@ def has_word(text: str, word: str) -> bool:
     start = text.find(word)
     while start >= 0:
         end = start + len(word)
-        if not (_joins(text[start - 1 : start], word[0]) or _joins(word[-1], text[end : end + 1])):
+        begins_inside_word = _joins(text[start - 1 : start], word[0])
+        ends_inside_word = _joins(word[-1], text[end : end + 1])
+        if not begins_inside_word and not ends_inside_word:
             return True
         start = text.find(word, start + 1)
     return False
@@ -396,9 +418,9 @@ def _joins(left: str, right: str) -> bool:
 
     A word has letters, digits, and signs that combine with them, such as vowels in Devanagari.
     """
-    return all(
-        char
-        and (unicodedata.category(char)[0] in "LNM" or char == "_")
-        and not needs_no_space(char)
-        for char in (left, right)
-    )
+    for char in (left, right):
+        if not char or needs_no_space(char):
+            return False
+        if char != "_" and unicodedata.category(char)[0] not in "LNM":
+            return False
+    return True

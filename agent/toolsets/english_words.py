@@ -1,6 +1,8 @@
 """What English words and sayings mean for a search of tools: the lists of `english_words.toml`.
 
-The lists are about English, not about the tools of any catalog.
+A saying is a phrase that people use, with the words that tools have for it: "get rid of" means
+delete. All words are compared by their stems (`stems.py`). The lists are about English, not about
+the tools of any catalog.
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ _MAX_GAP = 5
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """One or more words of a text, by their stems.
+    """A phrase to find in a text: the stems of its words.
 
-    `tail` is what follows a gap of up to _MAX_GAP words ("take the label off"), empty if there is
-    none. A phrase with `only_at_start` means nothing elsewhere in a text: "text" is a verb in
-    "text Anna that ...", and a noun in most other places.
+    A phrase may have a gap, as "take ~ off" has in "take the label off": `head` is before it, and
+    `tail` follows after at most _MAX_GAP words. `tail` is empty for a phrase without a gap. A
+    phrase with `only_at_start` has its meaning only at the beginning of a request: "text" is a verb
+    in "text Anna that ...", and a noun in most other places.
     """
 
     head: tuple[str, ...]
@@ -37,7 +40,7 @@ class Phrase:
         return len(self.head) + len(self.tail)
 
     def places(self, stems: Sequence[str], at: int) -> list[int] | None:
-        """Return the places of its words in a text, if it begins at this place."""
+        """Return the indexes of the phrase's words in `stems`, None unless it begins at `at`."""
         end = at + len(self.head)
         if tuple(stems[at:end]) != self.head:
             return None
@@ -50,7 +53,7 @@ class Phrase:
 
 
 class Saying(NamedTuple):
-    """A phrase that people use, and the stems of what tools call it."""
+    """A phrase that people use, and the stems of the words that tools have for it."""
 
     phrase: Phrase
     means: tuple[str, ...]
@@ -58,12 +61,16 @@ class Saying(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EnglishWords:
-    """The lists of `english_words.toml`, by stems. `phrases` are found by their first stem."""
+    """The lists of `english_words.toml`, by stems. Read once per process."""
 
+    #: Words that mean nothing for a search; not stems.
     stop_words: frozenset[str]
+    #: What a verb asks for: read, create, change or delete.
     actions: Mapping[str, str]
     synonyms: Mapping[str, tuple[str, ...]]
+    #: The meaning of sayings of one word.
     words: Mapping[str, tuple[str, ...]]
+    #: All other sayings, by the first stem of their phrase.
     phrases: Mapping[str, tuple[Saying, ...]]
 
 
@@ -72,16 +79,19 @@ def english_words() -> EnglishWords:
     """Return the lists, read once."""
     text = files("sayso.agent.toolsets").joinpath("english_words.toml").read_text(encoding="utf-8")
     lists = tomllib.loads(text)
+
     actions: dict[str, str] = {}
     for action, verbs in lists["actions"].items():
         for verb in verbs.split():
             actions.setdefault(stem_of(verb, "en"), action)
+
     synonyms: dict[str, dict[str, None]] = {}
     for line in lists["synonyms"].strip().splitlines():
         group = [stem_of(word, "en") for word in line.split()]
         for stem in group:
             others = [each for each in group if each != stem]
             synonyms.setdefault(stem, {}).update(dict.fromkeys(others))
+
     words, phrases = _sayings(lists["sayings"])
     return EnglishWords(
         stop_words=frozenset(lists["stop_words"].split()),
@@ -93,8 +103,11 @@ def english_words() -> EnglishWords:
 
 
 def _sayings(lines: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[Saying, ...]]]:
-    """Return what single words stand for, and the phrases by their first stem."""
-    #: The meanings by phrase. One phrase may stand in several lines.
+    """Return the meanings of single words, and the other sayings by the first stem of their phrase.
+
+    A line of the list is "phrase, phrase: meaning".
+    """
+    #: The stems of the meaning, by phrase. One phrase may be in several lines.
     means: dict[Phrase, dict[str, None]] = {}
     for line in lines.strip().splitlines():
         phrases_of_line, _, meaning = line.partition(":")
@@ -115,7 +128,10 @@ def _sayings(lines: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[Sa
 
 
 def _phrase(text: str) -> Phrase:
-    """Return a phrase as the list writes it: `^` before one that opens a text, `~` for a gap."""
+    """Return the phrase that the list writes as `text`.
+
+    It begins with `^` if it counts only at the start of a request. `~` is a gap.
+    """
     head, _, tail = text.removeprefix("^").partition("~")
     return Phrase(_stems_of(head), _stems_of(tail), text.startswith("^"))
 

@@ -1,13 +1,13 @@
 """The body of an OpenAPI operation: its media type, and the arguments that it is made of.
 
-Of several media types the first in `_PREFERENCE` that a request can express is used. A body that no
-request can express makes its operation unusable, also where the body is optional: without it the
-operation may mean something else.
+A document may offer several media types for a body. They are tried in the order of `_preference`,
+and the first that a request can express is used. If there is none, the operation cannot be used,
+also where the body is optional: without its body the operation may mean something else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 #: Methods that send something (RFC 9110, section 9.3).
 _METHODS_WITH_BODIES = ("post", "put", "patch")
-#: Accepts every media type.
+#: The range of all media types.
 ANY_TYPE = "*/*"
 #: Styles in which a field of a form can be written.
 FIELD_STYLES = ("form", "spaceDelimited", "pipeDelimited", "deepObject")
@@ -30,9 +30,9 @@ _TEXT_TYPES = (
     "application/graphql",
     "application/x-ndjson",
 )
-#: Keywords with which a schema says more than a list of properties can.
+#: Keywords of a schema that is more than a list of properties.
 _COMPOSING = frozenset(("allOf", "anyOf", "oneOf", "not", "patternProperties", "minProperties"))
-#: Keywords that say nothing about a value.
+#: Keywords that only inform, and restrict no value.
 _INFORMING = frozenset(("description", "title", "default"))
 #: What a model reads about an argument that is a file.
 _FILE_HINT = "The name of a file that the user sent in this conversation."
@@ -40,19 +40,20 @@ _FILE_HINT = "The name of a file that the user sent in this conversation."
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one argument goes, and how it is written there."""
+    """Where a request carries one argument, and how the argument is written there."""
 
-    #: Its name in the document.
+    #: The argument's name in the document.
     name: str
     #: One of path, query, header, cookie and body.
     where: str
-    #: OpenAPI's word for how lists and objects are written; "" for a field of a form without one.
+    #: How lists and objects are written, as OpenAPI calls it: form, simple, deepObject and so on.
+    #: "" for a field of a form without a style.
     style: str = ""
-    #: Whether each item of a list is written by itself.
+    #: Whether each item of a list is written by itself, as in `a=1&a=2`.
     explode: bool = False
     #: Whether the value is written as JSON.
     is_json: bool = False
-    #: Whether it is the only argument of a body.
+    #: Whether the argument is the whole body, and not a field of it.
     is_whole_body: bool = False
     #: The media types that a file may have, which may end in `*`. The argument is then the name of
     #: a received file. Empty for all other arguments.
@@ -61,7 +62,7 @@ class Place:
     is_list: bool = False
     #: The media type of the value's part in a multipart body; "" for plain text.
     part_type: str = ""
-    #: Whether each body that is sent has this field.
+    #: Whether no body may be sent without this field.
     is_needed: bool = False
 
 
@@ -76,7 +77,10 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What an operation sends besides its parameters. Without a `content_type` it sends no body."""
+    """The body that an operation sends: its media type and its arguments.
+
+    A body with the `content_type` "" is none: the operation has only parameters.
+    """
 
     content_type: str = ""
     arguments: tuple[Argument, ...] = ()
@@ -89,13 +93,17 @@ def body_of(
     method: str,
     operation: Mapping[str, Any],
 ) -> Body:
-    """Return the body of an operation. Raises SourceError if it has one that cannot be sent."""
+    """Return the body of an operation. Raises SourceError if no request can express it.
+
+    `method` is the HTTP method in lower case, and `inliner` the one of this operation.
+    """
     if "requestBody" not in operation:
         return Body()
     definition = document.resolved(operation["requestBody"])
     content = as_mapping(definition.get("content"))
     if not content:
         raise SourceError("its body is of no type")
+
     is_required = definition.get("required") is True
     problems = []
     for kind in sorted(content, key=_preference):
@@ -111,16 +119,20 @@ def body_of(
 def _preference(kind: Any) -> int:
     """Return the rank of a media type; the lowest is tried first."""
     essence = essence_of(str(kind))
-    tests: Sequence[Callable[[str], bool]] = (
-        lambda each: each == "application/json",
-        # A list of changes is what models write worst, and documents describe it as a plain object.
-        lambda each: is_json_type(each) and each != "application/json-patch+json",
-        is_json_type,
-        lambda each: each == FORM,
-        lambda each: each == MULTIPART,
-        _is_text_type,
-    )
-    return next((rank for rank, test in enumerate(tests) if test(essence)), len(tests))
+    if essence == "application/json":
+        return 0
+    # Models write a list of changes badly, and documents describe it as a plain object.
+    if essence == "application/json-patch+json":
+        return 2
+    if is_json_type(essence):
+        return 1
+    if essence == FORM:
+        return 3
+    if essence == MULTIPART:
+        return 4
+    if _is_text_type(essence):
+        return 5
+    return 6
 
 
 def essence_of(content_type: str) -> str:
@@ -137,6 +149,7 @@ def is_json_type(content_type: str) -> bool:
 
 
 def _is_text_type(essence: str) -> bool:
+    """Return whether a model can write the content of a media type as text."""
     if essence.startswith("text/") or essence in _TEXT_TYPES:
         return True
     return essence.endswith(("+xml", "+yaml"))
@@ -144,22 +157,27 @@ def _is_text_type(essence: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _BodyReader:
-    """Reads one media type of a body. Raises SourceError with the reason if it cannot be sent."""
+    """Reads one media type of a body. Its methods raise SourceError if that cannot be sent."""
 
     document: Document
     inliner: Inliner
+    #: The media type with its parameters, as the document writes it.
     kind: str
+    #: What the document says about it: its schema and encoding.
     media: Mapping[str, Any]
+    #: Whether the document says that the body must be sent.
     is_required: bool
     method: str
 
     def read(self) -> Body:
+        """Return the body. Raises SourceError with the reason."""
         essence = essence_of(self.kind)
         schema = self.inliner.inline(self.media.get("schema", {}))
         if "charset=" in self.kind.lower() and "utf-8" not in self.kind.lower():
             raise SourceError(f"its body is {self.kind}: UTF-8 is supported")
         if "*" in essence:
             return self._of_any_type(essence, schema)
+
         if _is_empty_object(schema) and (is_json_type(essence) or essence == FORM):
             return Body(self.kind, (), self.is_required)
         if is_json_type(essence):
@@ -186,15 +204,18 @@ class _BodyReader:
         raise self._unsupported()
 
     def _whole(self, content_type: str, schema: Any) -> Body:
+        """Return a body that is one argument, named `body`."""
         place = Place("body", "body", is_whole_body=True)
         return Body(content_type, (Argument(place, schema, self.is_required),), self.is_required)
 
     def _file(self, essence: str, schema: Any) -> Body:
+        """Return a body that is one file. Its argument `file` is the name of that file."""
         place = Place("file", "body", is_whole_body=True, file_types=(essence,))
         shown = file_schema(as_mapping(schema), is_list=False)
         return Body(essence, (Argument(place, shown, self.is_required),), self.is_required)
 
     def _json(self, content_type: str, schema: Any) -> Body:
+        """Return a body of JSON: an argument for each field, or one for the whole body."""
         properties = as_mapping(as_mapping(schema).get("properties"))
         files = [name for name, each in properties.items() if _may_be_file(each)]
         if files or _may_be_file(schema):
@@ -210,14 +231,15 @@ class _BodyReader:
     def _argument(self, schema: Mapping[str, Any], place: Place, field: Any) -> Argument:
         """Return a field of a body as an argument.
 
-        Many documents do not say that a body is required whose fields are: Twilio's never do. Such
-        a field is required where a request without a body makes no sense.
+        Many documents require fields of a body, but not the body itself: Twilio's never do. Such a
+        field counts as required if the method makes no sense without a body.
         """
         is_needed = place.name in schema.get("required", ())
         is_expected = self.is_required or self.method in _METHODS_WITH_BODIES
         return Argument(replace(place, is_needed=is_needed), field, is_needed and is_expected)
 
     def _form(self, schema: Any, *, is_multipart: bool) -> Body:
+        """Return a form: an argument for each field, or one for the whole form if it has any field."""
         merged = _merged(schema)
         encodings = as_mapping(self.media.get("encoding"))
         if not _is_list_of_fields(merged):
@@ -241,7 +263,8 @@ def _field(
 ) -> tuple[Place, Any]:
     """Return the place and the schema of one field of a form.
 
-    Raises SourceError for one that cannot be written.
+    `encoding` is what the document says about how the field is written; empty if nothing. Raises
+    SourceError for a field that cannot be written.
     """
     listed_types = str(encoding.get("contentType") or "").split(",")
     types = tuple(essence_of(each) for each in listed_types if each.strip())
@@ -263,7 +286,9 @@ def _field(
         style = str(encoding.get("style", "form"))
         if style not in FIELD_STYLES:
             raise SourceError(f"its field {name!r} has the style {style!r}, which is not supported")
-        return Place(name, "body", style, bool(encoding.get("explode", style == "form"))), schema
+        explode = bool(encoding.get("explode", style == "form"))
+        return Place(name, "body", style, explode), schema
+
     if not types:
         return Place(name, "body"), schema
     json_type = next(filter(is_json_type, types), "")
@@ -278,7 +303,7 @@ def _field(
 
 
 def is_file(schema: Any) -> bool:
-    """Return whether the value of a schema is bytes: binary, and not written in base64."""
+    """Return whether the value of a schema is a file: bytes that are not written in base64."""
     if not isinstance(schema, Mapping) or not _has_type(schema, "string"):
         return False
     if schema.get("format") == "binary":
@@ -298,19 +323,19 @@ def is_file_list(schema: Any) -> bool:
 def _may_be_file(schema: Any) -> bool:
     """Return whether a value of a schema can be a file or a list of files.
 
-    It may have other alternatives, such as an address. A form writes one file as it writes a list
-    of one.
+    The schema may allow something else too, such as an address. A form writes one file and a list
+    of one file in the same way.
     """
     return any(is_file(each) or is_file_list(each) for each in _alternatives(schema))
 
 
 def _alternatives(schema: Any) -> list[Any]:
-    """Return the alternatives of a schema; one without alternatives has itself alone."""
-    given = as_mapping(schema)
+    """Return the alternatives in a schema; the schema alone if it has none."""
+    keywords = as_mapping(schema)
     alternatives: list[Any] = []
     for key in ("anyOf", "oneOf"):
-        if isinstance(given.get(key), list):
-            alternatives += given[key]
+        if isinstance(keywords.get(key), list):
+            alternatives += keywords[key]
     return alternatives or [schema]
 
 
@@ -323,7 +348,7 @@ def _is_file_by_encoding(schema: Any, types: Sequence[str]) -> bool:
 
 
 def file_schema(schema: Mapping[str, Any], *, is_list: bool) -> dict[str, Any]:
-    """Return what a model reads of an argument that is a file: it gives the file's name."""
+    """Return the schema that a model sees of an argument that is a file: a text with its name."""
     description = " ".join(filter(None, [str(schema.get("description") or ""), _FILE_HINT]))
     if not is_list:
         return {"type": "string", "description": description}
@@ -340,36 +365,33 @@ def is_text_schema(schema: Any) -> bool:
     kinds = schema.get("type")
     if kinds is None:
         return "enum" in schema
-    if isinstance(kinds, list):
-        listed = kinds
-    else:
-        listed = [kinds]
+    listed = kinds if isinstance(kinds, list) else [kinds]
     return all(kind in ("string", "integer", "number", "boolean", "null") for kind in listed)
 
 
 def _is_untyped(schema: Any) -> bool:
-    """Return whether a schema says nothing about its value."""
-    return schema is True or (isinstance(schema, Mapping) and not schema.keys() - _INFORMING)
+    """Return whether a schema allows any value."""
+    if schema is True:
+        return True
+    return isinstance(schema, Mapping) and not schema.keys() - _INFORMING
 
 
 def _has_type(schema: Mapping[str, Any], kind: str) -> bool:
-    """Return whether a schema, perhaps nullable, has this type or none."""
-    given = schema.get("type", kind)
-    if isinstance(given, list):
-        listed = given
-    else:
-        listed = [given]
+    """Return whether a schema has this type, or this type and null, or states no type."""
+    kinds = schema.get("type", kind)
+    listed = kinds if isinstance(kinds, list) else [kinds]
     return kind in listed and all(each in (kind, "null") for each in listed)
 
 
 def _without_null(schema: Any) -> Any:
-    """Return the one alternative of a schema besides null; any other schema unchanged."""
+    """Return the only alternative of a schema besides null; any other schema unchanged."""
     if not isinstance(schema, Mapping):
         return schema
     for key in ("anyOf", "oneOf"):
         others = [each for each in schema.get(key) or () if as_mapping(each).get("type") != "null"]
         if len(others) == 1 and isinstance(others[0], Mapping):
-            return {**others[0], **{name: schema[name] for name in _INFORMING if name in schema}}
+            informing = {name: schema[name] for name in _INFORMING if name in schema}
+            return {**others[0], **informing}
     return schema
 
 
@@ -405,13 +427,14 @@ def _is_empty_object(schema: Any) -> bool:
 
 
 def _merged(schema: Any) -> Any:
-    """Return the schema of a form with its `allOf` as one list of properties, if that is equal."""
+    """Return the schema of a form with the parts of its `allOf` merged into one list of properties.
+
+    The schema is returned unchanged if that would mean something else.
+    """
     if not isinstance(schema, Mapping) or not isinstance(schema.get("allOf"), list):
         return schema
-    parts = [
-        {key: value for key, value in schema.items() if key != "allOf"},
-        *map(_merged, schema["allOf"]),
-    ]
+    schema_itself = {key: value for key, value in schema.items() if key != "allOf"}
+    parts = [schema_itself, *map(_merged, schema["allOf"])]
     known = {"type", "properties", "required", "additionalProperties", *_INFORMING}
     if any(not isinstance(part, Mapping) or part.keys() - known for part in parts):
         return schema

@@ -1,4 +1,9 @@
-"""Files of OpenAPI operations: received files that are uploaded, names of files in answers."""
+"""Files of OpenAPI operations: files that a call uploads, and the names of files in answers.
+
+A model gives the name of a file that the user sent in this conversation, a received file. A call
+sends its bytes as an Upload. The question before the call names each file with its digest, and the
+yes counts only for these bytes.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +32,11 @@ from sayso.channels.inbound_limits import MAX_FILE_BYTES
 from sayso.channels.media_store import file_label
 from sayso.channels.types import extension_of, readable_size
 
-#: Largest files of one call together, in bytes: one file of the largest size that is received.
+#: Most bytes of all files of one call: as many as the largest file that can be received has.
 MAX_UPLOAD_BYTES = MAX_FILE_BYTES
 #: Most files of one call.
 MAX_UPLOADS = 10
-#: Hex digits of a file's digest in a question. The whole digest is compared at the yes.
+#: How many hex digits of a file's digest a question shows. At the yes the whole digest is compared.
 SHOWN_DIGEST_CHARS = 16
 
 
@@ -47,14 +52,15 @@ class Upload:
 def read_uploads(places: Mapping[str, Place], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments with an Upload, or a list of them, in the place of each file's name.
 
-    Reads files, so it is called in a thread. Raises SourceError for a file that the user did not
-    send, that was deleted, or that the operation does not take.
+    `places` are those of the arguments that are files. Blocks while it reads files. Raises
+    SourceError for a file that the user did not send, that was deleted, or that the operation does
+    not take, and for files that are too large or too many.
     """
     uploads: dict[str, Any] = {}
     for name, files in chosen_files(places, arguments).items():
         place = places[name]
-        read = [_read(place, file) for file in files]
-        uploads[name] = read if place.is_list else read[0]
+        uploads_of_argument = [_read(place, file) for file in files]
+        uploads[name] = uploads_of_argument if place.is_list else uploads_of_argument[0]
     return {**arguments, **uploads}
 
 
@@ -72,6 +78,7 @@ def chosen_files(
         if value is not None:
             names = value if place.is_list else [value]
             chosen[name] = [_find(place, each) for each in names]
+
     files = list(chain.from_iterable(chosen.values()))
     size = sum(file.size for file in files)
     if len(files) > MAX_UPLOADS:
@@ -95,6 +102,7 @@ def _find(place: Place, name: Any) -> ReceivedFile:
 
 
 def _read(place: Place, file: ReceivedFile) -> Upload:
+    """Return a received file with its bytes. Raises SourceError if they are gone or have changed."""
     try:
         content = file.read()
     except FileNotReceived as exc:
@@ -112,11 +120,13 @@ def _content_type(place: Place, file: ReceivedFile) -> str:
     """
     own = file.mime_type
     for allowed in place.file_types:
-        if allowed in (own, ANY_TYPE) or (allowed.endswith("/*") and own.startswith(allowed[:-1])):
+        is_in_range = allowed.endswith("/*") and own.startswith(allowed[:-1])
+        if is_in_range or allowed in (own, ANY_TYPE):
             return own
+
+    # An operation that takes a sequence of bytes takes any file. A file whose type was not
+    # recognized may have the type that the operation takes.
     exact = [allowed for allowed in place.file_types if not allowed.endswith("*")]
-    # Any file is a sequence of bytes, and a type that was not recognized may be the one that is
-    # asked for.
     for allowed in exact:
         if UNKNOWN_MIME_TYPE in (allowed, own):
             return allowed
@@ -126,10 +136,10 @@ def _content_type(place: Place, file: ReceivedFile) -> str:
 
 
 def upload_preview(tool_name: str, places: Mapping[str, Place]) -> Callable[..., CheckedPreview]:
-    """Return the preview of a tool that sends files. It names each with its type, size and digest.
+    """Return the preview of a tool that sends files: a function of the arguments of a call.
 
-    The yes counts only for exactly these files. The preview raises SourceError for files that
-    cannot be sent.
+    The preview names each file with its type, size and digest. The yes counts only for exactly
+    these files. The preview raises SourceError for files that cannot be sent.
     """
 
     def preview(**arguments: Any) -> CheckedPreview:
@@ -151,6 +161,7 @@ def _described(file: ReceivedFile) -> str:
 
 
 def _facts(file: ReceivedFile) -> list[Any]:
+    """Return what must be the same at the yes as in the question."""
     return [file.filename, file.mime_type, file.size, file.ref]
 
 
@@ -172,8 +183,10 @@ def multipart(parts: Sequence[Part]) -> tuple[bytes, str]:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.content)
-    # No content can hold a digest of itself, so the boundary is in none of them.
+    # The boundary must not occur in a part. A content that contains a digest of itself cannot be
+    # made.
     boundary = f"sayso-{digest.hexdigest()[:40]}"
+
     chunks = []
     for part in parts:
         lines = [f"--{boundary}", f'Content-Disposition: form-data; name="{_quoted(part.name)}"']
@@ -186,7 +199,7 @@ def multipart(parts: Sequence[Part]) -> tuple[bytes, str]:
 
 
 def _quoted(name: str) -> str:
-    """Return a name as browsers write it into a part's header: it cannot end or split it."""
+    """Return a name as browsers write it into the header of a part, without quotes and line ends."""
     return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -199,20 +212,25 @@ _ENDING = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
 
 def download_name(disposition: str, path: str, content_type: str) -> str:
-    """Return the name of a file in an answer, which every file system takes.
+    """Return the name for a file in an answer. Every file system takes it.
 
-    It is the one in the Content-Disposition header, else the last segment of the request's `path`.
-    A name without an ending gets that of its type.
+    `disposition` is the Content-Disposition header of the answer, "" for none; its file name
+    counts. Without one, the last segment of the request's `path` is used. A name without an ending
+    gets the ending of `content_type`.
     """
-    last_segment = unquote(path.partition("?")[0].rstrip("/").rpartition("/")[2])
-    name = _safe(_filename_of(disposition)) or _safe(file_label(last_segment)) or "file"
+    name = _safe(_filename_of(disposition))
+    if not name:
+        path_without_query, _, _ = path.partition("?")
+        _, _, last_segment = path_without_query.rstrip("/").rpartition("/")
+        name = _safe(file_label(unquote(last_segment)))
+    name = name or "file"
     if not _ENDING.fullmatch(PurePosixPath(name).suffix):
         name = file_label(f"{name}{extension_of(content_type)}")
     return name
 
 
 def _safe(name: str) -> str:
-    """Return a name that no file system refuses.
+    """Return a name that no file system refuses; "" stays "".
 
     Some characters, dots at the ends, and names of devices are replaced.
     """
@@ -225,8 +243,8 @@ def _safe(name: str) -> str:
 def _filename_of(disposition: str) -> str:
     """Return the file name in a Content-Disposition header, without any path; "" if it has none.
 
-    `filename*`, which can hold any alphabet, counts more than `filename` (RFC 6266). Some servers
-    encode the latter in another way; browsers decode it too.
+    `filename*`, which can hold any alphabet, takes precedence over `filename` (RFC 6266). Some
+    servers encode `filename` like mail headers or like addresses; browsers decode it too.
     """
     header = Message()
     header["content-disposition"] = disposition or "inline"

@@ -1,4 +1,8 @@
-"""ToolsetRefresher: opens remote sources of tools, and lists them again when they change."""
+"""ToolsetRefresher: opens remote sources of tools, and lists their tools again when they change.
+
+A remote source is an MCP server or an OpenAPI document with a URL. It may be away, and its tools
+may change while the bot runs.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +25,23 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 1.0
 #: Longest pause between two attempts, in seconds.
 LONGEST_PAUSE_SECONDS = 60.0
-#: How long a source must work for its next failure to count as a first one, in seconds.
+#: How long a source must have worked for its next failure to count as the first one, in seconds.
 STABLE_SECONDS = 60.0
-#: Receives the id of a source and the tools it has now, on a thread of its own. Returns why other
-#: sources lost their tools to it, by their ids: they are listed again. None is for no source. May
-#: raise ToolError, and then must not have changed anything.
+#: Receives the id of a source and its present tools, on the thread of the refresher.
+#:
+#: A source may take names that tools of other sources had. The function returns why other sources
+#: lost their tools in this way, by their ids, and these sources are listed again; None for no
+#: source. It may raise ToolError, if it has changed nothing.
 OnTools = Callable[[str, list[Tool]], Mapping[str, str] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSource:
-    """One remote source. Its tools are replaced together by its `id`; logs call it `name`."""
+    """One remote source of tools.
+
+    `id` names it for the receiver of its tools, `name` in logs. `namespace` is put before the names
+    of its tools, "" for none. `confirm` says which of them need a confirmation.
+    """
 
     id: str
     name: str
@@ -41,58 +51,56 @@ class LiveSource:
 
 
 class ToolsetRefresher:
-    """Keeps the tools of remote sources up to date. One per process.
+    """Keeps the tools of remote sources up to date. One per process, from `open` to `close`.
 
     A source that cannot be reached never stops the others: it is tried again and again. A source
-    that was reached once keeps its tools when it is lost; their calls then fail with the reason.
+    that cannot be reached any more keeps its tools; their calls fail with the reason.
     """
 
     def __init__(self, sources: Sequence[LiveSource], on_tools: OnTools) -> None:
         self._sources = sources
         self._on_tools = on_tools
         self._thread: LoopThread | None = None
-        #: Calls for another listing, by source.
+        #: A function for each source, by id, that makes it list its tools again.
         self._list_again: dict[str, Callable[[], object]] = {}
-        #: Why sources lost their tools to others, by source, until they are listed again.
+        #: Why sources lost their tools to other sources, by id, until they are listed again.
         self._losses: dict[str, str] = {}
 
     def open(self, seconds: float) -> dict[str, str]:
-        """Start, and wait up to `seconds` for each source's first answer.
+        """Start, and wait at most `seconds` until each source was listed or failed.
 
-        Return why sources failed, by id.
+        Return why sources failed, by their ids. They are tried again in the background.
         """
         self._thread = LoopThread(asyncio.new_event_loop(), "sayso-sources")
         first_results = {source.id: Future[str]() for source in self._sources}
         for source in self._sources:
             self._thread.submit(self._watch(source, first_results[source.id]))
         wait(first_results.values(), timeout=seconds)
-        late = f"gave no answer within {seconds:g} s"
-        results = {
-            id_: each.result() if each.done() else late for id_, each in first_results.items()
-        }
-        return {id_: error for id_, error in (results | self._losses).items() if error}
+
+        errors: dict[str, str] = {}
+        for source_id, first_result in first_results.items():
+            errors[source_id] = f"gave no answer within {seconds:g} s"
+            if first_result.done():
+                errors[source_id] = first_result.result()
+        errors |= self._losses
+        return {source_id: error for source_id, error in errors.items() if error}
 
     def left_out(self) -> dict[str, Mapping[str, str]]:
-        """Return the tools that the last listing of each source left out, by the source's id.
-
-        Each has its reason.
-        """
-        return {
-            source.id: dict(getattr(source.provider, "left_out", {})) for source in self._sources
-        }
+        """Return why tools of the last listing cannot be used, by source id and the tool's name."""
+        left_out: dict[str, Mapping[str, str]] = {}
+        for source in self._sources:
+            left_out[source.id] = dict(getattr(source.provider, "left_out", {}))
+        return left_out
 
     def missing(self) -> dict[str, Mapping[str, str]]:
-        """Return what offered tools lack of their definitions.
-
-        It is keyed by the source's id, then by the tool's name.
-        """
+        """Return why offered tools lack parameters, by source id and the tool's name."""
         missing: dict[str, Mapping[str, str]] = {}
         for source in self._sources:
             missing[source.id] = dict(getattr(source.provider, "missing", {}))
         return missing
 
     def listed_names(self) -> dict[str, tuple[str, ...]]:
-        """Return what each source called all its tools in its last listing, by the source's id."""
+        """Return the source's names of all tools in its last listing, by source id."""
         names: dict[str, tuple[str, ...]] = {}
         for source in self._sources:
             names[source.id] = tuple(getattr(source.provider, "listed_names", ()))
@@ -102,22 +110,24 @@ class ToolsetRefresher:
         """Stop, and close all sources. Idempotent."""
         thread = self._thread
         self._thread = None
-        if thread is not None:
-            thread.close()
-            # In threads of their own, so that a server that does not end holds up none of the
-            # others.
-            closers = []
-            for source in self._sources:
-                closer = threading.Thread(target=_close, args=(source,), daemon=True)
-                closers.append(closer)
-                closer.start()
-            for closer in closers:
-                closer.join()
+        if thread is None:
+            return
+        thread.close()
+
+        # In one thread a source, so that a server that does not end delays none of the others.
+        closers = []
+        for source in self._sources:
+            closer = threading.Thread(target=_close, args=(source,), daemon=True)
+            closers.append(closer)
+            closer.start()
+        for closer in closers:
+            closer.join()
 
     async def _watch(self, source: LiveSource, first_result: Future[str]) -> None:
         """Pass a source's tools on whenever they change; after a failure, try again after a pause.
 
-        `first_result` is set once the source is listed, to "", or to why that failed.
+        Runs until the thread is closed. `first_result` is set after the first listing: to "", or to
+        why it failed.
         """
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
@@ -125,10 +135,12 @@ class ToolsetRefresher:
         is_reachable = False
         self._list_again[source.id] = changed.set
         while True:
-            since = time.monotonic()
+            started_at = time.monotonic()
+            # Before the listing: a change during it must not be lost.
             changed.clear()
             error = await self._list(source, lambda: loop.call_soon_threadsafe(changed.set))
-            # One warning; `first_result` tells of a source that was never reached.
+
+            # One warning when it is lost. `first_result` reports a source that was never reached.
             if error and is_reachable:
                 log.warning("source.unreachable", extra={"source": source.name, "why": error})
             is_reachable = not error
@@ -136,25 +148,26 @@ class ToolsetRefresher:
                 first_result.set_result(error)
             if not error:
                 await changed.wait()
-            seconds = time.monotonic() - since
+
+            seconds = time.monotonic() - started_at
+            failures += 1
             if seconds >= STABLE_SECONDS:
                 failures = 1
-            else:
-                failures = failures + 1
             pause = backoff_seconds(
                 failures,
                 first=FIRST_PAUSE_SECONDS,
                 longest=LONGEST_PAUSE_SECONDS,
             )
-            # Tools that change now are listed at once, those that change all the time rarely.
+            # The time since the last listing counts: a first change is listed at once, and a source
+            # that changes all the time is listed rarely.
             if not error:
                 pause = max(0.0, pause - seconds)
             await asyncio.sleep(pause)
 
     async def _list(self, source: LiveSource, changed: Callable[[], object]) -> str:
-        """Pass a source's tools on, and return why that failed, or "".
+        """List a source's tools and pass them on. Return why that failed, or "".
 
-        It calls `changed` when it has other tools.
+        The source calls `changed` later, when it has other tools.
         """
         watch: Callable[[Callable[[], object]], object] = getattr(
             source.provider, "watch", lambda _: None
@@ -170,23 +183,20 @@ class ToolsetRefresher:
             losses = self._on_tools(source.id, tools) or {}
         except ToolError as exc:
             return str(exc) or type(exc).__name__
-        except (
-            Exception,
-            asyncio.CancelledError,
-        ) as exc:
-            # A source is third-party code: it must not stop the others.
+        except (Exception, asyncio.CancelledError) as exc:
+            # A source is third-party code, and must not stop the others. It may even raise a
+            # CancelledError by itself; one that is meant for this task is raised on.
             task = asyncio.current_task()
-            # Else the CancelledError comes from inside the source.
             if task is not None and task.cancelling():
                 raise
             log.exception("source.failed", extra={"source": source.name})
             return type(exc).__name__
+
         self._losses.pop(source.id, None)
         for loser, why in losses.items():
             self._losses[loser] = why
-            self._list_again[
-                loser
-            ]()  # it is refused then, and tried again until its names are free
+            # Its listing is refused then, and tried again until its names are free.
+            self._list_again[loser]()
         log.info("source.listed", extra={"source": source.name, "tools": len(tools)})
         return ""
 

@@ -1,8 +1,9 @@
-"""What a person's text means for a search of tools: words of tools, and what is to be done.
+"""What a person's request means for a search of tools: words that tools have, and actions.
 
-Tools have the words of an API ("revoke", "collaborator"), people have their own ("she should not
-get in any more"). So each word or phrase of a text stands for a few words that tools may have for
-it: itself, its synonyms, and what a saying means.
+Tools use the words of an API ("revoke", "collaborator"), people use others ("she should not get in
+any more"). So each word or phrase of a text stands for a few words that tools may have for it:
+itself, its synonyms, and what a saying means (`english_words.py`). Each has a weight: 1 is the word
+itself. An action is what a request asks for: read, create, change or delete.
 """
 
 from __future__ import annotations
@@ -16,29 +17,35 @@ from typing import NamedTuple
 from sayso.agent.toolsets.english_words import Saying, english_words
 from sayso.agent.toolsets.stems import spoken_words, stem_of
 
-#: The weights of the words that a phrase, one word with a saying of its own, or a synonym stand
-#: for; the word itself has 1. A saying's first two words are nearer than the others.
+#: The weight of the words that a phrase means.
 _PHRASE_WEIGHT = 1.0
+#: The weight of the words that a saying of one word means.
 _SAYING_WEIGHT = 0.75
+#: The weight of a synonym.
 _SYNONYM_WEIGHT = 0.5
+#: The weight of the words for a thing that is recognized by its form, such as an address.
 _HINT_WEIGHT = 0.4
+#: The share of its weight that a word of a meaning has after the first two, which are nearest.
 _LATER_WORD_SHARE = 0.8
 #: The weight of a word inside a phrase, such as "link" in "stop using the link".
 _WORD_IN_PHRASE_WEIGHT = 0.5
-#: The weight of the word that says what to do ("list ..."), as a word: what a tool does is compared
-#: by itself.
+#: The share of its weight that a verb has as a word ("list ..."). What a tool does is compared
+#: separately, by actions.
 _VERB_SHARE = 0.5
 
 
 class WordMeaning(NamedTuple):
-    """What tools may call one word or phrase of a text: weights of stems, and where it stands."""
+    """What tools may call one word or phrase of a text: stems with their weights.
+
+    `position` is the index of the word in the text.
+    """
 
     position: int
     stems: dict[str, float]
 
 
 class RequestMeaning(NamedTuple):
-    """A text: what its words mean, and what it asks for, as weights of actions."""
+    """What a text means: the meanings of its words, and the weights of the actions it asks for."""
 
     meanings: list[WordMeaning]
     actions: dict[str, float]
@@ -46,13 +53,15 @@ class RequestMeaning(NamedTuple):
 
 @lru_cache(maxsize=64)
 def meaning_of(text: str, language: str) -> RequestMeaning:
-    """Return what a text means. In other languages than English each word is only itself."""
+    """Return what a text means. In other languages than English each word means only itself."""
     words = spoken_words(text)
     if language != "en":
         stems = [stem_of(word, language) for word in words]
         return RequestMeaning([WordMeaning(at, {stem: 1.0}) for at, stem in enumerate(stems)], {})
+
     meanings = [*_meanings(words), *_hints(text, len(words))]
     meanings.sort(key=lambda each: each.position)
+
     actions = english_words().actions
     with_verbs = [each for each in meanings if not actions.keys().isdisjoint(each.stems)]
     wanted = _wanted_actions(text, with_verbs)
@@ -119,18 +128,22 @@ _POLITE = frozenset(
 
 
 def _sayings_in(stems: Sequence[str], start: int) -> list[tuple[Saying, int]]:
-    """Return the phrases that may be in a text and where they would begin, the longest first."""
+    """Return the sayings that may be in a text and where they would begin, the longest first.
+
+    `start` is the index of the first word of the request, after "could you please".
+    """
     by_first = english_words().phrases
-    found: list[tuple[Saying, int]] = []
+    candidates: list[tuple[Saying, int]] = []
     for at, stem in enumerate(stems):
         sayings = by_first.get(stem, ())
         if at != start:
             sayings = tuple(each for each in sayings if not each.phrase.only_at_start)
-        found += [(saying, at) for saying in sayings]
-    return sorted(found, key=lambda each: -each[0].phrase.length)
+        candidates += [(saying, at) for saying in sayings]
+    return sorted(candidates, key=lambda each: -each[0].phrase.length)
 
 
 def _weighed(stems: Sequence[str], weight: float) -> dict[str, float]:
+    """Return the stems of a meaning with their weights: the first two have `weight`."""
     weights = dict.fromkeys(stems[:2], weight)
     return weights | dict.fromkeys(stems[2:], weight * _LATER_WORD_SHARE)
 
@@ -164,30 +177,34 @@ _HINTS = tuple(
 
 
 def _hints(text: str, position: int) -> Iterator[WordMeaning]:
+    """Yield the meanings of the things in a text that are recognized by their form."""
     for pattern, words in _HINTS:
         for _ in pattern.finditer(text):
             yield WordMeaning(position, {stem_of(word, "en"): _HINT_WEIGHT for word in words})
 
 
-#: How a question begins that wants to know something, and a request that only looks polite.
+#: How a question begins that wants to know something.
 _QUESTION = re.compile(
     r"(?:who|what|which|where|when|how|is|are|do|does|did|has|have|any|show|list)s?\b",
     re.IGNORECASE,
 )
+#: How a request begins that is a question only because it is polite.
 _POLITE_QUESTION = re.compile(r"(?:can|could|would|will) (?:you|we|i)\b", re.IGNORECASE)
 #: How people say that something is to end.
 _END = re.compile(
     r"\b(?:no longer|any ?more|any longer|must not|shouldn.?t|d(?:on|oesn).?t want)\b",
     re.IGNORECASE,
 )
+#: How much a question asks for the action "read".
 _QUESTION_WEIGHT = 2.0
+#: How much a wish that something ends asks for the action "delete".
 _END_WEIGHT = 1.5
 
 
 def _wanted_actions(text: str, meanings: Sequence[WordMeaning]) -> dict[str, float]:
-    """Return what a text asks for, as weights of actions; the first words count most.
+    """Return the actions that a text asks for, with their weights; the first words count most.
 
-    `meanings` are those that have a word for an action.
+    `meanings` are those that contain a word for an action.
     """
     actions = english_words().actions
     wanted: dict[str, float] = defaultdict(float)

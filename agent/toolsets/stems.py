@@ -1,4 +1,7 @@
-"""Stems of words: "collaborators" and "collaborator" have one."""
+"""Stems of words: "collaborators" and "collaborator" have the same stem, so that each finds the other.
+
+The stems are those of Snowball.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from sayso.agent.providers.offline import words_of
 
 #: Most stems that are cached. A catalog of a thousand tools has about 5,000 words.
 _MAX_STEMS = 20_000
-#: Snowball's names of the languages it has a stemmer for.
+#: Snowball's names of the languages that it has a stemmer for, by their codes.
 _STEMMERS = {
     "ar": "arabic",
     "de": "german",

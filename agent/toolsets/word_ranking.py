@@ -1,8 +1,9 @@
 """WordRanking: how well tools fit a text, by words.
 
-It is BM25 over the parts of a tool. A saying counts as the words that tools have for it, and tools
-that do what the text asks for (read, create, change, delete) count more. `request_meaning` reads
-the text.
+The score is BM25F, a common formula of search engines, over the parts of a tool: its name, its
+description and its parameters. `request_meaning.py` reads the text. A saying counts as the words
+that tools have for it, and tools that do what the text asks for (read, create, change, delete)
+count more.
 """
 
 from __future__ import annotations
@@ -24,57 +25,63 @@ from sayso.channels.i18n.language import recognize
 #: and descriptions of its parameters. All weights here were chosen on sixteen published catalogs
 #: (`docs/explanation/performance.md`).
 _FIELD_WEIGHTS = (2.0, 3.5, 0.6, 0.5, 0.1)
-#: How much a field loses by its length (BM25's b): name and first sentence, then the longer ones.
+#: How much a word loses by the length of its field (BM25's b), in the order of _FIELD_WEIGHTS.
 _LENGTH_PENALTIES = (0.8, 0.8, 0.4, 0.4, 0.4)
-#: How soon a repeated word stops to count (BM25's k1).
+#: How soon a repeated word stops counting (BM25's k1).
 _SATURATION = 2.0
 #: How much of the score of each further word counts, if a tool has several words for one meaning:
 #: "pull request" for "PR".
 _OTHER_WORDS_SHARE = 0.3
-#: How much the rarity of a meaning counts beside that of the word: all words for one meaning are
-#: about as rare as the meaning. Otherwise the least usual one would win by its rarity alone.
+#: The share of a word's rarity that is the rarity of its meaning: all words for one meaning are about
+#: as rare as the meaning. Otherwise the least usual word would win by its rarity alone.
 _MEANING_RARITY_SHARE = 0.8
-#: How much a tool's score grows if it does what the text asks for, and what is left if it does
-#: another thing.
+#: By which share a tool's score grows if the tool does what the text asks for.
 _SAME_ACTION_BONUS = 0.4
+#: Which share of a tool's score remains if the tool does another thing.
 _OTHER_ACTION_SHARE = 0.8
-#: The share of a score that depends on how much of the tool's name the text speaks of: of two tools
-#: with the same words the one with fewer others is meant.
+#: The share of a score that depends on how much of the tool's name the text mentions. Of two tools
+#: with the same words in their names, the text means the one with fewer other words.
 _NAME_SHARE = 0.5
 #: How many words of a name or a description may come before the one that says what the tool does.
 _ACTION_PLACES = 3
 #: Longest first sentence, in characters.
 _MAX_SENTENCE_CHARS = 160
 _SENTENCE = re.compile(r"(.{12,}?)[.;:](?:\s|$)")
-#: Words of names and descriptions that say nothing about a tool.
+#: Words of names and descriptions that do not distinguish tools.
 _FILLERS = frozenset(
     """a an the of for to in on by with and or from is are be this that it its as at if you
     your""".split()
 )
-#: Words of names that say nothing about what a tool is for.
+#: Words of names that do not say what a tool is for.
 _NAME_FILLERS = frozenset("id ids api v1 v2 v3 given specified".split())
 
 
 class WordRanking:
-    """The words of a list of tools. Immutable.
+    """The words of a list of tools, prepared for `scores`, which is called at each message.
 
-    It is made once for each list, since its scores are asked for at each message.
+    Immutable. One is made for each list of tools.
     """
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._count = len(tools)
         self._language = _language_of(tools)
         fields = [_fields_of(tool, self._language) for tool in tools]
+
+        # A stem is rare if few tools have it in their name or first sentence, the head.
         heads = [frozenset(each[0]) | frozenset(each[1]) for each in fields]
         in_heads = Counter(chain.from_iterable(heads))
         known = set(chain.from_iterable(chain.from_iterable(fields)))
         self._rarity = {stem: _rarity(in_heads[stem], len(tools)) for stem in known}
-        #: For each stem, the tools that have it by their index, with its frequency there.
+
+        #: For each stem, the indexes of the tools that have it, each with its frequency there.
         self._postings: dict[str, list[tuple[int, float]]] = {}
         for index, frequencies in enumerate(_frequencies(fields)):
             for stem, frequency in frequencies.items():
                 self._postings.setdefault(stem, []).append((index, frequency))
+
+        #: The stems of the name of each tool.
         self._names = [frozenset(each[0]) - _NAME_FILLERS for each in fields]
+        #: What each tool does. Empty in other languages than English.
         self._actions: list[frozenset[str]] = []
         if self._language == "en":
             self._actions = [_actions_of(each) for each in fields]
@@ -82,24 +89,28 @@ class WordRanking:
     def scores(self, text: str) -> list[float]:
         """Return the score of each tool for a text, in the order of the tools.
 
-        It is 0 where they have no word in common.
+        The score of a tool that has no word in common with the text is 0.
         """
         request = meaning_of(text, self._language)
         scores = [0.0] * self._count
+        #: The stems of each tool that the text mentions.
         met_stems: list[set[str]] = [set() for _ in range(self._count)]
         for meaning in request.meanings:
+            # Of several words of a tool for one meaning, the best counts fully, and the others by
+            # _OTHER_WORDS_SHARE.
             best: dict[int, float] = {}
             for stem, index, score in self._matches(meaning):
-                former = best.get(index, 0.0)
-                best[index] = max(former, score)
-                scores[index] += _OTHER_WORDS_SHARE * min(former, score)
+                previous = best.get(index, 0.0)
+                best[index] = max(previous, score)
+                scores[index] += _OTHER_WORDS_SHARE * min(previous, score)
                 met_stems[index].add(stem)
             for index, score in best.items():
                 scores[index] += score
-        return [
-            self._adjusted(index, score, stems, request)
-            for index, (score, stems) in enumerate(zip(scores, met_stems, strict=True))
-        ]
+
+        adjusted = []
+        for index, (score, stems) in enumerate(zip(scores, met_stems, strict=True)):
+            adjusted.append(self._adjusted(index, score, stems, request))
+        return adjusted
 
     def _matches(self, meaning: WordMeaning) -> Iterator[tuple[str, int, float]]:
         """Yield the stems that tools have for a meaning, each with the tool and its score."""
@@ -119,7 +130,7 @@ class WordRanking:
         met_stems: set[str],
         request: RequestMeaning,
     ) -> float:
-        """Return a tool's score by how much of its name was met, and by what it does."""
+        """Return a tool's score, changed by how much of its name was met and by what it does."""
         if not score:
             return 0.0
         name = self._names[index]
@@ -127,10 +138,7 @@ class WordRanking:
         covered = sum(self._rarity[stem] for stem in sorted(name & met_stems)) / whole
         score *= 1 - _NAME_SHARE + _NAME_SHARE * covered
 
-        if self._actions:
-            actions = self._actions[index]
-        else:
-            actions = frozenset()
+        actions = self._actions[index] if self._actions else frozenset()
         if not actions or not request.actions:
             return score
         fit = max(request.actions.get(action, 0.0) for action in actions)
@@ -140,7 +148,7 @@ class WordRanking:
 
 
 def _rarity(occurrences: int, total: int) -> float:
-    """Return how much a word tells, by how many of all tools have it (BM25's idf)."""
+    """Return the weight of a word by how many of all tools have it, more if fewer (BM25's idf)."""
     return math.log(1 + (total - occurrences + 0.5) / (occurrences + 0.5))
 
 
@@ -149,6 +157,7 @@ _Fields = tuple[tuple[str, ...], ...]
 
 
 def _fields_of(tool: Tool, language: str) -> _Fields:
+    """Return the stems of a tool's parts, in the order of _FIELD_WEIGHTS."""
     texts = (
         tool.name,
         _first_sentence(tool.description),
@@ -156,10 +165,7 @@ def _fields_of(tool: Tool, language: str) -> _Fields:
         " ".join(parameter.name for parameter in tool.parameters),
         " ".join(parameter.description for parameter in tool.parameters),
     )
-    if language == "en":
-        fillers = _FILLERS
-    else:
-        fillers = frozenset()
+    fillers = _FILLERS if language == "en" else frozenset()
     fields = []
     for text in texts:
         words = [word for word in words_of(text) if word not in fillers]
@@ -176,7 +182,7 @@ def _first_sentence(description: str) -> str:
 
 
 def _frequencies(documents: Sequence[_Fields]) -> Iterator[dict[str, float]]:
-    """Yield how much each stem counts in each document: BM25F, which weighs it by its field."""
+    """Yield the frequency of each stem in each tool, weighed by its field as BM25F does."""
     means = []
     for place in range(len(_FIELD_WEIGHTS)):
         lengths = [len(fields[place]) for fields in documents]
@@ -196,13 +202,12 @@ def _frequencies(documents: Sequence[_Fields]) -> Iterator[dict[str, float]]:
 def _actions_of(fields: _Fields) -> frozenset[str]:
     """Return what a tool does, by the first word for it in its name and in its first sentence."""
     actions = english_words().actions
-    found = set()
+    named_actions = set()
     for stems in fields[:2]:
-        with_action = (stem for stem in stems[:_ACTION_PLACES] if stem in actions)
-        first = next(with_action, None)
-        if first is not None:
-            found.add(actions[first])
-    return frozenset(found)
+        verbs = [stem for stem in stems[:_ACTION_PLACES] if stem in actions]
+        if verbs:
+            named_actions.add(actions[verbs[0]])
+    return frozenset(named_actions)
 
 
 def _language_of(tools: Sequence[Tool]) -> str:
