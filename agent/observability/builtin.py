@@ -1,4 +1,7 @@
-"""The observers that come with Sayso: for logs, for metrics, for hooks and for `verbose=True`."""
+"""The observers that come with Sayso: for logs, for metrics, for hooks and for `verbose=True`.
+
+Hooks are the deprecated form of observers: functions by name, such as `on_tool_start`.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,11 @@ from sayso.pending.error_texts import error_text
 
 
 class LoggingObserver(AgentObserver):
-    """Logs ids, names, counts, durations and classes of errors.
+    """Logs each event as one line of JSON: ids, names, counts, durations and classes of errors.
 
-    It logs no text of people, models or tools, and no reasons.
-
-    Session ids are left out too, as they often contain a phone number. Timestamps are in Unix
-    seconds, durations in milliseconds.
+    It logs no text of people, models or tools, and no reasons. Session ids are left out too, as
+    they often contain a phone number. `logger` is "agent.events" by default. `clock` returns Unix
+    seconds, which are the timestamps; durations are in milliseconds.
     """
 
     def __init__(
@@ -51,10 +53,9 @@ class LoggingObserver(AgentObserver):
     def on_llm_end(self, run_id: str, response: str, usage: UsageStats | None) -> None:
         """Log the tokens and the duration of the call. An answer from the cache has no duration."""
         seconds = self._seconds.pop(run_id, None)
-        if seconds is None:
-            duration = {}
-        else:
-            duration = {"duration_ms": round(seconds * 1000, 3)}
+        duration: dict[str, float] = {}
+        if seconds is not None:
+            duration["duration_ms"] = round(seconds * 1000, 3)
         self._log("llm_end", run_id, tokens=usage.total_tokens if usage else 0, **duration)
 
     def _log(self, event: str, run_id: str, **values: Any) -> None:
@@ -74,7 +75,7 @@ def _class_name(value: Any) -> str:
     return type(value).__name__
 
 
-#: For each event all values that are logged: the name in the log line -> its source.
+#: For each event the values that LoggingObserver logs: the sources, by their names in the line.
 _LOGGED_VALUES: Mapping[str, Mapping[str, Source]] = {
     "run_start": {"messages": ("messages", len)},
     "run_end": {
@@ -137,6 +138,7 @@ _LOGGED_VALUES: Mapping[str, Mapping[str, Source]] = {
 
 
 def _logging_method(event: str, sources: Mapping[str, Source]) -> Callable[..., None]:
+    """Return the method `on_<event>` of LoggingObserver."""
     read = event_reader(event, sources)
 
     def on_event(self: LoggingObserver, *args: Any, **kwargs: Any) -> None:
@@ -150,6 +152,7 @@ for _event, _sources in _LOGGED_VALUES.items():
     setattr(LoggingObserver, f"on_{_event}", _logging_method(_event, _sources))
 
 
+#: Functions by the names of their hooks, which are the keys of HOOKS.
 Hooks = Mapping[str, Callable[..., Any]]
 
 
@@ -172,7 +175,7 @@ class MetricsObserver(AgentObserver):
             _count_usage(model, call.usage)
 
     def on_side_usage(self, run_id: str, usage: UsageStats) -> None:
-        """Count the tokens and the cost of a model call beside the conversation."""
+        """Count the tokens and the cost of a model call outside of the conversation."""
         _count_usage(metrics.bounded("model", usage.model), usage)
 
     def on_tool_end(
@@ -194,12 +197,10 @@ class MetricsObserver(AgentObserver):
 
         A name that the model invented may hold anything: it counts as OTHER.
         """
-        is_invented = isinstance(error, ToolNotFoundError)
-        self._count(
-            metrics.OTHER if is_invented else metrics.bounded("tool", tool_name),
-            "failed",
-            duration_ms,
-        )
+        tool = metrics.OTHER
+        if not isinstance(error, ToolNotFoundError):
+            tool = metrics.bounded("tool", tool_name)
+        self._count(tool, "failed", duration_ms)
 
     def _count(self, tool: str, outcome: str, duration_ms: float) -> None:
         metrics.TOOL_CALLS.labels(tool, outcome).inc()
@@ -207,9 +208,10 @@ class MetricsObserver(AgentObserver):
 
 
 def _count_usage(model: str, usage: UsageStats) -> None:
-    """Count tokens and their cost.
+    """Count the tokens of a model call and their cost.
 
-    Those of the prompt are counted by what the vendor's prompt cache did with them.
+    The tokens of the prompt are counted by what the vendor's prompt cache did with them: read,
+    written, or neither.
     """
     read = max(0, usage.cache_read_tokens)
     written = max(0, usage.cache_write_tokens)
@@ -234,11 +236,10 @@ HOOKS: Mapping[str, tuple[str, Mapping[str, Source]]] = {
     "on_tool_chunk": ("tool_chunk", {"tool_name": "tool_name", "chunk": "chunk"}),
     "on_tool_end": (
         "tool_end",
-        # In seconds.
         {
             "tool_name": "tool_name",
             "result": "result",
-            "duration": ("duration_ms", lambda ms: ms / 1000),
+            "duration": ("duration_ms", lambda ms: ms / 1000),  # hooks get seconds
         },
     ),
     "on_tool_error": (
@@ -284,9 +285,9 @@ def _hook_method(
 
 
 class VerboseObserver(AgentObserver):
-    """Prints lines that begin with `[agent]`.
+    """Prints what a run does, in lines that begin with `[agent]`.
 
-    They contain arguments and results, so do not send them to a log.
+    The lines contain arguments and results, so do not send them to a log.
     """
 
     def on_usage(self, run_id: str, usage: UsageStats) -> None:
@@ -316,9 +317,8 @@ class VerboseObserver(AgentObserver):
         self, run_id: str, call_id: str, tool_name: str, tool_args: Mapping[str, Any]
     ) -> None:
         """Print a tool call."""
-        _print(
-            f"{tool_name}({', '.join(f'{name}={_shortened(value)}' for name, value in tool_args.items())})"
-        )
+        arguments = [f"{name}={_shortened(value)}" for name, value in tool_args.items()]
+        _print(f"{tool_name}({', '.join(arguments)})")
 
     def on_tool_end(
         self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float

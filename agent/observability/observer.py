@@ -1,4 +1,8 @@
-"""Observers: base classes for code that watches runs, and the record of one call of a model."""
+"""Observers: base classes for code that watches runs, and the record of one call of a model.
+
+A run calls a method of each observer for each event, such as `on_tool_start`. `run_events.py` calls
+them; LlmCall is what `on_llm_call` receives.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,11 @@ P = ParamSpec("P")
 
 
 class AgentObserver:
-    """Base of observers: override the methods of the events to receive.
+    """Base of observers: override the methods of the events that you want to receive.
 
-    Methods run inside the run, so keep them short.
-
-    An error in a method is logged and does not stop the run. `run_id` names the run; `call_id`
-    names one tool call, as several may run at once. Arguments are the run's own objects: do not
-    change them.
+    Methods run inside the run, so keep them short. An error in a method is logged and does not stop
+    the run. `run_id` names the run; `call_id` names one tool call, as several may run at once. The
+    arguments are the objects that the run uses: do not change them.
     """
 
     def on_run_start(self, run_id: str, messages: Sequence[Message], system_prompt: str) -> None:
@@ -180,12 +182,10 @@ def _async_twin(method: Callable[P, None]) -> Callable[P, Coroutine[Any, Any, No
 
 
 class AsyncAgentObserver(AgentObserver):
-    """Base of async observers.
+    """Base of async observers: each event calls `on_<event>`, then the async `a_on_<event>`.
 
-    Each event calls `on_<event>`, then `a_on_<event>`, where they are overridden.
-
-    With `blocking` the run waits for `a_on_<event>`. Otherwise the run goes on, and what the
-    observer has not finished when the event loop ends is lost: wait for it with
+    Only overridden methods are called. With `blocking` the run waits for `a_on_<event>`. Otherwise
+    the run goes on, and an event that is not handled when the event loop ends is lost: wait with
     `sayso.agent.observability.run_events.wait_for_observers`. A synchronous `run()` does not call
     `a_on_<event>`.
     """
@@ -198,17 +198,17 @@ for _event in EVENTS:
         AsyncAgentObserver, f"a_on_{_event}", _async_twin(getattr(AgentObserver, f"on_{_event}"))
     )
 
-#: The source of a value: the name of a parameter or of its attribute,
-#: alone or with a function that converts the value.
+#: Where a value of an event comes from: the name of a parameter, such as `result`, or the path of an
+#: attribute of it, such as `result.usage`; alone, or with a function that converts the value.
 Source = str | tuple[str, Callable[[Any], Any]]
 
 
 def event_reader(
     event: str, sources: Mapping[str, Source]
 ) -> Callable[..., tuple[str, dict[str, Any]]]:
-    """Return a function that takes the arguments of `on_<event>`.
+    """Return a function that takes the arguments of `on_<event>`, and returns the values of `sources`.
 
-    It returns the id of the run or batch, and the values.
+    It returns the id of the run or batch, and the values by their names.
     """
     signature = inspect.signature(getattr(AgentObserver, f"on_{event}"))
     id_parameter = tuple(signature.parameters)[1]
@@ -217,13 +217,18 @@ def event_reader(
         arguments = signature.bind(None, *args, **kwargs).arguments
         values = {}
         for name, source in sources.items():
-            path, convert = (source, None) if isinstance(source, str) else source
-            parameter, _, attribute = path.partition(".")
-            if attribute:
-                value = attrgetter(attribute)(arguments[parameter])
+            convert: Callable[[Any], Any] | None = None
+            if isinstance(source, str):
+                path = source
             else:
-                value = arguments[parameter]
-            values[name] = convert(value) if convert else value
+                path, convert = source
+            parameter, _, attribute = path.partition(".")
+            value = arguments[parameter]
+            if attribute:
+                value = attrgetter(attribute)(value)
+            if convert is not None:
+                value = convert(value)
+            values[name] = value
         return arguments[id_parameter], values
 
     return read
@@ -233,11 +238,9 @@ def event_reader(
 class LlmCall:
     """One finished call of a model: with an `answer` and its `usage`, or with an `error`.
 
-    `seconds` includes retries.
-
-    `provider`, `address` and `port` name the provider that answered, which a FallbackProvider
-    chooses. `settings` are the explicitly configured settings of the request, by the vendors'
-    names.
+    `seconds` is how long it took, retries included. `provider`, `address` and `port` are those of
+    the provider that answered, which a FallbackProvider chooses; `address` is "" if it has none.
+    `settings` are the settings of the request that were configured, by the vendors' names.
     """
 
     provider: str
@@ -258,7 +261,8 @@ def llm_call(
 ) -> LlmCall:
     """Return the record of a finished call.
 
-    `outcome` is `answer` and `usage`, or `error`, and `is_streamed`.
+    `outcome` has the fields of LlmCall that say how it ended: `answer` and `usage`, or `error`, and
+    `is_streamed`.
     """
     usage = outcome.get("usage")
     answering, model = _answering(provider, model, usage)
@@ -284,28 +288,31 @@ def llm_call(
 
 
 def _answering(provider: Provider, model: str, usage: UsageStats | None) -> tuple[Any, str]:
-    """Return the provider that answered, and the model that it was asked for.
+    """Return the provider that answered, and the model that it was called with.
 
-    It is among those that `provider` wraps.
-
-    Only the first one is asked for the `model` of the run. Where several have the name in the
-    usage, as two models of one vendor have, the model in the usage decides: it begins with the name
-    that was asked for. A call without a usage counts for the first one.
+    `provider` may wrap several, which are called one after the other until one answers. Only the
+    first is called with the `model` of the run, the others with their default models. The usage
+    names the vendor that answered. If several providers are of that vendor, the model in the usage
+    decides: it begins with the name of the model that was called. A call without a usage counts for
+    the first provider.
     """
     first, *others = _wrapped(provider)
     fallbacks = [(each, getattr(each, "default_model", None) or model) for each in others]
-    asked = [(first, model), *fallbacks]
+    candidates = [(first, model), *fallbacks]
     if usage is None:
-        return asked[0]
-    named = [(each, name) for each, name in asked if name_of(each) == usage.provider] or asked[:1]
+        return candidates[0]
+
+    named = [(each, name) for each, name in candidates if name_of(each) == usage.provider]
+    if not named:
+        named = candidates[:1]
     matching = [(each, name) for each, name in named if usage.model.startswith(name)]
     return max(matching, key=lambda each: len(each[1]), default=named[0])
 
 
 def _wrapped(provider: Any) -> list[Any]:
-    """Return the providers inside of a provider, in the order in which they are asked.
+    """Return the providers inside of a provider, in the order in which they are called.
 
-    One that wraps none is returned itself.
+    A provider that wraps none is returned alone.
     """
     inner = getattr(provider, "provider", None)
     providers = list(getattr(provider, "providers", None) or ())
@@ -313,7 +320,7 @@ def _wrapped(provider: Any) -> list[Any]:
         providers = [inner]
     if not providers:
         return [provider]
-    asked: list[Any] = []
+    innermost: list[Any] = []
     for wrapped in providers:
-        asked += _wrapped(wrapped)
-    return asked
+        innermost += _wrapped(wrapped)
+    return innermost

@@ -1,4 +1,9 @@
-"""OpenTelemetryObserver: live spans and metrics of runs."""
+"""OpenTelemetryObserver: live spans and metrics of runs.
+
+A run is one span `invoke_agent`. Below it each model call is a span `chat`, and each tool call a
+span `execute_tool`. Names and attributes follow OpenTelemetry's conventions for generative AI
+(`agent/otel_conventions.py`).
+"""
 
 from __future__ import annotations
 
@@ -29,13 +34,17 @@ MAX_RUNS = 10_000
 
 @dataclass(slots=True)
 class _RunSpans:
-    """The open spans of one run. `outer_context` is the context in which the run began."""
+    """The open spans of one run."""
 
+    #: The span of the run.
     span: Span
+    #: The context in which the run began.
     outer_context: Context
+    #: The same context with the span of the run as the current span.
     inner_context: Context
     #: The attribute that names the conversation, for each span of the run.
     conversation: dict[str, str] = field(default_factory=dict)
+    #: The span of the model call under way; None between calls.
     chat: Span | None = None
     #: The class of the provider error that the run ends with.
     provider_error: str = ""
@@ -78,10 +87,9 @@ class OpenTelemetryObserver(AgentObserver):
             self._end_run(next(iter(self._runs)), gen_ai.OTHER)
         context = self._context.get_current()
         scope = tool_environment().memory_scope
+        conversation: dict[str, str] = {}
         if scope:
-            conversation = {gen_ai.CONVERSATION: scope_digest(scope)}
-        else:
-            conversation = {}
+            conversation[gen_ai.CONVERSATION] = scope_digest(scope)
         attributes = {
             gen_ai.OPERATION: gen_ai.INVOKE_AGENT,
             gen_ai.AGENT_NAME: self._agent_name,
@@ -274,9 +282,8 @@ class OpenTelemetryObserver(AgentObserver):
 
     def _set_content(self, span: Span, name: str, content: Any) -> None:
         if self._include_content and span.is_recording():
-            if isinstance(content, str):
-                text = content
-            else:
+            text = content
+            if not isinstance(content, str):
                 text = json.dumps(content, default=str)
             span.set_attribute(name, redact(text))
 
@@ -304,10 +311,9 @@ class _Metrics:
     def record(self, call: LlmCall) -> None:
         """Record a finished model call."""
         attributes = _call_attributes(call)
+        error_type: dict[str, str] = {}
         if call.error is not None:
-            error_type = {gen_ai.ERROR_TYPE: _class_name(call.error)}
-        else:
-            error_type = {}
+            error_type[gen_ai.ERROR_TYPE] = _class_name(call.error)
         self._seconds.record(call.seconds, attributes | error_type)
         if call.usage is not None and call.usage.total_tokens:
             self._tokens.record(call.usage.prompt_tokens, attributes | {gen_ai.TOKEN_TYPE: "input"})
@@ -329,7 +335,7 @@ def _class_name(error: BaseException) -> str:
 def _usage(usage: UsageStats) -> dict[str, str | int | float]:
     """Return the usage as attributes, without zeros.
 
-    A vendor that reports nothing has not used nothing.
+    A zero is left out because it may also mean that the vendor did not report the number.
     """
     attributes: dict[str, str | int | float] = {
         gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(usage.provider, usage.provider),

@@ -21,21 +21,25 @@ from sayso.infra.redaction import redact
 
 log = logging.getLogger(__name__)
 
-#: How many events non-blocking observers may be working on in this process;
-#: further events are dropped for them.
+#: How many events non-blocking observers of this process may handle at the same time. Further events
+#: are dropped.
 MAX_BACKGROUND_EVENTS = 10_000
-#: Tasks of non-blocking observers. They are kept here because an event
-#: loop holds its tasks only weakly.
+#: The tasks of non-blocking observers. An event loop holds its tasks only weakly, so without this
+#: reference they could vanish.
 _background_tasks: set[asyncio.Task[None]] = set()
 
 
 class RunEvents:
-    """The events of one run, created when it begins.
+    """Tells the observers of one run about its events, and writes its trace.
 
-    `side_usage` is what model calls outside the agent loop used.
+    Lives as long as the run. `side_usage` is what model calls outside the agent loop used, such as
+    those for a summary.
 
-    With `asynchronous=False` only the sync methods of observers are called. The trace keeps
-    `tool_result_chars` characters of each tool result; None keeps all.
+    * `parent_run_id`: the run that started this one, "" or None for none.
+    * `metadata`: what the trace holds about the run.
+    * `asynchronous`: False to call only the sync methods of observers.
+    * `tool_result_chars`: how many characters of each tool result the trace keeps; None for all.
+    * `run_id`: the id of the run; "" for a new one.
     """
 
     def __init__(
@@ -49,16 +53,19 @@ class RunEvents:
         run_id: str = "",
     ) -> None:
         self._observers = [(observer, _event_methods(type(observer))) for observer in observers]  # type: ignore[arg-type]  # a class is hashable
-        #: The events that an observer handles.
+        #: The events that at least one observer handles.
         self._handled = frozenset[str]().union(
             *(_handled_events(methods) for _, methods in self._observers)
         )
         self._asynchronous = asynchronous
         self._tool_result_chars = tool_result_chars
         self._start = time.perf_counter()
+        #: The ids of observers with the events that they failed at: each is logged once.
         self._logged_failures: set[tuple[int, str]] = set()
         self.trace = AgentTrace(run_id or random_id(), parent_run_id or "", dict(metadata or {}))
-        self.side_usage = self._unbilled_usage = NO_USAGE
+        self.side_usage = NO_USAGE
+        #: The part of the side usage that `take_unbilled_usage` has not returned yet.
+        self._unbilled_usage = NO_USAGE
 
     @property
     def run_id(self) -> str:
@@ -77,9 +84,8 @@ class RunEvents:
     ) -> None:
         """Append a step to the trace.
 
-        `began` is a `time.perf_counter()`; without it the duration is 0.
-
-        Raise TypeError for a field that TraceStep does not have.
+        `began` is the `time.perf_counter()` at which the step began; without it the duration is 0.
+        The texts are redacted. Raise TypeError for a field that TraceStep does not have.
         """
         now = time.perf_counter()
         start = now if began is None else began
@@ -107,10 +113,7 @@ class RunEvents:
         self.tell_side_usage(usage)
 
     def tell_side_usage(self, usage: UsageStats) -> None:
-        """Call `on_side_usage(run_id, usage)` of each observer that has it.
-
-        Nothing is called if calls outside the loop used no tokens.
-        """
+        """Call `on_side_usage(run_id, usage)` of each observer that has it, unless no token was used."""
         if usage.total_tokens:
             self.tell_now("side_usage", usage)
 
@@ -121,20 +124,23 @@ class RunEvents:
         return usage
 
     def has_observer_of(self, *events: str) -> bool:
-        """Return whether an observer handles one of these events.
+        """Return whether any observer handles one of these events.
 
-        If none does, callers need not prepare them.
+        If none does, a caller need not prepare the arguments of the event.
         """
         return not self._handled.isdisjoint(events)
 
     async def tell(self, event: str, *args: Any) -> None:
         """Call `on_<event>(run_id, *args)` of each observer that overrides it, then `a_on_<event>`.
 
-        Raise only what stops the run itself: its cancellation,
-        or a KeyboardInterrupt at the terminal.
+        Raise only what stops the run itself: its cancellation, or a KeyboardInterrupt at the
+        terminal.
         """
         self.tell_now(event, *args)
-        for observer, methods in self._observers if self._asynchronous else ():
+        if not self._asynchronous:
+            return
+
+        for observer, methods in self._observers:
             if f"a_on_{event}" not in methods:
                 continue
             if getattr(observer, "blocking", False):
@@ -148,7 +154,7 @@ class RunEvents:
                 task.add_done_callback(_background_tasks.discard)
 
     def tell_now(self, event: str, *args: Any) -> None:
-        """Call `on_<event>(run_id, *args)` of each observer that overrides it, without a loop."""
+        """Call `on_<event>(run_id, *args)` of each observer that overrides it. Async methods are not."""
         for observer, methods in self._observers:
             if f"on_{event}" in methods:
                 self._call(observer, event, args)
@@ -180,7 +186,8 @@ class RunEvents:
 
     def _log_failure(self, observer: AgentObserver, event: str, error: BaseException) -> None:
         """Log an observer's error, once for each observer and event of a run: most errors repeat."""
-        if (failure := (id(observer), event)) in self._logged_failures:
+        failure = (id(observer), event)
+        if failure in self._logged_failures:
             return
         self._logged_failures.add(failure)
         names = {
@@ -196,9 +203,9 @@ class ObserversOverloaded(Exception):
 
 
 async def wait_for_observers(seconds: float | None = None) -> bool:
-    """Wait until the non-blocking observers of this event loop are done.
+    """Wait until the non-blocking observers of this event loop are done, at most `seconds`.
 
-    Return whether they were done in time.
+    None waits without a limit. Return whether they were done in time.
     """
     loop = asyncio.get_running_loop()
     tasks = {task for task in _background_tasks if task.get_loop() is loop}
@@ -210,13 +217,12 @@ async def wait_for_observers(seconds: float | None = None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _event_methods(observer: Hashable) -> frozenset[str]:
-    """Return the methods of an observer class for events.
+    """Return the names of the methods that an observer class has for events.
 
-    They are those that it overrides, or all without a base of ours.
-
-    Cached, so that events without a listener cost next to nothing.
+    Methods that it inherits from AgentObserver or AsyncAgentObserver do not count. Cached, so that
+    events without an observer cost next to nothing.
     """
-    names = {name for event in EVENTS for name in (f"on_{event}", f"a_on_{event}")}
+    names = {f"on_{event}" for event in EVENTS} | {f"a_on_{event}" for event in EVENTS}
     own = {
         name
         for name in names
@@ -233,14 +239,12 @@ def _handled_events(methods: frozenset[str]) -> frozenset[str]:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the file and line of an error.
+    """Return the file and line where an error was raised, "?" if it was not raised.
 
-    They are logged in place of its text, which may be personal data.
+    They are logged in place of the error's text, which may be personal data.
     """
-    frames = [
-        (Path(frame.f_code.co_filename).name, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
-    if frames:
-        return "{}:{}".format(*frames[-1])
-    return "?"
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames:
+        return "?"
+    frame, line = frames[-1]
+    return f"{Path(frame.f_code.co_filename).name}:{line}"

@@ -1,4 +1,4 @@
-"""AgentUsage counts tokens and cost; AgentAnalytics counts tool calls."""
+"""The totals of an agent: AgentUsage counts tokens and cost, AgentAnalytics counts tool calls."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 
 from sayso.agent.messages import NO_USAGE, UsageStats
 
-#: How many tool names are counted separately, as a model may invent any name;
-#: calls of others count as OTHER_TOOLS.
+#: How many tool names are counted separately. A model may invent any name, so there must be a limit.
 MAX_TOOLS = 1000
+#: The name under which the calls of all further tools are counted.
 OTHER_TOOLS = "(other)"
 
 
 def _counted_name(tool_name: str, counted: Collection[str]) -> str:
+    """Return the name under which a call is counted. `counted` are the names so far."""
     if tool_name in counted or len(counted) < MAX_TOOLS:
         return tool_name
     return OTHER_TOOLS
@@ -44,16 +45,16 @@ class ToolMetrics:
 
     @property
     def avg_duration(self) -> float:
-        """The mean duration of a call; 0 without a call."""
+        """The mean duration of a call, in seconds; 0 without a call."""
         if self.total_calls:
             return self.total_duration / self.total_calls
         return 0.0
 
 
 class AgentAnalytics:
-    """Counts tool calls since it was created or reset. Thread-safe.
+    """Counts the tool calls of an agent since it was created or reset. Thread-safe.
 
-    Arguments may be personal data, so only whether a call had any is counted.
+    Arguments may be personal data, so it counts only how many calls had arguments.
     """
 
     def __init__(self) -> None:
@@ -111,7 +112,7 @@ class AgentAnalytics:
 
 
 class AgentUsage:
-    """Tokens and cost since it was created or reset. Thread-safe."""
+    """Counts the tokens and the cost of an agent since it was created or reset. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
