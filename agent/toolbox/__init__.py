@@ -1,6 +1,8 @@
-"""Ready-made tools in families. Each family is a module of this package; `open_toolbox` returns its tools.
+"""Ready-made tools in families.
 
-The docstring of a tool is its description for the model. A tool raises ValueError with a text that says what to change.
+Each family is a module of this package, and `open_toolbox` returns the tools of families. The
+docstring of a tool is its description for the model. A tool raises ValueError with a text that
+tells the model what to change.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from sayso.agent.tools.errors import ToolLoadError
 from sayso.agent.tools.tool import Tool
 from sayso.infra.spelling import did_you_mean
 
-#: The families, each a module of this package. One that reads a setting has a function `tools(folder, hosts)`.
+#: The families, each a module of this package. One that reads a setting has a function
+#: `tools(folder, hosts)`.
 FAMILIES = ("calculator", "charts", "dates", "documents", "files", "tables", "text", "units", "web")
-#: The modules of the extra `toolbox` that a family needs. Those with compiled parts are named by such a part, since a
-#: damaged library fails there.
+#: The modules of the extra `toolbox` that a family needs. A library with compiled parts is named by
+#: such a part, since a damaged library fails there.
 LIBRARIES: Mapping[str, Sequence[str]] = {
     "charts": ("matplotlib.ft2font",),
     "dates": ("dateutil.relativedelta", "tzdata"),
@@ -26,8 +29,9 @@ LIBRARIES: Mapping[str, Sequence[str]] = {
     "units": ("pint",),
     "web": ("lxml.etree",),
 }
-#: Names listed in an error message, and characters of each.
+#: How many names an error message lists.
 _LISTED_NAMES = 20
+#: How many characters of each name an error message shows.
 _LISTED_CHARS = 60
 
 
@@ -36,9 +40,10 @@ def open_toolbox(
 ) -> list[Tool]:
     """Return the tools of these families, in order, each tool once.
 
-    `folder` is the one folder that `files` and `tables` may read. `hosts` are the only hosts that `web` may ask
-    (`api.example.com`, `*.example.com`); if empty, every public host is allowed. Raises ToolLoadError for an unknown
-    family, a setting that no opened family reads, a missing folder, or a library that is not installed.
+    `folder` is the only folder that `files` and `tables` may read, None for none. `hosts` are the
+    only hosts that `web` may call (`api.example.com`, `*.example.com`); if empty, every public host
+    is allowed. Raises ToolLoadError for an unknown family, a setting that no opened family reads, a
+    missing folder, or a library that is not installed.
     """
     if isinstance(names, str):
         raise ToolLoadError(f"toolbox {names!r} is a text: write a list, [{names}]")
@@ -59,7 +64,10 @@ def open_toolbox(
 
 
 def _check_settings(families: Sequence[str], folder: Path | None, hosts: Sequence[str]) -> None:
-    """Raise ToolLoadError for a setting that no opened family reads: it is a mistake about what is allowed."""
+    """Raise ToolLoadError for a missing setting, and for one that no opened family reads.
+
+    An operator who writes such a setting is mistaken about what the tools may do.
+    """
     if folder is None and "files" in families:
         raise ToolLoadError("toolbox 'files' needs folder: the one folder whose files it may read")
     if folder is not None and not {"files", "tables"} & set(families):
@@ -79,9 +87,9 @@ def _check_settings(families: Sequence[str], folder: Path | None, hosts: Sequenc
 
 
 def need(family: str) -> None:
-    """Raise ToolLoadError, with the install command, if a library of a family is missing. Imports none of them.
+    """Raise ToolLoadError, with the install command, if a library of a family is missing.
 
-    A family without libraries, or an unknown one, needs none.
+    No library is imported. A family without libraries, or an unknown one, needs none.
     """
     libraries = [module.partition(".")[0] for module in LIBRARIES.get(family, ())]
     missing = [library for library in libraries if not is_installed(library)]

@@ -1,6 +1,7 @@
 """The tool `calculate`: decimal arithmetic with a limited number of digits, and so in limited time.
 
-Also the reading and writing of numbers for other tools: amounts with currencies, and decimals of many digits.
+It also has the functions with which other tools read and write numbers: `parse_amount` for amounts
+with a currency, and `format_number`.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _SIGN_REPLACEMENTS = str.maketrans(
         "π": " pi ",
     }
 )
-#: Replaced by the name percent_of between two power signs, which bind tightest: 200 / 10% of 50 is 200 / 5.
+#: `% of` is replaced by `**percent_of**`, since powers bind tightest: 200 / 10% of 50 is 200 / 5.
 _PERCENT_OF = re.compile(r"%\s{0,9}of\b", re.IGNORECASE)
 _LONE_PERCENT = re.compile(r"%\s*(?:$|[-+*/)])")
 
@@ -95,7 +96,7 @@ def calculate(
 
 @contextmanager
 def _limited_context(text: str) -> Iterator[Context]:
-    """Limit digits and exponents. Whatever goes beyond a limit raises ValueError with the reason."""
+    """Limit digits and exponents inside the block, and raise its errors as ValueError with a reason."""
     context = Context(
         prec=DIGITS,
         Emax=MAX_EXPONENT,
@@ -195,9 +196,10 @@ def _call(name: str, args: list[Decimal]) -> Decimal:
 
 
 def _divide(left: Decimal, right: Decimal) -> tuple[Decimal, Decimal]:
-    """Return the whole quotient and the remainder. The remainder has the sign of the divisor: -7 % 3 is 2.
+    """Return the whole quotient and the remainder.
 
-    Raises InvalidOperation if the quotient has more than DIGITS digits: the remainder would be noise.
+    The remainder has the sign of the divisor: -7 % 3 is 2. Raises InvalidOperation if the quotient
+    has more than DIGITS digits, since the remainder would then be wrong.
     """
     if not right:
         raise DivisionByZero
@@ -217,7 +219,10 @@ def _round_half_up(value: Decimal, places: Decimal = Decimal(0)) -> Decimal:
 
 
 def _of_floats(function: Callable[[float], float]) -> Callable[[Decimal], Decimal]:
-    """Wrap a float function. The result is rounded to 15 places, and inexact unless it is whole: sin(pi) is 0."""
+    """Return a function of decimals for a function of floats.
+
+    The result is rounded to 15 places, so that sin(pi) is 0, and inexact unless it is whole.
+    """
 
     def wrapped(value: Decimal) -> Decimal:
         try:
@@ -339,9 +344,10 @@ def parse_amount(text: str) -> Amount | None:
 
 
 def format_number(value: Decimal) -> str:
-    """Return the number in full up to EXACT_DIGITS, else rounded. Very large and small ones look like 1.5E+60.
+    """Return the number in full up to EXACT_DIGITS, else rounded.
 
     A rounded number keeps at least ROUNDED_DIGITS, and two places after the point if there is room.
+    Very large and very small numbers look like 1.5E+60.
     """
     if value == value.to_integral_value() and value.adjusted() < MAX_WHOLE_DIGITS:
         if value == 0:

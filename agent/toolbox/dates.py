@@ -17,7 +17,8 @@ from sayso.agent.toolbox import need, plural
 from sayso.agent.tools.tool import tool
 from sayso.infra.spelling import nearest
 
-#: Environment variable with the default time zone, such as Europe/Berlin. Without it, the server's zone is used.
+#: The environment variable with the default time zone, such as Europe/Berlin. Without it, the time
+#: zone of the server is used.
 ZONE_VARIABLE = "SAYSO_TIMEZONE"
 #: Characters of the longest name.
 MAX_ZONE_CHARS = 60
@@ -53,9 +54,9 @@ Shift = Annotated[
 
 
 def parse_zone(name: str) -> tzinfo:
-    """Return a time zone: `Europe/Berlin`, `Berlin`, `UTC`, `+05:30`; for "" the default of ZONE_VARIABLE.
+    """Return the time zone of a name such as `Europe/Berlin`, `Berlin`, `UTC` or `+05:30`.
 
-    Raises ValueError, which names the nearest zone.
+    "" is the default of ZONE_VARIABLE. Raises ValueError, which names the nearest zone.
     """
     stripped = name.strip()
     if not stripped:
@@ -182,11 +183,11 @@ def date_difference(
         elapsed = last.at.astimezone(UTC) - first.at.astimezone(UTC)
     except OverflowError as exc:
         raise ValueError("that is outside the years 1 to 9999") from exc
-    seconds = int(abs(elapsed).total_seconds())
-    hours = seconds // 3600
-    minutes = seconds // 60 % 60
-    left = seconds % 60
-    parts = [(hours // 24, "day"), (hours % 24, "hour"), (minutes, "minute"), (left, "second")]
+    total_seconds = int(abs(elapsed).total_seconds())
+    hours = total_seconds // 3600
+    minutes = total_seconds // 60 % 60
+    seconds = total_seconds % 60
+    parts = [(hours // 24, "day"), (hours % 24, "hour"), (minutes, "minute"), (seconds, "second")]
     answer = ", ".join(plural(count, unit) for count, unit in parts if count) or "0 minutes"
     if hours >= 24:
         answer = f"{answer} ({plural(hours, 'hour')} {minutes} min in all)"
@@ -226,7 +227,7 @@ def _parse_moment(text: str, zone: tzinfo, now: datetime) -> _Moment:
 
 
 def _format_days(first: date, last: date) -> str:
-    """Return the days between two dates. The last one is not counted: Monday to Tuesday is one day."""
+    """Return the days between two dates. The last date is not counted: Monday to Tuesday is one day."""
     from dateutil.relativedelta import relativedelta
 
     early = min(first, last)

@@ -23,8 +23,8 @@ MAX_READ_BYTES = 2_000_000
 MAX_NAME_CHARS = 300
 #: Files and folders that one call visits.
 MAX_WALKED = 5_000
-#: A file or folder: not hidden, no blanks around it, no character that means something else to Windows, a shell or a
-#: terminal, and no half of a character.
+#: The name of a file or folder: not hidden, no blanks around it, no character that means something
+#: else to Windows, a shell or a terminal, and no half of a character.
 _PART = r"""(?![.\s])[^/\\:*?"<>|~\x00-\x1f\x7f\ud800-\udfff]+(?<!\s)"""
 #: The names that are accepted and listed. A name with a line break would look like two.
 _NAME = re.compile(rf"(?=.{{1,{MAX_NAME_CHARS}}}$){_PART}(?:/{_PART})*/?")
@@ -47,23 +47,27 @@ FolderName = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One folder and what is below it. Hidden files and links that lead out do not exist for the tools."""
+    """One folder and what is below it.
+
+    Hidden files, and links that lead out of the folder, do not exist for the tools.
+    """
 
     root: Path
 
     def find(self, name: str) -> Path:
-        """Return the path of a name such as `reports/may.csv`; "" is the folder itself. Raises ValueError."""
+        """Return the path of a name such as `reports/may.csv`; "" is the folder itself.
+
+        Raises ValueError for a name that is not allowed, or that does not exist.
+        """
         if name not in ("", ".") and not _NAME.fullmatch(name.removeprefix("./")):
             raise ValueError(
                 f"{name!r} is not a name here: write it as list_files shows it, such as 'reports/may.csv'"
             )
         try:
             path = (self.root / name).resolve(strict=True)
-        except (
-            OSError,
-            RuntimeError,
-        ):
-            # Nothing there, or links in a circle; its message holds the whole path.
+        except (OSError, RuntimeError):
+            # There is nothing, or links lead in a circle. The error is not passed on, because its
+            # message holds the whole path.
             path = None
         if path is None or not self._is_shown(path):
             raise ValueError(f"there is no {name!r} here: list_files shows what there is")
@@ -80,7 +84,10 @@ class Folder:
         return path == root or bool(_NAME.fullmatch(path.relative_to(root).as_posix()))
 
     def text(self, name: str) -> str:
-        """Return the text of a file. Raises ValueError if it does not exist, is too large or is not UTF-8 text."""
+        """Return the text of a file.
+
+        Raises ValueError if it does not exist, is too large or is not UTF-8 text.
+        """
         try:
             text = _read(name, self.find(name)).decode("utf-8-sig")
         except UnicodeDecodeError as exc:
@@ -90,26 +97,35 @@ class Folder:
         return text
 
     def walk(self, name: str = "") -> Iterator[tuple[str, int]]:
-        """Return the names and sizes of the files below, at most MAX_WALKED. Follows no link. Raises ValueError."""
+        """Yield the name and the size in bytes of each file below a folder. No link is followed.
+
+        At most MAX_WALKED files and folders are visited. Raises ValueError for an unknown folder.
+        """
         top = self.find(name)
         root = self.root.resolve()
-        left = MAX_WALKED
+        visited = 0
         for here, folders, files in os.walk(top):
+            # Changed in place: `os.walk` then skips the hidden folders.
             folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
             for file in sorted(files):
-                path = Path(here) / file
-                if (left := left - 1) < 0:
+                visited += 1
+                if visited > MAX_WALKED:
                     return
-                name = path.relative_to(root).as_posix()
+                path = Path(here) / file
+                file_name = path.relative_to(root).as_posix()
                 size = _size(path)
-                if size is not None and _NAME.fullmatch(name):
-                    yield name, size
-            if (left := left - len(folders)) < 0:
+                if size is not None and _NAME.fullmatch(file_name):
+                    yield file_name, size
+            visited += len(folders)
+            if visited > MAX_WALKED:
                 return
 
 
 def _size(path: Path) -> int | None:
-    """Return the bytes of a plain file; None for hidden files, for anything else, and for a file that is gone."""
+    """Return the number of bytes of a plain file.
+
+    Return None for a hidden file, for one that is gone, and for anything that is no plain file.
+    """
     try:
         status = path.lstat()
     except OSError:
@@ -120,11 +136,14 @@ def _size(path: Path) -> int | None:
 
 
 def _read(name: str, path: Path) -> bytes:
-    """Return the bytes of a plain file. Raises ValueError for a pipe, which would block, or an endless device."""
+    """Return the contents of a plain file.
+
+    Raises ValueError for one that is too large, and for anything else: a pipe would block, and a
+    device may be endless.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
     try:
-        handle = os.open(
-            path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
-        )
+        handle = os.open(path, flags)
     except OSError as exc:
         raise ValueError(f"{name!r} cannot be read: {exc.strerror}") from exc
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -218,7 +237,10 @@ def tools(folder: Path, _hosts: Sequence[str] = ()) -> list[Tool]:
 
 
 def folder_tools(folder: Path, *functions: Callable[..., str]) -> list[Tool]:
-    """Return functions that take a `_folder` as tools. Their output is screened: files may hold instructions."""
+    """Return functions that take a `_folder` as tools, bound to this folder.
+
+    Their output is screened, because files may hold instructions for the model.
+    """
     decorate = partial(
         Tool.from_function,
         injected_kwargs={"_folder": Folder(folder)},

@@ -1,7 +1,8 @@
 """The tools that query CSV and JSON, from a text or from a file.
 
-Rows are filtered, grouped and summed here and not in SQL: cells hold amounts with units, sums are exact decimals, and
-text is compared without case in every script. SQLite computes in floats and folds the case of ASCII letters only.
+Rows are filtered, grouped and summed here and not in SQL: cells hold amounts with units, sums are
+exact decimals, and text is compared without case in every script. SQLite computes in floats and
+folds the case of ASCII letters only.
 """
 
 from __future__ import annotations
@@ -242,7 +243,10 @@ def tools(folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Column names and rows of as many cells. `long_rows` counts the rows from which cells were cut off."""
+    """Column names, and rows of as many cells.
+
+    `long_rows` counts the rows that had more cells, which were cut off.
+    """
 
     columns: list[str]
     rows: list[list[str]]
@@ -285,7 +289,10 @@ def parse_csv(text: str) -> Table:
 
 
 def _csv_lines(text: str) -> Iterator[list[str]]:
-    """Yield the rows. The delimiter is the most frequent one of the first line, outside of quotes if there is any."""
+    """Yield the rows of a CSV text. Raises ValueError.
+
+    The delimiter is the most frequent one in the first line, outside of quotes if there is any.
+    """
     content = text.lstrip("\ufeff\r\n")
     for head in ("".join(content.split('"')[::2]), content):
         counts = {mark: head.partition("\n")[0].count(mark) for mark in _DELIMITERS}
@@ -322,7 +329,8 @@ def _compare(
 ) -> bool:
     """Compare as numbers if both are numbers, else as text. An empty cell is neither smaller nor larger.
 
-    Only numbers of one unit are equal: 5 USD is not 5 EUR, and an id that looks like money is not its number.
+    Only numbers of one unit are equal: 5 USD is not 5 EUR, and an id that looks like money is not
+    the number in it.
     """
     cell_amount = parse_amount(cell)
     text = cell.strip().casefold()
@@ -347,7 +355,7 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 def _aggregate(
     table: Table, group_by: Sequence[str], measures: Sequence[ColumnMeasure]
 ) -> tuple[Table, list[str]]:
-    """Return one row for each group, and notes about cells that were not counted in and about mixed units."""
+    """Return one row for each group, and notes about cells that were not counted and mixed units."""
     keys = [table.index(column) for column in group_by]
     measures = measures or [ColumnMeasure(function="count", column="")]
     groups: dict[tuple[str, ...], list[list[str]]] = {} if keys else {(): []}
@@ -368,15 +376,13 @@ def _aggregate(
 def _measure(
     table: Table, measure: ColumnMeasure, groups: Iterable[list[list[str]]]
 ) -> tuple[list[str], list[str]]:
-    """Return the measure of each group, and what it does not show: cells that are no numbers, and mixed units."""
+    """Return the measure of each group, and notes about cells that are no numbers and mixed units."""
     if measure.function == "count":
-        if measure.column:
-            at = table.index(measure.column)
-        else:
-            at = None
-        return [
-            str(sum(at is None or bool(row[at].strip()) for row in rows)) for rows in groups
-        ], []
+        if not measure.column:
+            return [str(len(rows)) for rows in groups], []
+        counted = table.index(measure.column)
+        counts = [sum(bool(row[counted].strip()) for row in rows) for rows in groups]
+        return [str(count) for count in counts], []
     if not measure.column:
         example = {"function": measure.function, "column": "amount"}
         raise ValueError(f"{measure.function} needs a column, such as {example}")
@@ -464,7 +470,10 @@ def _describe_json(document: Any) -> str:
 
 
 def _bounded_interpreter() -> Any:
-    """Return a JMESPath interpreter that counts its work: `[@,@]|[@,@]|...` doubles the value with every step."""
+    """Return a JMESPath interpreter that counts its work, and raises ValueError beyond MAX_WORK.
+
+    Without a limit `[@,@]|[@,@]|...` would double the value with every step.
+    """
     from jmespath.visitor import TreeInterpreter
 
     class BoundedInterpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
@@ -483,7 +492,10 @@ def _bounded_interpreter() -> Any:
 
 
 def _subtract_size(value: Any, left: int) -> int:
-    """Return `left` minus the number of values in `value`, with a tenth for each character. Stops below zero."""
+    """Return `left` minus the number of values in `value`, where ten characters count as one.
+
+    Stops counting below zero.
+    """
     stack = [value]
     while stack and left >= 0:
         part = stack.pop()

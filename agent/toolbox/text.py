@@ -26,8 +26,8 @@ MAX_COMPARED_LINES = 1_000
 MAX_PLACES = 20
 #: Characters shown around a place.
 CONTEXT_CHARS = 30
-#: The last mark of a sentence. It does not match all marks of a row: a long row without a space after it would be
-#: searched again from each of its marks.
+#: The last mark of a sentence. It does not match a whole row of marks: a long row without a space
+#: after it would be searched again from each of its marks.
 _SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f](?=\s|$)")
 _WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS, description="The text")]

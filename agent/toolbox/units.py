@@ -1,6 +1,7 @@
 """The tool `convert_units`: physical quantities, converted by pint.
 
-Units are read by a grammar of our own, without sums and large powers, because pint evaluates expressions.
+A unit is checked against a small grammar without sums and large powers before pint reads it, because
+pint evaluates expressions.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ MAX_UNIT_CHARS = 60
 MAX_AMOUNT = 1e100
 #: Digits of the calculation; the answer shows fewer.
 DIGITS = 60
-#: Spellings that pint does not know, or reads differently (mb as millibarn), each with pint's own. People write kb for
-#: kilobytes, Mb for megabits, and units that have capitals in lower case.
+#: Spellings that pint does not know, or reads differently (mb as millibarn), each with pint's
+#: spelling. People write kb for kilobytes, Mb for megabits, and units that have capitals in lower
+#: case.
 _ALIASES = dict(
     pair.split("=")
     for pair in """
@@ -79,7 +81,10 @@ def convert_units(
 
 
 def _pint_spelling(unit: str) -> str:
-    """Return the unit in pint's spelling. Raises ValueError for anything but names, *, / and powers of one digit."""
+    """Return the unit in pint's spelling.
+
+    Raises ValueError for anything but names, *, / and powers of one digit.
+    """
     text = " ".join(unit.split()).translate(_SIGN_REPLACEMENTS).replace("**", "^")
     text = _VOLUME.sub(r"\1^3", _AREA.sub(r"\1^2", text)).replace(" per ", "/")
     text = re.sub(r" ?([*/^]) ?", r"\1", text).replace(" ", "_")
@@ -92,12 +97,17 @@ def _pint_spelling(unit: str) -> str:
 
 
 def _replace_aliases(text: str) -> str:
-    """Return the unit with pint's names for its parts. All capitals are tried in lower case (KWH), Mb is not."""
-    parts = re.split(r"([*/])", text)
-    return "".join(
-        _ALIASES.get(part) or _ALIASES.get(part.lower() if part.isupper() else part, part)
-        for part in parts
-    )
+    """Return the unit with pint's names for its parts.
+
+    A part in capitals, such as KWH, is tried in lower case too; one such as Mb is not.
+    """
+    replaced = []
+    for part in re.split(r"([*/])", text):
+        spelling = _ALIASES.get(part)
+        if not spelling and part.isupper():
+            spelling = _ALIASES.get(part.lower())
+        replaced.append(spelling or part)
+    return "".join(replaced)
 
 
 def _convert(amount: Decimal, source: str, target: str) -> Decimal:

@@ -1,4 +1,7 @@
-"""The tool `fetch_page`: read a web page as text. Only public hosts, only https, only within bounds."""
+"""The tool `fetch_page`: reads a web page as text.
+
+Only public hosts are called, only by https, and size, time and redirects are limited.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,8 @@ MAX_REDIRECTS = 5
 MAX_SECONDS = 25.0
 #: Characters of one part of a page.
 MAX_PART_CHARS = 8_000
-#: Links of one page whose addresses are written out. Those of longer addresses than MAX_ADDRESS_CHARS never are.
+#: How many links of one page are written with their addresses. Addresses longer than
+#: MAX_ADDRESS_CHARS are never written.
 MAX_LINKS = 1_000
 #: The only port that is allowed: other ports belong to internal services, even on public hosts.
 _PORT = 443
@@ -78,7 +82,8 @@ _REFRESH = re.compile(
 _IGNORED_IN_ADDRESS = re.compile(r"[\t\n\r]")
 _BEFORE_QUERY = re.compile(r"[^?#]*")
 _STRIPPED_FROM_ADDRESS = "".join(map(chr, range(33)))
-#: Line breaks and blanks behind which an address is written, at most: more of them would be moved for each link.
+#: An address is written before at most this many line breaks and blanks at the end of its link. Each
+#: of them has to be moved, for each link.
 _MAX_MOVED_BREAKS = 10
 PageUrl = Annotated[
     str,
@@ -102,14 +107,20 @@ need("web")
 
 @dataclass(frozen=True, slots=True)
 class WebRules:
-    """Which hosts the tool may ask: only `hosts`, or every public host if `hosts` is empty."""
+    """Which hosts the tool may call: only `hosts`, or every public host if `hosts` is empty.
+
+    `resolve` returns the addresses of a host; `transport` is that of httpx, for tests.
+    """
 
     hosts: tuple[str, ...] = ()
     resolve: Resolve = addresses_of
     transport: httpx.AsyncBaseTransport | None = None
 
     def refusal(self, url: httpx.URL) -> str:
-        """Return why a URL is refused, as the rest of a sentence that begins "the address"; "" if it is allowed."""
+        """Return why a URL is refused; "" if it is allowed.
+
+        The reason is the rest of a sentence that begins "the address".
+        """
         if url.userinfo:
             return "holds a name or password: leave out what is before the @"
         if url.port not in (None, _PORT):
@@ -201,7 +212,10 @@ def _part_of_page(page: DownloadedFile, data: bytes, part: int) -> str:
 
 
 def _parts_of(text: str) -> list[str]:
-    """Return the parts of a text. An address that is cut in two leads nowhere, so parts end at a blank if possible."""
+    """Return the parts of a text, each of at most MAX_PART_CHARS.
+
+    Parts end at a blank if possible, because an address that is cut in two leads nowhere.
+    """
     parts = []
     start = 0
     while len(text) - start > MAX_PART_CHARS:
@@ -216,11 +230,12 @@ def _parts_of(text: str) -> list[str]:
 
 
 def text_of_html(page: str, address: str = "") -> str:
-    """Return the text of an HTML page: a line for each paragraph, list item and table row, `|` between cells.
+    """Return the text of an HTML page: a line for each paragraph, list item and table row.
 
-    The address of a link stands in brackets behind its words. `address` is the page's own, to which relative ones
-    refer; without it they are left out. Never raises, whatever the page contains: lxml mends it as browsers do, in time
-    proportional to its length.
+    `|` stands between the cells of a row, and the address of a link in brackets behind its words.
+    `address` is that of the page, to which relative addresses refer; without it they are left out.
+    Never raises, whatever the page contains: lxml mends it as browsers do, in time proportional to
+    its length.
     """
     lines = (
         _BLANKS.sub(" ", line).strip(" |") for line in "".join(_pieces(page, address)).split("\n")
@@ -266,9 +281,10 @@ def _pieces(page: str, address: str) -> list[str]:
 
 
 class PageLinks:
-    """The addresses to which the links of one page lead: at most MAX_LINKS, and no others than https, http and mailto.
+    """The addresses of the links of one page: at most MAX_LINKS, only https, http and mailto.
 
-    `address` is the page's own, "" if unknown. `base` is what the page says that its relative addresses refer to.
+    `address` is that of the page, "" if unknown. `base` is the address that relative addresses refer
+    to, if the page states one.
     """
 
     def __init__(self, address: str, base: str = "") -> None:
@@ -294,7 +310,10 @@ class PageLinks:
         return address
 
     def _absolute(self, href: str) -> str:
-        """Return an absolute address without the name and password in it; "" for one that leads to no page or mail."""
+        """Return an absolute address without a name and password in it.
+
+        Return "" for one that leads to no page and no mail address.
+        """
         href = _IGNORED_IN_ADDRESS.sub("", href.strip(_STRIPPED_FROM_ADDRESS))
         if not href or len(href) > MAX_ADDRESS_CHARS:
             return ""
@@ -313,7 +332,7 @@ class PageLinks:
 
 
 class _PageReader:
-    """Collects the text of one page, piece by piece, and writes the address of each link behind its words."""
+    """Collects the text of one page, and writes the address of each link behind its words."""
 
     def __init__(self, links: PageLinks) -> None:
         self.links = links
