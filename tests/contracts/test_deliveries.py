@@ -227,6 +227,18 @@ def test_reply_that_is_sent_opens_all_threads_of_its_chat(rig):
     assert heard_in(rig, *TOPICS, CHAT) == ["new"] * 4
 
 
+def test_lost_answer_about_a_reply_that_opens_its_chat_is_given_again(rig):
+    """The worker repeats its call, and still learns that the bot may write in the chat."""
+    refused_in(rig, TOPICS[0], "chat_barred")
+    rig.accept(replace(turn("/stop"), conversation=TOPICS[1]))
+    held, work = rig.mailbox.lease(TOPICS[1].id, "w2")
+    reply = rig.mailbox.commit(held, work, saying(Reply("Stopped.")))
+    rig.outbox.mark_delivered(held, reply, Sent("m"))
+    refused_in(rig, CHAT, "chat_barred")  # as if the first answer had never arrived
+    rig.outbox.mark_delivered(held, reply, Sent("m"))
+    assert heard_in(rig, *TOPICS, CHAT) == ["new"] * 4
+
+
 def test_reply_to_a_closed_address_carries_the_mark(rig):
     """No reply is sent there until the person writes."""
     bury(rig, end="closed")

@@ -20,6 +20,7 @@ from sayso.pending import (
 )
 from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.repository import ActionDecision
+from sayso.pending.turns import Transition, TurnChange
 from tests.contracts.rigs import Blocking, client_of, time_passes
 
 PLACE = Conversation("direct", "ana").id
@@ -590,6 +591,23 @@ def test_lost_answers_change_nothing(redis_client, ran, monkeypatch):
     assert [
         events.count(event) for event in ("claimed", "started", "done", "cancelled", "expired")
     ] == [1, 1, 1, 2, 1]
+
+
+def test_change_that_is_refused_for_a_late_result_is_refused_again(redis_store, redis_client, ran):
+    """The answer to the refusal was lost, and the client repeats its call. The next change is made with the truth."""
+    action = stash(redis_store, ran)
+    tamper(redis_store, action, late_result="new")
+    first = change_twice(redis_store, redis_client, action, "first answer")
+    second = change_twice(redis_store, redis_client, action, "second answer")
+    assert (first, second) == (["state", "state"], ["ok", "ok"])
+
+
+def change_twice(store, redis_client, action: PendingAction, outcome_text: str) -> list[str]:
+    """Send the same call to cancel an action twice, and return both statuses."""
+    transition = Transition(action.pending_action_id, ("shown",), "cancelled", outcome_text, "e1")
+    args = {"change": TurnChange(transition=transition).to_dict()}
+    script, rest = store.repository._scripts.call("change", shard_of(PLACE), PLACE, args, ())
+    return [json.loads(redis_client.eval(script.text, *rest))["status"] for _ in range(2)]
 
 
 def _asked_twice(arun):

@@ -32,7 +32,6 @@ SOON = {
     "no fence in settle": 11,
     "no fence in start": 14,
     "burial of the living": 9,
-    "a question of which half is refused stays armed": 20,
     "an undeliverable question stays armed": 26,
     "a yes to something else confirms": 15,
     "claim by anybody": 16,
@@ -55,7 +54,7 @@ STEPS = 10
 SEED = 1
 
 
-def refuse_half_of_a_question(machine: Machine) -> None:
+def refuse_second_half_of_a_question(machine: Machine) -> None:
     """Ask for a letter. The platform takes the first message of the question, and refuses the second one."""
     ana = PEOPLE[0]
     machine.change_weather("fine", silent=False)
@@ -64,9 +63,20 @@ def refuse_half_of_a_question(machine: Machine) -> None:
     machine.work(ana[1])
 
 
+def refuse_first_half_of_a_question(machine: Machine) -> None:
+    """Ask for a letter. The platform refuses the first message of the question, and takes the second one."""
+    ana = PEOPLE[0]
+    machine.change_weather("refused", silent=False)
+    machine.hear(ana, "ask", ("letter",), times=1)
+    machine.work(ana[1])
+    machine.hear(ana, "yes", (), times=1)
+    machine.work(ana[1])
+
+
 #: The schedules that break a rule which random ones hardly ever meet.
 SCHEDULES: dict[str, Callable[[Machine], None]] = {
-    "half of a question opens the window": refuse_half_of_a_question
+    "half of a question opens the window": refuse_second_half_of_a_question,
+    "a question of which half is refused stays armed": refuse_first_half_of_a_question,
 }
 
 

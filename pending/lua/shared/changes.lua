@@ -25,20 +25,37 @@ local function is_scope_occupied(new_action, transition)
   return OPEN_STATES[state or ''] or false
 end
 
+-- Return whether the result of a step came in after the worker read the plan: then its answer about the plan is not
+-- true. That call is refused, also when it is repeated because its answer was lost. The next call comes from a worker
+-- that has read the plan again.
+local function misses_late_result(action_id, late_result)
+  if not late_result then return false end
+  local call = redis.sha1hex(ARGV[1])
+  if late_result == 'new' then redis.call('HSET', action_key(action_id), 'late_result', call) end
+  return late_result == 'new' or late_result == call
+end
+
+-- Return whether an action may make this transition.
+local function is_possible(transition, state, decided_by_event)
+  -- The call is repeated, because its answer was lost.
+  if state == transition.to and decided_by_event == transition.decided_by_event then return true end
+  -- An action that expired meanwhile had no effect, so it may be called cancelled or expired.
+  if state == 'expired' and (transition.to == 'cancelled' or transition.to == 'expired') then return true end
+  for _, from in ipairs(transition.from) do
+    if state == from then return true end
+  end
+  return false
+end
+
 -- Return why a change is impossible: 'state' or 'exists'. Return nil when it is possible.
 local function refusal_of(change)
   local transition = change.transition
   if transition then
-    local state, by, late = unpack(redis.call('HMGET', action_key(transition.action_id), 'state', 'decided_by_event', 'late_result'))
-    if late then  -- the truth about a step came in after this change was made
-      redis.call('HDEL', action_key(transition.action_id), 'late_result')
-      return 'state'
-    end
-    local possible = state == transition.to and by == transition.decided_by_event  -- a repeated call: the answer was lost
-    for _, from in ipairs(transition.from) do possible = possible or state == from end
-    -- An action that expired meanwhile had no effect, so it may be called cancelled or expired.
-    possible = possible or (state == 'expired' and (transition.to == 'cancelled' or transition.to == 'expired'))
-    if not possible then return 'state' end
+    local action_id = transition.action_id
+    local state, decided_by_event, late_result =
+      unpack(redis.call('HMGET', action_key(action_id), 'state', 'decided_by_event', 'late_result'))
+    if misses_late_result(action_id, late_result) then return 'state' end
+    if not is_possible(transition, state, decided_by_event) then return 'state' end
   end
   for _, new_action in ipairs(change.new_actions) do
     if is_scope_occupied(new_action, transition) then return 'exists' end

@@ -1,7 +1,7 @@
 -- needs: actions, conversation, inbox, keys, outbox, queue
 -- The receipt of a turn.
 -- args: event, message and content (digests of the ids of event and message and of what it shows, '' if unknown), edit
--- (whether it is one), user, tapped (action id of the tapped button or '-'), addressed (without it, the bot must be in
+-- (whether it is one), user, tapped_action_id (of the tapped button, '-' for none), addressed (without it, the bot must be in
 -- the conversation already), chat_barred (the bot may not write in any thread of the chat), chat_key (the key that says
 -- so, '' where this server does not have it), stop, tap, tap_or_status,
 -- waited_ms (how long the turn waited elsewhere), seen_ms (how long the event is remembered),
