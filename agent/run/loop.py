@@ -15,7 +15,7 @@ from sayso.agent.guards.loop_detection import NUDGE
 from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
 from sayso.agent.memory.extraction import current_scope
 from sayso.agent.memory.sessions import Session
-from sayso.agent.messages import NO_USAGE, Message, Role
+from sayso.agent.messages import NO_USAGE, FinishReason, Message, Role
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.run_events import RunEvents
 from sayso.agent.observability.usage import AgentAnalytics
@@ -46,6 +46,7 @@ from sayso.agent.run.state import (
     RunState,
 )
 from sayso.agent.run.structured import (
+    ResponseFormat,
     build_schema_instruction,
     parse_and_validate,
     schema_from_response_format,
@@ -83,9 +84,12 @@ class AgentLoop:
     One per provider of an agent; it serves all runs at the same time. It keeps nothing of a run but
     `memory`, the agent's own conversation.
 
-    A run is prepared (`_prepare`: history, what the memories know), iterates (`_iteration`: one
-    answer of the model and the calls in it), and is finished (`_finish`: what it leaves in the
-    memory, its result). `_iteration` returns a RunEnd once the run ends, None to go on.
+    A run has three parts:
+
+    * `_prepare` loads the history and what the memories know.
+    * `_iteration` gets one answer of the model and runs the calls in it. It is repeated until it
+      returns a RunEnd; None means that the run goes on.
+    * `_finish` stores the run in the memory and returns its result.
     """
 
     def __init__(
@@ -161,6 +165,7 @@ class AgentLoop:
             tool_result_chars=config.trace_tool_result_chars,
             run_id=counts.run_id if counts else "",
         )
+
         # The run of a user has the knowledge of its scope; all others have the agent's own.
         is_own = not request.scope and (request.is_of_batch or request.memory is None)
         run = RunState(
@@ -171,10 +176,12 @@ class AgentLoop:
         )
         if config.tool.compress_results:
             run.compressor = Compressor(self._provider, config)
-        # A reply that is checked as a whole must not be shown before.
+
+        # A reply that is checked as a whole must not be shown before the check.
         is_checked = config.guardrails is not None and bool(config.guardrails.output)
         if request.response_format is None and not is_checked:
             run.on_text = request.on_text
+
         if counts is not None:
             run.iterations = counts.iterations
             run.usage = counts.usage
@@ -195,17 +202,21 @@ class AgentLoop:
                 )
         if session is not None:
             self.memory = await session.load(self.memory, run.events)
-        run.set_memory(self.memory if run.request.memory is None else run.request.memory)
-        run.shown_tools = noted_names(run.memory)
+        memory = run.request.memory
+        if memory is None:
+            memory = self.memory
+        run.set_memory(memory)
         run.session = session
-        run.can_read_on = run.memory is not None and READ_RESULT in run.memory.notes
+
+        run.shown_tools = noted_names(memory)
+        run.can_read_on = memory is not None and READ_RESULT in memory.notes
         run.background = await run.run_memory.background()
         run.related_facts = await run.run_memory.context(run.request_text)
 
     async def _run_until_cancelled(self, run: RunState) -> RunEnd:
-        """Run with all that its tools can look up. Return how the run ends.
+        """Run all iterations, with all that the tools can look up. Return how the run ends.
 
-        It may end because its token is cancelled.
+        A run whose cancellation token is cancelled ends with the stop reason "cancelled".
         """
         token = run.request.cancellation_token
         run.may_pause = self._may_pause(run.request)
@@ -223,24 +234,26 @@ class AgentLoop:
                 run.is_end_reported = True
                 await run.events.tell("cancelled", run.iterations, exc.reason)
                 run.events.note("cancelled", summary=exc.reason or "stopped from outside")
-                if run.open_round is not None:  # every call in progress gets an outcome
+                # Every call in progress gets an outcome: vendors refuse a call without one.
+                if run.open_round is not None:
                     run.close_round(run.open_round.final_outcomes())
+                # A program must not carry out what a cancelled run has chosen.
                 if self._config.routing_only:
-                    run.tool_calls.clear()  # the chosen calls are not returned
+                    run.tool_calls.clear()
                 return RunEnd(stop_text("cancelled"), stop_reason="cancelled")
 
     def _may_pause(self, request: RunRequest) -> bool:
-        """Return whether a call may wait for a decision of the program that started the run.
-
-        On a channel its person is asked. Inside a tool only the run of an agent that is the tool
-        can wait: the code of any other tool could not go on.
-        """
-        around = tool_environment()
+        """Return whether a call may wait for a decision of the program that started the run."""
+        # On a channel, the person in the conversation decides.
         if in_channel_run() or not isinstance(request.journal, NoJournal):
             return False
+
+        outer = tool_environment()
         if request.is_inner:
-            return around.pauses
-        return self._config.pause_for_approval and around.find_result is None
+            return outer.pauses
+        # Inside any other tool no call may wait: the code of that tool could not go on later.
+        is_inside_tool = outer.find_result is not None
+        return self._config.pause_for_approval and not is_inside_tool
 
     async def _carry_out_decisions(self, run: RunState) -> RunEnd | None:
         """Carry out the decisions about the open calls of a run that goes on.
@@ -267,7 +280,10 @@ class AgentLoop:
         """
         guardrails = self._config.guardrails
         is_observed = run.events.has_observer_of("iteration_start", "iteration_end")
-        iteration = self._observed_iteration if is_observed else self._iteration
+        iteration = self._iteration
+        if is_observed:
+            iteration = self._observed_iteration
+
         try:
             if run.request.snapshot is not None:
                 end = await self._carry_out_decisions(run)
@@ -284,8 +300,10 @@ class AgentLoop:
                         passed = Message(message.role, content, media=message.media)
                 run.messages.append(passed)
 
-            before = run.iterations  # of a run that goes on after a decision
-            for run.iterations in range(before + 1, self._config.max_iterations + 1):
+            # A run that goes on after a decision has iterated before.
+            first = run.iterations + 1
+            for number in range(first, self._config.max_iterations + 1):
+                run.iterations = number
                 end = await iteration(run)
                 if end is not None:
                     return end
@@ -303,7 +321,7 @@ class AgentLoop:
             )
 
     async def _observed_iteration(self, run: RunState) -> RunEnd | None:
-        """Run an iteration and report it to observers. They do not see an answer that was blocked."""
+        """Run an iteration and report it to observers, without an answer that was blocked."""
         await run.events.tell("iteration_start", run.iterations, run.transcript)
         run.answer_text = ""
         try:
@@ -377,7 +395,6 @@ class AgentLoop:
 
         Return None if it is empty or has the wrong form, to ask again.
         """
-        pipeline = self._config.guardrails
         response_format = run.request.response_format
         content = answer.content
         if response_format is None and self._may_ask_again(run, content):
@@ -385,17 +402,28 @@ class AgentLoop:
             self._model_caller.log_empty_answer(run, is_final=False)
             await self._model_caller.delete_cached_answer(run)
             return None
+
+        pipeline = self._config.guardrails
         if pipeline is not None:
             content = await apply_guardrails(pipeline, "output", content, run.events)
-        if response_format is None:
-            finish_reason = answer.details.finish_reason if answer.details else ""
-            is_empty = shows_nothing(content) and not (run.artifacts or run.choices)
-            cause = ""
-            if is_empty:
-                cause = self._model_caller.log_empty_answer(run)
-            return RunEnd(
-                content, stop_reason="answer", failure_cause=cause, finish_reason=finish_reason
-            )
+        if response_format is not None:
+            return await self._validate_answer(run, content, response_format)
+
+        finish_reason: FinishReason = ""
+        if answer.details:
+            finish_reason = answer.details.finish_reason
+        cause = ""
+        if _is_empty(run, content):
+            cause = self._model_caller.log_empty_answer(run)
+        return RunEnd(
+            content, stop_reason="answer", failure_cause=cause, finish_reason=finish_reason
+        )
+
+    async def _validate_answer(
+        self, run: RunState, content: str, response_format: ResponseFormat
+    ) -> RunEnd | None:
+        """End the run with an answer in the demanded form; None to ask for it again."""
+        # Each rejected answer is there with its correction.
         attempt = len(run.rejected) // 2 + 1
         try:
             parsed = parse_and_validate(content, response_format)
@@ -405,6 +433,7 @@ class AgentLoop:
             await run.events.tell("structured_validate", True, attempt, None)
             run.rejected.clear()
             return RunEnd(content, stop_reason="answer", parsed=parsed)
+
         await run.events.tell("structured_validate", False, attempt, error)
         run.events.note("structured_retry", error=error)
         await self._model_caller.delete_cached_answer(run)
@@ -415,14 +444,10 @@ class AgentLoop:
         return None
 
     def _may_ask_again(self, run: RunState, content: str) -> bool:
-        """Return whether the model is asked again because its answer is empty.
-
-        It is asked once in a run, where retries are allowed. Nothing is missing where a tool has
-        made a file or offered choices.
-        """
-        is_empty = shows_nothing(content) and not (run.artifacts or run.choices)
+        """Return whether to ask the model again because its answer is empty: once in a run."""
         has_steps = run.iterations < self._config.max_iterations
-        return is_empty and has_steps and self._config.max_retries > 0 and not run.has_asked_again
+        may_retry = self._config.max_retries > 0 and not run.has_asked_again
+        return has_steps and may_retry and _is_empty(run, content)
 
     async def _call_tools(self, run: RunState, journaled: JournaledAnswer) -> RunEnd | None:
         """Run the calls of an answer and add them to the transcript.
@@ -442,8 +467,9 @@ class AgentLoop:
         new = [outcome for at, outcome in enumerate(outcomes) if at not in journaled.outcomes]
         for outcome in new:
             run.events.tell_side_usage(outcome.usage)
-        await self._model_caller.book(run, sum((outcome.usage for outcome in new), NO_USAGE))
-        # Now, so that a run that is stopped later has booked it.
+        # Now, so that a run that is stopped later has booked what it used.
+        summaries = sum((outcome.usage for outcome in new), NO_USAGE)
+        await self._model_caller.book(run, summaries)
         await self._model_caller.book_side_usage(run)
 
         end = end_after_calls(outcomes, may_pause=run.may_pause)
@@ -455,9 +481,9 @@ class AgentLoop:
     async def _close_round(
         self, run: RunState, answer: Message, outcomes: Sequence[CallOutcome]
     ) -> RunEnd | None:
-        """Close a round after which the model is asked again, unless it calls in circles.
+        """Close a round. Return how the run ends, None to ask the model again.
 
-        A model that begins to repeat itself is told so. If it goes on, the run ends.
+        A model that begins to repeat its calls gets a note about it. If it goes on, the run ends.
         """
         if run.loop_watch is None and self._config.loop_detector is not None:
             run.loop_watch = self._config.loop_detector.watch()
@@ -482,11 +508,12 @@ class AgentLoop:
 
     async def _finish(self, run: RunState, end: RunEnd, session: Session | None) -> AgentResult:
         """Close the transcript, store it in the memory and report the end. Return the result."""
-        # A vendor's error text is for operators and stays out of the transcript.
-        is_error = end.stop_reason == "provider_error"
+        # Before `close`, which adds the reply: a run that goes on has none.
         paused = _paused(run, end)
+
+        # A vendor's error text is for operators and stays out of the transcript.
         closing = end.content
-        if is_error:
+        if end.stop_reason == "provider_error":
             closing = end.refusal or stop_text("model_away")
         run.close(closing)
 
@@ -551,13 +578,16 @@ class AgentLoop:
                 forget_ended_pause(memory)
 
 
+def _is_empty(run: RunState, content: str) -> bool:
+    """Return whether the user would see nothing: no text, no file of a tool, and no choices."""
+    return shows_nothing(content) and not (run.artifacts or run.choices)
+
+
 def _result_finder(run: RunState, load: TextLoader | None) -> ResultFinder:
-    """Return what finds the results that the run may read on.
+    """Return what finds the results that the run may read on."""
 
-    It does not refer to the ToolEnvironment that has it: files that tools made are released with
-    the environment at the end of the run, and not when garbage is collected.
-    """
-
+    # It must not refer to the ToolEnvironment that holds it. Otherwise files that tools made would
+    # be released when garbage is collected, and not at the end of the run.
     async def find(wanted: str) -> LongResult:
         name, text = await find_result(run.transcript, wanted, load)
         return LongResult(name, text, run.result_tokens)
@@ -589,8 +619,9 @@ def end_after_calls(outcomes: Sequence[CallOutcome], *, may_pause: bool) -> RunE
     """
     pending = [outcome.final_text for outcome in outcomes if outcome.ends == "pending"]
     if pending:
-        shown = pending if may_pause else pending[:1]
-        return RunEnd("\n\n".join(shown), stop_reason="pending")
+        if not may_pause:
+            pending = pending[:1]
+        return RunEnd("\n\n".join(pending), stop_reason="pending")
     terminal = [outcome.final_text for outcome in outcomes if outcome.ends == "terminal"]
     if terminal:
         return RunEnd(terminal[0], stop_reason="terminal")

@@ -1,7 +1,7 @@
 """ModelCaller: asks the model of an agent once, with cache, retries, cost and budget.
 
-What of the conversation is sent is decided in `context_window.py`. A vendor's request is made in
-`sayso.agent.providers`.
+`context_window.py` decides how much of the conversation is sent. `sayso.agent.providers` makes the
+request of a vendor.
 """
 
 from __future__ import annotations
@@ -44,18 +44,20 @@ from sayso.pending.proposals import current_context
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+#: Waits for so many seconds.
 Sleep = Callable[[float], Awaitable[None]]
-ResponseSchema = Mapping[str, Any]
+#: The schema of a tool as plain data.
+ToolSchema = Mapping[str, Any]
 
 #: Called before each pause with the number of the failed attempt, its error,
 #: and the seconds until the next attempt.
 OnRetry = Callable[[int, ProviderError, float], Awaitable[None]]
 
-#: The longest `retry_after` of a vendor that is waited for, in seconds.
-#: Beyond it the user is told of the failure.
+#: The longest `retry_after` of a vendor that is waited for, in seconds. For a longer one the run
+#: ends, and the user reads that the model is away.
 MAX_RETRY_AFTER_SECONDS = 60.0
-#: The largest random addition to a pause, as a share of it,
-#: so that runs that failed together do not retry together.
+#: The largest random addition to a pause, as a share of it. Runs that failed together then do not
+#: retry together.
 JITTER = 0.25
 #: How often a transcript that is too long for the model is halved and sent again.
 MAX_HALVINGS = 6
@@ -88,13 +90,13 @@ class ModelCaller:
 
     @property
     def prompt(self) -> str:
-        """Return the system prompt for the current user."""
+        """The system prompt for the current user."""
         prompt = self._config.system_prompt
         if isinstance(prompt, str):
             return prompt
         return prompt(current_context())
 
-    async def ask(self, run: RunState, schemas: Sequence[ResponseSchema]) -> Completion:
+    async def ask(self, run: RunState, schemas: Sequence[ToolSchema]) -> Completion:
         """Ask the model and return its message and usage.
 
         `schemas` are the tools that it is shown. The tool calls of its answer get ids that are
@@ -210,9 +212,11 @@ class ModelCaller:
         self, run: RunState, request: ProviderRequest, cache: Cache
     ) -> Completion:
         """Return the cached answer to the same request; else ask the model and cache its answer."""
-        schema = request.response_format
+        schema = None
+        if request.response_format is not None:
+            schema = dict(request.response_format)
         try:
-            key = run.cache_key = CacheKeyBuilder.build(
+            key = CacheKeyBuilder.build(
                 # The actual model, which is "" in the request for the provider's default.
                 model=run.model,
                 system_prompt=request.system_prompt,
@@ -220,11 +224,13 @@ class ModelCaller:
                 tools=request.tools,
                 temperature=request.temperature,
                 max_tokens=request.max_tokens,
-                response_format=None if schema is None else dict(schema),
+                response_format=schema,
                 provider=self._cache_name,
             )
         except (TypeError, ValueError, RecursionError):  # the request cannot be written as JSON
             return await self._call(run, request, None)
+
+        run.cache_key = key
         cached = await cached_answer(cache, key, transcript=request.messages)
         if cached is None:
             completion = await self._call(run, request, None)
@@ -254,6 +260,7 @@ class ModelCaller:
         began = perf_counter()
         if events.has_observer_of("llm_start"):
             await events.tell("llm_start", list(request.messages), run.model, request.system_prompt)
+
         try:
             answer, usage = await self._call_with_reductions(run, request, on_text)
         except Exception as exc:
@@ -262,14 +269,17 @@ class ModelCaller:
             self._report_call(run, request, began, error=exc, is_streamed=on_text is not None)
             raise
 
+        # The vendor's own name and cost, where the answer has them.
         model = usage.model or run.model
-        details = answer.details
         if not usage.provider:
             usage += UsageStats(provider=self.name)
         if not usage.cost_usd and model in config.prices:
             cost = cost_usd(model, usage, usage.provider, prices=config.prices)
             usage += UsageStats(cost_usd=cost or 0.0)
-        finish_reason = response_id = None
+
+        finish_reason = None
+        response_id = None
+        details = answer.details
         if details is not None:
             finish_reason = details.finish_reason or None
             response_id = details.response_id or None
@@ -425,9 +435,11 @@ async def with_retries(
         try:
             return await attempt()
         except ProviderError as exc:
-            if not exc.retryable or (exc.retry_after or 0) > MAX_RETRY_AFTER_SECONDS:
+            demanded_seconds = exc.retry_after or 0
+            if not exc.retryable or demanded_seconds > MAX_RETRY_AFTER_SECONDS:
                 raise
             error = exc
+
         seconds = retry_pause(number, error, config) * (1 + JITTER * chance())
         if on_retry is not None:
             await on_retry(number, error, seconds)
@@ -436,9 +448,10 @@ async def with_retries(
 
 
 def retry_pause(attempt: int, error: ProviderError, config: AgentConfig) -> float:
-    """Return the seconds to wait after a failed attempt (from 1), without jitter.
+    """Return the seconds to wait after a failed attempt, without jitter.
 
-    These are what the vendor asks for, or else what is configured.
+    `attempt` counts from 1. The pause is the one that the vendor asks for, or else the configured
+    one, which grows with each attempt.
     """
     if error.retry_after is not None and error.retry_after > 0:
         return error.retry_after
@@ -451,9 +464,9 @@ def retry_pause(attempt: int, error: ProviderError, config: AgentConfig) -> floa
 
 
 async def budget_end(run: RunState, config: AgentConfig) -> RunEnd | None:
-    """Return the end of a run if its own, its conversation's or the daily budget is spent.
+    """Return the end of a run one of whose budgets is spent; None if it may go on.
 
-    None: it may go on.
+    The budgets are those of the run, of its conversation and of the day.
     """
     refusal = await _budget_refusal(run, config)
     if refusal is None:

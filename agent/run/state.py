@@ -81,17 +81,15 @@ _UNKNOWN_START = '{"outcome": "unknown"'
 _ERROR_START = "Error"
 #: Why a call that the policy allows is proposed all the same.
 MAY_HAVE_RUN = "the outcome of an earlier, identical call is unknown: it may have taken effect"
-#: Why, with the time of the earlier call in UTC.
+#: The same reason with the time of the earlier call, in UTC.
 _MAY_HAVE_RUN_AT = re.compile(re.escape(f"{MAY_HAVE_RUN} at ") + r"(\S+)")
 
 
 class UnclearCall(NamedTuple):
-    """A call whose outcome is unknown, and when it was made.
-
-    `at` is in Unix seconds, 0 if the time is unknown, too.
-    """
+    """A call whose outcome is unknown: it may have taken effect or not."""
 
     call: ToolCall
+    #: When the call was made, in Unix seconds; 0 if that is unknown, too.
     at: float
 
 
@@ -110,10 +108,12 @@ def may_have_run_at(reason: str) -> float | None:
 
     None: it is another reason.
     """
-    found = _MAY_HAVE_RUN_AT.fullmatch(reason)
-    if found:
-        return datetime.fromisoformat(found[1]).timestamp()
-    return 0.0 if reason == MAY_HAVE_RUN else None
+    with_time = _MAY_HAVE_RUN_AT.fullmatch(reason)
+    if with_time:
+        return datetime.fromisoformat(with_time[1]).timestamp()
+    if reason == MAY_HAVE_RUN:
+        return 0.0
+    return None
 
 
 def unclear_calls(messages: Iterable[Message]) -> list[UnclearCall]:
@@ -121,30 +121,30 @@ def unclear_calls(messages: Iterable[Message]) -> list[UnclearCall]:
 
     A later call with the same arguments that certainly took effect makes the outcome known.
     """
-    calls: dict[str, ToolCall] = {}
+    calls_by_id: dict[str, ToolCall] = {}
+    # By tool and arguments, so that a later call of the same replaces an earlier one.
     unclear: dict[str, UnclearCall] = {}
     for message in messages:
-        calls.update({call.id: call for call in message.tool_calls})
-        call = calls.get(message.tool_call_id)
+        calls_by_id.update({call.id: call for call in message.tool_calls})
+        call = calls_by_id.get(message.tool_call_id)
         if message.role is not Role.TOOL or call is None:
             continue
-        same = json.dumps([call.tool_name, call.parameters], sort_keys=True, default=str)
+
+        key = json.dumps([call.tool_name, call.parameters], sort_keys=True, default=str)
         has_ended = all(link.outcome == "done" for link in message.actions)
         if message.content.startswith(_UNKNOWN_START) and not message.actions:
-            unclear[same] = UnclearCall(call, message.at)
+            unclear[key] = UnclearCall(call, message.at)
         elif has_ended and not message.content.startswith(_ERROR_START):
-            unclear.pop(same, None)
+            unclear.pop(key, None)
     return list(unclear.values())
 
 
 @dataclass(slots=True)
 class CallOutcome:
-    """How one call ended: the text for the model, and what the tool produced.
-
-    `content` is what the model reads: a result, an error, a proposal or a note.
-    """
+    """How one call ended: the text for the model, and what the tool produced."""
 
     call: ToolCall
+    #: What the model reads: a result, an error, a proposal or a note.
     content: str
     #: Why the run ends with this call; "" if it goes on. "pending": someone must decide about the
     #: call. "terminal": its result is the reply.
@@ -160,8 +160,11 @@ class CallOutcome:
     #: Whether no code of the tool ran, and nothing asks for it: the call was denied,
     #: refused by its preview, wrong, or left out.
     not_run: bool = False
+    #: The files that the tool made.
     artifacts: tuple[Artifact, ...] = ()
+    #: The actions that wait for a yes since this call.
     proposals: tuple[ProposedAction, ...] = ()
+    #: The timers that the tool set or removed.
     timers: tuple[TimerChange, ...] = ()
     #: The answers that the tool offers as buttons.
     choices: tuple[str, ...] = ()
@@ -178,25 +181,25 @@ class CallOutcome:
 
     @property
     def fingerprint(self) -> str:
-        """Return a digest of the raw result.
-
-        It does not depend on how the result was shortened or marked.
-        """
+        """A digest of the raw result, whatever was shortened or marked in it for the model."""
         return self.raw_digest or text_digest(self.content)
 
     @property
     def is_open(self) -> bool:
-        """Return whether the call has no result yet: it waits for a decision.
-
-        A tool whose own code asks has run, and has returned a result.
-        """
+        """Whether the call has no result yet, because it waits for a decision."""
         if self.open_call is not None or self.inner is not None:
             return True
-        return bool(self.proposals) and not any(each.action.asked_by for each in self.proposals)
+        if not self.proposals:
+            return False
+        # A tool whose own code asks (`asked_by`) has run, and has returned a result.
+        return not any(each.action.asked_by for each in self.proposals)
 
     @property
     def message(self) -> Message:
-        """Return the outcome as a message of the transcript. That of an open call has no content."""
+        """The outcome as a message of the transcript. That of an open call has no content."""
+        content = ""
+        if not self.is_open:
+            content = self.content
         pictures = [
             Picture(each.mime_type, each.data or b"", each.kept)
             for each in self.artifacts
@@ -205,7 +208,7 @@ class CallOutcome:
         links = [ActionLink(proposed.action.pending_action_id) for proposed in self.proposals]
         return Message(
             Role.TOOL,
-            "" if self.is_open else self.content,
+            content,
             tool_call_id=self.call.id,
             tool_name=self.call.tool_name,
             pictures=tuple(pictures),
@@ -233,21 +236,21 @@ def text_digest(text: str) -> str:
 
 @dataclass(slots=True)
 class ModelAnswer:
-    """An answer of the model and its usage.
-
-    `tools` are the names of the tools that the model was shown, None for all.
-    """
+    """An answer of the model."""
 
     message: Message
+    #: What the answer cost, in tokens and dollars.
     usage: UsageStats
+    #: The names of the tools that the model was shown, None for all.
     tools: tuple[str, ...] | None = None
 
 
 @dataclass(slots=True)
 class JournaledAnswer:
-    """An answer with tool calls, and the known outcomes of its calls, by index."""
+    """An answer with tool calls that an earlier attempt at the same turn has got."""
 
     answer: ModelAnswer
+    #: The known outcomes of its calls, by the index of the call in the answer.
     outcomes: Mapping[int, CallOutcome] = field(default_factory=dict)
 
 
@@ -348,22 +351,18 @@ class RunRequest:
 
     @property
     def user_text(self) -> str:
-        """Return the text of the user's messages, without messages that a program added."""
-        return "\n".join(
-            [message.content for message in self.messages if message.role is Role.USER]
-        )
+        """The text of the user's messages, without messages that a program added."""
+        return _text_of_user(self.messages)
 
 
 @dataclass(slots=True)
 class OpenRound:
-    """The tool calls of one answer while they run.
-
-    `outcomes` are those known so far, and `started` the calls that were started, both by the index
-    of the call in the answer.
-    """
+    """A round is one answer of the model and the results of its calls. This one still runs."""
 
     answer: Message
+    #: The outcomes known so far, by the index of the call in the answer.
     outcomes: dict[int, CallOutcome] = field(default_factory=dict)
+    #: The indexes of the calls that were started.
     started: set[int] = field(default_factory=set)
 
     def final_outcomes(self) -> list[CallOutcome]:
@@ -383,7 +382,7 @@ class OpenRound:
 
 
 class RunEnd(NamedTuple):
-    """How a run ends: the first fields of its AgentResult, in the same order."""
+    """How a run ends: the first fields of its AgentResult, in the same order and meaning."""
 
     content: str
     stop_reason: StopReason
@@ -459,8 +458,9 @@ class RunState:
     usage: UsageStats = NO_USAGE
     #: For each iteration what the model wrote beside its tool calls, or "".
     reasoning: list[str] = field(default_factory=list)
-    #: All calls of the run, in order, and those of them with an unknown outcome.
+    #: All calls of the run, in order.
     tool_calls: list[ToolCall] = field(default_factory=list)
+    #: Those calls of the run whose outcome is unknown.
     unclear: list[ToolCall] = field(default_factory=list)
     #: The replies of terminal tools.
     terminal_texts: list[str] = field(default_factory=list)
@@ -475,13 +475,13 @@ class RunState:
     may_pause: bool = False
     #: What the run added before it paused, with the results of the calls that were decided since.
     earlier: list[Message] = field(default_factory=list)
-    #: Whether the memory has these messages.
+    #: Whether the memory has the messages of `earlier` already.
     remembers_earlier: bool = False
-    #: Where the conversation is stored, if it is.
+    #: Where the conversation is stored; None if it is not.
     session: Session | None = None
-    #: The calls that wait, and the paused runs of agents that calls have asked, by the id of the
-    #: call.
+    #: The calls that wait for a decision of the program.
     open_calls: list[OpenCall] = field(default_factory=list)
+    #: The paused runs of agents that are tools, by the id of the call that asked the agent.
     inner: dict[str, RunSnapshot] = field(default_factory=dict)
     #: What became of the calls that were decided at the beginning of this run.
     decided: list[DecidedCall] = field(default_factory=list)
@@ -490,61 +490,75 @@ class RunState:
 
     @property
     def user_text(self) -> str:
-        """Return the text of the user's messages as the guardrails passed them.
+        """The text of the user's messages as the guardrails passed them.
 
-        Of a run that goes on without new messages it is `request_text`.
+        For a run that goes on without new messages it is `request_text`.
         """
         if not self.request.messages:
             return self.request_text
-        return "\n".join(
-            [message.content for message in self.messages if message.role is Role.USER]
-        )
+        return _text_of_user(self.messages)
 
     @property
     def request_text(self) -> str:
-        """Return the text that the run answers.
+        """The text that the run answers, before the guardrails.
 
-        Of a run that goes on without new messages it is that of the latest user message.
+        For a run that goes on without new messages it is the latest message of the user.
         """
         if self.request.messages:
             return self.request.user_text
-        spoken = [*self.history, *self.earlier]
-        texts = [message.content for message in spoken if message.role is Role.USER]
-        return texts[-1] if texts else ""
+        for message in reversed([*self.history, *self.earlier]):
+            if message.role is Role.USER:
+                return message.content
+        return ""
 
     @property
     def transcript(self) -> list[Message]:
-        """Return everything the model may know: earlier turns and this one."""
+        """Everything the model may know: earlier turns and this one."""
         return [*self.history, *self.messages, *self.rejected]
 
     def with_context(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages of a request, with what is remembered added to them.
 
-        `messages` end with this run's own messages. What changes from turn to turn stands behind
-        the history: a vendor's cache knows only what precedes the first change.
+        `messages` end with this run's own messages.
         """
         framed = list(messages)
+        # What changes from turn to turn stands behind the history: a vendor's cache knows only what
+        # precedes the first change.
         if self.related_facts:
-            given = self.messages[: len(self.request.messages)]
-            own = len(self.messages) + len(self.rejected)
-            if not given:  # a run that goes on: they stand where its earlier requests had them
-                given = framed
-                own = len(framed)
-            users = [at for at, message in enumerate(given) if message.role is Role.USER]
-            place = len(framed) - own + (users[-1] if users else 0)
+            place = self._place_of_related_facts(messages)
             framed.insert(place, Message(Role.SYSTEM, self.related_facts))
         if self.background:
             framed.insert(0, Message(Role.SYSTEM, self.background))
         return framed
 
+    def _place_of_related_facts(self, messages: Sequence[Message]) -> int:
+        """Return the index in these messages before which the related facts stand.
+
+        It is that of the last user message of the request.
+        """
+        request = self.messages[: len(self.request.messages)]
+        start = len(messages) - len(self.messages) - len(self.rejected)
+        if not request:
+            # A run that goes on: the facts stand where its earlier requests had them, so that the
+            # vendor's cache still fits.
+            request = list(messages)
+            start = 0
+
+        for at in reversed(range(len(request))):
+            if request[at].role is Role.USER:
+                return start + at
+        return start
+
     def set_memory(self, memory: ConversationMemory | None) -> None:
         """Set the conversation that the run belongs to, and read its history."""
-        self.memory = self.run_memory.memory = memory
+        self.memory = memory
+        self.run_memory.memory = memory
         self.history = []
         if memory is None:
             return
         self.history = with_waiting_results(memory.shown())
-        if self.request.counts is None:  # the reasoning in it belongs to another run
+        # The reasoning in a history belongs to the run that wrote it: only that run needs it.
+        if self.request.counts is None:
             self.history = [_without_details(message) for message in self.history]
 
     def close(self, content: str) -> None:
@@ -553,15 +567,21 @@ class RunState:
         A user's message that a guardrail blocked is replaced by WITHHELD. A transcript with an open
         call ends with that call, since the run is not over; until then the models' reasoning stays.
         """
+        # The guardrails have passed only the messages that are in `self.messages`.
         for message in self.request.messages[len(self.messages) :]:
-            is_blocked = message.role is Role.USER
-            self.messages.append(Message(Role.USER, WITHHELD) if is_blocked else message)
+            if message.role is Role.USER:
+                self.messages.append(Message(Role.USER, WITHHELD))
+            else:
+                self.messages.append(message)
+
+        # New messages may be answered while a call of `earlier` waits.
         waiting = self.open_actions
-        if self.messages:  # new messages may be answered while an earlier call waits
+        if self.messages:
             waiting = open_actions(self.messages)
         if waiting:
             self.messages = [replace(each, pictures=()) for each in self.messages]
             return
+
         self.messages.append(Message(Role.ASSISTANT, content))
         self.messages = [_without_details(each) for each in self.messages]
 
@@ -590,32 +610,44 @@ class RunState:
             return
         answer = self.open_round.answer
         self.open_round = None
+
         self.messages.append(answer)
-        usage = NO_USAGE
-        for outcome in outcomes:
-            usage += outcome.usage
-            message = outcome.message
-            if outcome.open_call is not None or outcome.inner is not None:
-                link = ActionLink(waiting_id(self.events.run_id, outcome.call.id))
-                message = replace(message, actions=(link,))
-            if outcome.unclear:
-                message = replace(message, at=_time_of_turn())
-            self.messages.append(message)
-            self.artifacts += outcome.artifacts
-            self.choices = outcome.choices or self.choices
-            if outcome.unclear:
-                self.unclear.append(outcome.call)
-            if outcome.ends == "terminal":
-                self.terminal_texts.append(outcome.final_text)
-            if outcome.open_call is not None:
-                self.open_calls.append(outcome.open_call)
-            if outcome.inner is not None:
-                self.inner[outcome.call.id] = outcome.inner
+        self.messages += [self._message_of(outcome) for outcome in outcomes]
         if note:
             last = self.messages[-1]
             self.messages[-1] = replace(last, content=f"{last.content}\n\n{note}")
-        self.usage = usage + self.usage
+
         self.tool_calls += answer.tool_calls
+        usage = NO_USAGE
+        for outcome in outcomes:
+            usage += outcome.usage
+            self._collect(outcome)
+        # In this order: a sum has the provider and the model of its last part, and that is the
+        # model of the loop.
+        self.usage = usage + self.usage
+
+    def _message_of(self, outcome: CallOutcome) -> Message:
+        """Return an outcome as a message of the transcript, with what only the run knows of it."""
+        message = outcome.message
+        if outcome.open_call is not None or outcome.inner is not None:
+            link = ActionLink(waiting_id(self.events.run_id, outcome.call.id))
+            message = replace(message, actions=(link,))
+        if outcome.unclear:
+            message = replace(message, at=_time_of_turn())
+        return message
+
+    def _collect(self, outcome: CallOutcome) -> None:
+        """Take over what the call produced for the result of the run."""
+        self.artifacts += outcome.artifacts
+        self.choices = outcome.choices or self.choices
+        if outcome.unclear:
+            self.unclear.append(outcome.call)
+        if outcome.ends == "terminal":
+            self.terminal_texts.append(outcome.final_text)
+        if outcome.open_call is not None:
+            self.open_calls.append(outcome.open_call)
+        if outcome.inner is not None:
+            self.inner[outcome.call.id] = outcome.inner
 
     def restore(self, snapshot: RunSnapshot) -> None:
         """Set what a paused run had when it was stored."""
@@ -629,7 +661,7 @@ class RunState:
 
     @property
     def snapshot(self) -> RunSnapshot:
-        """Return the run as a program keeps it. Read it before `close` adds the reply."""
+        """The run as a program stores it. Read it before `close` adds the reply."""
         counts = self.counts
         messages = [*self.earlier, *self.messages]
         return RunSnapshot(
@@ -644,12 +676,21 @@ class RunState:
     def result(self, end: RunEnd, paused: RunSnapshot | None = None) -> AgentResult:
         """Return the end of the run with everything that the run has produced and spent.
 
-        `paused` is the run as it can go on, if it can.
+        `paused` is the run as it can go on; None if it is over.
         """
+        last_reasoning = next(filter(None, reversed(self.reasoning)), "")
+        # Replies of terminal tools that a question for a yes has taken the place of.
+        beside: tuple[str, ...] = ()
+        if end.stop_reason == "pending":
+            beside = tuple(self.terminal_texts)
+        open_calls: tuple[OpenCall, ...] = ()
+        if paused is not None:
+            open_calls = paused.open_calls
+
         return AgentResult(
             *end,
             artifacts=tuple(self.artifacts),
-            reasoning=next(filter(None, reversed(self.reasoning)), ""),
+            reasoning=last_reasoning,
             reasoning_history=list(self.reasoning),
             iterations=self.iterations,
             trace=self.events.trace,
@@ -658,12 +699,17 @@ class RunState:
             tool_calls=tuple(self.tool_calls),
             messages=(*map(_without_details, self.earlier), *self.messages),
             unclear=tuple(self.unclear),
-            beside=tuple(self.terminal_texts) if end.stop_reason == "pending" else (),
+            beside=beside,
             choices=self.choices,
-            open_calls=() if paused is None else paused.open_calls,
+            open_calls=open_calls,
             paused=paused,
             decided=tuple(self.decided),
         )
+
+
+def _text_of_user(messages: Iterable[Message]) -> str:
+    """Return the texts of the messages that the user wrote, one below the other."""
+    return "\n".join([message.content for message in messages if message.role is Role.USER])
 
 
 def _without_details(message: Message) -> Message:

@@ -1,8 +1,9 @@
 """ToolCaller: runs one tool call, and reports it.
 
-By the decision of the policy a valid call is refused, runs at once (or its cached result is used),
-is proposed to the user of a channel, is approved by `confirm_action`, or waits for the program that
-started the run. All calls of one answer are the matter of `tool_calls.py`.
+The policy is the agent's rule for each tool: allow, review or deny. By its decision a valid call is
+refused, runs at once (or its cached result is used), is proposed to the user of a channel, is
+approved by `confirm_action`, or waits for the program that started the run. `tool_calls.py` runs
+all calls of one answer.
 """
 
 from __future__ import annotations
@@ -63,15 +64,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ToolRequest:
-    """A call of a known tool with valid arguments, before it runs. Lives as long as the call.
+    """A call of a known tool with valid arguments, before it runs. Lives as long as the call."""
 
-    `call` has the arguments as the model gave them, `checked` as the tool gets them. `decision` is
-    that of the policy: allow, review or deny.
-    """
-
+    #: The call with the arguments as the model gave them.
     call: ToolCall
     tool: Tool
+    #: The arguments as the tool gets them.
     checked: ValidatedArguments
+    #: What the policy says about the call: allow, review or deny.
     decision: PolicyDecision
     #: Whether a call that needs an approval waits for a decision of the program that started the
     #: run.
@@ -95,15 +95,14 @@ class ToolRequest:
 
 @dataclass(slots=True)
 class ToolRun:
-    """A finished call.
-
-    `raw` is the raw result if it may be summarized and cached, else None. `key` is its key in the
-    cache, "" if it is not cached. `error` is why the call failed, None if it did not.
-    """
+    """A finished call."""
 
     outcome: CallOutcome
+    #: The raw result if it may be summarized and cached, else None.
     raw: str | None = None
+    #: The key of the result in the cache, "" if it is not cached.
     key: str = ""
+    #: Why the call failed, None if it did not.
     error: Exception | None = None
 
 
@@ -136,7 +135,8 @@ class ToolCaller:
         )
         if self._events.has_observer_of("tool_error"):
             error_class = ValueError if is_known else ToolNotFoundError
-            error = error_class(outcome.content.removeprefix("Error: "))
+            text = outcome.content.removeprefix("Error: ")
+            error = error_class(text)
             await self._events.tell(
                 "tool_error", call.id, call.tool_name, error, call.parameters, 0.0
             )
@@ -156,20 +156,20 @@ class ToolCaller:
             await self._events.tell(
                 "policy_decision", request.tool.name, decision.decision, decision.reason, args
             )
-        # The call that gave a result was checked, and so is each call of a tool that is found.
-        only_looks = request.tool.metadata.source in (RESULTS, SEARCH)
+
         check = self._config.coherence
-        if check is None or decision.decision == "deny" or only_looks:
+        if check is None or decision.decision == "deny":
+            return ""
+        # These tools of Sayso read on in a result, or search for tools. The call that gave the
+        # result was checked, and each call of a tool that the search finds is.
+        if request.tool.metadata.source in (RESULTS, SEARCH):
             return ""
         return await self._check_coherence(check, request.call, request.tool.description)
 
     async def _check_coherence(
         self, check: CoherenceCheck, call: ToolCall, description: str
     ) -> str:
-        """Return what the model is told about a call that does not fit what the user asked for.
-
-        "" if it fits.
-        """
+        """Return what the model reads about a call that the user did not ask for, "" if they did."""
         config = self._config
         began = perf_counter()
         result = await check_coherence(
@@ -190,7 +190,10 @@ class ToolCaller:
         self._events.note(
             "coherence_check", began=began, tool_name=call.tool_name, error=result.explanation
         )
-        return f"{call.tool_name!r} was not run: it does not fit what the user asked for. {result.explanation}"
+        return (
+            f"{call.tool_name!r} was not run: it does not fit what the user asked for. "
+            f"{result.explanation}"
+        )
 
     async def run(self, request: ToolRequest, suspicions: Sequence[str]) -> ToolRun:
         """Run the call and report its start, chunks and end.
@@ -209,6 +212,7 @@ class ToolCaller:
         if runs_now and (is_observed or self._analytics is not None):
             chunks = _ChunkReporter(self._events, call)
             await self._events.tell("tool_start", call.id, call.tool_name, call.parameters)
+
         try:
             run = await self._run_or_explain(request, chunks)
             if chunks:
@@ -222,13 +226,16 @@ class ToolCaller:
             step = "tool_execution"
         elif run.error:
             step = "error"
+        error_words = None
+        if run.error is not None:
+            error_words = str(run.error)
         self._events.note(
             step,
             began=began,
             tool_name=call.tool_name,
             tool_args=call.parameters,
             tool_result=run.outcome.content,
-            error=None if run.error is None else str(run.error),
+            error=error_words,
         )
         if isinstance(run.error, ToolError) and not isinstance(run.error, ToolParameterError):
             self._log_failure(call, run.error)
@@ -253,25 +260,26 @@ class ToolCaller:
         return run
 
     def _log_failure(self, call: ToolCall, error: ToolError) -> None:
-        """Log an exception of a tool or its preview with the trace's ids.
-
-        A ToolError is logged without traceback.
-        """
+        """Log an exception of a tool or its preview with the trace's ids."""
         raised = original_error(error)
-        is_expected = raised is error
         ids = {
             "tool": call.tool_name,
             "reference": self._reference(call),
             "error": type(raised).__name__,
         }
-        level = logging.WARNING if is_expected else logging.ERROR
-        log.log(level, "tool.failed", extra=ids, exc_info=None if is_expected else raised)
+        # A ToolError that the tool itself raised is its normal answer, so it has no traceback.
+        is_expected = raised is error
+        if is_expected:
+            log.warning("tool.failed", extra=ids)
+        else:
+            log.error("tool.failed", extra=ids, exc_info=raised)
 
     def _reference(self, call: ToolCall) -> str:
         """Return the reference by which an operator finds the call in the log."""
         return f"{self._events.run_id}/{call.id}"
 
     async def _report_end(self, call: ToolCall, run: ToolRun, began: float) -> None:
+        """Report to observers how the call ended. `began` is its start by `perf_counter`."""
         error = run.error
         milliseconds = (perf_counter() - began) * 1000
         if error is None:
@@ -393,13 +401,18 @@ class ToolCaller:
     def _refuse_repetition(self, tool: Tool, open_call: OpenCall) -> None:
         """Raise ToolCallRefused for a call that waits already, or that the user has just denied."""
         run = self._run
-        in_answer = run.open_round.outcomes.values() if run.open_round else ()
-        open_calls = [outcome.open_call for outcome in in_answer if outcome.open_call is not None]
-        digests = [each.args_digest for each in open_calls if each.tool_name == tool.name]
         transcript = [*run.history, *run.messages]
-        digests += _digests(tool, waiting_calls(transcript))
-        if open_call.args_digest in digests:
+
+        # Calls of earlier answers wait in the transcript, those of this answer in the open round.
+        waiting = list(_digests(tool, waiting_calls(transcript)))
+        if run.open_round is not None:
+            for outcome in run.open_round.outcomes.values():
+                other = outcome.open_call
+                if other is not None and other.tool_name == tool.name:
+                    waiting.append(other.args_digest)
+        if open_call.args_digest in waiting:
             raise ToolCallRefused(f"the same call of {tool.name!r} waits for a decision already")
+
         denied = [*_digests(tool, denied_calls(transcript)), *self._denied_now(tool)]
         if open_call.args_digest in denied:
             raise ToolCallRefused(
@@ -430,11 +443,16 @@ class ToolCaller:
         channel_run = call_context().run
         if channel_run is None or not self._run.request.is_inner:
             return
-        found = channel_run.tool_of_yes(tool.name)
-        if found is None or found is tool:
+        confirmed_tool = channel_run.tool_of_yes(tool.name)
+        if confirmed_tool is None or confirmed_tool is tool:
             return
-        own_code = (tool.function, tool.config_injector, tool.injected_kwargs)
-        if own_code != (found.function, found.config_injector, found.injected_kwargs):
+
+        is_same_code = (
+            tool.function == confirmed_tool.function
+            and tool.config_injector == confirmed_tool.config_injector
+            and tool.injected_kwargs == confirmed_tool.injected_kwargs
+        )
+        if not is_same_code:
             raise ToolCallRefused(
                 f"another agent here has a tool {tool.name!r} too: a yes could run that one"
             )
@@ -484,7 +502,10 @@ class ToolCaller:
         )
 
     async def _finished_run(self, request: ToolRequest, value: Any, key: str = "") -> ToolRun:
-        """Return the run of a tool that returned this value, which may be a proposal of its own."""
+        """Return the run of a tool that returned this value, which may be a proposal of its own.
+
+        `key` is the key of the result in the cache, "" to cache nothing.
+        """
         if isinstance(value, InnerPause):
             waiting = CallOutcome(
                 request.call, "", ends="pending", final_text=value.text, inner=value.snapshot
@@ -570,7 +591,8 @@ async def _error_outcome(request: ToolRequest, error: ToolError) -> CallOutcome:
 async def _proposal_outcome(request: ToolRequest, value: Any) -> CallOutcome:
     """Return the outcome of a proposal: the question for the user, or the reason why there is none."""
     raw = serialize(value)
-    outcome = _outcome(request.call, await result_for_model(request.tool, raw, whole=True), raw)
+    content = await result_for_model(request.tool, raw, whole=True)
+    outcome = _outcome(request.call, content, raw)
     if isinstance(value, PendingConfirmation):
         # The stored preview counts, whatever the tool adds to it.
         preview = last_proposed_preview() or value.preview
@@ -582,10 +604,10 @@ async def _proposal_outcome(request: ToolRequest, value: Any) -> CallOutcome:
 
 
 def _proposal_in(tool: Tool, value: Any) -> Any:
-    """Return the proposal of a tool that asked and did not say so; else the value.
+    """Return the proposal of a tool that stored one and returned something else; else the value.
 
-    A tool may return nothing, or what `stash_pending` returned. The model would read "done", or the
-    stored record, while the question is open.
+    A tool may return nothing, or what `stash_pending` returned. Without this the model would read
+    "done", or the stored record, while the question is open.
     """
     preview = last_proposed_preview()
     if not preview or isinstance(value, str | ToolResult):
@@ -606,7 +628,10 @@ def _has_no_effect(tool: Tool) -> bool:
 
 def _outcome(call: ToolCall, content: str, raw: str) -> CallOutcome:
     """Return the outcome of a call whose raw result is shown to the model as `content`."""
-    return CallOutcome(call, content, raw_digest="" if content == raw else text_digest(raw))
+    raw_digest = ""
+    if content != raw:
+        raw_digest = text_digest(raw)
+    return CallOutcome(call, content, raw_digest=raw_digest)
 
 
 def original_error(error: Exception) -> BaseException:
@@ -637,7 +662,7 @@ class _ChunkReporter:
         if not self._events.has_observer_of("tool_chunk"):
             return
         if threading.get_ident() == self._thread and not is_in_loop():
-            # The tool of a sync run() holds the loop's thread,
+            # The tool of a sync run() holds the thread of the loop,
             # so that no task could run before the tool ends.
             self._events.tell_now("tool_chunk", self._call.id, self._call.tool_name, str(chunk))
         elif threading.get_ident() == self._thread:
