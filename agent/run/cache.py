@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sayso.agent.config import Cache, CacheEntry, CacheStats
-from sayso.agent.messages import Message, Role, UsageStats, countable, has_valid_types
+from sayso.agent.messages import Message, Picture, Role, UsageStats, countable, has_valid_types
 from sayso.agent.providers.base import is_cut_off
 from sayso.agent.run.structured import ResponseFormat, refuse_constant, schema_from_response_format
 from sayso.agent.tools.tool import Tool
@@ -66,22 +66,26 @@ class CacheKeyBuilder:
         plain schema. Raises TypeError for a value that JSON cannot represent, and the errors of
         `schema_from_response_format`.
         """
-        if response_format is None:
-            schema = None
-        else:
-            schema = schema_from_response_format(response_format)
+        shown_tools = []
+        for each in tools or ():
+            tool_schema = each.schema() if isinstance(each, Tool) else each
+            shown_tools.append(_in_order(tool_schema))
+        answer_schema = None
+        if response_format is not None:
+            answer_schema = _in_order(schema_from_response_format(response_format))
+        if temperature is not None:
+            temperature = float(temperature)  # 0 and 0.0 are the same request
+
         request = {
             "version": _VERSION,
             "provider": provider,
             "model": model,
             "system_prompt": system_prompt,
             "messages": _with_numbered_calls(messages),
-            "tools": [
-                _in_order(each.schema() if isinstance(each, Tool) else each) for each in tools or ()
-            ],
-            "temperature": None if temperature is None else float(temperature),
+            "tools": shown_tools,
+            "temperature": temperature,
             "max_tokens": max_tokens,
-            "response_format": None if schema is None else _in_order(schema),
+            "response_format": answer_schema,
         }
         text = json.dumps(request, sort_keys=True, separators=(",", ":"))
         return KEY_PREFIX + hashlib.sha256(text.encode()).hexdigest()
@@ -104,16 +108,20 @@ def _with_numbered_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
         entry.pop("reasoning", None)  # its signatures are new each time
         entry.pop("actions", None)  # models do not read them, and their ids are new each time
         if message.pictures:
-            entry["pictures"] = [
-                each.media.ref if each.media else hashlib.sha256(each.data).hexdigest()
-                for each in message.pictures
-            ]
+            entry["pictures"] = list(map(_name_of_picture, message.pictures))
         for call in entry.get("tool_calls", ()):
             call["id"] = numbers.setdefault(call["id"], len(numbers))
         if "tool_call_id" in entry:
             entry["tool_call_id"] = numbers.setdefault(entry["tool_call_id"], len(numbers))
         entries.append(entry)
     return entries
+
+
+def _name_of_picture(picture: Picture) -> str:
+    """Return the reference of a stored picture, or the digest of one that is not stored."""
+    if picture.media:
+        return picture.media.ref
+    return hashlib.sha256(picture.data).hexdigest()
 
 
 async def cached_answer(
@@ -132,16 +140,26 @@ async def cached_answer(
                 Message(role=Role.ASSISTANT, content=str()) as message,
                 UsageStats() as usage,
             ) if is_complete(entry):
-                taken = {call.id for each in transcript for call in each.tool_calls if call.id}
-                calls = [
-                    replace(c, id=f"call_{random_id()}") if c.id in taken else c
-                    for c in message.tool_calls
-                ]
-                return replace(message, tool_calls=tuple(calls)), countable(usage)
+                return _with_new_ids(message, transcript), countable(usage)
         raise TypeError(f"a cache gave {type(entry).__name__!r} for an answer")
     except Exception as exc:  # a failing cache must never prevent an answer
         _warn(exc)
         return None
+
+
+def _with_new_ids(message: Message, transcript: Iterable[Message]) -> Message:
+    """Return the answer with a new id for each call whose id the transcript already has."""
+    taken: set[str] = set()
+    for each in transcript:
+        taken.update(call.id for call in each.tool_calls if call.id)
+
+    calls = []
+    for call in message.tool_calls:
+        new_id = call.id
+        if new_id in taken:
+            new_id = f"call_{random_id()}"
+        calls.append(replace(call, id=new_id))
+    return replace(message, tool_calls=tuple(calls))
 
 
 async def store_answer(
@@ -185,18 +203,17 @@ def _warn(error: Exception) -> None:
 
 
 class ExpiringLru(Generic[T]):
-    """Values by key, each for some seconds.
+    """Values by key, each for some seconds. Thread-safe.
 
-    Evicts the least recently used beyond its limits. Thread-safe.
-
-    `clock` returns monotonic seconds.
+    Beyond `max_entries` values or `max_chars` characters of all of them, the least recently used
+    ones are evicted. `clock` returns monotonic seconds.
     """
 
     def __init__(self, max_entries: int, max_chars: int, clock: Callable[[], float]) -> None:
         self._max_entries = max_entries
         self._max_chars = max_chars
         self._clock = clock
-        #: For each key the value, its number of characters, and when it expires.
+        #: Key -> the value, its number of characters, and when it expires by the clock.
         self._entries: OrderedDict[str, tuple[T, int, float]] = OrderedDict()
         self._chars = 0
         self._lock = threading.Lock()
@@ -307,12 +324,11 @@ class InMemoryCache:
 
 
 class RedisCache:
-    """Cache in Redis.
+    """Cache in Redis. Keys begin with `prefix` and expire after `default_ttl` seconds.
 
-    Keys begin with `prefix` and expire after `default_ttl` seconds; the server evicts by itself.
-
-    While Redis is unreachable the cache is empty: a run loses no more than the wait, and one
-    warning is logged. `url` is used only without a `client`.
+    Redis itself evicts entries when it is full. While Redis is unreachable the cache is empty: a
+    run loses no more than the wait, and one warning is logged. `url` is used only without a
+    `client`.
     """
 
     def __init__(
@@ -332,7 +348,9 @@ class RedisCache:
             raise ValueError(f"default_ttl is {default_ttl!r}: give a number of seconds above 0")
         from sayso.infra.redis.connections import Connections
 
-        self._client = _connect(url) if client is None else client
+        if client is None:
+            client = _connect(url)
+        self._client = client
         self._connections = Connections.of(self._client)
         self._prefix = prefix
         self._default_ttl = default_ttl
@@ -347,7 +365,9 @@ class RedisCache:
     def get(self, key: str) -> CacheEntry | None:
         """Return the entry of a key, or None if there is none or it cannot be read."""
         text = self._guarded(lambda: self._connections.ask("GET", self._prefix + key), None)
-        entry = None if text is None else from_json(text)
+        entry = None
+        if text is not None:
+            entry = from_json(text)
         self._counter.count(hits=int(entry is not None), misses=int(entry is None))
         return entry
 
@@ -376,8 +396,10 @@ class RedisCache:
 
         def delete_all() -> None:
             keys = self._client.scan_iter(pattern, count=BATCH)
-            while batch := list(islice(keys, BATCH)):
+            batch = list(islice(keys, BATCH))
+            while batch:
                 self._client.unlink(*batch)
+                batch = list(islice(keys, BATCH))
 
         self._guarded(delete_all, None)
         self._counter.reset()

@@ -12,7 +12,10 @@ class RunCancelled(Exception):
     """Raised in a run whose token was cancelled. `reason` is the one given to `cancel`, or ""."""
 
     def __init__(self, reason: str = "") -> None:
-        super().__init__(f"the run was cancelled: {reason}" if reason else "the run was cancelled")
+        message = "the run was cancelled"
+        if reason:
+            message += f": {reason}"
+        super().__init__(message)
         self.reason = reason
 
 
@@ -32,20 +35,18 @@ class CancellationToken:
 
     @property
     def is_cancelled(self) -> bool:
-        """Return whether the token was cancelled."""
+        """Whether the token was cancelled."""
         return self._cancelled
 
     @property
     def reason(self) -> str:
-        """Return the reason of the first cancellation."""
+        """The reason of the cancellation, "" before it and for one without a reason."""
         return self._reason
 
     def cancel(self, reason: str = "") -> None:
-        """Interrupt all runs of the token.
+        """Interrupt all runs of the token, and return at once. A second call changes nothing.
 
-        Returns at once. Callable from any thread, and from a signal handler.
-
-        A second call changes nothing.
+        It may be called from any thread, and from a signal handler.
         """
         with self._lock:
             if self._cancelled:
@@ -60,23 +61,22 @@ class CancellationToken:
     def check(self) -> None:
         """Raise RunCancelled if the token is cancelled.
 
-        For code that computes for long between two awaits.
+        Code that computes for long between two awaits calls it.
         """
         if self._cancelled:
             raise RunCancelled(self._reason)
 
     @contextlib.asynccontextmanager
     async def scope(self) -> AsyncIterator[None]:
-        """Raise RunCancelled in this block when the token is cancelled.
-
-        It is raised at once if the token is cancelled already.
+        """Raise RunCancelled in this block when the token is cancelled, or is cancelled already.
 
         A cancellation of the task itself stays a CancelledError, also if both happen. Do not use it
         around the `yield` of an async generator, because it would interrupt what the consumer
         awaits.
         """
+        # A time limit without an end: `cancel` ends it at once.
         limit = asyncio.timeout(None)
-        run = asyncio.get_running_loop(), limit
+        run = (asyncio.get_running_loop(), limit)
         with self._lock:
             self._runs.add(run)
         try:

@@ -1,4 +1,8 @@
-"""What of a transcript a model is sent: what its context window has room for."""
+"""ContextFitter: decides how much of a transcript a model is sent.
+
+A *context window* is the number of tokens that a model reads in one request. A request that
+exceeds it is refused, so the oldest part of a long conversation is left out.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +58,9 @@ _REJECTED_STATUSES = frozenset({400, 413, 415, 422})
 class ContextFitter:
     """Decides what of a run's transcript the model is sent, so that the request fits its window.
 
-    The *context window* is how many tokens a model reads in one request. It is configured, or known
-    of the model, or learned from requests that the vendor refused as too long. One ContextFitter
-    per provider of an agent: what it learns holds for all later runs. Tokens are estimates.
+    The window is configured, or known of the model, or learned from requests that the vendor
+    refused as too long. One ContextFitter per provider of an agent: what it learns holds for all
+    later runs. All numbers of tokens are estimates.
     """
 
     def __init__(self, provider: Provider, config: AgentConfig) -> None:
@@ -98,15 +102,15 @@ class ContextFitter:
     def limit_results(self, run: RunState) -> None:
         """Set how many tokens the model reads of one tool result in this step.
 
-        Set also whether it is shown the tool `read_result`: once a result was shortened, and then
-        for the rest of the conversation.
+        Set also whether it is shown the tool `read_result`. It is shown once a result was
+        shortened, and then for the rest of the conversation.
         """
         run.result_tokens = self._config.result_tokens
-        if self._is_small(run.transcript):
-            share = run.result_tokens
-        else:
+        share = run.result_tokens
+        if not self._is_small(run.transcript):
             window = run.max_transcript_tokens or self._window(run.model or self._config.model)
             share = int(window * RESULT_SHARE)
+
         if getattr(self._provider, "shows_results", False):
             # A provider without a model shows people the whole result, and costs nothing.
             run.result_tokens = share
@@ -188,6 +192,7 @@ class ContextFitter:
             run.max_transcript_tokens = limit  # the transcript cannot become notably shorter
         elif error.kind != "refused" or error.status not in _REJECTED_STATUSES:
             return None
+
         if not run.names_files_only and has_files(request.messages):
             run.names_files_only = True
             run.max_transcript_tokens = None
@@ -231,15 +236,12 @@ def _spoken_tokens(messages: Sequence[Message]) -> int:
 
 def message_tokens(message: Message) -> int:
     """Return an estimate of the tokens of a message with its calls and files."""
-    calls = sum(
-        text_tokens(call.tool_name + json.dumps(call.parameters, default=str))
-        for call in message.tool_calls
-    )
-    return (
-        text_tokens(message.content)
-        + calls
-        + FILE_TOKENS * (len(message.media) + len(message.pictures))
-    )
+    tokens = text_tokens(message.content)
+    for call in message.tool_calls:
+        arguments = json.dumps(call.parameters, default=str)
+        tokens += text_tokens(call.tool_name + arguments)
+    file_count = len(message.media) + len(message.pictures)
+    return tokens + FILE_TOKENS * file_count
 
 
 def transcript_tokens(messages: Sequence[Message]) -> int:
@@ -263,11 +265,14 @@ def fit_transcript(
     limit = min(result_tokens, max(max_tokens // 2, MIN_TEXT_TOKENS))
     history = shorten_results(history, limit)
     current = shorten_results(current, limit)
-    # A power of two, as the limit itself differs a little from turn to turn:
-    # it is what other texts leave.
-    step = 1 << max(int(max_tokens * LOW_WATER_SHARE), 1).bit_length() - 1
+    # A power of two: the limit differs a little from turn to turn, since other texts take room too,
+    # and the step must not.
+    wanted_step = max(int(max_tokens * LOW_WATER_SHARE), 1)
+    step = 1 << (wanted_step.bit_length() - 1)
+
     recent = _newest_exchanges(history, max_tokens - transcript_tokens(current), step)
-    return [*recent, *_cut_longest(current, max_tokens - transcript_tokens(recent))]
+    current = _cut_longest(current, max_tokens - transcript_tokens(recent))
+    return [*recent, *current]
 
 
 def shorten_results(messages: Sequence[Message], max_tokens: int) -> list[Message]:
@@ -295,7 +300,9 @@ def _newest_exchanges(history: Sequence[Message], max_tokens: int, step: int) ->
             return history[start:]
         tokens_before += size
 
-    last = history[starts[-1] if starts else 0 :]
+    last = history
+    if starts:
+        last = history[starts[-1] :]
     if transcript_tokens(last) > max_tokens:
         last = _cut_longest(last, max_tokens // 2)
     if transcript_tokens(last) <= max_tokens:
@@ -319,6 +326,5 @@ def _cut(message: Message, max_tokens: int) -> Message:
     tokens = text_tokens(message.content)
     if tokens <= max_tokens:
         return message
-    return replace(
-        message, content=truncate(message.content, len(message.content) * max_tokens // tokens)
-    )
+    max_chars = len(message.content) * max_tokens // tokens
+    return replace(message, content=truncate(message.content, max_chars))

@@ -1,6 +1,7 @@
 """A proposed call with arguments that a person has changed.
 
-`edited_call` is the one check for all changes: by a form, field by field, by an Edit in code.
+All changes go through `edited_call`: those by a form, field by field in the chat, and by an Edit in
+code.
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ async def edited_call(
 ) -> EditedCall:
     """Return the call with these changes, checked like a new call: by schema, policy and preview.
 
-    `args`: the arguments before. `changes`: the new values by name. `sealed`: the names that the
-    question offered to change, None for any. Of these names only those count that the tool or the
-    policy still lets a person change. Without changes the call is only checked again. Raises
-    EditRefused.
+    `args` are the arguments before, `changes` the new values by name: None removes an argument.
+    `sealed` has the names that the question offered to change, None for any. Of these names only
+    those count that the tool or the policy still lets a person change. Without changes the call is
+    only checked again. Raises EditRefused.
     """
     editable = editable_names(tool, config.tool_policy)
     if sealed is not None:
@@ -86,18 +87,22 @@ async def edited_call(
     if refused:
         known = f"editable of {tool.name!r}: {sorted(editable)!r}"
         raise EditRefused("not_editable", f"{refused!r} cannot be changed; {known}", refused)
+
+    # An argument that is changed to None is removed, so that the tool's default counts.
+    given = {**args, **changes}
+    for name, value in changes.items():
+        if value is None:
+            del given[name]
     try:
-        await tool.aschema()  # in a thread, as it may call an injector that blocks
-        given = {**args, **changes}
-        for name, value in changes.items():
-            if value is None:  # the argument is removed, so that the tool's default counts
-                del given[name]
+        # In a thread, as the schema may call an injector that blocks. `validate_record` uses it.
+        await tool.aschema()
         changed = tool.validate_record(given)
     except ToolParameterError as exc:
         names = [name for name in changes if name in exc.param_name]
         raise EditRefused("invalid", str(exc), names) from exc
     except ToolError as exc:
         raise EditRefused("no_preview", str(exc)) from exc
+
     decision = effective_decision(tool, changed, config.tool_policy)
     if decision.decision == "deny":
         raise EditRefused("denied", f"{tool.name!r} is denied: {decision.reason}", list(changes))

@@ -129,20 +129,19 @@ def shorten_message(message: Message, max_tokens: int) -> Message:
     max_chars = len(text) * max_tokens // text_tokens(text)
     if message.kept is not None:  # the whole text is not here
         return replace(message, content=truncate(text, max_chars))
-    if message.tool_name == READ_RESULT:
-        reference = ""
-    else:
+    # A page of `read_result` can be read again itself, so it gets no reference.
+    reference = ""
+    if message.tool_name != READ_RESULT:
         reference = digest_id(text)
     return replace(message, content=shorten_result(text, max_chars, reference), full_text=text)
 
 
 def shorten_result(text: str, max_chars: int, result_id: str = "") -> str:
-    """Return beginning and end of a result in about `max_chars` characters.
+    """Return beginning and end of a result in about `max_chars` characters, with a mark between.
 
-    A mark says what is left out.
-
-    It is cut between lines, elements of JSON or words. The outcome of an action stays valid JSON,
-    and a fence stays around its text. With a `result_id` the mark says how to read on.
+    The mark says what is left out and, with a `result_id`, how to read on. The text is cut between
+    lines, elements of JSON or words. The outcome of an action stays valid JSON, and a fence stays
+    around its text.
     """
     if len(text) <= max_chars:
         return text
@@ -222,10 +221,7 @@ def result_id(message: Message) -> str:
 
 
 def has_shortened_result(messages: Iterable[Message], max_tokens: int) -> bool:
-    """Return whether the model reads only a part of a result.
-
-    It may read `max_tokens` tokens of each.
-    """
+    """Return whether the model reads only a part of a result, if it reads `max_tokens` of each."""
     for message in messages:
         if message.role is not Role.TOOL or message.tool_name == READ_RESULT:
             continue
@@ -256,7 +252,9 @@ async def find_result(
             return message.tool_name, await _whole_text(message, load)
         if message.kept or message.full_text:
             ids[id_] = None
-    known = f"; there are: {', '.join(ids)}" if ids else ""
+    known = ""
+    if ids:
+        known = f"; there are: {', '.join(ids)}"
     raise ToolError(
         f"this conversation has no result {wanted!r}{known}. Call its tool again if it is still needed"
     )
@@ -265,7 +263,9 @@ async def find_result(
 async def _whole_text(message: Message, load: TextLoader | None) -> str:
     if message.kept is None:
         return message.full_text or message.content
-    text = await load(message.kept) if load is not None else None
+    text = None
+    if load is not None:
+        text = await load(message.kept)
     if text is None:
         raise ToolError(
             f"the rest of this result of {message.tool_name!r} is not stored any more. Call the tool again"
@@ -276,7 +276,7 @@ async def _whole_text(message: Message, load: TextLoader | None) -> str:
 def with_read_result(schemas: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the schemas of tools and behind them that of `read_result`.
 
-    A tool that has its name stays as it is.
+    Where another tool has its name, the schemas are returned unchanged.
 
     It stands last and only where it is needed, and then stays for the rest of the conversation:
     tools are the first part of a request, so that each change of their list costs the vendor's
@@ -306,15 +306,18 @@ async def _read_result(
         raise ToolError("there are no results to read here")
     result = await find(result_id)
     _, text, _ = fence_parts(result.text)
-    lost: re.Match[str] | None = None
-    if len(text) >= MIN_CUT_CHARS:
-        lost = _LOST_MIDDLE_MARK.search(text)
+
     max_bytes = max(result.max_tokens - FRAME_TOKENS, MIN_PAGE_TOKENS) * BYTES_PER_TOKEN
     words = search.strip()[:MAX_SEARCH_CHARS]
     if words:
         heading, page = _matches(text, words, offset, max_bytes)
     else:
         heading, page = _page(text, offset, max_bytes)
+
+    # Of a very long result the middle was not stored.
+    lost: re.Match[str] | None = None
+    if len(text) >= MIN_CUT_CHARS:
+        lost = _LOST_MIDDLE_MARK.search(text)
     if lost is not None:
         not_kept = f"{lost[1]} of them, after character {lost.start()}, are not kept"
         heading = f"Its tool gave {lost[2]}; {not_kept}. {heading}"
@@ -347,33 +350,37 @@ def _page(text: str, offset: int, max_bytes: int) -> tuple[str, str]:
 
 def _matches(text: str, words: str, offset: int, max_bytes: int) -> tuple[str, str]:
     """Return a heading, and the places from `offset` on with these words, as far as there is room."""
+    where = "in it"
     if offset:
         where = f"from character {offset} on"
-    else:
-        where = "in it"
     count = sum(1 for _ in _occurrences(text, words, offset))
     if not count:
         return f"{words!r} does not occur {where}. It begins:", text[:CONTEXT_CHARS]
-    pages: list[str] = []
+
+    passages: list[str] = []
     room = max_bytes
+    # The first character that the model is not shown; None once it is shown all places.
     unread: int | None = None
     for start, end in _places(text, words, offset):
         frame = f"[from character {start}]\n"
         room -= len(frame)
         passage = text[start:end]
         fitting = _chars_within(passage, max(room, 0))
-        if fitting < len(passage) and pages:
+        is_whole = fitting == len(passage)
+        # Only the first passage is shown in part: a later one can be read from its beginning.
+        if not is_whole and passages:
             unread = start
             break
-        pages.append(frame + passage[:fitting])
-        if fitting < len(passage):
+        passages.append(frame + passage[:fitting])
+        if not is_whole:
             unread = start + fitting
             break
         room -= len(passage.encode(errors="surrogatepass"))
+
     heading = f"Matches of {words!r} {where}: {count}."
     if unread is not None:
         heading += f" Those before character {unread} are shown; the next ones: offset={unread}."
-    return heading, "\n".join(pages)
+    return heading, "\n".join(passages)
 
 
 def _occurrences(text: str, words: str, offset: int) -> Iterator[re.Match[str]]:
@@ -383,19 +390,22 @@ def _occurrences(text: str, words: str, offset: int) -> Iterator[re.Match[str]]:
 
 def _places(text: str, words: str, offset: int) -> Iterator[tuple[int, int]]:
     """Yield where the passages with these words begin and end. Passages that overlap are one."""
-    start = end = -1
+    passage: tuple[int, int] | None = None
     for match in _occurrences(text, words, offset):
-        first = next_boundary(text, max(offset, match.start() - CONTEXT_CHARS), match.start())
-        last = last_boundary(text, match.end(), min(len(text), match.end() + CONTEXT_CHARS))
-        if start >= 0 and first <= end:
-            end = last
-            continue
-        if start >= 0:
-            yield start, end
-        start = first
-        end = last
-    if start >= 0:
-        yield start, end
+        earliest = max(offset, match.start() - CONTEXT_CHARS)
+        latest = min(len(text), match.end() + CONTEXT_CHARS)
+        start = next_boundary(text, earliest, match.start())
+        end = last_boundary(text, match.end(), latest)
+
+        if passage is None:
+            passage = (start, end)
+        elif start <= passage[1]:
+            passage = (passage[0], end)
+        else:
+            yield passage
+            passage = (start, end)
+    if passage is not None:
+        yield passage
 
 
 def _chars_within(text: str, max_bytes: int) -> int:

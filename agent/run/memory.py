@@ -33,12 +33,13 @@ PREFACE = (
 
 
 class RunMemory:
-    """The memories of one run. `memory` is its conversation.
+    """The memories of one run: its conversation, and what is known of entities and facts.
 
-    With `own`, the memories belong to the agent and are used as they are. Otherwise they are
-    templates: entities are kept in the notes of `memory`, everything else under `scope`, and no
-    scope sees the data of another. A memory that fails never breaks the run: the failure is logged,
-    and its data is missing.
+    Lives as long as the run. With `own`, the memories of the settings belong to the agent and are
+    used as they are. Otherwise they are templates, bound to the run: entities are stored in the
+    notes of `memory`, the conversation, and everything else under `scope`, the text that names
+    whose knowledge it is. No scope sees the data of another. A memory that fails never breaks the
+    run: the failure is logged, and its data is missing.
     """
 
     def __init__(
@@ -70,9 +71,7 @@ class RunMemory:
 
     @property
     def tool_scope(self) -> str | None:
-        """Return the scope that the `remember` tool writes to.
-
-        "" for what all runs of the agent share.
+        """The scope that the `remember` tool writes to; "" for what all runs of the agent share.
 
         None: the tool writes nowhere, because it runs for a user without a scope.
         """
@@ -94,7 +93,10 @@ class RunMemory:
         and at midnight (UTC).
         """
         sections = []
-        if self.memory and (summary := one_line(self.memory.summary, SUMMARY_CHARS)):
+        summary = ""
+        if self.memory:
+            summary = one_line(self.memory.summary, SUMMARY_CHARS)
+        if summary:
             sections.append(f"[Conversation Summary]\n- {summary}")
         if self._knowledge is not None:
             build = self._knowledge.build_context
@@ -104,9 +106,7 @@ class RunMemory:
     async def context(self, query: str) -> str:
         """Return the entities, and the relationships that fit the query, fenced as data.
 
-        "" if there are none.
-
-        They may change with every turn.
+        "" if there are none. They may change with every turn.
         """
         sections = []
         graph = self._graph
@@ -132,11 +132,12 @@ class RunMemory:
         return self._entities.bound_to(self.memory.notes.get("entities"))
 
     async def learn(self, messages: Sequence[Message]) -> None:
-        """Extract entities and relationships from a run's messages, and keep them.
+        """Extract entities and relationships from a run's messages, and store them.
 
         Results of tools are left out.
         """
-        if (self._entities is not None or self._graph is not None) and spoken_messages(messages):
+        learns = self._entities is not None or self._graph is not None
+        if learns and spoken_messages(messages):
             await gather_all((self._learn_entities(messages), self._learn_triples(messages)))
 
     async def _learn_entities(self, messages: Sequence[Message]) -> None:
@@ -194,10 +195,9 @@ class RunMemory:
 
         remaining = len(memory.get_history())
         exceeds_messages = remaining + len(removed) > memory.max_messages
+        reason = "max_messages"
         if memory.max_tokens and not exceeds_messages:
             reason = "max_tokens"
-        else:
-            reason = "max_messages"
         await self.events.tell("memory_trim", len(removed), remaining, reason)
         if summary is not None:
             memory.summary = summary
@@ -236,11 +236,11 @@ class RunMemory:
 
         Another provider rarely has the run's model.
         """
+        if configured:
+            return configured
         if provider is self._provider:
-            default = None
-        else:
-            default = getattr(provider, "default_model", None)
-        return configured or default or self._config.model
+            return self._config.model
+        return getattr(provider, "default_model", None) or self._config.model
 
     def _note(self, type_: StepType, began: float, usage: UsageStats, summary: str) -> None:
         usage = with_cost(usage, self._config.prices)

@@ -1,6 +1,7 @@
 """DecisionRunner: carries out the decisions about a paused run's calls, before its model goes on.
 
-`carry_out` is the whole course: first what the memory has, then the edits, then each yes and no.
+A run *pauses* when calls wait for a program to approve, deny or edit them. `carry_out` has all
+steps: it takes over what the memory knows already, then applies the edits, then each yes and no.
 """
 
 from __future__ import annotations
@@ -78,20 +79,20 @@ _NOTHING_DONE = ("not_found", "ambiguous")
 
 @dataclass(slots=True)
 class Ending:
-    """How a call ended by a decision. A DecisionLog keeps it as JSON."""
+    """How a call ended by a decision. A DecisionLog stores it as JSON."""
 
     outcome: ActionOutcome
-    #: What the tool gave, or why it gave nothing.
+    #: What the tool returned, or why it returned nothing.
     text: str = ""
-    #: When it ended, in Unix seconds. If there is a `final_text`, the run ends with it, as the tool
-    #: is a terminal one.
+    #: When the call ended, in Unix seconds.
     at: float = 0.0
+    #: The reply with which the run ends, where the tool is a terminal one; else None.
     final_text: str | None = None
     #: The digest of the arguments that the decision was about; "" if that is not known.
     args_digest: str = ""
 
     def to_json(self) -> str:
-        """Return the ending as a DecisionLog keeps it."""
+        """Return the ending as a DecisionLog stores it."""
         return storable(json.dumps(asdict(self), ensure_ascii=False))
 
     @classmethod
@@ -104,13 +105,11 @@ class Ending:
 
 
 class DecidedBefore(EffectRefused):
-    """Raised where a call must not begin, because it was decided before, in any process.
-
-    `ending` is how the call ended then.
-    """
+    """Raised where a call must not begin, because it was decided before, in any process."""
 
     def __init__(self, ending: Ending) -> None:
         super().__init__("the effect did not begin: this call was decided before")
+        #: How the call ended by the earlier decision.
         self.ending = ending
 
 
@@ -151,7 +150,8 @@ class DecisionRunner:
             elif call_id in run.inner:
                 await self._decide_inner(call_id)
 
-        if not run.request.messages:  # else the model answers them now
+        # The model answers new messages at once, also while calls wait.
+        if not run.request.messages:
             if run.open_calls or run.inner:
                 previews = [call.preview for call in run.snapshot.open_calls]
                 return RunEnd("\n\n".join(previews), stop_reason="pending")
@@ -171,10 +171,11 @@ class DecisionRunner:
         results: dict[str, Message] = {}
         for message in run.memory.get_history():
             results.update({link.id: message for link in message.actions})
-        # Each paused run has such a link, also once all its calls were
-        # decided and only the model is missing.
+        # Each paused run has such a link, also once all its calls are decided and only the model
+        # has to be asked.
         for message in run.earlier:
             run.remembers_earlier |= any(link.id in results for link in message.actions)
+
         own = {call.call_id: call for call in run.open_calls}
         for call_id in [*own, *run.inner]:
             known = results.get(waiting_id(run.events.run_id, call_id))
@@ -203,14 +204,17 @@ class DecisionRunner:
         Raises DecisionError, before any call has run.
         """
         run = self._run
+        # First of all, as it raises DecisionError if an inner agent is gone.
         for call_id in run.inner:
             if self._inner_decisions(call_id):
-                self._inner_tool(call_id)  # raises DecisionError if the tool is gone
+                self._inner_tool(call_id)
+
         changed: dict[int, OpenCall] = {}
         for at, call in enumerate(run.open_calls):
             decision = self._decisions.get(call.id)
             if isinstance(decision, Edit):
                 changed[at] = await self._changed(call, decision)
+
         for call_id, snapshot in run.inner.items():
             decisions = self._inner_decisions(call_id)
             edits = {id_: each for id_, each in decisions.items() if isinstance(each, Edit)}
@@ -241,6 +245,7 @@ class DecisionRunner:
         what = f"the edit of {call.id!r} ({call.tool_name})"
         if tool is None:
             raise DecisionError(f"{what} cannot be made: {GONE}")
+
         try:
             edited = await edited_call(
                 tool,
@@ -254,6 +259,7 @@ class DecisionRunner:
             if exc.result is not None:
                 why = result_text(serialize(exc.result))
             raise DecisionError(f"{what} cannot be made: {why}") from exc
+
         # The first change of "call_1" is "call_1~2", the next one "call_1~3".
         number = call.id.removeprefix(call.call_id).removeprefix("~") or "1"
         return OpenCall(
@@ -303,16 +309,18 @@ class DecisionRunner:
 
     def _write(self, call: OpenCall, decision: Approve | Deny, ending: Ending) -> None:
         """Write the outcome of a call into the run, its memory and its result."""
+        value = None
         if ending.text:
             value = json_or_text(ending.text)
-        else:
-            value = None
         is_done = ending.outcome == "done"
+        reason_of_no = ""
+        if isinstance(decision, Deny):
+            reason_of_no = decision.message
         entry = outcome_entry(
             ending.outcome,
             result=value if is_done else None,
             error=None if is_done else value,
-            words=decision.message if isinstance(decision, Deny) else "",
+            words=reason_of_no,
             decided_by=decision.decided_by,
             at=ending.at,
             arguments=call.arguments if call.changes_of else None,
@@ -320,6 +328,7 @@ class DecisionRunner:
         content = storable(json.dumps(entry, ensure_ascii=False))
         result = self._result(call.call_id, content, ending.outcome, ending.at)
         self._close_call(call.call_id, result)
+
         if ending.final_text is not None:
             self._final_texts.append(ending.final_text)
         decided = DecidedCall(
@@ -370,8 +379,11 @@ class DecisionRunner:
         request = await self._request(call)
         if isinstance(request, Ending):
             return await self._not_run(call, request)
+
         key = self._key(call)
         tool = request.tool
+        # The decision log is written where the effect begins: a tool with `marks_effect` prepares
+        # it first. Where its effect was begun before, DecidedBefore is raised.
         effect = EffectStart(partial(self._begin, key, call, tool))
         try:
             if not tool.marks_effect:
@@ -390,8 +402,10 @@ class DecisionRunner:
                 # It may have taken effect. The memory must say so before the run ends.
                 self._write(call, decision, Ending("unknown", at=time.time()))
             raise
+
+        # Only the preparation of such a call has run, and it may run again.
         if ending.outcome == "failed" and not effect.has_begun and tool.marks_effect:
-            return ending  # only its preparation has run, which may run again
+            return ending
         if ending.outcome != "unknown":
             await self._note_end(key, ending)
         return ending
@@ -420,10 +434,11 @@ class DecisionRunner:
             log.warning("agent.call_not_noted", extra={"key": key, "reason": type(exc).__name__})
 
     async def _reconciled(self, call: OpenCall, decision: Approve, tool: Tool, key: str) -> Ending:
-        """Return how a call ended that was begun before.
+        """Return how a call ended that was begun before: "done" if its reconciler says so.
 
-        It is "done" if its reconciler says so, and else "unknown".
-        The reconciler's no proves nothing: the call may run at this moment in another process.
+        Otherwise it is "unknown". The reconciler's no proves nothing: the call may run at this
+        moment in another process. (A reconciler is a tool's function that looks up whether an
+        effect has taken place.)
         """
         record = PendingAction(
             user_id=decision.decided_by,
@@ -440,7 +455,9 @@ class DecisionRunner:
                 answer = await reconciled(tool.reconcile, record)
         if answer in (None, False):
             return Ending("unknown", at=time.time())
-        text = answer if isinstance(answer, str) else ""
+        text = ""
+        if isinstance(answer, str):
+            text = answer
         return Ending("done", text, at=time.time(), args_digest=call.args_digest)
 
     async def _request(self, call: OpenCall) -> ToolRequest | Ending:
@@ -458,6 +475,7 @@ class DecisionRunner:
             return _refused(CHANGED)
         if request.decision.decision == "deny":
             return _refused(f"it is denied by now, so nothing was done: {request.decision.reason}")
+
         try:
             if tool.definition_digest != call.tool_digest or not is_same_call(tool, arguments):
                 return _refused(CHANGED)
@@ -489,10 +507,13 @@ class DecisionRunner:
             own.idempotency_key = key
             own.effect = effect
             tool_run = await self._caller.run(request, suspicions)
+
+        # Raised where the tool began its effect, and wrapped on its way.
         if tool_run.error is not None:
             error = original_error(tool_run.error)
             if isinstance(error, DecidedBefore):
                 raise error
+
         self._run.artifacts += files
         self._run.choices = tuple(choices) or self._run.choices
         if tool_run.outcome.unclear:
@@ -510,6 +531,7 @@ class DecisionRunner:
         decisions = {id_: each for id_, each in all_decisions.items() if not isinstance(each, Edit)}
         if not decisions:
             return
+
         result = await self._ask_inner(call_id, snapshot, decisions)
         run.decided += [replace(each, id=inner_id(call_id, each.id)) for each in result.decided]
         tool, _ = self._inner_tool(call_id)
@@ -518,6 +540,7 @@ class DecisionRunner:
         except ToolError as exc:
             ends = [f"{each.tool_name} {each.outcome}: {each.text}" for each in result.decided]
             answer = f"Error: {exc}. Decided before: {'; '.join(ends)}"
+
         if isinstance(answer, InnerPause):
             run.inner[call_id] = answer.snapshot
             return
@@ -567,7 +590,9 @@ class DecisionRunner:
 def _decided_before(call: OpenCall, result: Message) -> DecidedCall:
     """Return what the memory says of a call that was decided before."""
     entry = json_or_text(result.content)
-    fields: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
+    fields: Mapping[str, Any] = {}
+    if isinstance(entry, dict):
+        fields = entry
     text = fields.get("result", fields.get("error", ""))
     if not isinstance(text, str):
         text = json.dumps(text, ensure_ascii=False)
@@ -584,9 +609,9 @@ def _decided_before(call: OpenCall, result: Message) -> DecidedCall:
 def _earlier_ending(before: str, args_digest: str) -> Ending:
     """Return how a call ended that was decided before.
 
-    `before`: the ending that the decision log has, "" if the call was begun and has no end.
-    `args_digest`: of the arguments that are decided about now. A call that was decided with other
-    arguments does not run.
+    `before` is the ending in the decision log, "" if the call was begun and has no end.
+    `args_digest` is the digest of the arguments that are decided about now. A call that was decided
+    with other arguments does not run.
     """
     if not before:
         return Ending("unknown", at=time.time())
@@ -608,12 +633,18 @@ def _ending_of(tool_run: ToolRun, args_digest: str, at: float) -> Ending:
     outcome = tool_run.outcome
     if outcome.unclear:
         content = json_or_text(outcome.content)
-        text = str(content.get("error", "")) if isinstance(content, dict) else ""
+        text = ""
+        if isinstance(content, dict):
+            text = str(content.get("error", ""))
         return Ending("unknown", text, at=at)
+
     if not outcome.has_result or _says_nothing_done(tool_run.raw):
         text = outcome.content.removeprefix("Error: ")
         return Ending("failed", text, at=at, args_digest=args_digest)
-    final_text = outcome.final_text if outcome.ends == "terminal" else None
+
+    final_text = None
+    if outcome.ends == "terminal":
+        final_text = outcome.final_text
     return Ending("done", outcome.content, at, final_text, args_digest)
 
 
@@ -623,7 +654,8 @@ def _refused(error: str) -> Ending:
 
 
 def _by_yes(call: OpenCall, decision: Approve, key: str) -> AbstractContextManager[Any]:
-    """Tell the tool who has confirmed it. Inside a channel's run that run has told it already."""
+    """Let the tool know, inside this block, who has confirmed the call."""
+    # The run of a channel has set that already.
     if call_context().run is not None:
         return nullcontext()
     confirmed = Confirmation(key, call.preview, decision.decided_by, time.time())

@@ -95,14 +95,17 @@ class ShownTools:
         self._selector = selector
         self._policy = policy
         self._can_find = can_find
+        #: Leaves the tools that the user may use; None: all.
+        self._restriction: ToolSelector | None = None
+        #: Leaves the tools that fit the request; None: all.
+        self._shortening: ToolSelector | None = None
+        embedding = None
         if selector:
             self._restriction = restriction_of(selector)
             self._shortening = shortening_of(selector)
-        else:
-            self._restriction = None
-            self._shortening = None
-        embedding = embedding_in(selector) if selector else None
+            embedding = embedding_in(selector)
         self._embedding = embedding or EmbeddingSelector()
+        #: Compares words, for when the embedder fails.
         self._offline = EmbeddingSelector()
         #: The names of tools whose schema failed. Each is logged once until it works again.
         self._without_schema: set[str] = set()
@@ -125,11 +128,10 @@ class ShownTools:
         return await self._part_of(run, self._shortening, allowed, schemas, sizes)
 
     def callable_tools(self, run: RunState, names: Collection[str] | None) -> dict[str, Tool]:
-        """Return the tools that an answer may call, by name, if the model was shown these.
+        """Return the tools that an answer may call, by name.
 
-        None: it was shown all.
-
-        Tools that are always denied stay: the policy refuses their calls.
+        `names` are the tools that the model was shown, None for all. Tools that are always denied
+        stay: the policy refuses their calls.
         """
         policy = self._policy
         tools: dict[str, Tool] = {}
@@ -179,8 +181,11 @@ class ShownTools:
             needed += found_names(run.messages, finder.name)
         if needed and not run.shown_tools:
             needed += await self._first_names(run, allowed, sizes)
+
+        called: list[str] = []
+        for message in run.transcript:
+            called += [call.tool_name for call in message.tool_calls]
         names = list(dict.fromkeys([*run.shown_tools, *needed]))
-        called = [call.tool_name for message in run.transcript for call in message.tool_calls]
         run.shown_tools = within_limit(names, sizes, needed, called)
 
         by_name = {schema["name"]: schema for schema in schemas}
@@ -210,12 +215,12 @@ class ShownTools:
 
         async def find(query: str) -> str:
             tools = await self._allowed(run, self._tools())
-            found = await self._embedding.nearest(query, tools, FOUND_TOOLS)
-            if not found:  # the embedder may fail, and then words are compared
-                found = await self._offline.nearest(query, tools, FOUND_TOOLS)
-            if not found:
+            nearest = await self._embedding.nearest(query, tools, FOUND_TOOLS)
+            if not nearest:  # the embedder may fail, and then words are compared
+                nearest = await self._offline.nearest(query, tools, FOUND_TOOLS)
+            if not nearest:
                 return NOT_FOUND
-            return "\n".join([_FOUND, *map(_line, found)])
+            return "\n".join([_FOUND, *map(_line, nearest)])
 
         taken = {tool.name for tool in self._toolset.all()}
         names = chain(FINDER_NAMES, (f"{FINDER_NAMES[0]}_{number}" for number in count(2)))
@@ -251,30 +256,31 @@ def within_limit(
     *,
     max_tokens: int = MAX_SHOWN_TOKENS,
 ) -> list[str]:
-    """Return the names in their order.
+    """Return those of the names, in their order, whose schemas fit into `max_tokens`.
 
-    Where their schemas exceed the limit, only about half of the limit is used.
-
-    Those that are `needed` now stay, then those that were `called` last, then those that were added
-    last. A name without a size counts nothing: its tool is not there, or not allowed, and may come
-    back.
+    If they do not all fit, they are reduced to about half of the limit. The names that are `needed`
+    now stay first, then those that were `called` last, then those that were added last. `sizes` are
+    the tokens of the schemas. A name without a size counts nothing: its tool is not there, or not
+    allowed, and may come back.
     """
-    if sum(sizes.get(name, 0) for name in names) <= max_tokens and len(names) <= MAX_NAMES:
+    tokens = sum(sizes.get(name, 0) for name in names)
+    if tokens <= max_tokens and len(names) <= MAX_NAMES:
         return list(names)
-    kept = set(needed)
-    room = int(max_tokens * LOW_WATER_SHARE) - sum(sizes.get(name, 0) for name in kept)
-    places = MAX_NAMES // 2 - len(kept)
+
+    staying = set(needed)
+    tokens_left = int(max_tokens * LOW_WATER_SHARE) - sum(sizes.get(name, 0) for name in staying)
+    places_left = MAX_NAMES // 2 - len(staying)
     known = set(names)
-    by_use = dict.fromkeys([*reversed([*called]), *reversed(names)])
-    for name in by_use:
-        if name not in known or name in kept:
+    latest_first = dict.fromkeys([*reversed([*called]), *reversed(names)])
+    for name in latest_first:
+        if name not in known or name in staying:
             continue
-        room -= sizes.get(name, 0)
-        places -= 1
-        if room < 0 or places < 0:
+        tokens_left -= sizes.get(name, 0)
+        places_left -= 1
+        if tokens_left < 0 or places_left < 0:
             break
-        kept.add(name)
-    return [name for name in names if name in kept]
+        staying.add(name)
+    return [name for name in names if name in staying]
 
 
 def found_names(messages: Iterable[Message], finder: str) -> list[str]:
@@ -290,17 +296,13 @@ def found_names(messages: Iterable[Message], finder: str) -> list[str]:
 
 
 def noted_names(memory: ConversationMemory | None) -> list[str]:
-    """Return the names of the tools that a conversation has needed.
-
-    None of them for a note that cannot be read.
-    """
-    if memory is not None:
-        noted = memory.notes.get(NOTE)
-    else:
-        noted = None
-    if not isinstance(noted, list):
+    """Return the names of the tools that a conversation has needed; none if they cannot be read."""
+    if memory is None:
         return []
-    return [name for name in noted if isinstance(name, str)]
+    names = memory.notes.get(NOTE)
+    if not isinstance(names, list):
+        return []
+    return [name for name in names if isinstance(name, str)]
 
 
 def note_names(memory: ConversationMemory, names: Sequence[str]) -> None:
@@ -313,7 +315,5 @@ def _line(tool: Tool) -> str:
     """Return a found tool in one line: its name and its parameters."""
     parameters = [" ".join(parameter.name.split()) for parameter in tool.parameters]
     if len(parameters) > MAX_PARAMETERS:
-        more = ["..."]
-    else:
-        more = []
-    return f"- {tool.name}({', '.join([*parameters[:MAX_PARAMETERS], *more])})"
+        parameters = [*parameters[:MAX_PARAMETERS], "..."]
+    return f"- {tool.name}({', '.join(parameters)})"

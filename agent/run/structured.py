@@ -73,9 +73,12 @@ def starts_in(text: str) -> Iterator[int]:
 
 
 def _spans(scan: _JsonScanner, starts: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the values that begin at one of these places, but not those inside of another value."""
     until = 0
     for start in starts:
-        end = scan.end(start) if start >= until else 0
+        if start < until:
+            continue
+        end = scan.end(start)
         if end:
             until = end
             yield start, end
@@ -106,7 +109,10 @@ class _JsonScanner:
         opened = list[int]()
         expected = _VALUE
         at = start
-        while match := expected.match(text, at):
+        while True:
+            match = expected.match(text, at)
+            if match is None:
+                return
             at = match.end()
             mark = text[at - 1]
             if mark in "[{":
@@ -148,21 +154,24 @@ _DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant)
 
 
 def decode_value(text: str, *, repair: bool) -> tuple[Any, int]:
-    """Return the object or list at the start of the text, and its length.
+    """Return the object or list at the start of the text, and its length; (None, 0) without one.
 
-    It is (None, 0) if there is none.
-
-    With `repair`, single quotes, Python's constants and commas
-    before a closing bracket are accepted.
+    With `repair`, single quotes, Python's constants and commas before a closing bracket are
+    accepted.
     """
     try:
         return _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
-        length = _bracketed_length(text) if repair else 0
+        pass  # it may be repaired
+
+    length = 0
+    if repair:
+        length = _bracketed_length(text)
+    if not length:
+        return None, 0
+    repaired = _REPAIRABLE.sub(_repaired, text[:length])
     try:
-        if length:
-            return (_DECODER.decode(_REPAIRABLE.sub(_repaired, text[:length])), length)
-        return (None, 0)
+        return _DECODER.decode(repaired), length
     except (ValueError, RecursionError):
         return None, 0
 
@@ -205,10 +214,9 @@ MAX_ERROR_CHARS = 2000
 def extract_json(text: str) -> str | None:
     """Return the first JSON object or array of a text, None without one.
 
-    One at the start of a code block is preferred.
-
-    Brackets that are not JSON are skipped. Strings may contain line breaks and tabs: read the
-    result with `json.loads(..., strict=False)`. Takes linear time at any depth.
+    One at the start of a code block is preferred. Brackets that are not JSON are skipped. Strings
+    may contain line breaks and tabs: read the result with `json.loads(..., strict=False)`. Takes
+    linear time at any depth.
     """
     return next(values_in(text), None)
 
@@ -242,18 +250,19 @@ def schema_from_response_format(fmt: ResponseFormat) -> dict[str, Any]:
 
 
 def parse_and_validate(text: str, fmt: ResponseFormat) -> Any:
-    """Return the first JSON value in the text that fits.
+    """Return the first JSON value in the text that fits the format.
 
-    It is an instance of a model, or plain data for a JSON Schema.
-
-    A null where none is allowed counts as left out. Raises ValueError with the path of each
-    mistake, so that the model can correct it, and TypeError for an invalid format.
+    It is an instance of a pydantic model, or plain data for a JSON Schema. A null where none is
+    allowed counts as left out. Raises ValueError with the path of each mistake, so that the model
+    can correct it, and TypeError for an invalid format.
     """
     make: Callable[[Any], Any]
     if isinstance(fmt, type) and issubclass(fmt, BaseModel):
         make = functools.partial(_instance, fmt)
     else:
-        make = functools.partial(_data, _validator(_schema_text(schema_from_response_format(fmt))))
+        schema = schema_from_response_format(fmt)
+        make = functools.partial(_data, _validator(_schema_text(schema)))
+
     candidates = list(itertools.islice(values_in(text), MAX_CANDIDATES))
     if not candidates:
         try:
@@ -263,13 +272,15 @@ def parse_and_validate(text: str, fmt: ResponseFormat) -> Any:
                 f"the answer holds no JSON that can be read: {_break_position(text)}"
             ) from exc
         candidates = [text]  # a value without brackets
+
     errors: dict[str, ValueError] = {}
     for candidate in candidates:
         try:
             return _read(make, candidate)
         except ValueError as exc:
             errors[candidate] = exc
-    raise errors[max(candidates, key=len)]  # shorter values are more likely quotations
+    # Shorter values are more likely quotations.
+    raise errors[max(candidates, key=len)]
 
 
 def build_schema_instruction(schema: Mapping[str, Any]) -> str:
@@ -306,9 +317,7 @@ def _schema_text(schema: Mapping[str, Any]) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _validator(written: str) -> Validator:
-    """Return the validator of a schema.
-
-    Cached, because checking a schema takes a millisecond in every run.
+    """Return the validator of a schema. It is cached, because checking a schema takes a millisecond.
 
     Raises ValueError if the schema refers to something outside of it, because nothing is fetched.
     """
@@ -340,7 +349,8 @@ def _references(schema: Any) -> Iterator[str]:
         part = waiting.pop()
         if isinstance(part, dict):
             target = part.get("$ref")
-            yield from [target] if isinstance(target, str) else []
+            if isinstance(target, str):
+                yield target
             waiting += [each for key, each in part.items() if key not in _DATA_KEYWORDS]
         elif isinstance(part, list):
             waiting += part
@@ -377,9 +387,7 @@ def _read(make: Callable[[Any], Any], candidate: str) -> Any:
 
 
 def _without_nulls(make: Callable[[Any], Any], value: Any, refused: _DoesNotFit) -> Any:
-    """Read the value again without nulls that are not allowed:
-    vendors write null for an absent property.
-    """
+    """Read the value again without nulls that are not allowed: they stand for absent properties."""
     has_changed = False
     for *parents, name in refused.nulls:
         inner = value
