@@ -100,9 +100,15 @@ class Agent:
         self.prompt_builder = prompt_builder or PromptBuilder()
         self.parser = parser or ToolCallParser()
         self.usage = AgentUsage()
-        self.analytics = AgentAnalytics() if self.config.enable_analytics else None
+        self.analytics: AgentAnalytics | None = None
+        if self.config.enable_analytics:
+            self.analytics = AgentAnalytics()
 
-        toolset: Toolset = tools if isinstance(tools, Toolset) else ToolRegistry(tools)
+        toolset: Toolset
+        if isinstance(tools, Toolset):
+            toolset = tools
+        else:
+            toolset = ToolRegistry(tools)
         if self.config.knowledge_memory is not None:
             toolset = _ToolsetWithMemory(toolset, self.config.knowledge_memory)
         self._toolset = toolset
@@ -350,8 +356,10 @@ class Agent:
         run.add_done_callback(lambda _: pieces.put_nowait(None))
 
         try:
-            while (piece := await pieces.get()) is not None:
+            piece = await pieces.get()
+            while piece is not None:
                 yield piece
+                piece = await pieces.get()
             yield await run
         finally:
             if not run.done():
@@ -498,10 +506,9 @@ async def _answer_of_batch(
 
     The run reads a copy of the agent's own memory. Its failure affects no other run.
     """
+    memory = ConversationMemory()
     if loop.memory is not None:
         memory = loop.memory.branch()
-    else:
-        memory = ConversationMemory()
     try:
         request = RunRequest(
             to_messages(prompt),
@@ -527,8 +534,10 @@ class _HandlerAdapter:
         self._needs_line_break = False
 
     async def __call__(self, text: str) -> None:
-        result = self._handler(f"\n{text}" if self._needs_line_break else text)
-        self._needs_line_break = False
+        if self._needs_line_break:
+            text = f"\n{text}"
+            self._needs_line_break = False
+        result = self._handler(text)
         if inspect.isawaitable(result):
             await result
 

@@ -1,8 +1,7 @@
 """FileReading: the files of a transcript as a model gets them.
 
-A file that a model cannot read is named in text.
-
-A request holds the bytes of its files in memory, so all requests of an event loop share one limit.
+A model that cannot read a file reads its name instead. A request holds the bytes of its files in
+memory, so all requests of an event loop share one limit.
 """
 
 from __future__ import annotations
@@ -80,33 +79,28 @@ class MessageWithFiles:
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """Reads the files of one request.
+    """Reads the files of one request."""
 
-    `accepts` are the MIME types that the model takes, `max_bytes` the limit of one file and
-    `max_request_bytes` that of all of them.
-    """
-
+    #: Returns the bytes of a file; None: no file can be loaded.
     load: LoadMedia | None
+    #: The MIME types that the model takes as files.
     accepts: Collection[str]
+    #: The most bytes of one file.
     max_bytes: int
+    #: The most bytes of all files together.
     max_request_bytes: int
 
     @asynccontextmanager
     async def holding(self, messages: Sequence[Message]) -> AsyncIterator[list[MessageWithFiles]]:
-        """Read the files of a request like `read`.
+        """Read the files of a request like `read`, and hold memory for them until the block ends.
 
-        Memory is reserved for them until the request is over.
-
-        All requests of one event loop share MAX_BYTES_AT_ONCE;
-        a request waits until enough of it is free.
+        All requests of one event loop share MAX_BYTES_AT_ONCE. A request waits until enough of it
+        is free.
         """
-        files = [
-            media for message in messages if message.role is Role.USER for media in message.media
-        ]
-        loaded = (each for each in files if self._is_readable(_type(each)))
-        size = sum(
-            each.size for each in loaded if each.size <= self.max_bytes or _is_text(_type(each))
-        )
+        size = 0
+        for message in messages:
+            if message.role is Role.USER:
+                size += sum(map(self._loaded_bytes, message.media))
         memory = _memory_by_loop.setdefault(asyncio.get_running_loop(), _SharedMemory())
         async with memory.reserved(size):
             yield await self.read(messages)
@@ -121,56 +115,80 @@ class FileReading:
         for message in reversed(messages):
             files = list[str | Binary]()
             sources: tuple[Media | Picture, ...] = (*message.media, *message.pictures)
-            for each in sources:
-                if isinstance(each, Media):
-                    file = await self._file(message, each, room)
+            for source in sources:
+                if isinstance(source, Media):
+                    file = await self._file(message, source, room)
                 else:
-                    data = (
-                        each.data or (await self._bytes(each.media) if each.media else None) or b""
-                    )
-                    kind = _verified_type(data)
-                    is_sent = kind in self.accepts and len(data) <= min(self.max_bytes, room)
-                    file = Binary(data, kind) if is_sent else _UNSEEN
-                room -= len(file.data) if isinstance(file, Binary) else 0
+                    file = await self._picture(source, room)
+                if isinstance(file, Binary):
+                    room -= len(file.data)
                 files.append(file)
             results.append(MessageWithFiles(message, tuple(files)))
         return results[::-1]
 
+    def _loaded_bytes(self, media: Media) -> int:
+        """Return how many bytes of a user's file are loaded, by its size as the platform names it."""
+        kind = _type(media)
+        if not self._is_readable(kind):
+            return 0
+        # Of a large text file the beginning is shown, and all of it is loaded for that.
+        if media.size > self.max_bytes and not _is_text(kind):
+            return 0
+        return media.size
+
     def _refusal(self, size: int, room: int) -> str:
-        """Return why a file of this size is not sent, or ""."""
+        """Return why a file of this size is not sent, "" if it is sent.
+
+        `room` is how many bytes the request has left.
+        """
         if size > self.max_bytes:
             return f"it has {size} bytes, more than can be shown"
-        return NO_ROOM if size > room else ""
+        if size > room:
+            return NO_ROOM
+        return ""
+
+    async def _picture(self, picture: Picture, room: int) -> str | Binary:
+        """Return an image that a tool made, or a text that the model does not get it."""
+        data = picture.data
+        if not data and picture.media:
+            data = await self._bytes(picture.media) or b""
+        kind = _verified_type(data)
+        is_sent = kind in self.accepts and len(data) <= min(self.max_bytes, room)
+        if not is_sent:
+            return _UNSEEN
+        return Binary(data, kind)
 
     async def _file(self, message: Message, media: Media, room: int) -> str | Binary:
         """Return the file, or a text: that of a text file, or why the model does not get the file."""
-        if message.role is not Role.USER:  # made by a tool, and shown to the user
+        # A tool has made it and the user was shown it, so the model only needs its name.
+        if message.role is not Role.USER:
             return f"[file {_quoted_name(media)}]"
+
+        # Before it is loaded, as far as its declared type and size can tell.
         kind = _type(media)
         if not self._is_readable(kind):
             return _not_shown(media, _cannot(kind))
-        if not _is_text(kind) and (refusal := self._refusal(media.size, room)):
-            return _not_shown(media, refusal)
+        if not _is_text(kind):
+            refusal = self._refusal(media.size, room)
+            if refusal:
+                return _not_shown(media, refusal)
+
         data = await self._bytes(media)
+        if data is None:
+            return _not_shown(media, "it could not be loaded")
         if not data:
-            return _not_shown(media, "it could not be loaded" if data is None else "it is empty")
+            return _not_shown(media, "it is empty")
         verified = _verified_type(data)
         if kind in _VERIFIABLE and not verified:
             return _not_shown(media, "it is damaged, or not what it is called")
         kind = verified or kind
         if _is_text(kind):
-            # All of it could take four times its bytes.
-            text = data[: 4 * MAX_TEXT_CHARS].decode("utf-8", "replace")
-            is_cut = len(text) > MAX_TEXT_CHARS or len(data) > 4 * MAX_TEXT_CHARS
-            part = ""
-            if is_cut:
-                part = f", its first {MAX_TEXT_CHARS} characters of {len(data)} bytes"
-            return f"[file {_quoted_name(media)}{part}]\n{fenced(text[:MAX_TEXT_CHARS])}"
+            return _text_of_file(media, data)
+
         if kind not in self.accepts:
+            converted = None
             if self._is_convertible(kind):
                 converted = await call_in_tool_thread(partial(as_mp3, data))
-            else:
-                converted = None
             if not converted:
                 return _not_shown(media, _cannot(kind))
             data = converted
@@ -204,10 +222,7 @@ class FileReading:
 
 
 class _SharedMemory:
-    """The memory for files that the requests of one event loop share.
-
-    Requests are served in order.
-    """
+    """The memory for files that the requests of one event loop share. They are served in order."""
 
     def __init__(self) -> None:
         self._free = MAX_BYTES_AT_ONCE
@@ -237,10 +252,7 @@ _memory_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _SharedMemory] = W
 
 
 def without_files(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with all but text files named in text.
-
-    A vendor has refused one of these files.
-    """
+    """Return the messages with all but text files named in text, as a vendor refused one of them."""
     changed = []
     for message in messages:
         removed = [
@@ -284,6 +296,17 @@ def as_mp3(data: bytes) -> bytes | None:
         log.warning("provider.voice_not_converted reason=%s", type(exc).__name__)
         return None
     return done.stdout or None
+
+
+def _text_of_file(media: Media, data: bytes) -> str:
+    """Return the beginning of a text file in a fence, below its name."""
+    # A character has at most four bytes. To decode the whole file could take four times its bytes.
+    text = data[: 4 * MAX_TEXT_CHARS].decode("utf-8", "replace")
+    is_cut = len(text) > MAX_TEXT_CHARS or len(data) > 4 * MAX_TEXT_CHARS
+    part = ""
+    if is_cut:
+        part = f", its first {MAX_TEXT_CHARS} characters of {len(data)} bytes"
+    return f"[file {_quoted_name(media)}{part}]\n{fenced(text[:MAX_TEXT_CHARS])}"
 
 
 def _type(media: Media) -> str:

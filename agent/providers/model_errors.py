@@ -1,6 +1,6 @@
 """Translates what pydantic-ai raises into a ProviderError that says whether to retry.
 
-Its text has no secrets.
+The text of the ProviderError has no secrets.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ _FRACTIONAL_SECONDS = re.compile(r"\d{1,9}\.\d{0,9}")
 def translated(provider: str, api_key: str, settings: Collection[str] = ()) -> Iterator[None]:
     """Raise every error of the vendor's library as a ProviderError without the API key.
 
-    `settings` are the names of the operator's settings that were sent;
-    a refused request names them.
+    `provider` is the vendor's name. `settings` are the names of the operator's model settings that
+    were sent: the error of a refused request names them.
     """
     try:
         yield
@@ -103,7 +103,7 @@ def translated(provider: str, api_key: str, settings: Collection[str] = ()) -> I
 def content_filtered(provider: str, refusal: str = "") -> ProviderError:
     """Return the error for an answer that the vendor's content filter stopped.
 
-    It has the model's refusal, if there is any.
+    `refusal` is the model's own text about it, "" for none.
     """
     error = RequestRefusedError(f"{provider}: its content filter stopped the answer")
     error.code = FILTERED
@@ -114,7 +114,7 @@ def content_filtered(provider: str, refusal: str = "") -> ProviderError:
 def unreadable_answer(provider: str) -> ProviderError:
     """Return the error for an answer that its vendor calls broken, such as a malformed call.
 
-    It is worth a retry.
+    A retry may succeed.
     """
     return ProviderError(f"{provider}: its answer cannot be read")
 
@@ -138,14 +138,12 @@ def cut_off_stream(provider: str) -> ProviderError:
 
 
 class _Translation:
-    """Translates one error.
-
-    A key of up to four characters is ignored, as it would hide ordinary text.
-    """
+    """Translates one error."""
 
     def __init__(self, provider: str, api_key: str, settings: Collection[str]) -> None:
         self._provider = provider
         self._settings = ", ".join(settings)
+        # A shorter key is not hidden: that would hide ordinary text.
         self._api_key = api_key if len(api_key) > 4 else ""
 
     def error(self, exc: Exception) -> ProviderError:
@@ -165,63 +163,77 @@ class _Translation:
                 return self._refused(f"it cannot be asked this: {self._cleaned(str(exc))}")
             case _:
                 return self._error(f"the answer broke off ({type(exc).__name__})", retryable=True)
+
         error.model = exc.model_name
         error.code = self._cleaned(exc.provider_error_code or exc.provider_error_type or "")
-        error.status = exc.status_code if isinstance(exc, ModelHTTPError) else None
+        error.status = _status_of(exc)
         _set_kind(error, exc)
         return error
 
     def cause(self, exc: Exception) -> Exception | None:
         """Return the error itself, or None if its traceback would show the key."""
         text = "".join(format_exception(exc))
-        return None if self._without_key(text) != text else exc
+        if self._without_key(text) != text:
+            return None
+        return exc
 
     def _api_error(self, exc: ModelAPIError) -> ProviderError:
-        status = exc.status_code if isinstance(exc, ModelHTTPError) else None
+        """Return an error of the vendor's API. The order of the questions matters.
+
+        | the vendor says                           | is it worth a retry?                         |
+        |-------------------------------------------|----------------------------------------------|
+        | the request is too long                   | no                                           |
+        | the model wrote what cannot be read       | yes                                          |
+        | too many requests                         | yes, unless a quota is used up               |
+        | its content filter refused the request    | no                                           |
+        | no access: key, credit, model, setting    | no                                           |
+        | nothing: the connection was lost          | yes                                          |
+        | it refuses the content of the request     | no                                           |
+        | anything else                             | if a status says so, such as 5xx             |
+        """
+        status = _status_of(exc)
         # Only the vendor's own message: the exception's text repeats the whole body.
         message = _message(exc.body)
         reason = ""
         if message:
             reason = f": {self._cleaned(message)}"
+
         if _is_too_long(exc, status):
             return self._refused(f"the conversation is too long for {exc.model_name!r}{reason}")
+
         if _is_broken_answer(exc):
             return self._error(f"its answer cannot be read{reason}", retryable=True)
+
         if status == 429 or isinstance(exc, ModelRateLimitError):
             is_used_up = _has_no_credit(exc, status)
-            if is_used_up:
-                limit = "its quota is used up (429)"
-            else:
-                limit = "rate limit (429)"
+            limit = "its quota is used up (429)" if is_used_up else "rate limit (429)"
             text = f"{self._provider}: {limit}{reason}"
             return RateLimitedError(text, retry_after=_retry_after(exc), retryable=not is_used_up)
+
         if _is_filtered(exc):
             return self._refused(f"its content filter refused the request{reason}")
+
         if _access_fault(exc, status):
-            if status is None:
-                answered = "no access"
-            else:
-                answered = f"it answered {status}"
-            error = self._error(f"{answered}{reason}{self._sent_settings()}", retryable=False)
-            error.settings = self._settings if status in _REFUSALS else ""
+            failure = "no access" if status is None else f"it answered {status}"
+            error = self._error(f"{failure}{reason}{self._sent_settings()}", retryable=False)
+            if status in _REFUSALS:
+                error.settings = self._settings
             return error
+
         if isinstance(exc, ModelConnectionError):
             cause = type(exc.__cause__ or exc).__name__
             return self._error(f"the connection was lost ({cause})", retryable=True)
-        if status is None:
-            failure = "it failed"
-        else:
-            failure = f"it answered {status}"
+
+        failure = "it failed" if status is None else f"it answered {status}"
         if status in _REFUSALS:
             error = self._refused(f"{failure}{reason}{self._sent_settings()}")
             error.settings = self._settings
             return error
-        if status is None:
-            is_retryable = not isinstance(exc, ModelRequestRejectedError | ModelQuotaExceededError)
-        else:
-            is_retryable = status >= 500 or status in _RETRYABLE or status in _OVERLOADED
+
         return self._error(
-            f"{failure}{reason}", retryable=is_retryable, retry_after=_retry_after(exc)
+            f"{failure}{reason}",
+            retryable=_is_retryable(exc, status),
+            retry_after=_retry_after(exc),
         )
 
     def _sent_settings(self) -> str:
@@ -252,38 +264,57 @@ class _Translation:
         return text
 
 
+def _status_of(exc: ModelAPIError) -> int | None:
+    """Return the HTTP status of an error; None for an error without one, such as in a stream."""
+    if isinstance(exc, ModelHTTPError):
+        return exc.status_code
+    return None
+
+
+def _is_retryable(exc: ModelAPIError, status: int | None) -> bool:
+    """Return whether the same request may succeed later, by the status or the kind of an error."""
+    if status is None:
+        return not isinstance(exc, ModelRequestRejectedError | ModelQuotaExceededError)
+    return status >= 500 or status in _RETRYABLE or status in _OVERLOADED
+
+
 def _message(body: object) -> str:
     """Return the message of an error body in any vendor's format; "" for a page of HTML."""
-    if isinstance(body, list):
-        return _message(body[0]) if body else ""
+    if isinstance(body, list) and body:
+        return _message(body[0])
     if isinstance(body, dict):
-        error: Any = body.get("error", body.get("detail", body))
-        if isinstance(error, list):
-            return "; ".join(filter(None, map(_field_error, error[:MAX_FIELD_ERRORS])))
-        if isinstance(error, dict):
-            message = error.get("message")
-        else:
-            message = error
-        message = message if isinstance(message, str) else ""
-        cause = _upstream_message(error)
-        if cause:
-            return f"{message}: {cause}"
-        return message
+        return _message_of_object(body)
     if isinstance(body, str) and not body.lstrip().startswith("<"):
         return body
     return ""
 
 
+def _message_of_object(body: dict[str, Any]) -> str:
+    """Return the message of an error body that is a JSON object."""
+    error: Any = body.get("error", body.get("detail", body))
+    if isinstance(error, list):
+        field_errors = map(_field_error, error[:MAX_FIELD_ERRORS])
+        return "; ".join(filter(None, field_errors))
+
+    message: Any = error
+    if isinstance(error, dict):
+        message = error.get("message")
+    if not isinstance(message, str):
+        message = ""
+    upstream_message = _upstream_message(error)
+    if upstream_message:
+        return f"{message}: {upstream_message}"
+    return str(message)
+
+
 def _upstream_message(error: object) -> str:
     """Return what the vendor behind OpenRouter said; "" elsewhere."""
-    if isinstance(error, dict):
-        metadata = error.get("metadata")
-    else:
-        metadata = None
-    if isinstance(metadata, dict):
-        raw = metadata.get("raw")
-    else:
-        raw = None
+    if not isinstance(error, dict):
+        return ""
+    metadata = error.get("metadata")
+    if not isinstance(metadata, dict):
+        return ""
+    raw = metadata.get("raw")
     if not isinstance(raw, str):
         return ""
     try:
@@ -293,10 +324,9 @@ def _upstream_message(error: object) -> str:
 
 
 def _field_error(error: object) -> str:
-    """Return what FastAPI, which many servers are made with, says of one field of a request:
-    its path and the fault.
+    """Return the path and the fault of one field of a request, as FastAPI names them.
 
-    The value, which may be what a person wrote, is left out.
+    Many servers are made with FastAPI. The value is left out, since a person may have written it.
     """
     if not isinstance(error, dict) or not isinstance(error.get("msg"), str):
         return ""
@@ -326,9 +356,8 @@ def _retry_after(exc: ModelAPIError) -> float | None:
 def _is_too_long(exc: ModelAPIError, status: int | None) -> bool:
     """Return whether a request exceeds the context window or the tokens per minute.
 
-    Then waiting does not help.
-
-    Self-hosted servers only say it in their message, some with status 500.
+    Waiting does not help against either. Self-hosted servers only say it in their message, some
+    with status 500.
     """
     if isinstance(exc, ModelContextWindowExceededError) or status == _TOO_LARGE:
         return True
@@ -346,39 +375,42 @@ def _set_kind(error: ProviderError, exc: ModelAPIError) -> None:
         error.kind = "busy"
     elif _is_filtered(exc):
         error.code = FILTERED
-    elif not _is_broken_answer(exc) and (fault := _access_fault(exc, error.status)):
-        error.kind = "no_access"
-        error.access_fault = fault
+    elif not _is_broken_answer(exc):
+        fault = _access_fault(exc, error.status)
+        if fault:
+            error.kind = "no_access"
+            error.access_fault = fault
 
 
 def _access_fault(exc: ModelAPIError, status: int | None) -> AccessFault | None:
     """Return what only the operator can mend, None where it is nothing of that kind."""
     if _has_no_credit(exc, status):
         return "credit"
-    told = _told_fault(exc, status)
-    if status == 403 and told is None:
+    named_fault = _named_fault(exc, status)
+    if status == 403 and named_fault is None:
         return "rights"
-    if status == 401 or (isinstance(exc, ModelAuthenticationError) and told is None):
+    if status == 401 or (isinstance(exc, ModelAuthenticationError) and named_fault is None):
         return "key"
     if status == 404 or isinstance(exc, ModelNotFoundError):
         return "model"
-    return told
+    return named_fault
 
 
-def _told_fault(exc: ModelAPIError, status: int | None) -> AccessFault | None:
+def _named_fault(exc: ModelAPIError, status: int | None) -> AccessFault | None:
     """Return what the operator has to mend by the field, the code or the message of an error."""
     if status not in _MAYBE_SETUP | _NO_ACCESS:
         return None
     field = _refused_field(exc)
     if field == "model":
         return "model"
-    texts = (field, exc.provider_error_code, _message(exc.body))
-    faults = [fault for text in texts if text and (fault := access_fault(text))]
-    if status in _MOSTLY_PASSING:
+    for text in (field, exc.provider_error_code, _message(exc.body)):
+        fault = access_fault(text or "")
         # Words such as "stream error" or "reasoning engine crashed" name no setting there.
-        faults = [fault for fault in faults if fault != "setting"]
-    if faults:
-        return faults[0]
+        if fault == "setting" and status in _MOSTLY_PASSING:
+            continue
+        if fault is not None:
+            return fault
+
     is_setting = bool(field) and not field.startswith(("messages", "input"))
     if is_setting and exc.provider_error_code in _SETUP_CODES:
         return "setting"
@@ -391,10 +423,9 @@ def _refused_field(exc: ModelAPIError) -> str:
     OpenAI and servers that speak its protocol name one.
     """
     body: Any = exc.body
-    if isinstance(body, dict):
-        field = body.get("param")
-    else:
-        field = None
+    if not isinstance(body, dict):
+        return ""
+    field = body.get("param")
     return field if isinstance(field, str) else ""
 
 
@@ -424,10 +455,7 @@ def _is_filtered(exc: ModelAPIError) -> bool:
 
 
 def _is_broken_answer(exc: ModelAPIError) -> bool:
-    """Return whether the server refuses what the model wrote, not what it was asked.
-
-    Groq answers 400.
-    """
+    """Return whether the server refuses what the model wrote, and not the request. Groq answers 400."""
     return any(says_broken_answer(text) for text in _texts(exc) if text)
 
 

@@ -69,9 +69,8 @@ _PARTS: TypeAdapter[list[ModelResponsePart]] = TypeAdapter(list[ModelResponsePar
 def instructions(system_prompt: str, messages: Iterable[MessageWithFiles]) -> list[str]:
     """Return the system prompt in one or two parts.
 
-    These are what is the same in every turn, and then the first system messages.
-
-    These are the ones before any other message, such as the summary. `transcript` has all others.
+    The first part is the same in every turn. The second one has the system messages before any
+    other message, such as the summary. `transcript` has all other system messages.
     """
     leading = takewhile(lambda each: each.message.role is Role.SYSTEM, messages)
     system_messages = [each.message.content for each in leading if each.message.content]
@@ -86,14 +85,13 @@ def transcript(
 ) -> list[ModelMessage]:
     """Return the messages as pydantic-ai's, with exactly one result for each call.
 
-    The calls of an interrupted run get one as well.
+    The calls of an interrupted run get one as well. `source` names the vendor and the model that
+    the messages are for.
 
     A system message between the others is written into the next user prompt: a vendor that has one
-    place for instructions, before the history, would not find the history in its cache again.
-    `source` is the vendor and the model that the messages are for.
-
-    The messages before the last such system message are the same in the next turn.
-    `mark` says where they get a cache point.
+    place for instructions, before the history, would not find the history in its cache again. The
+    messages before the last such system message are the same in the next turn. `mark` says where
+    they get a cache point.
     """
     writer = _TranscriptWriter(source)
     for each in dropwhile(lambda each: each.message.role is Role.SYSTEM, messages):
@@ -115,46 +113,60 @@ class _TranscriptWriter:
     #: The number of messages before the last system message that follows others, 0 without one.
     stable_messages: int = 0
     messages: list[ModelMessage] = field(default_factory=list)
-    #: The calls of the last answer and `results` their results, by the ids that the vendor gets.
+    #: The calls of the last answer, by the ids that the vendor gets.
     open_calls: dict[str, ToolCall] = field(default_factory=dict)
+    #: The results of these calls, by the same ids.
     results: dict[str, ToolReturnContent] = field(default_factory=dict)
+    #: All ids of calls so far, as the vendor gets them.
     used_ids: set[str] = field(default_factory=set)
     #: The system messages since the last user message.
     notes: list[str] = field(default_factory=list)
 
     def add(self, each: MessageWithFiles) -> None:
+        """Add one message, or hold it until the message that it belongs to."""
+        match each.message.role:
+            case Role.TOOL:
+                self._add_result(each)
+            case Role.SYSTEM:
+                if each.message.content.strip():
+                    self.notes.append(without_lone_surrogates(each.message.content))
+            case Role.USER:
+                self.add_results()
+                self._add_user_message(each)
+            case Role.ASSISTANT:
+                self.add_results()
+                self.add_notes()
+                self._add_answer(each)
+
+    def _add_user_message(self, each: MessageWithFiles) -> None:
+        """Add a user's text and files, behind the system messages before them."""
+        content: list[UserContent] = []
+        text = self._user_text(without_lone_surrogates(each.message.content))
+        if text.strip():
+            content.append(text)
+        for file in each.files:
+            if isinstance(file, str):
+                content.append(without_lone_surrogates(file))
+            else:
+                content.append(BinaryContent(file.data, media_type=file.mime_type))
+        self._add_user(content or [NO_WORDS])
+
+    def _add_answer(self, each: MessageWithFiles) -> None:
+        """Add an answer of the model. Its calls are open until their results follow."""
         message = each.message
-        if message.role is Role.TOOL:
-            self._add_result(each)
-            return
-        if message.role is Role.SYSTEM:
-            if message.content.strip():
-                self.notes.append(without_lone_surrogates(message.content))
-            return
-        self.add_results()
-        if message.role is Role.USER:
-            files: list[UserContent] = []
-            for file in each.files:
-                if isinstance(file, str):
-                    files.append(without_lone_surrogates(file))
-                else:
-                    files.append(BinaryContent(file.data, media_type=file.mime_type))
-            text = self._user_text(without_lone_surrogates(message.content))
-            texts = [text] if text.strip() else []
-            self._add_user([*texts, *files] or [NO_WORDS])
-        elif message.role is Role.ASSISTANT:
-            self.add_notes()
-            words = _joined_text(each)
-            self.open_calls = {
-                _unique_id(call.id, self.used_ids): call for call in message.tool_calls
-            }
-            calls = [
-                ToolCallPart(_legal_name(call), without_lone_surrogates(call.parameters), sent_id)
-                for sent_id, call in self.open_calls.items()
-            ]
-            parts: list[TextPart | ToolCallPart] = [*([TextPart(words)] if words else []), *calls]
-            if parts:
-                self.messages.append(ModelResponse(with_reasoning(message, self.source, parts)))
+        parts: list[TextPart | ToolCallPart] = []
+        text = _joined_text(each)
+        if text:
+            parts.append(TextPart(text))
+
+        self.open_calls = {}
+        for call in message.tool_calls:
+            sent_id = _unique_id(call.id, self.used_ids)
+            self.open_calls[sent_id] = call
+            arguments = without_lone_surrogates(call.parameters)
+            parts.append(ToolCallPart(_legal_name(call), arguments, sent_id))
+        if parts:
+            self.messages.append(ModelResponse(with_reasoning(message, self.source, parts)))
 
     def add_results(self) -> None:
         """Add the results of the open calls, in the order of the calls."""
@@ -192,7 +204,7 @@ class _TranscriptWriter:
         self.messages.append(ModelRequest([UserPromptPart(sent)]))
 
     def _add_result(self, each: MessageWithFiles) -> None:
-        """Keep a result for its open call.
+        """Hold a result for its open call.
 
         The result of a call that was removed becomes a user message.
         """
@@ -203,18 +215,23 @@ class _TranscriptWriter:
             for file in each.files
             if isinstance(file, Binary)
         ]
-        open_ids = (id_ for id_, call in self.open_calls.items() if call.id == message.tool_call_id)
-        sent_id = next((id_ for id_ in open_ids if id_ not in self.results), None)
+
+        sent_id = self._open_id(message.tool_call_id)
         if sent_id is None:
             self.add_results()
-            self._add_user(
-                [
-                    f"[the tool {message.tool_name!r} had given, to a call that is not kept]\n{text}",
-                    *images,
-                ]
-            )
-        else:
-            self.results[sent_id] = [text, *images] if images else text
+            heading = f"[the tool {message.tool_name!r} had given, to a call that is not kept]"
+            self._add_user([f"{heading}\n{text}", *images])
+            return
+        self.results[sent_id] = text
+        if images:
+            self.results[sent_id] = [text, *images]
+
+    def _open_id(self, call_id: str) -> str | None:
+        """Return the id that the vendor gets for an open call without a result, by our id."""
+        for sent_id, call in self.open_calls.items():
+            if call.id == call_id and sent_id not in self.results:
+                return sent_id
+        return None
 
 
 def _add_cache_point(
@@ -235,9 +252,10 @@ def _add_cache_point(
 
 def _user_prompts(messages: Sequence[ModelMessage]) -> list[UserPromptPart]:
     """Return the user messages among the parts of these messages."""
-    return [
-        part for message in messages for part in message.parts if isinstance(part, UserPromptPart)
-    ]
+    prompts: list[UserPromptPart] = []
+    for message in messages:
+        prompts += [part for part in message.parts if isinstance(part, UserPromptPart)]
+    return prompts
 
 
 def _content_items(part: UserPromptPart) -> Sequence[UserContent]:
@@ -249,10 +267,9 @@ def _content_items(part: UserPromptPart) -> Sequence[UserContent]:
 
 def _joined_text(each: MessageWithFiles) -> str:
     """Return the text of a message, and the names of its files that are not sent as files."""
-    names = (file for file in each.files if isinstance(file, str))
-    return without_lone_surrogates(
-        "\n".join(part for part in (each.message.content, *names) if part.strip())
-    )
+    names = [file for file in each.files if isinstance(file, str)]
+    lines = [part for part in (each.message.content, *names) if part.strip()]
+    return without_lone_surrogates("\n".join(lines))
 
 
 def _legal_name(call: ToolCall) -> str:
@@ -280,52 +297,59 @@ def with_reasoning(
 ) -> Sequence[ModelResponsePart]:
     """Return the parts of an answer with the reasoning that its model sent.
 
-    `parts` are those without it.
-
-    Ids, names, arguments and texts are taken from the transcript. The reasoning is left out if
-    another model sent it, or if it does not match the calls.
+    `parts` are those without it. Their ids, names, arguments and texts are used, as the transcript
+    has them. The reasoning is left out if another model sent it, or if it does not match the calls.
     """
-    reasoning = message.details.reasoning if message.details else None
+    reasoning = None
+    if message.details:
+        reasoning = message.details.reasoning
     if not reasoning or reasoning.get("source") != source:
         return parts
     try:
         original_parts = _PARTS.validate_python(reasoning["parts"])
     except (KeyError, ValidationError):
         return parts
+
     calls = [part for part in parts if isinstance(part, ToolCallPart)]
     original_calls: list[Any] = [part for part in original_parts if isinstance(part, ToolCallPart)]
     if len(original_calls) != len(calls):
         return parts
+
+    # The text was shortened, or a guardrail rewrote it.
     original_text = "".join(part.content for part in original_parts if isinstance(part, TextPart))
-    # It was shortened, or a guardrail rewrote it.
     if without_reasoning(original_text) != message.content:
         original_parts = [
             *(part for part in original_parts if isinstance(part, ThinkingPart)),
             *(part for part in parts if isinstance(part, TextPart)),
             *original_calls,
         ]
-    sent_calls = (
-        replace(original, tool_name=call.tool_name, args=call.args, tool_call_id=call.tool_call_id)
-        for original, call in zip(original_calls, calls, strict=True)
-    )
-    return [next(sent_calls) if isinstance(part, ToolCallPart) else part for part in original_parts]
+
+    merged: list[ModelResponsePart] = []
+    remaining_calls = iter(calls)
+    for part in original_parts:
+        original: Any = part
+        if isinstance(part, ToolCallPart):
+            call = next(remaining_calls)
+            original = replace(
+                original, tool_name=call.tool_name, args=call.args, tool_call_id=call.tool_call_id
+            )
+        merged.append(original)
+    return merged
 
 
 def lacks_thinking(messages: Sequence[ModelMessage]) -> bool:
     """Return whether calls of the current turn have no thinking before them.
 
-    Another model made them.
+    Another model wrote these calls.
     """
     for message in reversed(messages):
+        # The current turn begins with the last user message.
         if any(isinstance(part, UserPromptPart) for part in message.parts):
             return False
-        if isinstance(message, ModelResponse):
-            parts = message.parts
-        else:
-            parts = ()
-        if any(isinstance(part, ToolCallPart) for part in parts) and not isinstance(
-            parts[0], ThinkingPart
-        ):
+        if not isinstance(message, ModelResponse):
+            continue
+        has_calls = any(isinstance(part, ToolCallPart) for part in message.parts)
+        if has_calls and not isinstance(message.parts[0], ThinkingPart):
             return True
     return False
 
@@ -339,12 +363,10 @@ def message_of(response: ModelResponse, source: str) -> Message:
 
 
 def details_of(response: ModelResponse, source: str) -> AnswerDetails:
-    """Return the details of an answer.
+    """Return why the model stopped, the vendor's id, and the model's reasoning before its calls.
 
-    These are why the model stopped, the vendor's id, and the model's reasoning before its calls.
-
-    The reasoning must be sent back with the calls. Only `source`, the vendor and model,
-    can read it.
+    The reasoning must be sent back with the calls. Only `source`, the vendor and model, can read
+    it.
     """
     parts = [
         part for part in response.parts if isinstance(part, ThinkingPart | TextPart | ToolCallPart)
@@ -367,25 +389,24 @@ def calls_of(response: ModelResponse, *, is_cut: bool = False) -> list[ToolCall]
     Where the answer `is_cut`, or ran out of tokens, its last call may be incomplete: without the
     missing arguments it would do something else, so its arguments are marked as unreadable.
     """
-    used_ids: set[str] = set()
+    incomplete_part = None
     if response.parts and (is_cut or response.finish_reason == "length"):
-        last = response.parts[-1]
-    else:
-        last = None
-    return [
-        ToolCall(
-            # Behind the name, gpt-oss may leave a mark of its own format:
-            # "look<|channel|>commentary".
-            part.tool_name.partition("<|")[0],
-            _arguments(part.args, may_be_incomplete=part is last),
-            _unique_id(part.tool_call_id, used_ids),
-        )
-        for part in response.parts
-        if isinstance(part, ToolCallPart)
-    ]
+        incomplete_part = response.parts[-1]
+
+    used_ids: set[str] = set()
+    calls = []
+    for part in response.parts:
+        if not isinstance(part, ToolCallPart):
+            continue
+        # Behind the name, gpt-oss may leave a mark of its own format: "look<|channel|>commentary".
+        name = part.tool_name.partition("<|")[0]
+        arguments = _arguments(part.args, may_be_incomplete=part is incomplete_part)
+        calls.append(ToolCall(name, arguments, _unique_id(part.tool_call_id, used_ids)))
+    return calls
 
 
 def _arguments(args: object, *, may_be_incomplete: bool) -> dict[str, Any]:
+    """Return the arguments of a call; `{NOT_JSON: <why or what>}` if they cannot be read."""
     # Text shows by itself whether it is complete. Anything else does not.
     is_text = isinstance(args, str) and bool(args.strip())
     if may_be_incomplete and not is_text:
@@ -422,6 +443,6 @@ def _unique_id(wanted: str, used: set[str]) -> str:
     while unique in used:
         suffix = f"_{number}"
         unique = legal[: _MAX_ID_CHARS - len(suffix)] + suffix
-        number = number + 1
+        number += 1
     used.add(unique)
     return unique

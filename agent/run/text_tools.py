@@ -46,6 +46,10 @@ How to call a tool:
 Available tools (JSON schema):"""
 
 
+#: What a model is shown of a tool's schema.
+_SHOWN_KEYS = ("name", "description", "parameters")
+
+
 class PromptBuilder:
     """Writes system prompts for models without native tool calls."""
 
@@ -57,14 +61,13 @@ class PromptBuilder:
 
         Without tools, return only the instructions.
         """
-        schemas = [tool.schema() if isinstance(tool, Tool) else tool for tool in tools]
-        if not schemas:
+        texts = []
+        for tool in tools:
+            schema = tool.schema() if isinstance(tool, Tool) else tool
+            shown = {key: schema[key] for key in _SHOWN_KEYS if key in schema}
+            texts.append(json.dumps(shown, ensure_ascii=False, indent=2))
+        if not texts:
             return self.base_instructions
-        shown = [
-            {key: each[key] for key in ("name", "description", "parameters") if key in each}
-            for each in schemas
-        ]
-        texts = [json.dumps(each, ensure_ascii=False, indent=2) for each in shown]
         return "\n\n".join([self.base_instructions, _CONTRACT, *texts]).strip()
 
 
@@ -129,29 +132,27 @@ class ToolCallParser:
         before = text
         position = 0
         repairs = MAX_REPAIRS
-        while match := _SCAN.search(text, position):
+        while True:
+            match = _SCAN.search(text, position)
+            if match is None:
+                break
             position = match.end()
             if match["boundary"]:
-                line = f"<<<end of data {match['boundary']}>>>"
-                end = text.find(line, position)
-                # A cut-off answer may have no end of the data.
-                position = len(text) if end < 0 else end + len(line)
+                position = _end_of_data(text, match["boundary"], position)
                 continue
+
             payload = text[position : position + self._max_payload_chars]
             value, length = decode_value(payload, repair=repairs > 0)
-            repairs -= not length
+            if not length:
+                repairs -= 1
             position += length
-            if isinstance(value, list):
-                items = value
-            else:
-                items = [value]
-            found = [call for item in items if (call := _as_call(item)) is not None]
-            # A list that contains something else is no list of calls.
-            if found and len(found) == len(items):
-                if not calls:
-                    before = text[: match.start()].rstrip()
-                calls += found
-        return ParseResult(calls[0] if calls else None, text, tuple(calls), before)
+            new_calls = _calls_in(value)
+            if new_calls and not calls:
+                before = text[: match.start()].rstrip()
+            calls += new_calls
+
+        first = calls[0] if calls else None
+        return ParseResult(first, text, tuple(calls), before)
 
     def quoted(self, text: str) -> str:
         """Return text of people or tools so that it contains no call.
@@ -175,6 +176,27 @@ class ToolCallParser:
         return len(text)
 
 
+def _end_of_data(text: str, boundary: str, position: int) -> int:
+    """Return where a data fence ends: at the end of the text, if the answer was cut off in it."""
+    line = f"<<<end of data {boundary}>>>"
+    start = text.find(line, position)
+    if start < 0:
+        return len(text)
+    return start + len(line)
+
+
+def _calls_in(value: Any) -> list[ToolCall]:
+    """Return the calls of an object or a list; none for a list that contains something else."""
+    items = value if isinstance(value, list) else [value]
+    calls = []
+    for item in items:
+        call = _as_call(item)
+        if call is None:
+            return []
+        calls.append(call)
+    return calls
+
+
 def _as_call(value: Any) -> ToolCall | None:
     """Return the call of an object; None if it is no call.
 
@@ -189,25 +211,29 @@ def _as_call(value: Any) -> ToolCall | None:
         rest = {**rest, **inner}
     if not isinstance(name, str) or not name.strip():
         return None
-    key = next((each for each in _PARAMETERS if each in rest), None)
+
     # Without a known key, all keys beside the name are parameters.
-    given: Any = rest if key is None else rest[key]
+    given: Any = rest
+    key = next((each for each in _PARAMETERS if each in rest), None)
+    if key is not None:
+        given = rest[key]
     if isinstance(given, str):
-        given = decode_value(given.strip(), repair=False)[0] or given.strip()
+        decoded, _ = decode_value(given.strip(), repair=False)
+        given = decoded or given.strip()
+
     if given is None or given in ("", []):
-        given = {}
+        return ToolCall(name.strip(), {})
     if isinstance(given, dict):
-        parameters = given
-    else:
-        parameters = {NOT_JSON: str(given)[:MAX_NOT_JSON_CHARS]}
-    return ToolCall(name.strip(), parameters)
+        return ToolCall(name.strip(), given)
+    return ToolCall(name.strip(), {NOT_JSON: str(given)[:MAX_NOT_JSON_CHARS]})
 
 
 def _name_and_rest(value: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the name in an object, None without one, and its other fields."""
     key = next((each for each in _NAMES if each in value), "")
-    return value.get(key), {
-        other: each for other, each in value.items() if other != key and other not in _IGNORED_KEYS
-    }
+    skipped = {key, *_IGNORED_KEYS}
+    rest = {other: each for other, each in value.items() if other not in skipped}
+    return value.get(key), rest
 
 
 #: The methods by which a provider may be called.
@@ -246,10 +272,7 @@ class TextToolProvider:
         self._new_id = new_id
 
     def with_listener(self, listener: FallbackListener) -> TextToolProvider:
-        """Return the same provider, whose fallbacks are reported to the listener.
-
-        See FallbackProvider.
-        """
+        """Return a copy whose fallbacks are reported to the listener. See FallbackProvider."""
         listening = copy(self)
         listening.provider = with_listener(self.provider, listener)
         return listening
@@ -285,6 +308,7 @@ class TextToolProvider:
                 if complete > sent:
                     yield text[sent:complete]
                     sent = complete
+
         parsed = self._parser.parse(text)
         if parsed.text[sent:]:
             yield parsed.text[sent:]
@@ -292,14 +316,10 @@ class TextToolProvider:
             yield call
 
     def _in_text(self, request: ProviderRequest) -> ProviderRequest:
-        """Return the request with tools as text.
-
-        Only the model's own calls have a form that the parser accepts.
-        """
+        """Return the request with its tools, calls and results as text."""
         builder = copy(self._prompt_builder)
-        builder.base_instructions = "\n\n".join(
-            filter(None, [builder.base_instructions, request.system_prompt])
-        )
+        instructions = [builder.base_instructions, request.system_prompt]
+        builder.base_instructions = "\n\n".join(filter(None, instructions))
         return replace(
             request,
             system_prompt=builder.build(request.tools or ()),
@@ -323,17 +343,21 @@ def needs_text_tools(provider: Provider) -> bool:
 
 
 def _takes_tools(provider: Provider) -> bool:
-    methods = [
-        method for name in _CALL_METHODS if (method := getattr(provider, name, None)) is not None
-    ]
-    for method in methods:
+    """Return whether a method of the provider has a parameter `tools`."""
+    has_methods = False
+    for name in _CALL_METHODS:
+        method = getattr(provider, name, None)
+        if method is None:
+            continue
+        has_methods = True
         try:
             parameters = inspect.signature(method).parameters.values()
         except (TypeError, ValueError):  # written in C
             return True
         if any(each.name == "tools" or each.kind is each.VAR_KEYWORD for each in parameters):
             return True
-    return not methods
+    # What is no provider at all is refused where it is called.
+    return not has_methods
 
 
 def _transcript_in_text(messages: Sequence[Message], parser: ToolCallParser) -> list[Message]:
@@ -354,23 +378,19 @@ def _transcript_in_text(messages: Sequence[Message], parser: ToolCallParser) -> 
 
 
 def _as_text(message: Message, parser: ToolCallParser) -> Message:
-    """Return the message with its calls or result as text.
-
-    Only the model's own calls have a form that is parsed.
-    """
+    """Return the message with its calls or result as text."""
+    # Calls in texts of tools and people are quoted: only the model's own must be parsed as calls.
     if message.role is Role.TOOL:
-        content = parser.quoted(
-            f"The result of the tool {message.tool_name!r}:\n{fenced(message.content)}"
-        )
+        result = f"The result of the tool {message.tool_name!r}:\n{fenced(message.content)}"
+        content = parser.quoted(result)
         return Message(Role.USER, content, media=message.media, pictures=message.pictures)
     if message.role is not Role.ASSISTANT:
         return replace(message, content=parser.quoted(message.content))
     if not message.tool_calls:
         return message
-    calls = [
-        {"tool_name": call.tool_name, "parameters": call.parameters} for call in message.tool_calls
-    ]
-    texts = [f"{MARKER}\n{json.dumps(call, ensure_ascii=False)}" for call in calls]
-    return replace(
-        message, content="\n\n".join(filter(None, [message.content, *texts])), tool_calls=()
-    )
+
+    texts = [message.content] if message.content else []
+    for call in message.tool_calls:
+        written = {"tool_name": call.tool_name, "parameters": call.parameters}
+        texts.append(f"{MARKER}\n{json.dumps(written, ensure_ascii=False)}")
+    return replace(message, content="\n\n".join(texts), tool_calls=())

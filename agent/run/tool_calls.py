@@ -100,11 +100,12 @@ async def check_call(
             known = config.tool_policy.without_denied(known)
         error = f"Error: {unknown_tool(call.tool_name, [each.name for each in known])}"
         return CallOutcome(call, error, not_run=True)
+
     if NOT_JSON in call.parameters:
-        error = (
-            f"Error: {call.tool_name!r} was called with {NOT_JSON}: {call.parameters[NOT_JSON]!r}"
-        )
+        written = call.parameters[NOT_JSON]
+        error = f"Error: {call.tool_name!r} was called with {NOT_JSON}: {written!r}"
         return CallOutcome(call, error, not_run=True)
+
     try:
         # Loads it, so that the check does not call the injector, which may block.
         await tool.aschema()
@@ -160,12 +161,12 @@ class _CallsRunner:
 
     @property
     def calls(self) -> Sequence[ToolCall]:
-        """Return the calls of the answer."""
+        """The calls of the answer."""
         return self.round.answer.tool_calls
 
     @property
     def journal(self) -> Journal:
-        """Return the journal of the run."""
+        """The journal of the run."""
         return self.run.request.journal
 
     async def run_all(self, remaining: Sequence[int]) -> None:

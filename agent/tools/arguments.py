@@ -45,21 +45,30 @@ MAX_ISSUES = 10
 LONE_SURROGATE = "it holds half a character (a lone surrogate), which no UTF-8 can hold"
 #: The problem of a required parameter that is left out, in the documented words.
 MISSING = "Missing required parameter"
-#: The type that belongs there, by the type of pydantic's issue.
+#: The type of pydantic's issue -> the type that the value must have.
 _WANTED: Mapping[str, type] = {
-    **{f"{name}_type": kind for name, kind in [("string", str), ("list", list), ("dict", dict)]},
-    **{
-        f"{kind.__name__}_{how}": kind
-        for kind in (int, float, bool)
-        for how in ("type", "parsing", "from_float")
-    },
+    "string_type": str,
+    "list_type": list,
+    "dict_type": dict,
+    "int_type": int,
+    "int_parsing": int,
+    "int_from_float": int,
+    "float_type": float,
+    "float_parsing": float,
+    "bool_type": bool,
+    "bool_parsing": bool,
 }
+
+
+#: The keywords of a JSON Schema by which a part of it may name properties.
+_NAMES_PROPERTIES = frozenset({"properties", "$ref", "allOf", "anyOf", "oneOf"})
 
 
 class ValidatedArguments:
     """The arguments of one call. The function is called with `values` once, and may change them."""
 
     def __init__(self, values: dict[str, Any], to_json: Callable[[], dict[str, Any]]) -> None:
+        #: The arguments as Python values, with defaults filled in.
         self.values = values
         self._to_json = to_json
 
@@ -178,13 +187,11 @@ class TypedArguments(ParameterModel):
                 problem = f"is {quoted(value)}: {issue['msg']}"
             path = ".".join(map(str, issue["loc"])) or "parameters"
             # Below the top level, a path may name a part of a union, which a call cannot give.
-            if is_top_level:
-                wanted = _WANTED.get(issue["type"])
-            else:
-                wanted = None
-            mistakes.append(
-                Mistake(path, problem, cure_of_type(path, value, wanted) if wanted else "")
-            )
+            cure = ""
+            wanted = _WANTED.get(issue["type"])
+            if is_top_level and wanted:
+                cure = cure_of_type(path, value, wanted)
+            mistakes.append(Mistake(path, problem, cure))
         expected = {name: bool(each.required) for name, each in self.parameters.items()}
         return refusal(self._tool_name, mistakes, expected)
 
@@ -192,11 +199,20 @@ class TypedArguments(ParameterModel):
         return ToolParameterError(tool_name=self._tool_name, issue=f"its arguments {why}")
 
 
-class SchemaArguments:
-    """Checks the arguments of one tool by its JSON Schema.
+def _has_properties_in_parts(schema: Mapping[str, Any]) -> bool:
+    """Return whether a part of the schema, such as one of its `allOf`, names properties."""
+    for key in ("allOf", "anyOf", "oneOf"):
+        parts = schema.get(key)
+        if not isinstance(parts, list):
+            continue
+        for part in parts:
+            if isinstance(part, dict) and part.keys() & _NAMES_PROPERTIES:
+                return True
+    return False
 
-    Values stay as they are where they fit.
-    """
+
+class SchemaArguments:
+    """Checks the arguments of one tool by its JSON Schema. Values that fit stay unchanged."""
 
     def __init__(self, tool_name: str, schema: Mapping[str, Any]) -> None:
         """Check the schema.
@@ -211,21 +227,14 @@ class SchemaArguments:
                 f"the parameters of {tool_name!r} are {quoted(self._raw)}: give an object schema"
             )
         self._raw = {"type": "object", "properties": {}, **self._raw}
-        # No other properties. Only `unevaluatedProperties` takes those into
+
+        # A call must have no other properties. Only `unevaluatedProperties` takes those into
         # account that parts of the schema name.
-        lists = [
-            self._raw[key]
-            for key in ("allOf", "anyOf", "oneOf")
-            if isinstance(self._raw.get(key), list)
-        ]
-        parts = [part for each in lists for part in each if isinstance(part, dict)]
-        have_properties = any(
-            part.keys() & {"properties", "$ref", "allOf", "anyOf", "oneOf"} for part in parts
-        )
-        sees_parts = have_properties and "additionalProperties" not in self._raw
-        self._raw.setdefault(
-            "unevaluatedProperties" if sees_parts else "additionalProperties", False
-        )
+        keyword = "additionalProperties"
+        if "additionalProperties" not in self._raw and _has_properties_in_parts(self._raw):
+            keyword = "unevaluatedProperties"
+        self._raw.setdefault(keyword, False)
+
         try:
             self.schema: dict[str, Any] = frozen(plain(self._raw))
             json.dumps(self.schema, allow_nan=False)
@@ -252,7 +261,9 @@ class SchemaArguments:
 
     def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of `check` alone."""
-        arguments: Any = dict(params) if isinstance(params, Mapping) else params
+        arguments: Any = params
+        if isinstance(params, Mapping):
+            arguments = dict(params)
         budget = StepBudget()
         validator = with_budget(self._validator, budget)
         try:
@@ -271,8 +282,13 @@ class SchemaArguments:
             raise ToolParameterError(tool_name=self._tool_name, issue=issue) from exc
         if errors:
             errors.sort(key=lambda error: list(map(str, error.absolute_path)))
-            raise self._refusal([mistake for error in errors for mistake in _mistakes(error)])
-        if problem := _not_writable(arguments):
+            mistakes: list[Mistake] = []
+            for error in errors:
+                mistakes += _mistakes(error)
+            raise self._refusal(mistakes)
+
+        problem = _not_writable(arguments)
+        if problem:
             raise self._refusal([Mistake("parameters", f"is {quoted(arguments)}: {problem}")])
         return dict(arguments)
 

@@ -226,9 +226,15 @@ class ToolDefinition:
         self._check_types()
         self._take_functions_of_tools()
         self._reconcile_aliases(_original)
+
         function = self.function
         is_async = bool(self.is_async) or self.metadata.is_async or returns_awaitable(function)
-        tags = self.metadata.tags | ({ToolTag.READ_ONLY} if self.read_only else frozenset())
+        tags = self.metadata.tags
+        if self.read_only:
+            tags = tags | {ToolTag.READ_ONLY}
+        proposes = self.proposes
+        if proposes is None:
+            proposes = names_stash_pending(function)
         editable = self.editable
         if isinstance(editable, str):
             editable = (editable,)
@@ -238,9 +244,10 @@ class ToolDefinition:
             is_async=is_async,
             metadata=replace(self.metadata, is_async=is_async, tags=tags),
             read_only=ToolTag.READ_ONLY in tags,
-            proposes=names_stash_pending(function) if self.proposes is None else self.proposes,
+            proposes=proposes,
             editable=tuple(editable),
         )
+
         if is_json_schema(self.parameters):
             try:
                 schema = frozen(thawed(dict(self.parameters)))
@@ -293,13 +300,12 @@ class ToolDefinition:
         In a copy, the one that differs from the original counts.
         """
         if original is None:
-            self._set(
-                function=self.function or self.callable, callable=self.function or self.callable
-            )
+            given = self.function or self.callable
+            self._set(function=given, callable=given)
             return
-        if self.callable is original.callable:
-            function = self.function
-        else:
+
+        function = self.function
+        if self.callable is not original.callable:
             function = self.callable
         metadata = self.metadata
         if function is not original.function and self.is_async is original.is_async:
@@ -307,10 +313,8 @@ class ToolDefinition:
             metadata = replace(metadata, is_async=False)
         if original.read_only and not self.read_only:
             metadata = replace(metadata, tags=metadata.tags - {ToolTag.READ_ONLY})
-        if (
-            self.parameters is not original.parameters
-            and self.input_schema is original.input_schema
-        ):
+        has_new_parameters = self.parameters is not original.parameters
+        if has_new_parameters and self.input_schema is original.input_schema:
             self._set(input_schema=None)
         self._set(function=function, callable=function, metadata=metadata)
 
@@ -324,7 +328,8 @@ class ToolDefinition:
     def _check_types(self) -> None:
         """Raise ToolValidationError, with the cure, for a field of the wrong type."""
         for name, kind, cure in _FIELD_TYPES:
-            if not isinstance(value := getattr(self, name), kind):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
                 raise self._undefinable(
                     f"its {name} is of type {type(value).__name__}: give {cure}"
                 )

@@ -587,7 +587,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             if isinstance(shown, ToolResult):
                 shown.to_json()
         except (Exception, *FATAL_ERRORS) as exc:
-            words = own_words(exc) if isinstance(exc, ToolError) else ""
+            words = ""
+            if isinstance(exc, ToolError):
+                words = own_words(exc)
             if not words.strip():
                 raise PreviewError(tool_name=self.name, error=exc) from exc
             refused = PreviewRefused(message=shorten(words, MAX_REFUSAL_CHARS))
@@ -613,7 +615,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         end all open questions, and `version` is for a change that neither the schema nor the
         preview shows.
         """
-        template = self.preview if isinstance(self.preview, str) else None
+        template = None
+        if isinstance(self.preview, str):
+            template = self.preview
         parts = {
             "version": self.version,
             "description": self.description,
@@ -673,9 +677,12 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     @functools.cached_property
     def _hidden_arguments(self) -> HiddenArguments:
+        # With an injector, a parameter that no model could fill is one that it must fill.
         unfillable: list[str] = []
-        for each in self.parameters if self.config_injector else ():
-            if each.name not in self.injected_kwargs:
+        if self.config_injector:
+            for each in self.parameters:
+                if each.name in self.injected_kwargs:
+                    continue
                 try:
                     TypedArguments("parameter", [each])
                 except ToolValidationError:
@@ -684,10 +691,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     @functools.cached_property
     def _schema(self) -> FrozenDict:
+        parameters = self._compiled.schema
         if self.metadata.think_augment:
-            parameters = with_reason(self._compiled.schema)
-        else:
-            parameters = self._compiled.schema
+            parameters = with_reason(parameters)
         schema: FrozenDict = frozen(
             {"name": self.name, "description": self.description, "parameters": parameters}
         )
@@ -724,7 +730,10 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             context = dict.fromkeys(self._context_parameters, current_context())
 
         if self.config_injector is None and not self.injected_kwargs:
-            values = checked.values if checked else self._compiled.values(given)
+            if checked:
+                values = checked.values
+            else:
+                values = self._compiled.values(given)
             return {**values, **context} if context else values
 
         names = given if isinstance(given, Mapping) else {}
@@ -774,8 +783,6 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 def _existing_tool(function: Any, *, has_options: bool) -> Tool | None:
     """Return the tool that a function is already; None for a function without a tool behind it.
 
-    Since Python 3.13 a method under @classmethod and @tool is a bound method of the tool.
-
     Raises ToolValidationError for a tool with other options, and for a decorator or a partial above
     a tool. A tool made of that would have lost the options of the first, such as
     `requires_approval`.
@@ -783,8 +790,11 @@ def _existing_tool(function: Any, *, has_options: bool) -> Tool | None:
     existing = _tool_behind(function)
     if existing is None:
         return None
+    # Since Python 3.13 a method under @classmethod and @tool is a bound method of the tool.
     if isinstance(function, MethodType) and function.__func__ is existing:
-        existing = function = existing.__get__(function.__self__)
+        existing = existing.__get__(function.__self__)
+        function = existing
+
     issue = ""
     if function is not existing:
         issue = "is wrapped by a decorator or a partial: put @tool above that, around the function"
