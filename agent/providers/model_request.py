@@ -100,19 +100,20 @@ _MAX_CHARS_TO_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class VendorTraits:
-    """What a request needs to know of its vendor.
+    """What a request needs to know of its vendor."""
 
-    `name` is the vendor's in usage and errors. `api_format` is the format of its tool schemas.
-    `ends_streams`: its streams always end with a finish reason. `model_settings` are the operator's
-    fields of the request. `knows_model`: the price list has the model that is asked. The names of
-    tools that the vendor does not accept are added to `omitted_tools`, so that each is logged once.
-    """
-
+    #: The vendor's name in usage and errors.
     name: str
+    #: The format of its tool schemas.
     api_format: ApiFormat
+    #: Whether its streams always end with a finish reason.
     ends_streams: bool
+    #: The operator's fields of the request.
     model_settings: Mapping[str, Any]
+    #: Whether the price list has the model that is asked.
     knows_model: bool
+    #: The names of tools that the vendor does not accept. A request adds to them, so that each is
+    #: logged once.
     omitted_tools: set[str]
 
 
@@ -123,12 +124,13 @@ class ModelRequest:
     vendor: VendorTraits
     model: Model[Any]
     request: ProviderRequest
+    #: The messages of the request, with the bytes of their files.
     messages: Sequence[MessageWithFiles]
-    #: Pydantic-ai's.
+    #: The settings in the form that pydantic-ai takes.
     settings: Mapping[str, Any]
-    #: Kept out of errors.
+    #: The key, to hide it in the text of errors.
     api_key: str = field(repr=False)
-    #: `mark` says where the request marks the end of the messages that the next turn repeats.
+    #: Where the request marks the end of the messages that the next turn repeats; None: nowhere.
     mark: StableMark | None = None
 
     async def completion(self) -> Completion:
@@ -217,9 +219,9 @@ class ModelRequest:
         """Return the arguments of pydantic-ai's request functions."""
         messages = transcript(self.messages, self._source, mark=self.mark)
         settings = self._settings(is_stream=is_stream)
-        must_think = (settings.get("anthropic_thinking") or {}).get(
-            "type"
-        ) == "enabled"  # before each call
+        # Such a model must have thought before each call.
+        thinking = settings.get("anthropic_thinking") or {}
+        must_think = thinking.get("type") == "enabled"
         if must_think and lacks_thinking(messages):
             # Without reasoning, which is refused where thinking is disabled.
             messages = transcript(self.messages, mark=self.mark)
@@ -232,53 +234,53 @@ class ModelRequest:
         }
 
     def _settings(self, *, is_stream: bool) -> dict[str, Any]:
-        """Return pydantic-ai's settings.
-
-        Its timeout is for a whole answer; a stream limits each silence instead.
-        """
+        """Return pydantic-ai's settings."""
         settings: dict[str, Any] = {"max_tokens": self.request.max_tokens, **self.settings}
-        temperature = self.vendor.model_settings.get("temperature", self.request.temperature)
-        if isinstance(temperature, UnchosenTemperature) and (
-            not self.vendor.knows_model or "anthropic_thinking" in settings
-        ):
-            temperature = None  # many unknown and thinking models refuse the default
-        profile: Mapping[str, Any] = self.model.profile
-        thinks_by_default = profile.get("thinking_enabled_by_default", False)
-        can_stop = (
-            profile.get("openai_supports_reasoning_effort_none", False) and not thinks_by_default
-        )
-        must_think = profile.get("openai_supports_reasoning", False) and not can_stop
-        # Thinking models take no temperature, and the library would warn each time.
-        takes_none = must_think or profile.get("anthropic_disallows_sampling_settings", False)
-        if temperature is not None and not takes_none:
+        temperature = self._temperature(settings)
+        if temperature is not None:
             settings["temperature"] = temperature
+        # pydantic-ai's timeout is for a whole answer. A stream limits each pause instead.
         if self.request.timeout is not None and not is_stream:
             settings["request_timeout"] = self.request.timeout
         return settings
 
+    def _temperature(self, settings: Mapping[str, Any]) -> float | None:
+        """Return the temperature to send, None for none."""
+        temperature: float | None = self.vendor.model_settings.get(
+            "temperature", self.request.temperature
+        )
+        # Many unknown and thinking models refuse the default.
+        if isinstance(temperature, UnchosenTemperature):
+            thinks = "anthropic_thinking" in settings
+            if thinks or not self.vendor.knows_model:
+                return None
+
+        # Thinking models take no temperature, and the library would warn each time.
+        profile: Mapping[str, Any] = self.model.profile
+        thinks_by_default = profile.get("thinking_enabled_by_default", False)
+        can_stop = profile.get("openai_supports_reasoning_effort_none", False)
+        if profile.get("openai_supports_reasoning", False) and (thinks_by_default or not can_stop):
+            return None
+        if profile.get("anthropic_disallows_sampling_settings", False):
+            return None
+        return temperature
+
     def _parameters(self) -> ModelRequestParameters:
-        tools = [
-            tool for schema in self.request.tools or () if (tool := self._tool(schema)) is not None
-        ]
+        """Return the tools, the system prompt and the form of the answer, as pydantic-ai's."""
+        tools = [self._tool(schema) for schema in self.request.tools or ()]
         first, *added = instructions(self.request.system_prompt, self.messages)
         parts = [InstructionPart(content="\n\n".join([first, *added]))]
-        if self.vendor.api_format == "anthropic":  # it caches the first part
-            parts = [
-                InstructionPart(content=first),
-                *(InstructionPart(content=each, dynamic=True) for each in added),
-            ]
-        parameters = ModelRequestParameters(function_tools=tools, instruction_parts=parts)
+        # Anthropic caches the first part, which must be the same in every turn.
+        if self.vendor.api_format == "anthropic":
+            parts = [InstructionPart(content=first)]
+            parts += [InstructionPart(content=each, dynamic=True) for each in added]
+        parameters = ModelRequestParameters(
+            function_tools=[tool for tool in tools if tool is not None], instruction_parts=parts
+        )
+
         schema = self.request.response_format
         if schema is not None:
-            profile: Mapping[str, Any] = self.model.profile
-            can_do_both = self.vendor.api_format != "gemini" or profile.get(
-                "google_supports_tool_combination", False
-            )
-            is_native = profile.get("supports_json_schema_output", False) and (
-                can_do_both or not self.request.tools
-            )
-            # Older Gemini models refuse it beside tools.
-            parameters.output_mode = "native" if is_native else "prompted"
+            parameters.output_mode = "native" if self._knows_schemas() else "prompted"
             name = _ILLEGAL_IN_NAME.sub("_", str(schema.get("title") or "answer"))[:64]
             parameters.output_object = OutputObjectDefinition(
                 json_schema=dict(schema), name=name, description=schema.get("description")
@@ -286,10 +288,20 @@ class ModelRequest:
             parameters.allow_text_output = False
         return parameters
 
-    def _tool(self, schema: Mapping[str, Any]) -> ToolDefinition | None:
-        """Return a tool in the vendor's format.
+    def _knows_schemas(self) -> bool:
+        """Return whether the vendor itself makes the model keep to the schema of the answer."""
+        profile: Mapping[str, Any] = self.model.profile
+        if not profile.get("supports_json_schema_output", False):
+            return False
+        # Older Gemini models refuse such a schema beside tools.
+        if self.vendor.api_format == "gemini" and self.request.tools:
+            return bool(profile.get("google_supports_tool_combination", False))
+        return True
 
-        None if the vendor would refuse the whole request because of it.
+    def _tool(self, schema: Mapping[str, Any]) -> ToolDefinition | None:
+        """Return a tool in the vendor's format; None if the vendor would refuse it.
+
+        One refused tool would fail the whole request.
         """
         name = schema["name"]
         api_format = self.vendor.api_format
@@ -303,7 +315,8 @@ class ModelRequest:
                 self.vendor.omitted_tools.add(name)
                 log.warning("tool.left_out", extra={"tool": name, "why": str(exc)})
             return None
-        strict = None if api_format == "gemini" else False  # it would make every parameter required
+        # A strict schema would make every parameter required. Gemini has no such setting.
+        strict = None if api_format == "gemini" else False
         return ToolDefinition(
             name=name, description=description, parameters_json_schema=parameters, strict=strict
         )
@@ -311,10 +324,10 @@ class ModelRequest:
     def _for_model(self, name: str, parameters: dict[str, Any]) -> dict[str, Any]:
         """Return parameters that pydantic-ai can adapt to the model.
 
-        For models that know no references (Qwen, Llama, all of Ollama) it writes definitions out,
-        and then sends no object, or raises, where one refers to itself, to nothing, or is too
-        large. Then they are written out here. Raises ToolValidationError if it cannot be done at
-        all.
+        Some models (Qwen, Llama, all of Ollama) know no references, so pydantic-ai writes out what
+        a schema refers to. Where that refers to itself, to nothing, or is too large, pydantic-ai
+        sends no object or raises. Then it is written out here. Raises ToolValidationError if that
+        cannot be done either.
         """
         profile: Mapping[str, Any] = self.model.profile
         transformer = profile.get("json_schema_transformer")

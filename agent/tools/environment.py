@@ -58,15 +58,17 @@ class Artifact:
     url: str = ""
     mime_type: str = UNKNOWN_MIME_TYPE
     filename: str = ""
-    #: `sha256` and `size` (bytes) still identify the file when the URL is gone.
+    #: The digest by which the file can still be identified when the URL is gone; "" if unknown.
     sha256: str = ""
+    #: In bytes.
     size: int = 0
     role: str = "primary"
     retention: str = ""
+    #: Whether the model sees the file too, if it is an image.
     shown: bool = False
-    #: `content` stays out of repr and `to_dict`; so does `kept`, the file in the media store, once
-    #: it is stored. An image that is `shown` is also sent to the model.
+    #: The bytes, None for a file at a URL. They stay out of `to_dict`.
     content: SpooledBytes | None = field(default=None, repr=False, compare=False)
+    #: The file in the media store, once it is stored. It stays out of `to_dict`.
     kept: Media | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -90,18 +92,16 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedFile:
-    """A file that the user of this turn sent in this conversation.
+    """A file that the user of this turn sent in this conversation."""
 
-    `ref` is the SHA-256 of its `size` bytes.
-
-    Pictures and voice messages come without a name:
-    their `filename` is built from type and content.
-    """
-
+    #: Pictures and voice messages come without a name: theirs is built from type and content.
     filename: str
     mime_type: str
+    #: In bytes.
     size: int
+    #: The SHA-256 of the bytes.
     ref: str
+    #: Returns the bytes of a file by its `ref`. Raises KeyError if they were deleted.
     load: Callable[[str], bytes] = field(repr=False, compare=False)
 
     def read(self) -> bytes:
@@ -120,13 +120,12 @@ TextLoader = Callable[[KeptText], Awaitable[str | None]]
 
 
 class LongResult(NamedTuple):
-    """A result that was shortened for the model: the name of its tool and its whole text.
-
-    `max_tokens`: how much of it the model may read at once.
-    """
+    """A result that was shortened for the model."""
 
     tool_name: str
+    #: The whole text.
     text: str
+    #: How much of it the model may read at once.
     max_tokens: int
 
 
@@ -170,12 +169,17 @@ class TimerChange:
 class ToolEnvironment(CallContext):
     """What running tools hand over, and what they can look up. None: not available here."""
 
+    #: Collects the files that tools make.
     artifacts: list[Artifact] | None = None
     #: Where files wait for the media store. None: in the system's folder for temporary files.
     spool_folder: Path | None = None
+    #: Collects the answers that tools offer as buttons.
     choices: list[str] | None = None
+    #: Lists the files that the user sent.
     received_files: FileListing | None = None
+    #: The scheduled messages of the conversation.
     timers: TurnTimers | None = None
+    #: Collects what tools change in the timers.
     timer_changes: list[TimerChange] | None = None
     #: Kinds of prompt injection found in the outputs of tools.
     suspicions: list[str] | None = None
@@ -217,8 +221,9 @@ def collect_choices() -> Iterator[list[str]]:
 
 
 def scope_digest(scope: str) -> str:
-    """Return a stable name of a memory scope for keys, logs and spans:
-    32 hex digits that do not reveal the scope.
+    """Return a stable name of a memory scope for keys, logs and spans.
+
+    It has 32 hex digits, which do not reveal the scope.
     """
     return hashlib.sha256(scope.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 

@@ -68,14 +68,15 @@ class ToolValidationError(ToolError):
         issue: str = "",
         suggestion: str = "",
     ) -> None:
-        if len(param_name) <= MAX_NAME_CHARS:
-            names = param_name
-        else:
+        names = param_name
+        if len(param_name) > MAX_NAME_CHARS:
             names = f"{param_name[:MAX_NAME_CHARS]}..."
         lines = [_RULE, f"❌ Tool Validation Error: {tool_name!r}", _RULE, ""]
-        lines += [f"Parameter: {names}"] if names else []
-        lines += [f"Issue: {issue}"]
-        lines += ["", f"💡 Suggestion: {suggestion}"] if suggestion else []
+        if names:
+            lines.append(f"Parameter: {names}")
+        lines.append(f"Issue: {issue}")
+        if suggestion:
+            lines += ["", f"💡 Suggestion: {suggestion}"]
         super().__init__(message or "\n".join([*lines, "", _RULE]))
         self.tool_name = tool_name
         self.param_name = param_name

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
@@ -220,12 +220,18 @@ class _Inliner:
 
 
 def _references_in(schema: Any) -> set[str]:
+    """Return the targets of all references in a schema, at any depth."""
+    references: set[str] = set()
+    parts: Iterable[Any] = ()
     if isinstance(schema, dict):
-        inside = {reference for value in schema.values() for reference in _references_in(value)}
-        return inside | ({schema["$ref"]} if isinstance(schema.get("$ref"), str) else set())
-    if isinstance(schema, list):
-        return {reference for part in schema for reference in _references_in(part)}
-    return set()
+        parts = schema.values()
+        if isinstance(schema.get("$ref"), str):
+            references.add(schema["$ref"])
+    elif isinstance(schema, list):
+        parts = schema
+    for part in parts:
+        references |= _references_in(part)
+    return references
 
 
 def _without_open_defaults(schema: dict[str, Any]) -> dict[str, Any]:

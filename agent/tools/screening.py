@@ -63,15 +63,22 @@ async def result_for_model(
     """
     text = raw if summary is None else summary
     kinds: set[str] = set()
-    for each in dict.fromkeys((raw, text)) if tool.screen_output else ():
-        if len(each) <= MAX_INLINE_CHARS:
-            kinds.update(suspicions(each))
-        else:
-            kinds.update(await call_in_thread(suspicions, each))
-    text = truncate(text, None if whole else tool.metadata.max_result_size)
-    if not (mark or kinds):
-        return text  # of the same type: it may be Markdown
-    return mark + (marked(tool.name, text, sorted(kinds)) if kinds else text)
+    if tool.screen_output:
+        # Both, and each once: a summary may repeat instructions, or leave them out.
+        for each in dict.fromkeys((raw, text)):
+            if len(each) <= MAX_INLINE_CHARS:
+                kinds.update(suspicions(each))
+            else:
+                kinds.update(await call_in_thread(suspicions, each))
+
+    max_chars = None if whole else tool.metadata.max_result_size
+    text = truncate(text, max_chars)
+    if kinds:
+        return mark + marked(tool.name, text, sorted(kinds))
+    if mark:
+        return mark + text
+    # Of the same type as before: it may be Markdown.
+    return text
 
 
 def marked(tool_name: str, output: str, kinds: Iterable[str]) -> str:
