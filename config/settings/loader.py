@@ -1,4 +1,9 @@
-"""Read a YAML file into checked settings, or report every problem in it with file, line and cure."""
+"""Read a YAML file into checked settings, or report every problem in it with file, line and cure.
+
+`load_settings` does it for a bot, `load_for_terminal` for one channel in a terminal. A value may be
+a *reference*: `${NAME}` stands for a variable of the environment, `${file:path}` for the content of
+a file. A secret must be one, so that the YAML file holds none.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +56,7 @@ _MESSAGES = {
     "string_pattern_mismatch": "a name has 1 to 64 letters, digits and . _ -",
     "missing": "missing: add it",
 }
-#: The value of a secret that was not looked up.
+#: The value of a secret that was not looked up, or that the file gave in clear.
 UNREAD = "unread"
 _GIVE_ONE = "give a YAML file with --config or SAYSO_CONFIG"
 #: The configuration in the current folder that is used when none is given.
@@ -111,8 +116,8 @@ def default_config() -> Path:
 def find_public_url(settings: Settings, given: str = "") -> str:
     """Return the URL by which platforms reach the web, without a slash at its end.
 
-    It is that of the configuration, else the `given` one, else SAYSO_PUBLIC_URL, else one of this
-    machine. Raises ConfigError.
+    It is that of the configuration, else the `given` one ("" for none), else SAYSO_PUBLIC_URL, else
+    the default one on this machine. Raises ConfigError for a text that is not a URL.
     """
     if settings.public_url:
         return settings.public_url
@@ -126,28 +131,28 @@ def find_public_url(settings: Settings, given: str = "") -> str:
 def load_settings(
     file: Path, environ: Mapping[str, str] | None = None, *, without_secrets: bool = False
 ) -> Settings:
-    """Read, substitute and check a configuration file.
+    """Read a configuration file, look up its references, and check it.
 
-    Raises ConfigError with all that is wrong with it.
-
-    With `without_secrets` no secret is looked up, so that it may still be missing.
+    `environ` has the variables, None for those of this process. With `without_secrets` no secret is
+    looked up, so that it may still be missing. Raises ConfigError with all problems of the file.
     """
-    return _validated(
-        _Reader(file, os.environ if environ is None else environ, without_secrets), _compose(file)
-    )
+    variables = os.environ if environ is None else environ
+    return _validated(_Reader(file, variables, without_secrets), _compose(file))
 
 
 def load_for_terminal(
     file: Path, channel: str | None, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """Read a configuration for a conversation in the terminal, with the tools and policy of one
-    channel, by default the first. Other channels are left out, and secrets of a platform may be
-    missing. Raises ConfigError.
+    """Read a configuration for a conversation in the terminal.
+
+    It has the tools and the policy of one channel, by default the first. Other channels are left
+    out, and secrets of a platform may be missing. Raises ConfigError, and UnknownChannel for a
+    channel that the file does not have.
     """
     root = _compose(file)
-    reader = _Reader(
-        file, os.environ if environ is None else environ, channel_secrets_may_miss=True
-    )
+    variables = os.environ if environ is None else environ
+    reader = _Reader(file, variables, channel_secrets_may_miss=True)
+
     channels = _value(root, "channels")
     if isinstance(channels, yaml.MappingNode):
         names = [name.value for name, _ in channels.value]
@@ -156,8 +161,10 @@ def load_for_terminal(
             raise UnknownChannel(
                 [f"no channel {channel!r} in {file}; {hint}known: {', '.join(map(str, names))}"]
             )
-        channels.value = [pair for pair in channels.value if pair[0].value == (channel or names[0])]
-        for _, only_channel in channels.value:  # the channel that it would escalate to is left out
+        wanted = channel or names[0]
+        channels.value = [pair for pair in channels.value if pair[0].value == wanted]
+        # The channel that it would escalate to is left out, so `escalate` would name no channel.
+        for _, only_channel in channels.value:
             only_channel.value = [
                 pair for pair in only_channel.value if getattr(pair[0], "value", "") != "escalate"
             ]
@@ -165,21 +172,17 @@ def load_for_terminal(
 
 
 def _validated(reader: _Reader, root: yaml.Node) -> Settings:
+    """Return the checked settings of a file. Raises ConfigError with all problems of it."""
+    # From here on the secrets of the environment are left out of every message and log line.
     remember(secrets_of(reader.environ))
-    channels = _value(root, "channels")
-    if isinstance(channels, yaml.MappingNode):
-        named = [_value(node, "platform") for _, node in channels.value]
-    else:
-        named = []
-    # The secret keys of other distributions' platforms are found by the names of the platforms.
-    reader.secrets = secret_fields(
-        str(node.value) for node in named if isinstance(node, yaml.ScalarNode)
-    )
+    reader.secrets = secret_fields(_platforms_in(root))
     data = reader.read(root)
-    # The file's name, in the letters that a name may have.
+
+    # Without a name, a bot has that of its file, in the letters that a name may have.
     if isinstance(data, dict) and data.get("name") is None:
         letters = re.sub(r"[^a-z0-9_-]+", "-", reader.file.stem.lower()).strip("-_")
         data["name"] = letters[:32].rstrip("-_") or "sayso"
+
     try:
         settings = Settings.model_validate(data, context=reader.origin())
     except ValidationError as exc:
@@ -191,12 +194,24 @@ def _validated(reader: _Reader, root: yaml.Node) -> Settings:
     return settings
 
 
+def _platforms_in(root: yaml.Node) -> list[str]:
+    """Return the names of platforms in a file. Those of other distributions have secrets, too."""
+    channels = _value(root, "channels")
+    if not isinstance(channels, yaml.MappingNode):
+        return []
+    names = [_value(node, "platform") for _, node in channels.value]
+    return [str(name.value) for name in names if isinstance(name, yaml.ScalarNode)]
+
+
 def _value(node: yaml.Node, key: str) -> yaml.Node | None:
-    if isinstance(node, yaml.MappingNode):
-        pairs = node.value
-    else:
-        pairs = ()
-    return next((value for name, value in pairs if name.value == key), None)
+    """Return the value of a key, None for a node without it."""
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    for name, value in node.value:
+        if name.value == key:
+            found: yaml.Node = value
+            return found
+    return None
 
 
 def check_consoles(settings: Settings, public_url: str) -> None:
@@ -209,18 +224,20 @@ def check_consoles(settings: Settings, public_url: str) -> None:
         return
     cure = "write `password: ${CONSOLE_PASSWORD}` there"
     says = f"this console has no password, and the bot's address {public_url} is not this machine: {cure}"
-    open_ones = [name for name, channel in settings.channels.items() if channel.is_open_page]
-    if open_ones:
-        raise ConfigError([settings.problem(("channels", name), says) for name in open_ones])
+    open_pages = [name for name, channel in settings.channels.items() if channel.is_open_page]
+    if open_pages:
+        raise ConfigError([settings.problem(("channels", name), says) for name in open_pages])
 
 
 def _compose(file: Path) -> yaml.Node:
+    """Parse a file into the nodes of YAML, each with its line and column. Raises ConfigError."""
     try:
+        # Line by line: a reference that is not closed must not reach into the next line.
         lines = _text(file).splitlines(keepends=True)
-        covered = (
+        covered_lines = [
             _REFERENCE.sub(lambda match: match[0].translate(_COVERS), line) for line in lines
-        )
-        root = yaml.compose("".join(covered), Loader=_PlainLoader)
+        ]
+        root = yaml.compose("".join(covered_lines), Loader=_PlainLoader)
     except yaml.YAMLError as exc:
         raise ConfigError([_yaml_problem(file, exc)]) from exc
     except RecursionError:
@@ -245,18 +262,14 @@ def _text(file: Path) -> str:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """A YAML loader that refuses anchors, aliases and tags: every value is plain data,
-    written where it is used.
+    """A YAML loader that refuses anchors, aliases and tags.
 
-    References come with their special characters covered,
-    since YAML would read unquoted braces as a map.
+    So every value is plain data, written where it is used. References come with their special
+    characters replaced (`_COVERS`), since YAML would read unquoted braces as a map.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Return the next node, with its references as they are in the file.
-
-        Raises yaml.YAMLError.
-        """
+        """Return the next node, with its references as the file has them. Raises yaml.YAMLError."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it out
         if getattr(event, "anchor", None):
             problem = f"an anchor or alias, {event.anchor!r}: write the value out, or quote a pattern that begins with *"
@@ -274,15 +287,25 @@ class _PlainLoader(yaml.SafeLoader):
 
 @dataclass(slots=True)
 class _Reader:
-    """Converts the YAML nodes of one file to plain data, and notes the place of each value."""
+    """Converts the YAML nodes of one file to plain data. Lives as long as the reading of it.
+
+    A value is known by its path: the keys and positions that lead to it from the root.
+    """
 
     file: Path
+    #: The variables that references name.
     environ: Mapping[str, str]
+    #: Whether no secret is looked up.
     without_secrets: bool = False
+    #: Whether a secret below `channels` may be missing.
     channel_secrets_may_miss: bool = False
+    #: The problems that were met, each with the path of its value.
     problems: list[tuple[Path_, str]] = field(default_factory=list)
+    #: Where each value stands in the file.
     marks: dict[Path_, yaml.Mark] = field(default_factory=dict)
+    #: What the file says where a value is a reference.
     references: dict[Path_, str] = field(default_factory=dict)
+    #: The keys whose values are secrets.
     secrets: set[str] = field(default_factory=set)
 
     def read(self, node: yaml.Node, path: Path_ = ()) -> Any:
@@ -302,27 +325,42 @@ class _Reader:
         )
 
     def all_problems(self, invalid: ValidationError | None = None) -> list[str]:
-        """Return all problems in the order of the file, one for each value that could not be read."""
+        """Return all problems in the order of the file.
+
+        `invalid` are those that pydantic found, None for none. A value that could not be read has
+        its own problem already, so pydantic's is left out.
+        """
         problems = list(self.problems)
-        unread = {path for path, _ in self.problems}
+        unread_paths = {path for path, _ in self.problems}
         for error in invalid.errors() if invalid else ():
-            path: Path_ = ()
-            # Pydantic adds branches of unions and missing keys to the path in the file.
-            for part in error["loc"]:
-                if (*path, part) in self.marks:
-                    path = (*path, part)
-            if path not in unread:
-                if error["type"] == "missing":
-                    missing = error["loc"][-1:]
-                else:
-                    missing = ()
-                name = ".".join(str(part) for part in (*path, *missing))
-                message = self._message(dict(error), path)
-                problems.append((path, self._at(path, f"{name}: {message}" if name else message)))
+            path = self._path_in_file(error["loc"])
+            if path in unread_paths:
+                continue
+            names = path
+            if error["type"] == "missing":
+                names = (*path, *error["loc"][-1:])
+            message = self._message(dict(error), path)
+            if names:
+                message = f"{'.'.join(map(str, names))}: {message}"
+            problems.append((path, self._at(path, message)))
+
         lines = {path: mark.line for path, mark in self.marks.items()}
-        return [text for _, text in sorted(problems, key=lambda problem: lines.get(problem[0], 0))]
+        problems.sort(key=lambda problem: lines.get(problem[0], 0))
+        return [text for _, text in problems]
+
+    def _path_in_file(self, loc: Path_) -> Path_:
+        """Return the path of the value that an error of pydantic is about.
+
+        `loc` is that of the error. It also names branches of unions and missing keys.
+        """
+        path: Path_ = ()
+        for part in loc:
+            if (*path, part) in self.marks:
+                path = (*path, part)
+        return path
 
     def _pairs(self, node: yaml.MappingNode, path: Path_) -> Iterator[tuple[str, Any]]:
+        """Yield the keys of a section with their values. A key that stands twice is a problem."""
         seen: set[str] = set()
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
@@ -331,41 +369,44 @@ class _Reader:
                 continue
             key = str(key_node.value)
             if key in seen:
-                problem = (
-                    f"{self._place(key_node.start_mark)}: {key}: written twice: keep one of them"
-                )
+                place = self._place(key_node.start_mark)
+                problem = f"{place}: {key}: written twice: keep one of them"
                 self.problems.append(((*path, key), problem))
             seen.add(key)
             self.marks[*path, key] = key_node.start_mark
             yield key, self.read(value_node, (*path, key))
 
     def _scalar(self, node: yaml.Node, path: Path_) -> Any:
+        """Return the value of a single value, with its references looked up."""
         text = str(node.value)
         if self._is_secret_in_clear(path, text):
             variable = re.sub(r"[^A-Z0-9_]", "_", str(path[-1]).upper())
             cure = f"a secret in clear: put it in the environment and write ${{{variable}}}"
             self._refuse(path, f"{path[-1]}: {cure}")
             return UNREAD
+
         if "${" in _REFERENCE.sub("", text):
-            self._refuse(
-                path, f"{_last(path)}: malformed ${{...}}: write ${{NAME}} or ${{file:path}}"
-            )
+            problem = f"{_last(path)}: malformed ${{...}}: write ${{NAME}} or ${{file:path}}"
+            self._refuse(path, problem)
             return ""
         if _REFERENCE.search(text):
             self.references[path] = text
             return _REFERENCE.sub(lambda match: self._resolve(match, path), text)
-        if getattr(node, "style", None):
-            return text
-        return _plain_value(text)
+
+        is_quoted = bool(getattr(node, "style", None))
+        return text if is_quoted else _plain_value(text)
 
     def _is_secret_in_clear(self, path: Path_, text: str) -> bool:
-        """Return whether the file holds a secret or a part of one,
-        also as the default of a variable.
+        """Return whether the file holds a secret or a part of one.
+
+        The default of a reference counts, too, as in `${TOKEN:-abc}`.
         """
         literal = _REFERENCE.sub(lambda match: (match["default"] or "").removeprefix(":-"), text)
         if _is_redis(path):
-            return bool(re.search(r"://[^/@]*:[^/@]*\w[^/@]*@", literal))
-        if is_secret_place(path):  # `Bearer ${TOKEN}`: `Bearer` is no secret
+            has_password = re.search(r"://[^/@]*:[^/@]*\w[^/@]*@", literal)
+            return bool(has_password)
+        # Of `Bearer ${TOKEN}` the first word is not secret.
+        if is_secret_place(path):
             literal = re.sub(r"^(Bearer|Basic|Token) (?=$)", "", literal)
         return self._is_secret(path) and bool(re.search(r"\w", literal))
 
@@ -373,90 +414,101 @@ class _Reader:
         return _last(path) in self.secrets or is_secret_place(path)
 
     def _resolve(self, match: re.Match[str], path: Path_) -> str:
+        """Return what a reference stands for, of a match of `_REFERENCE` in the value at `path`."""
         if self.without_secrets and self._is_secret(path):
             return UNREAD
         if match["file"]:
             return self._from_file(match["file"], path)
+
+        # As in a shell, an empty variable has its default.
         name = match["name"]
-        if name in self.environ and (self.environ[name] or match["default"] is None):
+        value = self.environ.get(name)
+        if value or (value is not None and match["default"] is None):
             if self._is_secret(path) or _is_redis(path):
-                remember([self.environ[name]])
-            return self.environ[name]
+                remember([value])
+            return value
         if match["default"] is not None:
             return match["default"].removeprefix(":-")
-        cure = f"export {name}=..." + (
-            "" if self._is_secret(path) else f", or write ${{{name}:-default}}"
-        )
+
+        cure = f"export {name}=..."
+        if not self._is_secret(path):
+            cure += f", or write ${{{name}:-default}}"
         return self._missing(path, f"{_last(path)}: {name} is not set: {cure}")
 
     def _from_file(self, name: str, path: Path_) -> str:
+        """Return the content of a file that a reference names. Relative names start at the YAML."""
         try:
             text = (self.file.parent / name).read_text(encoding="utf-8").strip()
-            remember([text])
-            return text
-        except (OSError, ValueError) as exc:
-            if isinstance(exc, OSError):
-                reason = exc.strerror
-            else:
-                reason = "it is not text in UTF-8"
-            return self._missing(
-                path, f"{_last(path)}: cannot read {name!r} ({reason}): check the path"
-            )
+        except OSError as exc:
+            problem = f"cannot read {name!r} ({exc.strerror}): check the path"
+            return self._missing(path, f"{_last(path)}: {problem}")
+        except ValueError:
+            problem = f"cannot read {name!r} (it is not text in UTF-8): check the path"
+            return self._missing(path, f"{_last(path)}: {problem}")
+        remember([text])
+        return text
 
     def _missing(self, path: Path_, message: str) -> str:
+        """Note that a reference leads to nothing, unless it may. Return the value to go on with."""
         is_secret = self._is_secret(path)
-        if not (is_secret and self.channel_secrets_may_miss and path[:1] == ("channels",)):
+        may_miss = is_secret and self.channel_secrets_may_miss and path[:1] == ("channels",)
+        if not may_miss:
             self._refuse(path, message)
         return UNREAD if is_secret else ""
 
     def _message(self, error: dict[str, Any], path: Path_) -> str:
+        """Return an error of pydantic in the words of a person who writes YAML."""
         kind = error["type"]
-        key = _last(path)
         if kind == "extra_forbidden":
-            close = nearest(key, keys_beside(error["loc"]))
-            return f"unknown key{f': did you mean {close!r}?' if close else ': remove it'}"
+            close = nearest(_last(path), keys_beside(error["loc"]))
+            cure = f"did you mean {close!r}?" if close else "remove it"
+            return f"unknown key: {cure}"
         if kind == "union_tag_not_found":
             return f"platform is missing: one of {', '.join(platform_names())}"
-        own_message = (
-            str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
-        )
-        message = _MESSAGES.get(kind) or own_message
+        if kind == "union_tag_invalid":
+            value = self._value_text((*path, "platform"), error["input"]["platform"])
+            return f"unknown platform: one of {', '.join(platform_names())}{value}"
+
+        pydantic_text = str(error["msg"]).removeprefix("Value error, ")
+        message = _MESSAGES.get(kind) or pydantic_text.replace("Input should be", "must be")
         if kind in ("missing", "too_short"):
             return message
-        if kind == "union_tag_invalid":
-            known = ", ".join(platform_names())
-            return f"unknown platform: one of {known}" + self._value_text(
-                (*path, "platform"), error["input"]["platform"]
-            )
         return message + self._value_text(path, error["input"])
 
     def _value_text(self, path: Path_, value: Any) -> str:
-        """Return the value for a message, unless it is a secret or
-        comes from the environment or a file.
+        """Return the value for a message, in brackets after a space.
+
+        It is "" for a secret. Of a reference it is what the file says.
         """
-        # A URL with a login.
-        if self._is_secret(path) or _is_redis(path) or re.search(r"://[^/]*@", str(value)):
+        is_login = re.search(r"://[^/]*@", str(value))
+        if is_login or self._is_secret(path) or _is_redis(path):
             return ""
         if path in self.references:
             return f" (it is what {self.references[path]} says)"
-        if isinstance(value, list | dict):
-            return f" (it is a {'list' if isinstance(value, list) else 'section'})"
+        if isinstance(value, list):
+            return " (it is a list)"
+        if isinstance(value, dict):
+            return " (it is a section)"
         if value is None:
             return " (it is empty)"
         return f" (it is {value!r})"
 
     def _refuse(self, path: Path_, message: str) -> None:
+        """Note a problem of the value at `path`."""
         self.problems.append((path, self._at(path, message)))
 
     def _at(self, path: Path_, message: str) -> str:
-        return f"{self._place(self.marks[path]) if path in self.marks else self.file}: {message}"
+        """Return a message after the place of a value."""
+        mark = self.marks.get(path)
+        place = self._place(mark) if mark else self.file
+        return f"{place}: {message}"
 
     def _place(self, mark: yaml.Mark) -> str:
         return f"{self.file}:{mark.line + 1}:{mark.column + 1}"
 
 
 def _is_redis(path: Path_) -> bool:
-    """Whether a value is the URL of a Redis, which may hold a password."""
+    """Return whether a value is the URL of a Redis, which may hold a password."""
     return _last(path) in ("redis_url", "queue_url")
 
 
@@ -465,22 +517,26 @@ def _last(path: Path_) -> str:
 
 
 def _yaml_problem(file: Path, exc: yaml.YAMLError) -> str:
+    """Return the problem of a file that is not YAML, with its place and a cure if one is known."""
     if isinstance(exc, yaml.reader.ReaderError):
         return f"{file}: not YAML: it holds a control character (#x{exc.character:04x}), so it is probably no text"
     if not isinstance(exc, yaml.MarkedYAMLError):
         return f"{file}: not YAML: {exc}"
+
+    where = str(file)
     mark = exc.problem_mark or exc.context_mark
     if mark:
         where = f"{file}:{mark.line + 1}:{mark.column + 1}"
-    else:
-        where = str(file)
+    # What `_PlainLoader` refuses is YAML, and its text names the cure.
+    problem = str(exc.problem)
+    if not isinstance(exc, yaml.composer.ComposerError):
+        problem = f"not YAML: {problem}"
+
     message = f"{exc.context or ''} {exc.problem or ''}"
-    cure = next((f": {cure}" for part, cure in _YAML_CURES.items() if part in message), "")
-    if isinstance(exc, yaml.composer.ComposerError):
-        kind = ""
-    else:
-        kind = "not YAML: "
-    return f"{where}: {kind}{exc.problem}{cure}"
+    cures = [cure for part, cure in _YAML_CURES.items() if part in message]
+    if cures:
+        problem += f": {cures[0]}"
+    return f"{where}: {problem}"
 
 
 def _plain_value(text: str) -> Any:

@@ -1,14 +1,19 @@
-"""Build the agents of all channels, and what the agents of one process share."""
+"""Build the agents of all channels from the settings.
+
+`AgentDeps` is what the agents of one process share. `build_agents` makes the agent of each channel
+with its stores in Redis, `terminal_agent` one with everything in memory.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,7 +63,7 @@ from sayso.agent.run.conversation_key import conversation_secret
 from sayso.agent.tools.loading import LoadedTools, ToolReloader
 from sayso.channels.base import MediaStore
 from sayso.channels.media_store import MediaFiles
-from sayso.channels.types import Conversation
+from sayso.channels.types import Conversation, Media
 from sayso.config.settings.agent import OFFLINE, AgentSettings, GuardrailSettings, name_of
 from sayso.config.settings.channels import AnyChannel, PolicySettings
 from sayso.config.settings.loader import ConfigError
@@ -96,19 +101,23 @@ RELATIONSHIPS = "relationships.db"
 
 @dataclass(frozen=True, slots=True)
 class AgentDeps:
-    """What the agents of one process share.
-
-    `provider`, if given, answers in place of the configured models.
-    """
+    """What the agents of one process share. Lives as long as the process."""
 
     settings: Settings
     models: Models
+    #: The data folder, where memories beyond conversations are stored.
     data: Path
+    #: What answers in place of the configured models; None for these.
     provider: Provider | None = None
+    #: The observers of all channels. Each channel adds one of its own for spans.
     observers: tuple[AgentObserver, ...] = ()
+    #: The checks of what people and models write; None without any.
     guardrails: GuardrailsPipeline | None = None
+    #: What may be spent on a conversation and a day; None without a limit.
     budget: Budget | None = None
+    #: Answers of models that are given again; None where `agent.cache` is off.
     cache: Cache | None = None
+    #: Results of tools that are used again, where `agent.results.cache` is on.
     results: MemoryResultCache = field(default_factory=MemoryResultCache)
 
     @classmethod
@@ -123,18 +132,22 @@ class AgentDeps:
     ) -> AgentDeps:
         """Return the dependencies of agents that run. Raises ConfigError.
 
-        Without `redis` they are those of a single process, such as `sayso chat`:
-        only its memories outlive it.
+        `media` has the files that people send; without it models are shown none. Without `redis`
+        the budget and the cache are those of a single process, such as `sayso chat`, and end
+        with it. `provider` answers in place of the configured models.
         """
+        read_file = None
+        if media:
+            read_file = partial(_read_file, media)
         return cls(
             settings,
-            Models(settings, (lambda file: media.read(file.ref)) if media else None),
+            Models(settings, read_file),
             data,
             provider,
-            _observers(settings),
-            _guardrails(settings),
-            _budget(settings, redis),
-            _cache(settings, redis),
+            observers=_observers(settings),
+            guardrails=_guardrails(settings),
+            budget=_budget(settings, redis),
+            cache=_cache(settings, redis),
         )
 
     def provider_of(self, channel: str) -> Provider:
@@ -147,7 +160,9 @@ class AgentDeps:
         Raises ConfigError for a model that cannot be asked.
         """
         agent = self.settings.agent_of(channel)
-        if self.provider is not None:  # a scripted provider has answers for the conversation alone
+        # A scripted provider has answers for the conversation alone, and none for a summary or a
+        # check by a model.
+        if self.provider is not None:
             return AgentConfig(**_basic_config(agent, channel))
         return _whole_config(self, agent, channel)
 
@@ -157,7 +172,12 @@ class AgentDeps:
         await self.models.aclose()
 
 
+def _read_file(media: MediaFiles, file: Media) -> bytes:
+    return media.read(file.ref)
+
+
 def _budget(settings: Settings, redis: RedisParts | None) -> Budget | None:
+    """Return what counts the spending of conversations and days, None without such a limit."""
     budget = settings.agent.budget
     limits = BudgetLimits(
         budget.conversation_tokens, budget.conversation_usd, budget.day_tokens, budget.day_usd
@@ -170,26 +190,27 @@ def _budget(settings: Settings, redis: RedisParts | None) -> Budget | None:
 
 
 def _cache(settings: Settings, redis: RedisParts | None) -> Cache | None:
+    """Return the cache of answers, None where it is off. Without a Redis it is in memory."""
     cache = settings.agent.cache
     if cache is None:
         return None
     if cache.store == "redis" and redis:
-        return RedisCache(
-            cache.redis_url or redis.url, prefix=f"{redis.key_prefix}cache:", default_ttl=cache.ttl
-        )
+        url = cache.redis_url or redis.url
+        return RedisCache(url, prefix=f"{redis.key_prefix}cache:", default_ttl=cache.ttl)
     return InMemoryCache(cache.max_entries, cache.ttl)
 
 
 def _observers(settings: Settings) -> tuple[AgentObserver, ...]:
-    """Return the observers that all channels share. Each channel adds one of its own for spans."""
+    """Return the observers that all channels share. Raises ConfigError for an unusable plugin."""
     observe = settings.agent.observe
-    path = ("agent", "observe")
     trace_if_configured(settings)
-    plugins = [
-        load_plugin(settings, name, AgentObserver, (*path, "plugin", index))
-        for index, name in enumerate(observe.plugin)
-    ]
-    return (MetricsObserver(), *([LoggingObserver()] if observe.log else []), *plugins)
+    observers: list[AgentObserver] = [MetricsObserver()]
+    if observe.log:
+        observers.append(LoggingObserver())
+    for index, name in enumerate(observe.plugin):
+        path = ("agent", "observe", "plugin", index)
+        observers.append(load_plugin(settings, name, AgentObserver, path))
+    return tuple(observers)
 
 
 def trace_if_configured(settings: Settings) -> None:
@@ -212,17 +233,20 @@ def _guardrails(settings: Settings) -> GuardrailsPipeline | None:
     guards = settings.agent.guards
     if not guards.input and not guards.output:
         return None
-    stages = [
-        [
+
+    def build_stage(stage: str, configured: Sequence[GuardrailSettings]) -> list[Guardrail]:
+        return [
             _guardrail(settings, each, ("agent", "guards", stage, index))
             for index, each in enumerate(configured)
         ]
-        for stage, configured in (("input", guards.input), ("output", guards.output))
-    ]
-    return GuardrailsPipeline(*stages)
+
+    return GuardrailsPipeline(
+        build_stage("input", guards.input), build_stage("output", guards.output)
+    )
 
 
 def _guardrail(settings: Settings, guardrail: GuardrailSettings, path: Path_) -> Guardrail:
+    """Return one guardrail. Its section stands at `path`, which errors name."""
     if guardrail.plugin is not None:
         return load_plugin(settings, guardrail.plugin, Guardrail, (*path, "plugin"))
     action = GuardrailAction(guardrail.action or "block")
@@ -241,8 +265,8 @@ def _guardrail(settings: Settings, guardrail: GuardrailSettings, path: Path_) ->
 def load_plugin(settings: Settings, name: str, kind: type[T], path: Path_) -> T:
     """Import the class `module:Class` and return an instance, created without arguments.
 
-    Modules beside the configuration are found, too. Raises ConfigError,
-    which names the line at `path`.
+    Modules beside the configuration are found, too. Raises ConfigError, which names the line at
+    `path`, also for an instance that is not a `kind`.
     """
     try:
         module, _, attribute = name.partition(":")
@@ -250,7 +274,8 @@ def load_plugin(settings: Settings, name: str, kind: type[T], path: Path_) -> T:
             raise ValueError("write it as module:Class")
         if str(settings.origin.folder) not in sys.path:
             sys.path.append(str(settings.origin.folder))
-        instance: Any = getattr(import_module(module), attribute)()
+        plugin_class = getattr(import_module(module), attribute)
+        instance: Any = plugin_class()
         if not isinstance(instance, kind):
             raise TypeError(f"it is no {kind.__name__}")
     except (Exception, SystemExit) as exc:
@@ -260,31 +285,42 @@ def load_plugin(settings: Settings, name: str, kind: type[T], path: Path_) -> T:
 
 
 def _whole_config(deps: AgentDeps, agent: AgentSettings, channel: str) -> AgentConfig:
-    """Return the configuration of a channel's agent, with what all agents share
-    and with the models beside its own.
+    """Return the configuration of a channel's agent, with everything that the settings ask for.
+
+    Tasks outside of the conversation, such as a summary, may have a model of their own
+    (`Models.beside`). Raises ConfigError for a model that cannot be asked.
     """
     memory = agent.memory
     guards = agent.guards
     budget = agent.budget
     results = agent.results
+
     summary_provider, summary_model = deps.models.beside(
         memory.summarize, channel, "memory", "summarize"
     )
+    compress_provider, compress_model = deps.models.beside(
+        results if results.compress else None, channel, "results"
+    )
+
     coherence = None
     if guards.coherence is not None:
         provider, model = deps.models.beside(guards.coherence, channel, "guards", "coherence")
         coherence = CoherenceCheck(
             provider=provider, model=model, fail_closed=guards.coherence.fail_closed
         )
-    compression = deps.models.beside(results if results.compress else None, channel, "results")
+    loop_detector = None
+    if guards.loop is not None:
+        loop_detector = LoopDetector(guards.loop)
+
+    observers = deps.observers
     if agent.observe.otel:
-        spans = [OpenTelemetryObserver(agent_name=channel)]
-    else:
-        spans = []
-    entities = graph = None
+        observers = (*observers, OpenTelemetryObserver(agent_name=channel))
+
+    entities = None
     if memory.entities is not None:
         provider, model = deps.models.beside(memory.entities, channel, "memory", "entities")
         entities = EntityMemory(provider or deps.models.of(channel), model)
+    graph = None
     if memory.relationships is not None:
         provider, model = deps.models.beside(
             memory.relationships, channel, "memory", "relationships"
@@ -292,21 +328,24 @@ def _whole_config(deps: AgentDeps, agent: AgentSettings, channel: str) -> AgentC
         graph = KnowledgeGraphMemory(
             provider or deps.models.of(channel), model, "sqlite", deps.data / RELATIONSHIPS
         )
+
+    tool_config = ToolConfig(
+        results.compress,
+        results.threshold,
+        compress_provider,
+        compress_model,
+        deps.results if results.cache else None,
+    )
     return AgentConfig(
         **_basic_config(agent, channel),
         cache=deps.cache,
-        tool=ToolConfig(
-            results.compress,
-            results.threshold,
-            *compression,
-            deps.results if results.cache else None,
-        ),
+        tool=tool_config,
         max_total_tokens=budget.run_tokens,
         max_cost_usd=budget.run_usd,
         budget=deps.budget,
-        observers=(*deps.observers, *spans),
+        observers=observers,
         guardrails=deps.guardrails,
-        loop_detector=LoopDetector(guards.loop) if guards.loop is not None else None,
+        loop_detector=loop_detector,
         coherence=coherence,
         summarize_on_trim=memory.summarize is not None,
         summarize_provider=summary_provider,
@@ -319,11 +358,10 @@ def _whole_config(deps: AgentDeps, agent: AgentSettings, channel: str) -> AgentC
 
 def _basic_config(agent: AgentSettings, channel: str) -> dict[str, Any]:
     """Return the arguments of AgentConfig that are plain values."""
-    return {
+    values = {
         "name": channel,
         "model": name_of(agent.model),
         "system_prompt": agent.system_prompt,
-        **({"temperature": agent.temperature} if "temperature" in agent.model_fields_set else {}),
         "max_tokens": agent.max_tokens,
         "context_tokens": agent.context_tokens,
         "result_tokens": agent.results.max_tokens,
@@ -333,10 +371,18 @@ def _basic_config(agent: AgentSettings, channel: str) -> dict[str, Any]:
         "tool_timeout_seconds": agent.tool_timeout,
         "prices": agent.prices,
     }
+    # A model that no price list knows is sent only a temperature that was chosen, since it may
+    # refuse every other one. So the default must not look chosen.
+    if "temperature" in agent.model_fields_set:
+        values["temperature"] = agent.temperature
+    return values
 
 
 def own_tools(settings: Settings) -> list[Tool]:
-    """Return the tools that every agent has besides those of its channel."""
+    """Return the tools that every agent has besides those of its channel.
+
+    It is the tool `remember`, where `agent.memory.knowledge` is on.
+    """
     if settings.agent.memory.knowledge:
         return [KnowledgeMemory().tool()]
     return []
@@ -352,28 +398,25 @@ def load_bot_tools(
 ) -> OpenTools:
     """Load tools like `open_tools`, and check that the tools named by channels exist.
 
-    Raises ConfigError.
-
-    Names are not checked while some tools are unknown: a source that was not asked,
-    or that does not answer now, may have them.
+    Names are not checked while some tools are unknown: a source that was not asked, or that does
+    not answer now, may have them. Raises ConfigError like `open_tools`, and for names of no tool.
     """
     opened = open_tools(settings, remote=remote, strict=strict, seconds=seconds)
     has_remote = any(map(is_remote, settings.tools))
     is_complete = strict and remote
     if opened.problems or (has_remote and not is_complete):
         return opened
+
     own = own_tools(settings)
-    known = ", ".join(tool.name for tool in [*opened.tools, *own]) or "none"
-    problems = [
-        settings.problem(
-            ("channels", name, "tools"), f"{pattern!r} names no tool; known: {known}", index
-        )
-        for name, channel in settings.channels.items()
-        for index, pattern in enumerate(channel.tools or ())
-        if not (
-            opened.select([pattern]).all() or any(fnmatchcase(tool.name, pattern) for tool in own)
-        )
-    ]
+    own_names = [tool.name for tool in own]
+    known = ", ".join([*(tool.name for tool in opened.tools), *own_names]) or "none"
+    problems = []
+    for name, channel in settings.channels.items():
+        for index, pattern in enumerate(channel.tools or ()):
+            is_own = any(fnmatchcase(own_name, pattern) for own_name in own_names)
+            if not is_own and not opened.select([pattern]).all():
+                says = f"{pattern!r} names no tool; known: {known}"
+                problems.append(settings.problem(("channels", name, "tools"), says, index))
     for name, channel in settings.channels.items():
         problems += unknown_names(settings, name, [*opened.select(channel.tools).all(), *own])
     if problems:
@@ -392,8 +435,12 @@ def build_agents(
     texts: TextFiles,
     note_effect: NoteEffect,
 ) -> dict[str, ChannelAgent]:
-    """Return the agent of each channel, with its store of pending actions in Redis.
+    """Return the agent of each channel by the channel's name. Its pending actions are in Redis.
 
+    `scripts` are those about actions. `keys` are the secret keys, the newest first: they sign
+    stored actions. `journals` store the steps of a turn, and `texts` long texts. `note_effect` is
+    called right before the effect of a confirmed action and with its result: it notes both outside
+    of Redis.
     Raises ConfigError for a selector or a model that cannot be built.
     """
     agents = {}
@@ -411,7 +458,10 @@ def build_agents(
 def reload_on_edit(
     opened: OpenTools, settings: Settings, agents: Mapping[str, ChannelAgent]
 ) -> None:
-    """Load the files of tools again whenever they are saved, for as long as the process runs."""
+    """Load the files of tools again whenever they are saved, for as long as the process runs.
+
+    `agents` are told of new executors: the functions that run confirmed actions.
+    """
 
     def replace_tools(source: str, loaded: LoadedTools) -> None:
         opened.replace(source, loaded)
@@ -432,10 +482,9 @@ def terminal_agent(
 ) -> Iterator[ChannelAgent]:
     """Yield the agent of the first channel, with everything in memory.
 
-    Closes its connections after.
-
-    Files that tools make are stored in `media`; `report_problem` is called for each tool that could
-    not be loaded. Raises ConfigError.
+    Files that tools make are stored in `media`. `report_problem` is called for each tool that could
+    not be loaded. The connections to models and sources of tools are closed at the end. Raises
+    ConfigError.
     """
     os.environ.setdefault("SAYSO_DATA", str(data))
     keys = open_data(data)
@@ -469,8 +518,14 @@ def _build_agent(
     journals: RedisJournals | None = None,
     texts: TextFiles | None = None,
 ) -> ChannelAgent:
+    """Return the agent of one channel, with the channel's tools, policy and behavior.
+
+    Without `journals` no step of a turn is stored, and without `texts` no long text.
+    """
+    # A stored action names a kind. What runs it is made by the factory of that kind.
     for kind, factory in opened.executor_factories.items():
         store.register_executor_factory(kind, factory)
+
     settings = deps.settings
     channel = settings.channels[name]
     memory = settings.agent.memory
@@ -486,6 +541,7 @@ def _build_agent(
         ConversationMemory(memory.max_messages, memory.max_tokens),
         build_selector(settings, name),
     )
+
     return ChannelAgent(
         agent,
         store,
@@ -516,25 +572,25 @@ def channel_after(settings: Settings, channel: str, provider: Provider | None = 
     configured = settings.channels[channel].after
     if configured is not None:
         return configured
-    is_offline = settings.agent_of(channel).model == OFFLINE
+
     if provider is not None:
         is_offline = isinstance(provider, OfflineProvider)
+    else:
+        is_offline = settings.agent_of(channel).model == OFFLINE
     return "say" if is_offline else "continue"
 
 
 def _escalation(settings: Settings, channel: AnyChannel) -> Escalation | None:
-    """Return where operators are told of unanswered questions,
-    in the language of the channel they are on.
+    """Return after how long, and where, operators are told of an unanswered question.
+
+    They read it in the language of the channel they are on. Return None without `escalate`.
     """
     if channel.escalate is None:
         return None
-    after = channel.escalate.after
     to = channel.escalate.to
-    return Escalation(
-        after,
-        Conversation(to.channel, to.chat, to.thread),
-        settings.channels[to.channel].default_language,
-    )
+    operators = Conversation(to.channel, to.chat, to.thread)
+    language = settings.channels[to.channel].default_language
+    return Escalation(channel.escalate.after, operators, language)
 
 
 def tool_policy(settings: PolicySettings | None) -> ToolPolicy | None:

@@ -1,4 +1,9 @@
-"""Bootstrap: build the parts of one process. The other modules of this folder build the larger ones."""
+"""Bootstrap: build the parts of one process from its settings.
+
+`bootstrap` names their concrete classes; the other modules of this folder build the larger parts. A
+web process, a worker and a poller call it; what they do with the parts stands in `wsgi`, `rq_entry`
+and `ingress`. `check_redis` and `check_bucket` refuse a server that would lose messages or files.
+"""
 
 from __future__ import annotations
 
@@ -81,35 +86,49 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The wired parts of one process."""
+    """The wired parts of one process. Lives as long as the process."""
 
     settings: Settings
+    #: Where platforms reach the web.
     public_url: str
     redis_url: str
     redis: Redis
-    #: The server of RQ's keys.
+    #: The server of RQ's keys: that of `redis`, or one of its own.
     queue_url: str
     queue: Redis
+    #: The way in for turns: it checks who may talk, then appends them to the mailbox.
     access_control: AccessControl
+    #: The adapter of each channel, by the channel's name.
     channels: Mapping[str, Channel]
     media: MediaFiles
+    #: The clock of Redis, by which links to files expire.
     clock: SharedClock
+    #: Long texts of conversations, which are stored outside of Redis.
     texts: TextFiles
+    #: Where files and long texts are stored; None for the data folder.
     bucket: Bucket | None
-    #: What removes old files, by the name in the log.
+    #: Functions that remove old files and return how many, by the name in the log.
     sweeps: Mapping[str, Callable[[], int]]
+    #: The name of this process, and the locked file that shows its machine that it lives.
     worker_lock: WorkerLock
     processor: ConversationProcessor
+    #: Forms on web pages, in which people change a call before they confirm it.
     forms: WebForms
+    #: Takes up the work of workers that died.
     reaper: Reaper
+    #: Moves audit entries from Redis into the ledger of this machine.
     audit_collector: AuditCollector
     deliveries: RedisDeliveries
     alerts: RedisAlerts
+    #: Halts a Redis that lost acknowledged writes.
     data_loss_guard: DataLossGuard
+    #: Tells people after such a loss what was forgotten.
     loss_notices: LossNotices
     tools: OpenTools
     agent_deps: AgentDeps
+    #: Keeps messages on disk while Redis is away; None where `spool` is off.
     spool: Spool | None
+    #: The claim to the deployment name; None for settings that come from no file.
     deployment: Deployment | None
     #: What health checks show, so that `sayso doctor` tells this bot from another.
     bot_id: str
@@ -127,22 +146,24 @@ def bootstrap(
     provider: Provider | None = None,
     reload: bool = False,
 ) -> Services:
-    """Build the parts of one process: data folder and Redis, adapters, tools and agents, mailbox,
-    sender, processor.
+    """Build the parts of one process: Redis, adapters, tools, agents, mailbox, sender, processor.
 
-    A worker waits while Redis restarts; the web refuses fast instead. `provider` answers in place
-    of the configured model; with `reload` tools follow the edits of their files. Raises ConfigError
-    and RedisUnfit, each naming the cure.
+    `data` is the data folder, which is created. `redis_url` comes before the configured Redis, and
+    `public_url` is used where none is configured; "" stands for neither. A worker (`is_worker`)
+    waits while Redis restarts; the web refuses fast instead. `provider` answers in place of the
+    configured model. With `reload`, tools follow the edits of their files.
+
+    Nothing runs yet when it returns. Raises ConfigError and RedisUnfit, each naming the cure.
     """
-    keys = open_data(data, settings.state_folder(data))
-    os.environ.setdefault("SAYSO_DATA", str(data))
+    state = settings.state_folder(data)
+    keys = open_data(data, state)
+    os.environ.setdefault("SAYSO_DATA", str(data))  # tools of the user may store files there
     public_url = _trusted_url(settings, public_url)
     redis = _connect(settings, redis_url or find_redis(settings, data), is_worker=is_worker)
     _check_disks(settings, data, is_worker=is_worker)
-    prefix = settings.key_prefix
-    state = settings.state_folder(data)
     scripts = redis.scripts(CONVERSATION_SCRIPTS)
     wake_up = redis.wake_up
+
     clock = SharedClock(redis.client)
     files = FileStores.open(settings, data, keys, public_url=public_url, link_clock=clock)
     media = files.media
@@ -172,7 +193,7 @@ def bootstrap(
     sender = _open_sender(
         settings, redis, channels, ReceiptFiles(state / RECEIPTS, worker_lock.name)
     )
-    limits = settings.workers
+    worker_settings = settings.workers
     processor = ConversationProcessor(
         mailbox,
         sender,
@@ -182,16 +203,16 @@ def bootstrap(
         redis.cache,
         TurnFetcher(media),
         worker=worker_lock.name,
-        turn_timeout=limits.turn_timeout,
-        joins=limits.join_bursts,
-        notice_after=limits.still_after,
+        turn_timeout=worker_settings.turn_timeout,
+        joins=worker_settings.join_bursts,
+        notice_after=worker_settings.still_after,
         streams=_channels_where(settings, lambda channel: channel.streaming),
         paid_channels=_channels_where(settings, lambda channel: channel.charges_per_message),
     )
+
+    spool = None
     if settings.spool:
         spool = Spool(SpoolFile(state / SPOOL), access_control)
-    else:
-        spool = None
     guard = redis.guard_against_loss(state)
     notices = LossNotices(
         scripts,
@@ -201,6 +222,8 @@ def bootstrap(
         signer=ActionSigner(keys),
         resumed=guard.resumed,
     )
+    ledger = AuditLedger(state / LEDGER, EntrySigner(keys))
+    actions = RedisActionRepository(redis.scripts(ACTION_SCRIPTS))
     return Services(
         settings=settings,
         public_url=public_url,
@@ -218,12 +241,8 @@ def bootstrap(
         processor=processor,
         reaper=redis.reaper(worker_lock),
         spool=spool,
-        forms=WebForms(
-            OpenForms(RedisActionRepository(redis.scripts(ACTION_SCRIPTS)), ActionSigner(keys))
-        ),
-        audit_collector=AuditCollector(
-            redis.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix
-        ),
+        forms=WebForms(OpenForms(actions, ActionSigner(keys))),
+        audit_collector=AuditCollector(redis.client, ledger, prefix=settings.key_prefix),
         deliveries=RedisDeliveries(scripts, wake_up),
         alerts=redis.alerts,
         data_loss_guard=guard,
@@ -240,8 +259,9 @@ def bootstrap(
 def _connect(settings: Settings, url: str, *, is_worker: bool) -> RedisParts:
     """Connect to Redis. A worker waits while it restarts. Raises ConfigError and RedisUnfit."""
     redis = RedisParts.connect(settings, url, patient=is_worker)
+    # A platform that waits too long for its answer sends the webhook again.
     if not is_worker:
-        set_web_timeouts(redis.client)  # platforms must get their answer in time
+        set_web_timeouts(redis.client)
     return redis
 
 
@@ -281,23 +301,23 @@ def open_channel(name: str, settings: Settings, deps: AdapterDeps) -> Channel:
 def _check_disks(settings: Settings, data: Path, *, is_worker: bool) -> None:
     """Refuse SQLite files of this machine on a disk that other machines share.
 
-    Raises ConfigError.
+    A worker writes the audit ledger, the web the spool. Raises ConfigError.
     """
     state = settings.state_folder(data)
     if is_worker:
-        files = {"the audit ledger": state}
+        name = "the audit ledger"
+        folder = state
     elif settings.spool:
-        files = {"the spool": state / SPOOL}
+        name = "the spool"
+        folder = state / SPOOL
     else:
-        files = {}
-    for name, folder in files.items():
-        try:
-            check_local(folder)
-        except NotLocal as exc:
-            cure = f"give each machine a --data of its own, or mount a local disk at {folder}"
-            raise ConfigError(
-                [f"{exc}, and {name} is a SQLite file of one machine: {cure}"]
-            ) from exc
+        return
+    try:
+        check_local(folder)
+    except NotLocal as exc:
+        cure = f"give each machine a --data of its own, or mount a local disk at {folder}"
+        problem = f"{exc}, and {name} is a SQLite file of one machine: {cure}"
+        raise ConfigError([problem]) from exc
 
 
 def _open_tools(settings: Settings, *, is_worker: bool) -> OpenTools:
@@ -309,9 +329,9 @@ def _open_tools(settings: Settings, *, is_worker: bool) -> OpenTools:
 
 
 def _trusted_url(settings: Settings, given: str) -> str:
-    """Return where platforms reach the web.
+    """Return where platforms reach the web, and allow replies to link to its host.
 
-    Replies may link to its host. Raises ConfigError for an open console.
+    Raises ConfigError for a console without a password at a public address.
     """
     public_url = find_public_url(settings, given)
     check_consoles(settings, public_url)
@@ -339,8 +359,9 @@ def _open_agent_deps(
 
 
 def _texts_for_turn(agents: Mapping[str, ChannelAgent]) -> TextsForTurn:
-    """Return a function that returns the texts in the language of a turn,
-    as its channel's agent knows it.
+    """Return a function that returns our own texts in the language of a turn.
+
+    The agent of the turn's channel knows which languages the channel speaks.
     """
 
     def texts(turn: Turn) -> Texts:
@@ -376,34 +397,36 @@ def _open_inbox(
 def _open_sender(
     settings: Settings, redis: RedisParts, channels: Mapping[str, Channel], receipts: ReceiptFiles
 ) -> ReplySender:
-    """Return what sends replies, with the rates of the channels that have one of their own."""
-    rates = {name: channel.messages_per_second for name, channel in settings.channels.items()}
+    """Return the sender of replies, with the rate limits that are configured for channels."""
+    rates = {}
+    for name, channel in settings.channels.items():
+        if channel.messages_per_second is not None:
+            rates[name] = channel.messages_per_second
     return ReplySender(
         RedisOutbox(redis.scripts(CONVERSATION_SCRIPTS), redis.wake_up),
         channels,
         texts_for,
         receipts=receipts,
         alerts=redis.alerts,
-        rates={name: rate for name, rate in rates.items() if rate is not None},
+        rates=rates,
     )
 
 
 def _deployment(settings: Settings, keys: Sequence[str]) -> Deployment | None:
-    """Return what tells this bot from another with the same name;
-    None for settings that come from no file.
+    """Return what tells this bot from another one with the same deployment name.
+
+    Return None for settings that come from no file.
     """
     if not settings.name:
         return None
-    accounts = {
-        name: f"{each.platform} {each.account_id}".strip()
-        for name, each in settings.channels.items()
-    }
+    accounts = {}
+    for name, channel in settings.channels.items():
+        accounts[name] = f"{channel.platform} {channel.account_id}".strip()
     return Deployment(settings.name, keys, accounts)
 
 
 def preload(settings: Settings) -> None:
-    """Load what all workers need alike, before they are forked:
-    the vendors' libraries and the phrases of a yes.
+    """Load what forked workers can share: the vendors' libraries and the phrases of a yes.
 
     Raises ConfigError for a model that cannot be asked, and for a missing library of tools.
     """
@@ -418,7 +441,10 @@ def preload(settings: Settings) -> None:
 
 
 def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisIdentities]:
-    """Return the access control of turns and the store of people's ids. Raises ConfigError."""
+    """Return the access control of turns and the store of people's ids.
+
+    For a command that takes messages in without a running bot. Raises ConfigError.
+    """
     redis = RedisParts.find(settings, data)
     work = AcknowledgedWork(NoteFiles(settings.state_folder(data) / ACKNOWLEDGED))
     _, access_control = _open_inbox(settings, redis, _texts_for_turn({}), work, {})
@@ -426,11 +452,9 @@ def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisIden
 
 
 def check_bucket(services: Services) -> None:
-    """Refuse a bucket that does not exist or denies access.
+    """Refuse a bucket that does not exist or denies access. Raises ConfigError.
 
-    Log one that does not answer: it may come back.
-
-    Raises ConfigError.
+    One that does not answer is only logged: it may come back.
     """
     if services.bucket is None:
         return
@@ -443,47 +467,60 @@ def check_bucket(services: Services) -> None:
 
 
 def check_redis(services: Services) -> None:
-    """Refuse a Redis that would lose acknowledged writes or that needs no login,
-    and log what is risky. Claim the deployment name.
+    """Refuse a Redis that would lose acknowledged writes, or that needs no login.
 
-    Raises RedisUnfit, also while workers of another bot use the name, and redis.RedisError.
+    Log what is risky, and claim the deployment name. A worker waits while Redis is away. Raises
+    RedisUnfit, also while workers of another bot use the name, and redis.RedisError.
     """
+    settings = services.settings
     with connect(services.redis_url) as client:
         away = check_reachable(client)
-    if away and services.is_worker:  # it waits from here on
+    if away and services.is_worker:
         log.warning("redis.away", extra={"reason": away.says, "advice": away.cure})
-    services.clock()  # read before there is an event loop, which must not wait for it
-    servers = [*servers_of(services.redis), *_queue_servers(services)]
-    for server in servers if not services.settings.allow_open_redis else ():
-        check_guarded(server)
+    # The clock is read here for the first time: later an event loop would have to wait for it.
+    services.clock()
+
+    queue_servers = _queue_servers(services)
+    if not settings.allow_open_redis:
+        for server in (*servers_of(services.redis), *queue_servers):
+            check_guarded(server)
+
+    # This also asks Sentinels about themselves.
     with connect(services.redis_url, patient=services.is_worker) as client:
-        # Asks a Sentinel, too, what it is.
-        for warning in risks_of(client, services.settings):
+        for warning in risks_of(client, settings):
             log.warning("redis.risk", extra={"advice": warning})
-    cache = services.settings.agent.cache
-    if cache and cache.redis_url and not services.settings.allow_open_redis:
+
+    cache = settings.agent.cache
+    if cache and cache.redis_url and not settings.allow_open_redis:
         with connect(cache.redis_url) as client:
             check_guarded(client)
+    _claim_name(services)
+
+
+def _claim_name(services: Services) -> None:
+    """Claim the deployment name for this bot. Raises RedisUnfit while another bot uses it."""
     if services.deployment is None:
         return
-    worker = services.worker_lock.name if services.is_worker else ""
+    prefix = services.settings.key_prefix
+    if not services.is_worker:
+        services.deployment.claim(services.redis, prefix=prefix, worker="")
+        return
+
+    # A worker first registers as alive. So of two bots that start at the same time, one stops.
     heartbeat = services.reaper.heartbeat
-    if worker:  # it registers as alive first, so that of two bots that start together one stops
-        heartbeat.beat()
+    heartbeat.beat()
     try:
-        services.deployment.claim(
-            services.redis, prefix=services.settings.key_prefix, worker=worker
-        )
+        services.deployment.claim(services.redis, prefix=prefix, worker=services.worker_lock.name)
     except RedisUnfit:
-        if worker:
-            heartbeat.leave()
+        heartbeat.leave()
         raise
 
 
 def _queue_servers(services: Services) -> list[Redis]:
-    """Return the queue server, if there is one and it answers. If it does not, work waits for it.
+    """Return the separate server of the queue, if there is one and it answers.
 
-    Raises RedisUnfit if RQ cannot run there, or if waiting is of no use, and redis.RedisError.
+    While it does not answer, turns wait for it, which is logged. Raises RedisUnfit if RQ cannot run
+    there, or if waiting is of no use, and redis.RedisError.
     """
     if services.queue is services.redis:
         return []
@@ -491,7 +528,8 @@ def _queue_servers(services: Services) -> list[Redis]:
     if away:
         log.warning("queue.away", extra={"reason": away.says, "advice": away.cure})
         return []
-    wrong = wrong_server(services.queue)
-    if wrong:
-        raise RedisUnfit(f"the server of QUEUE_URL {wrong[0]}: {wrong[1]}")
+    problem = wrong_server(services.queue)
+    if problem:
+        says, cure = problem
+        raise RedisUnfit(f"the server of QUEUE_URL {says}: {cure}")
     return [services.queue]

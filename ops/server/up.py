@@ -1,5 +1,6 @@
-"""`sayso up`: start Redis, web and workers on one machine together, keep them alive,
-stop them together.
+"""`sayso up`: run Redis, web and workers on one machine, as processes of one supervisor.
+
+`Up` starts these parts together, starts each again that dies, and stops all of them together.
 """
 
 from __future__ import annotations
@@ -63,36 +64,48 @@ class UpError(Exception):
 
 @dataclass(slots=True)
 class SupervisedPart:
-    """A part that is started again when it dies: at once,
-    and after growing pauses while it fails quickly.
+    """A process that is started again when it dies. Lives as long as the supervisor.
+
+    The first restart comes at once. While the part fails quickly, the pauses before further ones
+    grow. Times are in seconds of `time.monotonic`.
     """
 
     name: str
     is_alive: Callable[[], bool]
     start: Callable[[], None]
-    started: float
-    _failures: int = 0
-    _due: float | None = None
+    #: When it was started last.
+    started_at: float
+    #: How often in a row it died within `QUICK_SECONDS`.
+    _quick_failures: int = 0
+    #: When it is started again, None while it lives.
+    _restart_at: float | None = None
 
     def __post_init__(self) -> None:
-        RESTARTS.labels(self.name)  # 0 from the start: an alert would not see the first death else
+        # The count begins at 0, since an alert on its increase would miss the first death.
+        RESTARTS.labels(self.name)
 
     def check(self, now: float) -> None:
         """Start the part again when it died and its pause is over."""
         if self.is_alive():
             return
-        if self._due is None:
-            if now - self.started < QUICK_SECONDS:
-                self._failures = self._failures + 1
+
+        if self._restart_at is None:
+            if now - self.started_at < QUICK_SECONDS:
+                self._quick_failures += 1
             else:
-                self._failures = 0
-            pause = backoff_seconds(self._failures - 1, first=1.0, longest=MAX_PAUSE_SECONDS)
-            self._due = now + (pause if self._failures > 1 else 0.0)
+                self._quick_failures = 0
+            pause = 0.0
+            if self._quick_failures > 1:
+                pause = backoff_seconds(
+                    self._quick_failures - 1, first=1.0, longest=MAX_PAUSE_SECONDS
+                )
+            self._restart_at = now + pause
             RESTARTS.labels(self.name).inc()
-            log.error("up.died", extra={"part": self.name, "failures": self._failures})
-        if now >= self._due:
-            self._due = None
-            self.started = now
+            log.error("up.died", extra={"part": self.name, "failures": self._quick_failures})
+
+        if now >= self._restart_at:
+            self._restart_at = None
+            self.started_at = now
             try:
                 self.start()
             except (EmbeddedRedisError, ConfigError, OSError) as exc:
@@ -101,19 +114,24 @@ class SupervisedPart:
 
 @dataclass(slots=True)
 class Up:
-    """The supervisor of one machine.
+    """The supervisor of one machine. Lives as long as the command.
 
     It runs in the main thread: children die with the thread that started them.
     """
 
     settings: Settings
+    #: The YAML file of the settings, which the children read again.
     config: Path
+    #: The data folder.
     data: Path
+    #: Where the web listens.
     host: str
     port: int
+    #: The number of worker processes.
     workers: int = 2
     #: Where the web serves /metrics for all parts.
     metrics: MetricsAddress = None
+    #: Prints a text for the person who started the command.
     say: Callable[[str], None] = print
     _redis: EmbeddedRedis | None = None
     _children: list[Child] = field(default_factory=list)
@@ -140,28 +158,25 @@ class Up:
         Raises ConfigError, UpError, AddressUnusable and EmbeddedRedisError.
         """
         on_stop_signals(self._stop_soon)
+
+        # What would stop a part at its start is reported before any part is started.
         check_consoles(self.settings, self.public_url)
         check_free(self.host, self.port)
-        if listening := listen_for_readers(self.metrics):
+        listening = listen_for_readers(self.metrics)
+        if listening:
             listening.close()
+
         try:
             redis_url = self.settings.redis_url or os.environ.get("REDIS_URL", "")
             if not redis_url:
-                self._redis = EmbeddedRedis(self.data)
-                self._redis.start()
-                self._parts = [
-                    SupervisedPart(
-                        "redis", self._redis.is_alive, self._redis.restart, time.monotonic()
-                    )
-                ]
-                redis_url = self._redis.url
+                redis_url = self._start_redis()
             self._start_children(redis_url)
             self._await_ready()
+
             if not self._is_stopping:
-                leave_note(
-                    self._state_folder,
-                    Running(self.config.resolve(), self.local_url, os.getpid(), self.public_url),
-                )
+                config = self.config.resolve()
+                running = Running(config, self.local_url, os.getpid(), self.public_url)
+                leave_note(self._state_folder, running)
                 self._announce()
             while not self._is_stopping:
                 for part in self._parts:
@@ -171,14 +186,24 @@ class Up:
             take_note_back(self._state_folder)
             self._stop()
 
+    def _start_redis(self) -> str:
+        """Start a Redis on the data folder, and return its URL. Raises EmbeddedRedisError."""
+        self._redis = EmbeddedRedis(self.data)
+        self._redis.start()
+        part = SupervisedPart("redis", self._redis.is_alive, self._redis.restart, time.monotonic())
+        self._parts.append(part)
+        return self._redis.url
+
     @property
     def _state_folder(self) -> Path:
         return self.settings.state_folder(self.data)
 
     def _stop_soon(self, number: int, *_: object) -> None:
+        """Note a stop signal. The main loop sees it within `STEP_SECONDS`."""
         if not self._is_stopping:
             say_stopping(number)
-        self.is_interrupted = self.is_interrupted or number == signal.SIGINT
+        if number == signal.SIGINT:
+            self.is_interrupted = True
         self._is_stopping = True
 
     def _sleep(self, seconds: float) -> None:
@@ -191,10 +216,9 @@ class Up:
             time.sleep(STEP_SECONDS)
 
     def _start_children(self, redis_url: str) -> None:
+        """Start the web, the workers, and the poller if a channel polls."""
         environ = {
-            **{
-                name: value for name, value in os.environ.items() if name != ADDRESS
-            },  # the web alone serves them
+            **os.environ,
             "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),
             "REDIS_URL": redis_url,
             "SAYSO_CONFIG": str(self.config.resolve()),
@@ -202,31 +226,40 @@ class Up:
             "SAYSO_PUBLIC_URL": self.public_url,
             SUPERVISED: "true",
         }
+        # The web alone serves the metrics, by its option below.
+        environ.pop(ADDRESS, None)
+
         # -P: a sayso.py or a sayso folder in the user's current folder must
         # not be imported in place of ours.
         sayso = [sys.executable, "-P", "-m", "sayso"]
         common = ["--config", str(self.config), "--data", str(self.data)]
         web = [*sayso, "web", *common, "--host", self.host, "--port", str(self.port)]
         if self.metrics:
-            web += ["--metrics", "[{}]:{}".format(*self.metrics)]
+            host, port = self.metrics
+            web += ["--metrics", f"[{host}]:{port}"]
         worker = [*sayso, "worker", *common, "--processes", str(self.workers)]
         commands = {"web": web, "workers": worker}
         if any(channel.polls for channel in self.settings.channels.values()):
             commands["poll"] = [*sayso, "poll", *common]
+
         for name, command in commands.items():
             child = Child(name, command, environ, prepare=_prepare_part)
             self._children.append(child)
             child.start()
-            self._parts.append(
-                SupervisedPart(child.name, child.is_alive, child.start, time.monotonic())
-            )
+            part = SupervisedPart(child.name, child.is_alive, child.start, time.monotonic())
+            self._parts.append(part)
 
     def _await_ready(self) -> None:
+        """Wait until the web answers and a worker is alive, or until a signal asks to stop.
+
+        Raises UpError if a part ends before, or after `READY_SECONDS`.
+        """
         deadline = time.monotonic() + READY_SECONDS
         while not self._is_stopping:
+            # A problem of anything else, such as a platform, does not hold up a start.
             health = full_health(urlsplit(self.local_url).netloc, 2.0)
             if health.get("redis") == "ok" and health.get("workers"):
-                return  # other troubles do not hold up a start
+                return
             dead = [child.name for child in self._children if not child.is_alive()]
             if dead:
                 raise UpError(f"{dead[0]} stopped while starting: what it printed above says why")
@@ -237,39 +270,29 @@ class Up:
             time.sleep(0.05)
 
     def _announce(self) -> None:
-        lines = []
+        """Print where each channel, the health, the metrics and the data are."""
+        places = {}
         for name, channel in self.settings.channels.items():
             if channel.has_page:
-                lines.append(
-                    f"  {name:<12} {self.local_url}/console/{name}   <- open this in a browser"
-                )
+                places[name] = f"{self.local_url}/console/{name}   <- open this in a browser"
             elif channel.polls:
-                lines.append(
-                    f"  {name:<12} polls {channel.platform} for messages: no address is needed"
-                )
+                places[name] = f"polls {channel.platform} for messages: no address is needed"
             else:
-                lines.append(
-                    f"  {name:<12} {self.public_url}/hooks/{name}   ({channel.platform} webhook)"
-                )
-        lines.append(f"  {'health':<12} {self.local_url}/healthz?full")
+                places[name] = f"{self.public_url}/hooks/{name}   ({channel.platform} webhook)"
+        rows = [*places.items(), ("health", f"{self.local_url}/healthz?full")]
         if self.metrics:
-            lines.append(f"  {'metrics':<12} {local_url(*self.metrics)}/metrics")
-        self.say(
-            "\n".join(
-                [
-                    "Sayso is up.",
-                    *lines,
-                    f"  {'data':<12} {self.data.resolve()}",
-                    "Ctrl-C stops it.",
-                ]
-            )
-        )
+            rows.append(("metrics", f"{local_url(*self.metrics)}/metrics"))
+        rows.append(("data", str(self.data.resolve())))
+
+        lines = [f"  {name:<12} {place}" for name, place in rows]
+        self.say("\n".join(["Sayso is up.", *lines, "Ctrl-C stops it."]))
 
     def _stop(self) -> None:
         """Stop all parts, Redis last: quickly after Ctrl-C, else in the time that each takes."""
         if not self.is_interrupted:
             self._end_children(signal.SIGTERM, GRACE_SECONDS)
-        if self.is_interrupted:  # perhaps only while they took their time
+        # Ctrl-C may also come while the children take their time.
+        if self.is_interrupted:
             self._end_children(signal.SIGINT, KILL_SECONDS)
         for child in self._children:
             child.stop(seconds=0)
@@ -303,8 +326,9 @@ def _prepare_part() -> None:
 
 
 def python_path(given: str) -> str:
-    """Return PYTHONPATH for children, so that they run our code,
-    also from a checkout that is not installed.
+    """Return PYTHONPATH for children, so that they run this code from a checkout, too.
+
+    `given` is the present value, "" for none. An installed Sayso needs no addition.
     """
     root = str(Path(__file__).parents[3])
     is_installed = root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
@@ -315,7 +339,7 @@ def python_path(given: str) -> str:
 
 def full_health(address: str, seconds: float = 5.0) -> dict[str, Any]:
     """Return the health of the web at this host:port, {} when it does not answer in time."""
-    # It goes through no proxy that the environment may name.
+    # http.client uses no proxy that the environment may name.
     connection = HTTPConnection(address, timeout=seconds)
     try:
         connection.request("GET", "/healthz?full")

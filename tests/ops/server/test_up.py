@@ -318,7 +318,7 @@ class Part:
 
     def kept(self) -> SupervisedPart:
         """Return the supervised part."""
-        return SupervisedPart("part", lambda: self.alive, self.start, started=0.0)
+        return SupervisedPart("part", lambda: self.alive, self.start, started_at=0.0)
 
 
 def tend(part: Part, kept: SupervisedPart, seconds: int) -> None:
@@ -357,5 +357,5 @@ def test_redis_that_does_not_start_is_retried():
             EmbeddedRedisError("no") if len(part.starts) % 2 else OSError("No space left on device")
         )
 
-    tend(part, SupervisedPart("redis", lambda: False, fail, started=0.0), 3600)
+    tend(part, SupervisedPart("redis", lambda: False, fail, started_at=0.0), 3600)
     assert len(part.starts) > 3600 / (MAX_PAUSE_SECONDS + 1)
