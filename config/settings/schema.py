@@ -54,8 +54,10 @@ class Origin:
     places: Mapping[Path_, str] = field(default_factory=dict)
 
     def at(self, *path: str | int) -> str:
-        """Return the beginning of an error about a value, its place;
-        "" when the settings come from no file.
+        """Return the place of a value as the beginning of an error: `file:line:column: `.
+
+        It is "" when the settings come from no file. A value that the file does not have is at the
+        place of the nearest section around it.
         """
         while path and path not in self.places:
             path = path[:-1]
@@ -269,10 +271,12 @@ class Settings(Section):
         return self._origin
 
     def problem(self, path: Path_, text: str, *below: str | int) -> str:
-        """Return the line of an error: the place of the value at `path`, or at `below` in it,
-        its key, and a text.
+        """Return the line of an error: a place in the file, the key, and the text.
+
+        The key is `path`; the place is that of the value at `path`, or at `below` inside it.
         """
-        return f"{self._origin.at(*path, *below)}{'.'.join(map(str, path))}: {text}"
+        key = ".".join(map(str, path))
+        return f"{self._origin.at(*path, *below)}{key}: {text}"
 
     @property
     def key_prefix(self) -> str:
@@ -337,9 +341,11 @@ class Settings(Section):
 
 
 def _conflicts(channels: Mapping[str, AnyChannel]) -> Iterator[tuple[Path_, str, Any]]:
-    """Yield what is wrong with channels beside each other: the path below `channels`, the problem,
-    and the value.
+    """Yield what is wrong with channels beside each other.
+
+    Each problem is the path of a value below `channels`, a text, and the value.
     """
+    # The first channel of each bot on a platform.
     first_of: dict[str, str] = {}
     polled = {each.update_source for each in channels.values() if each.polls}
     for name, each in channels.items():
@@ -349,10 +355,9 @@ def _conflicts(channels: Mapping[str, AnyChannel]) -> Iterator[tuple[Path_, str,
                 "this name is a page of the console's own: choose another, such as web",
                 name,
             )
+        # A polled platform gives each update once: a second channel of the bot would wait for ever.
         first = first_of.setdefault(each.update_source, name)
         if first != name and each.update_source in polled - {""}:
-            # A polled platform gives each update once: a second
-            # channel of the bot would wait for ever.
             yield (
                 (name,),
                 f"has the same bot as {first}: give each channel a bot of its own where one of them polls",
@@ -369,60 +374,71 @@ def _ids_without_effect(
     channel: AnyChannel,
     channels: Mapping[str, AnyChannel],
 ) -> Iterator[tuple[Path_, str, Any]]:
-    """Yield the ids of people and chats that can never match, with their paths."""
-    named: list[tuple[Path_, str]] = []
+    """Yield the ids of people and chats that can never match, as `_conflicts` does."""
+    ids_by_path: dict[Path_, str] = {}
     access = channel.access
     if access:
         for key in ("allow", "block", "chats"):
-            ids = getattr(access, key) or ()
-            named += [(("access", key, place), each) for place, each in enumerate(ids)]
+            for index, each in enumerate(getattr(access, key) or ()):
+                ids_by_path["access", key, index] = each
     if access and access.roles:
-        named += [(("access", "roles", "users", each), each) for each in access.roles.users]
-    for path, each in named:
-        if problem := channel.problem_with_id(each):
+        for user in access.roles.users:
+            ids_by_path["access", "roles", "users", user] = user
+    for path, each in ids_by_path.items():
+        problem = channel.problem_with_id(each)
+        if problem:
             yield (name, *path), problem, each
-    to = channel.escalate.to if channel.escalate else None
-    if to and to.channel in channels and (problem := channels[to.channel].problem_with_id(to.chat)):
-        yield (name, "escalate", "to", "chat"), problem, to.chat
+
+    if channel.escalate is None:
+        return
+    to = channel.escalate.to
+    if to.channel in channels:
+        problem = channels[to.channel].problem_with_id(to.chat)
+        if problem:
+            yield (name, "escalate", "to", "chat"), problem, to.chat
 
 
 def secret_fields(platforms: Iterable[str] = ()) -> set[str]:
-    """Return the keys whose values must come from the environment or a file,
-    on the built-in platforms and these.
+    """Return the keys whose values must come from the environment or a file.
+
+    `platforms` are names of platforms besides the built-in ones; unknown names are ignored.
     """
-    channels = [model for platform in {*BUILT_IN, *platforms} if (model := channel_model(platform))]
     models: list[type[BaseModel]] = [
-        *channels,
         EmbeddingSettings,
         AuthSettings,
         BasicSettings,
         ModelSettings,
     ]
-    return {
-        name
-        for model in models
-        for name, info in model.model_fields.items()
-        if _is_secret(info.annotation)
-    }
+    for platform in {*BUILT_IN, *platforms}:
+        platform_model = channel_model(platform)
+        if platform_model:
+            models.append(platform_model)
+
+    keys = set()
+    for model in models:
+        keys |= {name for name, info in model.model_fields.items() if _is_secret(info.annotation)}
+    return keys
 
 
 def is_secret_place(path: Path_) -> bool:
-    """Return whether a value is a secret by its place, where its key has any name."""
-    return (
-        path[:1] == ("tools",)
-        and len(path) > 4
-        and path[2:4] in (("mcp", "env"), ("mcp", "headers"))
-    )
+    """Return whether a value is a secret by its place, whatever its key is called.
+
+    These are the variables and headers of MCP servers: `tools[0].mcp.env.TOKEN`.
+    """
+    is_below_mcp = path[2:4] in (("mcp", "env"), ("mcp", "headers"))
+    return path[:1] == ("tools",) and is_below_mcp and len(path) > 4
 
 
 def keys_beside(loc: Path_) -> list[str]:
-    """Return the keys of the section in which pydantic found an unknown one. `loc` is the error's:
-    it ends with the unknown key, and names the branch of each union that it went through.
+    """Return the keys of the section in which pydantic found an unknown key.
+
+    `loc` is that of pydantic's error: it ends with the unknown key, and names the branch of each
+    union on the way to it.
     """
-    sections = dict.fromkeys(_sections(Settings, loc[:-1]))
-    return [
-        info.alias or name for section in sections for name, info in section.model_fields.items()
-    ]
+    keys = []
+    for section in dict.fromkeys(_sections(Settings, loc[:-1])):
+        keys += [info.alias or name for name, info in section.model_fields.items()]
+    return keys
 
 
 def _sections(hint: Any, loc: Path_) -> Iterator[type[BaseModel]]:
@@ -449,18 +465,17 @@ def _sections(hint: Any, loc: Path_) -> Iterator[type[BaseModel]]:
 
 
 def _is_branch(hint: Any, name: str | int) -> bool:
-    """Return whether pydantic calls a type of a union by this name: its tag,
-    or its discriminating literal.
+    """Return whether pydantic calls a branch of a union by this name.
+
+    The name is the tag of the type, or the value of its discriminating literal.
     """
     if get_origin(hint) is Annotated:
         return any(isinstance(part, Tag) and part.tag == name for part in get_args(hint))
-    fields = (
-        hint.model_fields.values() if isinstance(hint, type) and issubclass(hint, BaseModel) else ()
-    )
-    return any(
-        get_origin(info.annotation) is Literal and name in get_args(info.annotation)
-        for info in fields
-    )
+    if not (isinstance(hint, type) and issubclass(hint, BaseModel)):
+        return False
+    annotations = [info.annotation for info in hint.model_fields.values()]
+    literals = [each for each in annotations if get_origin(each) is Literal]
+    return any(name in get_args(literal) for literal in literals)
 
 
 def _is_secret(annotation: Any) -> bool:

@@ -1,4 +1,8 @@
-"""Open what `tools:` names, and build the selectors that choose what a model is shown."""
+"""Open what `tools:` names, and build the selectors that choose what a model is shown.
+
+An entry of `tools:` is a *source*: a module, file or folder with functions, a toolbox of Sayso, an
+OpenAPI document, or an MCP server. A source is *remote* if a server has to be asked for its tools.
+"""
 
 from __future__ import annotations
 
@@ -62,10 +66,11 @@ from sayso.pending.executors import ExecutorFactory
 from sayso.workers.access import role_names
 
 #: How long a process waits at its start for remote sources, in seconds.
-#: Later answers are used when they come.
+#: Later answers are used when they arrive.
 OPEN_SECONDS = 10.0
 #: The most tools of one source that are listed as left out.
 MAX_LEFT_OUT_LINES = 20
+_GOES_ON = "the bot runs without its tools, and tries again until it answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +105,7 @@ class OpenTools:
         return self.registry.all()
 
     def select(self, patterns: Sequence[str] | None) -> Toolset:
-        """Return the tools of a channel: those that a pattern matches,
-        all where there are no patterns.
-        """
+        """Return the tools of a channel: those that a pattern matches, for None all."""
         if patterns is None:
             return self.registry
         return SelectedTools(self.registry, patterns)
@@ -110,8 +113,8 @@ class OpenTools:
     def replace(self, source: str, loaded: LoadedTools) -> None:
         """Replace the tools of a source. Raises ToolValidationError, and then has changed nothing.
 
-        Which source a shared tool belongs to is decided anew,
-        as a process would decide it that starts now.
+        Several sources may import one tool, which belongs to the first of them. That is decided
+        anew here, so that the result is the same as after a restart.
         """
         contents = {**self._contents, source: loaded.tools}
         owned: dict[str, list[Tool]] = {}
@@ -157,10 +160,12 @@ def open_tools(
     """Load the tools that the configuration names, with `remote` also those of remote sources.
 
     Relative paths start beside the configuration. A source that cannot be loaded is one of the
-    `problems`, and so is a remote one that does not answer, which is tried again until it does.
-    With `strict`, raises ConfigError for all problems but those of remote sources. With `remote`,
-    which every process has that runs tools, raises ConfigError for a missing library: no other try
-    would find it, and people would miss tools without a word.
+    `problems` of the result. So is a remote source that does not answer within `seconds`; it is
+    asked again until it does.
+
+    With `strict`, raises ConfigError for all problems but those of remote sources. Every process
+    that runs tools sets `remote`. It raises ConfigError for a missing library, which no later try
+    would find.
     """
     if remote:
         require_tool_libraries(settings)
@@ -168,6 +173,7 @@ def open_tools(
     opened = OpenTools(_contents=dict.fromkeys(ids, ()))
     # The order of tools is that of the YAML, whichever source answers first.
     opened.registry.reserve_places(ids)
+
     problems: list[str] = []
     left_out: list[str] = []
     own_names: dict[int, tuple[str, ...]] = {}
@@ -180,6 +186,7 @@ def open_tools(
                 own_names[index] = loaded.own_names
     if problems and strict:
         raise ConfigError(problems)
+
     live = None
     unreachable: dict[int, str] = {}
     if remote:
@@ -229,7 +236,7 @@ def _left_out_lines(
 def mcp_library_problems(settings: Settings) -> list[str]:
     """Return a problem for each MCP server if the SDK of MCP is missing or broken.
 
-    Imports it where one is named.
+    The SDK is imported, but only if the configuration names an MCP server.
     """
     servers = [
         index for index, source in enumerate(settings.tools) if isinstance(source, McpSource)
@@ -244,16 +251,15 @@ def mcp_library_problems(settings: Settings) -> list[str]:
 
 
 def require_tool_libraries(settings: Settings) -> None:
-    """Raise ConfigError, with all lines and cures, if a library of a
-    configured tool source is not installed.
+    """Raise ConfigError if a library of a configured source is not installed.
+
+    The error has all lines of the YAML that need one, each with its cure.
     """
     problems = mcp_library_problems(settings)
     for index, source in enumerate(settings.tools):
-        if isinstance(source, ToolboxSource):
-            families = source.toolbox
-        else:
-            families = []
-        for family in families:
+        if not isinstance(source, ToolboxSource):
+            continue
+        for family in source.toolbox:
             try:
                 need(family)
             except ToolLoadError as exc:
@@ -290,22 +296,29 @@ def _open_local(
         says = ""
         if not (loaded.tools or loaded.executor_factories or loaded.problems):
             cure = "decorate its functions with @tool(), or take its line out"
-            if isinstance(source, ModuleSource | ToolboxSource) and (
-                source.include or source.exclude
-            ):
+            patterns: list[str] = []
+            if isinstance(source, ModuleSource | ToolboxSource):
+                patterns = [*source.include, *source.exclude]
+            if patterns:
                 cure = "see whether `include` and `exclude` name what you want"
             says = f"nothing is taken from {_name(source)!r}: {cure}"
+
+    # Also a source that could not be loaded is watched: its next save may mend it.
     if isinstance(source, str | ModuleSource):
         load_again = partial(_load, source, folder, again=True)
         opened.watched[_id(index)] = WatchedSource(_name(source), loaded.files, load_again)
+
+    problems = list(loaded.problems)
     if says:
-        problems = [settings.problem(("tools",), says, index)]
-    else:
-        problems = []
-    return loaded, [*problems, *loaded.problems]
+        problems.insert(0, settings.problem(("tools",), says, index))
+    return loaded, problems
 
 
 def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTools:
+    """Return the tools of a source of this machine.
+
+    With `again` its modules are imported anew. Raises ToolLoadError, SourceError and ToolError.
+    """
     match source:
         case str():
             return load_tools(source, folder, again=again)
@@ -313,18 +326,13 @@ def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTool
             loaded = load_tools(source.module, folder, again=again)
             return _taken(source, loaded)
         case ToolboxSource():
-            if source.folder:
-                own = folder / source.folder
-            else:
-                own = None
-            return _taken(
-                source,
-                LoadedTools(tuple(open_toolbox(source.toolbox, folder=own, hosts=source.hosts))),
-            )
+            file_folder = folder / source.folder if source.folder else None
+            tools = open_toolbox(source.toolbox, folder=file_folder, hosts=source.hosts)
+            return _taken(source, LoadedTools(tuple(tools)))
         case _:
             provider = tool_provider(source, folder)
-            tools = run_sync(provider.list_tools())
-            named = provided(provider, tools, source.namespace or "", source.confirm)
+            listed = run_sync(provider.list_tools())
+            named = provided(provider, listed, source.namespace or "", source.confirm)
             missing = dict(getattr(provider, "missing", {}))
             return LoadedTools(
                 tuple(named),
@@ -335,25 +343,28 @@ def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTool
 
 
 def _taken(source: SourceSettings, loaded: LoadedTools) -> LoadedTools:
-    """Return the contents with the tools that `include` and `exclude` leave, with the namespace,
-    the confirmation and the timeout of their section. Patterns are over own names.
+    """Return what was loaded, as the section of a source wants it.
+
+    `include` and `exclude` choose tools; `namespace`, `confirm` and `timeout` change them. The
+    patterns are over the tools' own names, without the namespace.
     """
     choice = ToolFilter(source.include, source.exclude)
-    space = source.namespace
-    taken = []
+    namespace = source.namespace
+    adapted_tools = []
     for tool in loaded.tools:
-        if choice.accepts(tool.name):
-            if space:
-                named = renamed(tool, legal_names([tool.name], space)[tool.name], space)
-            else:
-                named = tool
-            adapted = requires_confirmation(named, tool.name, source.confirm)
-            if source.timeout is not None:
-                adapted = replace(
-                    adapted, metadata=replace(adapted.metadata, timeout=source.timeout)
-                )
-            taken.append(adapted)
-    return replace(loaded, tools=tuple(taken), own_names=tuple(tool.name for tool in loaded.tools))
+        if not choice.accepts(tool.name):
+            continue
+        adapted = tool
+        if namespace:
+            full_name = legal_names([tool.name], namespace)[tool.name]
+            adapted = renamed(tool, full_name, namespace)
+        adapted = requires_confirmation(adapted, tool.name, source.confirm)
+        if source.timeout is not None:
+            metadata = replace(adapted.metadata, timeout=source.timeout)
+            adapted = replace(adapted, metadata=metadata)
+        adapted_tools.append(adapted)
+    own_names = tuple(tool.name for tool in loaded.tools)
+    return replace(loaded, tools=tuple(adapted_tools), own_names=own_names)
 
 
 def _name(source: AnySource) -> str:
@@ -372,20 +383,20 @@ def _name(source: AnySource) -> str:
 def _open_remote(
     settings: Settings, registry: ToolRegistry, seconds: float
 ) -> tuple[ToolsetRefresher | None, dict[int, str]]:
-    """Connect to the remote sources. Return what keeps their tools up to date, None without any
-    source, and a problem for each that does not answer in time, by its position in the YAML.
+    """Connect to the remote sources, and wait for their tools for `seconds` at most.
+
+    Return what keeps their tools up to date, None without such a source, and a problem for each
+    source that did not answer, by its position in the YAML.
     """
     names = {}
     sources = []
     for index, source in enumerate(settings.tools):
         if isinstance(source, McpSource | OpenApiSource) and is_remote(source):
-            names[index] = _name(source)
+            name = _name(source)
             provider = tool_provider(source, settings.origin.folder)
-            sources.append(
-                LiveSource(
-                    _id(index), names[index], provider, source.namespace or "", source.confirm
-                )
-            )
+            namespace = source.namespace or ""
+            names[index] = name
+            sources.append(LiveSource(_id(index), name, provider, namespace, source.confirm))
     if not sources:
         return None, {}
     ids = [source.id for source in sources]
@@ -400,14 +411,14 @@ def _open_remote(
     live = ToolsetRefresher(sources, replace_tools)
     atexit.register(live.close)  # also for a process whose start fails later
     reasons = live.open(seconds)
-    waits = "the bot runs without its tools, and tries again until it answers"
-    return live, {
-        index: settings.problem(
-            ("tools",), f"{name!r} does not answer yet: {reasons[_id(index)]}; {waits}", index
-        )
-        for index, name in names.items()
-        if _id(index) in reasons
-    }
+
+    problems = {}
+    for index, name in names.items():
+        reason = reasons.get(_id(index))
+        if reason is not None:
+            says = f"{name!r} does not answer yet: {reason}; {_GOES_ON}"
+            problems[index] = settings.problem(("tools",), says, index)
+    return live, problems
 
 
 def _id(index: int) -> str:
@@ -467,10 +478,7 @@ def _auth(settings: AuthSettings) -> Auth:
         return Auth.bearer(settings.bearer.get_secret_value())
     if settings.basic is not None:
         return Auth.basic(settings.basic.user, settings.basic.password.get_secret_value())
-    if settings.value:
-        key = settings.value.get_secret_value()
-    else:
-        key = ""
+    key = settings.value.get_secret_value() if settings.value else ""
     if settings.header is not None:
         return Auth("header", settings.header, key)
     if settings.query is not None:
@@ -524,10 +532,7 @@ def _build(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolS
         embedding = selector.embedding
         embedder = None
         if embedding.base_url:
-            if embedding.api_key:
-                key = embedding.api_key.get_secret_value()
-            else:
-                key = ""
+            key = embedding.api_key.get_secret_value() if embedding.api_key else ""
             embedder = HttpEmbedder(embedding.model, base_url=embedding.base_url, api_key=key)
         built = EmbeddingSelector(
             embedding.model,
@@ -542,10 +547,7 @@ def _build(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolS
             _build(settings, part, part_path)
             for part, part_path in _parts(settings, selector, path)
         ]
-        if selector.any_of is not None:
-            built = AnyOf(*parts)
-        else:
-            built = AllOf(*parts)
+        built = AnyOf(*parts) if selector.any_of is not None else AllOf(*parts)
     if selector.always:
         return Always(built, selector.always)
     return built
