@@ -298,7 +298,7 @@ def _open_local(
             cure = "decorate its functions with @tool(), or take its line out"
             patterns: list[str] = []
             if isinstance(source, ModuleSource | ToolboxSource):
-                patterns = [*source.include, *source.exclude]
+                patterns = [*(source.include or ()), *source.exclude]
             if patterns:
                 cure = "see whether `include` and `exclude` name what you want"
             says = f"nothing is taken from {_name(source)!r}: {cure}"
