@@ -32,22 +32,25 @@ MAX_SLICES = 12
 MAX_SERIES = 8
 #: The largest value, on either side of zero.
 MAX_VALUE = 1e15
-#: Characters of a label and of a title.
+#: Characters of the longest label.
 MAX_LABEL_CHARS = 60
+#: Characters of the longest title.
 MAX_TITLE_CHARS = 120
-#: Labels that fit below a chart.
+#: How many labels fit below a chart.
 _MAX_TICK_LABELS = 16
 #: Characters of a line of the legend and of an axis title that stands upright.
 _LINE_CHARS = 40
-#: The most columns of a legend below the chart, and the widest legend beside a pie, in inches.
+#: The most columns of a legend below the chart.
 _LEGEND_COLUMNS = 4
+#: The widest legend at the side of a pie, in inches.
 _LEGEND_INCHES = 3.0
-#: Size of a picture without its legend, in inches.
+#: The width of a picture, in inches.
 _WIDTH = 8.0
+#: The height of most pictures without the legend, in inches.
 _HEIGHT = 5.0
 #: Height of the thinnest horizontal bar whose number fits beside it, in inches.
 _BAR_INCHES = 0.15
-#: Share of a label's place that its bars take.
+#: The share of the width of a label that its bars take.
 _BAR_SHARE = 0.8
 #: Share of a chart that stays free below the zero line if any bar goes down, for the bar's number.
 _FREE_BELOW = 0.1
@@ -152,7 +155,10 @@ def _png(
     x_label: str,
     y_label: str,
 ) -> bytes:
-    """Return the chart as a PNG picture. Drawn without pyplot, which shares its figures between threads."""
+    """Return the chart as a PNG picture.
+
+    It is drawn without pyplot, which shares its figures between threads.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -184,17 +190,24 @@ def _png(
 
 
 def _plain(text: str, line_chars: int = 0) -> str:
-    """Return the text on one line, or on lines of `line_chars`, with $ escaped: between two of them is a formula."""
-    words = " ".join(visible(text).split())
-    return (textwrap.fill(words, line_chars) if line_chars else words).replace("$", r"\$")
+    """Return the text on one line, or on lines of `line_chars` if that is not 0.
+
+    Each $ is escaped, because matplotlib reads a formula between two of them.
+    """
+    plain = " ".join(visible(text).split())
+    if line_chars:
+        plain = textwrap.fill(plain, line_chars)
+    return plain.replace("$", r"\$")
 
 
 def _height(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) -> float:
-    """Return the inches of the picture without its legend. Horizontal bars and slanted labels need more."""
+    """Return the height of the picture without its legend, in inches.
+
+    Horizontal bars and slanted labels need more than other charts.
+    """
     if kind == "horizontal bar":
-        return min(
-            16.0, max(3.5, 1.6 + len(labels) * max(0.34, _BAR_INCHES / _BAR_SHARE * len(series)))
-        )
+        inches_a_label = max(0.34, _BAR_INCHES / _BAR_SHARE * len(series))
+        return min(16.0, max(3.5, 1.6 + len(labels) * inches_a_label))
     if kind in ("bar", "line") and _are_slanted(labels):
         return _HEIGHT + max(0.0, 0.05 * max(map(len, labels)) - 1.0)
     return _HEIGHT
@@ -217,7 +230,10 @@ def _add_titles(axes: Axes, kind: ChartKind, title: str, x_label: str, y_label: 
 
 
 def _add_legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None:
-    """Add the legend below the chart in as many columns as fit, or beside a pie whose names are short."""
+    """Add the legend below the chart in as many columns as fit.
+
+    The legend of a pie stands at its side if the names are short.
+    """
     wrapped = [textwrap.fill(name, _LINE_CHARS) for name in names]
     look: dict[str, Any] = {"frameon": False, "fontsize": 10, "labelcolor": _DARK}
     if figure.axes[0].get_aspect() == 1:  # a pie
@@ -291,12 +307,9 @@ def _remove_crowded_numbers(figure: Figure, axes: Axes) -> None:
     """Remove the numbers above bars if any is wider than its place: they would cover each other."""
     figure.draw_without_rendering()
     label_share = 1.0 if len(axes.containers) == 1 else _BAR_SHARE
-    place_width = (
-        axes.bbox.width
-        / (axes.get_xlim()[1] - axes.get_xlim()[0])
-        / len(axes.containers)
-        * label_share
-    )
+    left, right = axes.get_xlim()
+    label_width = axes.bbox.width / (right - left)
+    place_width = label_width / len(axes.containers) * label_share
     if any(text.get_window_extent().width > place_width for text in axes.texts):
         for text in list(axes.texts):
             text.remove()
@@ -362,7 +375,7 @@ def _are_slanted(labels: Sequence[str]) -> bool:
 
 
 def short(value: float) -> str:
-    """Return one number like 1,234 or 1.2M: exact if it has up to six digits, else rounded to five."""
+    """Return a number like 1,234 or 1.2M: exact if it has at most six digits, else rounded to five."""
     if not value:
         return "0"
     if abs(value) < _SMALLEST_PLAIN:
@@ -374,9 +387,10 @@ def short(value: float) -> str:
 
 
 def number_formatter(*, years: bool = False) -> Formatter:
-    """Return matplotlib's formatter of an axis, with thousands separators and with M, B and T for large numbers.
+    """Return matplotlib's formatter of an axis, with thousands separators and M, B, T for millions on.
 
-    Numbers that differ are written differently. `years`: numbers below 10,000 may be years and get no separator.
+    Numbers that differ are written differently. With `years`, numbers below 10,000 may be years and
+    get no separator.
     """
     from matplotlib.ticker import ScalarFormatter
 
@@ -403,7 +417,7 @@ def number_formatter(*, years: bool = False) -> Formatter:
 
 
 def _common_power(values: Sequence[float]) -> int:
-    """Return the power of ten by which all numbers of an axis are divided; 0 if they are written in full."""
+    """Return the power of ten by which all numbers of an axis are divided; 0 to write them in full."""
     largest = max(map(abs, values), default=0.0)
     if 0 < largest < _SMALLEST_PLAIN:
         return math.floor(math.log10(largest))

@@ -24,36 +24,41 @@ if TYPE_CHECKING:
 
 #: Characters of the longest text of a PDF: about twenty pages, laid out in one or two seconds.
 MAX_PDF_CHARS = 60_000
-#: Rows, columns and characters of a cell of the largest CSV.
+#: Rows of the largest CSV, without its head.
 MAX_CSV_ROWS = 2_000
+#: Columns of the widest CSV.
 MAX_CSV_COLUMNS = 50
+#: Characters of the longest cell of a CSV.
 MAX_CELL_CHARS = 2_000
 #: Characters of the largest CSV.
 MAX_CSV_CHARS = 500_000
 #: Characters of the longest file name, without its ending.
 MAX_STEM_CHARS = 60
-#: Nodes of the largest paragraph that is set with its markup: changes of font take time as their square.
+#: Nodes of the largest paragraph that is set with its markup. The time for changes of font grows with
+#: the square of their number.
 MAX_INLINE_NODES = 2_000
 #: Characters of a table's cell in a PDF; the rest is cut off.
 MAX_PDF_CELL_CHARS = 600
 #: Characters of the longest cell of a head row that is repeated on every page.
 MAX_REPEATED_CHARS = 40
-#: Columns of the widest table of a PDF, and cells of all its tables: each cell is a paragraph of its own.
+#: Columns of the widest table of a PDF.
 MAX_COLUMNS = 12
+#: Cells of all tables of a PDF: each is a separate paragraph.
 MAX_CELLS = 3_000
-#: Headings, paragraphs, list items and blocks of a text. The paragraph of an item without blank lines is not counted.
+#: Headings, paragraphs, list items and blocks of a text. The paragraph of a list item without blank
+#: lines is not counted.
 MAX_BLOCKS = 3_000
 _BLOCKS = frozenset(("heading", "paragraph", "list_item", "fence", "code_block", "hr", "table"))
 #: How deeply lists and quotes may be nested.
 MAX_NESTING = 12
 #: Characters of a line of code: more would not fit on a page.
 _CODE_CHARS = 90
-#: Characters that a message names.
+#: How many characters a message names.
 _NAMED_CHARS = 10
 #: Width and height of a page (A4), and its margin (two centimeters), in points.
 _PAGE = (595.2755905511812, 841.8897637795277)
 _MARGIN = 56.0
-#: The names of our fonts in reportlab.
+#: The names under which reportlab knows the fonts.
 _FONT = "SaysoSans"
 _MONO = "SaysoMono"
 _DARK = "#111827"
@@ -142,7 +147,10 @@ def make_csv(
 
 
 def _csv_cell(value: Cell) -> str | float | int:
-    """Return a cell's value. Text that a spreadsheet would run as a formula gets an apostrophe, which makes it text."""
+    """Return the value of a cell.
+
+    A text that a spreadsheet would run as a formula gets an apostrophe, which makes it text.
+    """
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -157,14 +165,17 @@ def _csv_cell(value: Cell) -> str | float | int:
 
 
 def filename(text: str, ending: str) -> str:
-    """Return a file name made of the text: letters of any script, digits and dashes, with this ending and no other."""
+    """Return a file name made of the text: letters of any script, digits, dashes, and this ending."""
     stem = re.sub(rf"\.{ending}$", "", text.strip(), flags=re.IGNORECASE)
     tidy = "-".join(re.findall(r"\w+", stem))[:MAX_STEM_CHARS].strip("-_")
     return f"{tidy or 'file'}.{ending}"
 
 
 def refuse_undrawable(what: str, texts: Iterable[str]) -> None:
-    """Raise ValueError if the font lacks a character of the texts. `what` names the picture in the message."""
+    """Raise ValueError if the font lacks a character of the texts.
+
+    `what` names the picture in the message.
+    """
     missing = _undrawable("".join(texts))
     if missing:
         raise ValueError(
@@ -174,13 +185,17 @@ def refuse_undrawable(what: str, texts: Iterable[str]) -> None:
 
 
 def visible(text: str) -> str:
-    """Return the text without control characters and lone surrogates, which no font has. Lines stay lines."""
-    return "".join(
-        char
-        for char in text
-        if char in "\n\t"
-        or not (char in _VARIATION_SELECTORS or unicodedata.category(char)[0] == "C")
-    )
+    """Return the text without characters that no font has: control characters, lone surrogates.
+
+    Line ends and tabs stay.
+    """
+    return "".join(char for char in text if _is_visible(char))
+
+
+def _is_visible(char: str) -> bool:
+    if char in "\n\t":
+        return True
+    return char not in _VARIATION_SELECTORS and unicodedata.category(char)[0] != "C"
 
 
 def _undrawable(text: str) -> list[str]:
@@ -201,7 +216,10 @@ def _font_characters() -> frozenset[int]:
 
 
 def _font_file(style: str = "") -> Path:
-    """Return DejaVu Sans as it comes with matplotlib. `style` is "", "Bold", "Oblique", "BoldOblique" or "Mono"."""
+    """Return the path of the font DejaVu Sans that comes with matplotlib.
+
+    `style` is "", "Bold", "Oblique", "BoldOblique" or "Mono".
+    """
     import matplotlib
 
     if style == "Mono":
@@ -225,9 +243,10 @@ def _describe(characters: Sequence[str]) -> str:
 
 
 def _omitted_characters(text: str) -> list[str]:
-    """Return the emoji and signs that a PDF leaves out. Raises ValueError if it would have to leave out letters.
+    """Return the emoji and signs that a PDF leaves out.
 
-    reportlab sets Arabic and Hebrew letter by letter and from the wrong side, so they count as missing.
+    Raises ValueError if it would have to leave out letters. reportlab sets Arabic and Hebrew letter
+    by letter and from the wrong side, so they count as missing.
     """
     right_to_left = [
         char for char in dict.fromkeys(text) if unicodedata.bidirectional(char) in ("R", "AL", "AN")
@@ -243,7 +262,10 @@ def _omitted_characters(text: str) -> list[str]:
 
 
 def pdf_of_markdown(title: str, text: str) -> tuple[bytes, int]:
-    """Return the PDF and its number of pages. Raises ValueError if a table or another part is too large."""
+    """Return the PDF and its number of pages.
+
+    Raises ValueError if a table or another part is too large.
+    """
     from reportlab.platypus import SimpleDocTemplate
     from reportlab.platypus.doctemplate import LayoutError
 
@@ -347,12 +369,15 @@ def _register_fonts() -> None:
 
 
 def _story(title: str, tree: SyntaxTreeNode) -> list[Any]:
-    """Return reportlab's flowables: the title, unless the text begins with it, and all blocks of the text."""
+    """Return what reportlab lays out, its flowables: the title and all blocks of the text.
+
+    The title is left out if the text begins with it as a heading.
+    """
+    blocks = _blocks(tree.children, 0)
     first = next(iter(tree.children), None)
-    repeated = (
-        first is not None and first.type == "heading" and _text(first).strip() == title.strip()
-    )
-    return [*([] if repeated else [_paragraph(escape(title), "h1")]), *_blocks(tree.children, 0)]
+    if first is not None and first.type == "heading" and _text(first).strip() == title.strip():
+        return blocks
+    return [_paragraph(escape(title), "h1"), *blocks]
 
 
 def _blocks(
