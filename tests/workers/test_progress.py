@@ -126,7 +126,7 @@ def test_notice_is_a_message_of_its_own_where_the_draft_is_a_message():
     assert (draft.words, len(platform.sent)) == ([], 1)
 
 
-@pytest.mark.parametrize("field", ["live", "tapped"])
+@pytest.mark.parametrize("field", ["open_action", "tapped_action"])
 def test_notice_beside_a_decision_is_a_message_of_its_own(field):
     """The outcome replaces the question, not a draft."""
     platform, draft = Platform(), Word()
