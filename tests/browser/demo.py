@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from tests.config.processes import free_port
 
@@ -60,17 +60,23 @@ def running_demo(data: Path, config: Path = DEMO, *, workers: int = 2) -> Iterat
 
 
 @contextmanager
-def browsing(address: str, size: tuple[int, int]) -> Iterator[Page]:
-    """Open the demo's page in a browser and yield it once it is connected."""
+def running_browser() -> Iterator[Browser]:
+    """Start a browser and yield it; it ends with the block."""
     with sync_playwright() as session:
         browser = session.chromium.launch(executable_path=chromium(), args=list(FLAGS))
-        page = browser.new_page(
-            viewport={"width": size[0], "height": size[1]}, device_scale_factor=2
-        )
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def browsing(browser: Browser, address: str, size: tuple[int, int]) -> Iterator[Page]:
+    """Open the demo's page as a new visitor, without cookies, and yield it once it is connected."""
+    viewport: ViewportSize = {"width": size[0], "height": size[1]}
+    with browser.new_context(viewport=viewport, device_scale_factor=2) as visitor:
+        page = visitor.new_page()
         page.goto(f"{address}/console")
         page.wait_for_selector("#state[data-state=live]")
         yield page
-        browser.close()
 
 
 def say(page: Page, text: str) -> None:

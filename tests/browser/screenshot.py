@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page
 
-from tests.browser.demo import DEMO, DESKTOP, PHONE, browsing, running_demo, say
+from tests.browser.demo import DEMO, DESKTOP, PHONE, browsing, running_browser, running_demo, say
 
 IMAGES = Path(__file__).parents[2] / "docs" / "img"
 #: The size of the tutorial's pictures, which show two or three messages.
@@ -53,7 +53,8 @@ def take(name: str, config: Path, size: tuple[int, int], play: Callable[[Page], 
     with (
         tempfile.TemporaryDirectory(prefix="sayso-shot-") as folder,
         running_demo(Path(folder), config) as address,
-        browsing(address, size) as page,
+        running_browser() as browser,
+        browsing(browser, address, size) as page,
     ):
         play(page)
         page.wait_for_timeout(400)  # the page scrolls smoothly to its end

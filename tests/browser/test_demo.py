@@ -6,14 +6,16 @@ import os
 import re
 import sqlite3
 import tempfile
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.agent.providers.conftest import Server, process
-from tests.browser.demo import DEMO, PHONE, browsing, chromium, running_demo, say
+from tests.browser.demo import DEMO, PHONE, browsing, chromium, running_browser, running_demo, say
 
 __all__ = ["process"]
 
@@ -74,38 +76,63 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_visitor_can_chat_see_a_chart_and_delete_an_invoice_by_tapping_confirm() -> None:
-    """One page shows a chat, a picture, a question, a tap and one effect, and keeps them after a reload."""
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Yield one browser for all tests; each is a new visitor."""
+    with running_browser() as running:
+        yield running
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """A running demo: the URL of its page, and its data folder."""
+
+    address: str
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Demo]:
+    """Yield a running demo, for the tests that need no other configuration."""
     with (
         tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder,
         running_demo(Path(folder)) as address,
     ):
-        with browsing(address, PHONE) as page:
-            say(page, "hello")
-            expect(page.locator("#log .bot").last).to_contain_text("You said: hello")
-            say(page, "sales chart")
-            picture = page.locator("figure img")
-            expect(picture).to_be_visible()
-            expect(page.locator(".steps summary")).to_have_text(
-                re.compile(r"sales_chart done [\d.]+ s")
-            )
-            assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 500
-            say(page, "delete invoice INV-42")
-            expect(page.locator("#log .bot").last).to_contain_text("Delete invoice INV-42")
-            assert _booked(folder, "delete") == 0
-            page.locator(".buttons .danger").click()
-            expect(page.locator("#log .bot").last).to_contain_text("Invoice INV-42 is deleted")
-            page.reload()
-            expect(page.locator("#log .bot").last).to_contain_text("Invoice INV-42 is deleted")
-            assert _booked(folder, "restore") == 0
-            say(page, "hello")
-            expect(page.locator("#log .bot").last).to_contain_text("You said: hello")
-            page.get_by_role("button", name="Undo").click()
-            expect(page.locator("#log .bot").last).to_contain_text("Invoice INV-42 is back")
-        assert (_booked(folder, "delete"), _booked(folder, "restore")) == (1, 1)
+        yield Demo(address, Path(folder))
 
 
-def test_question_shows_its_outcome_and_answer_is_shown_while_it_streams(process: Server) -> None:
+def test_visitor_can_chat_see_a_chart_and_delete_an_invoice_by_tapping_confirm(
+    browser: Browser, demo: Demo
+) -> None:
+    """One page shows a chat, a picture, a question, a tap and one effect, and keeps them after a reload."""
+    with browsing(browser, demo.address, PHONE) as page:
+        say(page, "hello")
+        expect(page.locator("#log .bot").last).to_contain_text("You said: hello")
+        say(page, "sales chart")
+        picture = page.locator("figure img")
+        expect(picture).to_be_visible()
+        expect(page.locator(".steps summary")).to_have_text(
+            re.compile(r"sales_chart done [\d.]+ s")
+        )
+        assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 500
+        say(page, "delete invoice INV-42")
+        expect(page.locator("#log .bot").last).to_contain_text("Delete invoice INV-42")
+        assert _booked(demo.folder, "delete") == 0
+        page.locator(".buttons .danger").click()
+        expect(page.locator("#log .bot").last).to_contain_text("Invoice INV-42 is deleted")
+        page.reload()
+        expect(page.locator("#log .bot").last).to_contain_text("Invoice INV-42 is deleted")
+        assert _booked(demo.folder, "restore") == 0
+        say(page, "hello")
+        expect(page.locator("#log .bot").last).to_contain_text("You said: hello")
+        page.get_by_role("button", name="Undo").click()
+        expect(page.locator("#log .bot").last).to_contain_text("Invoice INV-42 is back")
+    assert (_booked(demo.folder, "delete"), _booked(demo.folder, "restore")) == (1, 1)
+
+
+def test_question_shows_its_outcome_and_answer_is_shown_while_it_streams(
+    browser: Browser, process: Server
+) -> None:
     """After the tap the question has no buttons, also after a reload; the answer replaces the growing draft.
 
     The first text of a local server's model is held back, since it may begin with reasoning; it is said before.
@@ -124,7 +151,7 @@ def test_question_shows_its_outcome_and_answer_is_shown_while_it_streams(process
         )
         with (
             running_demo(Path(folder), config, workers=1) as address,
-            browsing(address, PHONE) as page,
+            browsing(browser, address, PHONE) as page,
         ):
             said = page.locator("#log .bot")
             say(page, "hello")
@@ -152,13 +179,16 @@ def test_question_shows_its_outcome_and_answer_is_shown_while_it_streams(process
             expect(said).to_have_count(5)
 
 
-def test_only_the_chat_scrolls_whatever_it_shows(process: Server) -> None:
+def test_only_the_chat_scrolls_whatever_it_shows(browser: Browser, process: Server) -> None:
     """The document is as large as its window: a second scroll bar would lead to a blank page."""
     process.script(*({"text": answer} for answer in LARGE_ANSWERS))
     with tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder:
         config = Path(folder) / "local.yaml"
         config.write_text(DEMO.read_text().replace("model: offline", MODEL.format(url=process.url)))
-        with running_demo(Path(folder), config) as address, browsing(address, PHONE) as page:
+        with (
+            running_demo(Path(folder), config) as address,
+            browsing(browser, address, PHONE) as page,
+        ):
             for number, _ in enumerate(LARGE_ANSWERS):
                 say(page, f"question {number} {'z' * 200}")
                 assert page.evaluate(OVERFLOW) == [0] * 5
@@ -166,7 +196,7 @@ def test_only_the_chat_scrolls_whatever_it_shows(process: Server) -> None:
             assert _overflowing_windows(page) == {}
 
 
-def test_buttons_with_long_words_fit_every_window() -> None:
+def test_buttons_with_long_words_fit_every_window(browser: Browser) -> None:
     """The label of a choice, or an effect on the red button, breaks where its word is too long for a line."""
     with tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder:
         Path(folder, "long.py").write_text(LONG_LABELS)
@@ -176,7 +206,7 @@ def test_buttons_with_long_words_fit_every_window() -> None:
         )
         with (
             running_demo(Path(folder), config, workers=1) as address,
-            browsing(address, PHONE) as page,
+            browsing(browser, address, PHONE) as page,
         ):
             for command in ("/choose", "/travel"):
                 say(page, command)
@@ -184,13 +214,9 @@ def test_buttons_with_long_words_fit_every_window() -> None:
                 assert _overflowing_windows(page) == {}
 
 
-def test_suggestions_of_an_empty_chat_fit_every_window() -> None:
+def test_suggestions_of_an_empty_chat_fit_every_window(browser: Browser, demo: Demo) -> None:
     """They are one line where a window is low, and leave a very low one to the message."""
-    with (
-        tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder,
-        running_demo(Path(folder)) as address,
-        browsing(address, PHONE) as page,
-    ):
+    with browsing(browser, demo.address, PHONE) as page:
         assert _overflowing_windows(page) == {}
         say(page, "sales chart")
         page.locator("figure img").evaluate("image => image.decode()")
@@ -209,6 +235,6 @@ def _overflowing_windows(page: Page) -> dict[tuple[int, int], list[int]]:
     return found
 
 
-def _booked(folder: str, what: str) -> int:
-    with closing(sqlite3.connect(Path(folder) / "invoices.sqlite3")) as db:
+def _booked(folder: Path, what: str) -> int:
+    with closing(sqlite3.connect(folder / "invoices.sqlite3")) as db:
         return int(db.execute("SELECT count(*) FROM ledger WHERE what = ?", (what,)).fetchone()[0])
