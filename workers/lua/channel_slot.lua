@@ -3,7 +3,7 @@
 -- args: gap_ms (between two messages of the channel, 0 when it has no limit), mark (reply and attempt).
 -- Returns in how many milliseconds the reply may be sent, -1 when no limit is known.
 if args.gap_ms > 0 then
-  redis.call('HSET', shard, 'gap', args.gap_ms)
+  redis.call('HSET', shard, 'gap_ms', args.gap_ms)
   redis.call('PEXPIRE', shard, math.max(KEEP_RATE_MS, redis.call('PTTL', shard)))
 end
 local own = shard .. ':slot:' .. conversation

@@ -4,6 +4,6 @@
 -- Returns in how many milliseconds the reply may be sent, or -2 when the lease is lost.
 if not holds_lease() then return -2 end
 local key = rate_key()
-redis.call('HSET', key, 'gap', args.gap_ms)
+redis.call('HSET', key, 'gap_ms', args.gap_ms)
 redis.call('PEXPIRE', key, math.max(KEEP_RATE_MS, redis.call('PTTL', key)))
 return book_slot(args.number)

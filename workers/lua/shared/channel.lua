@@ -1,8 +1,8 @@
 -- needs: conversation, keys
 -- What a platform allows: how fast a channel may send, and whether the conversation's address takes messages.
 
--- The hash with the rate limit of the conversation's channel: `gap` between messages, the next `free` slot, and until
--- when the platform has `closed` the channel.
+-- The hash with the rate limit of the conversation's channel: `gap_ms` (between two messages), `next_free_at` (the next
+-- free slot) and `silent_until` (when the platform takes messages again), both in Unix milliseconds.
 local function rate_key()
   return string.match(shard, '^(.-){') .. 'rate_limit:' .. string.match(conversation, '^[^:]*')
 end
@@ -10,12 +10,16 @@ end
 -- Return the slot of a reply: the one that it has `booked` (-1 for none), or the next free one. Return nothing when no
 -- rate limit is known.
 local function take_slot(key, booked)
-  local gap, free, closed = unpack(redis.call('HMGET', key, 'gap', 'free', 'closed'))
-  closed = tonumber(closed or '0')
-  if not gap and closed <= now() then return end
-  if booked >= closed and booked >= 0 then return booked end
-  local slot = math.ceil(math.max(now(), tonumber(free or '0'), closed))
-  redis.call('HSET', key, 'free', math.max(now(), tonumber(free or '0'), closed) + tonumber(gap or SPREAD_MS))
+  local gap_ms, next_free_at, silent_until = unpack(redis.call('HMGET', key, 'gap_ms', 'next_free_at', 'silent_until'))
+  silent_until = tonumber(silent_until or '0')
+  if not gap_ms and silent_until <= now() then return end
+
+  -- A slot that was booked before the platform asked to wait is too early.
+  if booked >= silent_until and booked >= 0 then return booked end
+
+  local earliest = math.max(now(), tonumber(next_free_at or '0'), silent_until)
+  local slot = math.ceil(earliest)
+  redis.call('HSET', key, 'next_free_at', earliest + tonumber(gap_ms or SPREAD_MS))
   if slot > now() then redis.call('PEXPIRE', key, slot - now() + KEEP_RATE_MS) end
   return slot
 end
@@ -33,10 +37,12 @@ end
 
 -- Stop the whole channel until `later`. Return until when it is stopped: an earlier request may last longer.
 local function silence(key, later)
-  local closed, free, gap = unpack(redis.call('HMGET', key, 'closed', 'free', 'gap'))
-  later = math.max(later, tonumber(closed or '0'))
-  local next_free = math.max(later, tonumber(free or '0')) + tonumber(gap or SPREAD_MS)
-  redis.call('HSET', key, 'closed', later, 'free', next_free)
+  local silent_until, next_free_at, gap_ms = unpack(redis.call('HMGET', key, 'silent_until', 'next_free_at', 'gap_ms'))
+  later = math.max(later, tonumber(silent_until or '0'))
+
+  -- The reply that met the limit is the first one after the wait.
+  local second_slot = math.max(later, tonumber(next_free_at or '0')) + tonumber(gap_ms or SPREAD_MS)
+  redis.call('HSET', key, 'silent_until', later, 'next_free_at', second_slot)
   redis.call('PEXPIRE', key, later - now() + KEEP_RATE_MS)
   return later
 end
