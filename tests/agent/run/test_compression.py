@@ -146,7 +146,9 @@ def test_failed_summary_is_replaced_by_the_beginning(summariser, reason, caplog)
     assert shown(result) == [f"[truncated from 280 chars; compression failed] {LONG[:100]}"]
     # A tool of an earlier test may end now, and is logged too.
     lines = [
-        record.getMessage() for record in caplog.records if record.name.endswith(".tool_results")
+        record.getMessage()
+        for record in caplog.records
+        if record.name.endswith(".result_summaries")
     ]
     assert [reason in line for line in lines] == [True]
     assert result.content == "done"
