@@ -169,7 +169,7 @@ def test_forwarded_reply_is_never_doubtful(rig):
     lease(rig, "killed")
     rig.end_lease()
     held, reply = lease(rig, "w3")
-    assert (reply.is_forwarded, reply.suspect) == (True, False)
+    assert (reply.is_forwarded, reply.is_doubtful) == (True, False)
     rig.outbox.mark_delivered(held, reply, Sent("ops:1#1"))
     fates, _ = rig.deliveries.statuses(CHAT.id)
     assert (fates[-1].state, fates[-1].receipt, rig.deliveries.undelivered("ambiguous")) == (
@@ -189,7 +189,7 @@ def test_forwarded_reply_ignores_the_rate_limit_of_this_channel(rig):
     rig.outbox.mark_delivered(held, reply, Sent("m"))
     rig.pass_time(AFTER + 1)
     forwarded = rig.mailbox.release(held)
-    assert (forwarded.is_forwarded, forwarded.wait) == (True, None)
+    assert (forwarded.is_forwarded, forwarded.wait_seconds) == (True, None)
 
 
 def test_forward_is_made_once(rig):

@@ -276,8 +276,10 @@ def test_body_on_a_full_disk_gets_503(
         assert answer.startswith(b"HTTP/1.1 503 Service Unavailable")
         assert b"the body cannot be kept now: No such file or directory" in answer
         assert running.post().startswith(b"HTTP/1.1 200")
-    assert [each.message for each in caplog.records] == ["request.refused"]
-    assert "cannot be kept" in caplog.records[0].reason
+    # On a busy machine the server's library may log the length of its queue.
+    ours = [each for each in caplog.records if each.name.startswith("sayso.")]
+    assert [each.message for each in ours] == ["request.refused"]
+    assert "cannot be kept" in ours[0].reason
 
 
 def test_total_size_of_incoming_bodies_is_bounded(
