@@ -53,6 +53,9 @@ from sayso.infra.concurrency import await_isolated, call_in_tool_thread
 
 log = logging.getLogger(__name__)
 
+#: A tool as a provider gets it, as plain data: `name`, `description` and `parameters`.
+ToolSchema = Mapping[str, Any]
+
 #: The `code` of an error for a request or an answer that a vendor's content filter stopped.
 FILTERED = "content_filter"
 #: How many characters of a call's unreadable arguments are kept.

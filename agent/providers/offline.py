@@ -13,14 +13,12 @@ from itertools import pairwise, takewhile
 from typing import Any
 
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats, without_notes
-from sayso.agent.providers.base import Completion, ProviderRequest
+from sayso.agent.providers.base import Completion, ProviderRequest, ToolSchema
 from sayso.agent.providers.offline_arguments import convert, read_arguments
 from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.errors import issue_in_box
 from sayso.channels.markdown.literal import as_markdown
 
-#: A tool's schema as plain data: `name`, `description` and `parameters`.
-ToolSchema = Mapping[str, Any]
 #: Words that do not select a tool. Greetings, yes and no are among them,
 #: so that small talk calls no tool.
 STOP_WORDS = frozenset(

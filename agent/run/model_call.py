@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -27,6 +27,7 @@ from sayso.agent.providers.base import (
     ProviderError,
     ProviderRequest,
     RateLimitedError,
+    ToolSchema,
     acall,
     astream_call,
     name_of,
@@ -46,8 +47,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 #: Waits for so many seconds.
 Sleep = Callable[[float], Awaitable[None]]
-#: The schema of a tool as plain data.
-ToolSchema = Mapping[str, Any]
 
 #: Called before each pause with the number of the failed attempt, its error,
 #: and the seconds until the next attempt.

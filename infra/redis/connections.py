@@ -240,6 +240,13 @@ class Connections:
                 # connection asks which one is.
                 self._client.connection_pool.disconnect(inuse_connections=False)
                 raise
+            except Exception:
+                raise
+            except BaseException:
+                # An interrupted caller may leave an answer behind, which the next caller of that
+                # connection would read as its own.
+                self._client.connection_pool.disconnect(inuse_connections=False)
+                raise
 
     def _ask_with_wait(self, command: Command, replicas: int) -> Any:
         """Send a command and WAIT over one connection: WAIT is about all that its connection has
