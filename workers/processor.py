@@ -77,7 +77,7 @@ MAX_SECONDS = 20.0
 #: Seconds that a turn may take; then it ends and the user is told.
 TURN_TIMEOUT = 120.0
 #: How often a turn is begun: a turn that kills its worker must not do so forever.
-MAX_SEND_ATTEMPTS = 10
+MAX_TURN_ATTEMPTS = 10
 #: Seconds within which a conversation that is cut off must release its lease;
 #: its worker waits a little longer.
 LET_GO_SECONDS = 2.0
@@ -671,7 +671,7 @@ def _reply_without_agent(
         if queued.turn.in_group:
             return texts().nothing_of_yours(), ""
         return texts().nothing_to_stop(), ""
-    if queued.attempt > MAX_SEND_ATTEMPTS:
+    if queued.attempt > MAX_TURN_ATTEMPTS:
         log.error("turn.killed_workers")
         return texts().interrupted_before(), "killed_workers"
     return None
