@@ -260,7 +260,7 @@ class Story:
             observers=self._observers(),
             enable_analytics=some(4),
             guardrails=self._guardrails() if some(4) else None,
-            coherence=self._coherence() if some(6) else None,
+            coherence=self._coherence(is_wanted=some(6), fail_closed=some(2)),
             routing_only=some(12),
             stop_condition=_stop_condition(tape) if some(6) else None,
             model_selector=_model_selector(tape) if some(6) else None,
@@ -274,8 +274,10 @@ class Story:
         more = (Heckler(tape), AsyncHeckler(tape), AsyncHeckler(tape, blocking=True))
         return [self._recorder, *(observer for observer in more if tape.rarely(4))]
 
-    def _coherence(self) -> CoherenceCheck:
-        return CoherenceCheck(provider=self._side, model="side", fail_closed=self._tape.rarely(2))
+    def _coherence(self, *, is_wanted: bool, fail_closed: bool) -> CoherenceCheck | None:
+        if not is_wanted:
+            return None
+        return CoherenceCheck(provider=self._side, model="side", fail_closed=fail_closed)
 
     def _guardrails(self) -> GuardrailsPipeline:
         guards = [Doubter(self._tape)]
