@@ -193,7 +193,7 @@ class AgentConfig:
 
     #: The agent's name in logs, spans and for other agents.
     name: str = "agent"
-    #: The model. Left as it is, the provider's own `default_model` is used if it has one.
+    #: The model. By default, the provider's own `default_model` is used if it has one.
     model: str = DEFAULT_MODEL
     #: Instructions for the model. A function is called for each model call with the ToolContext of
     #: the current user. A text that differs from call to call keeps all that follows it out of the

@@ -77,7 +77,7 @@ def stash_pending(
 ) -> PendingAction | None:
     """Propose a side effect to the user of the current turn.
 
-    `preview` is shown as it is, unless it is `Markdown`. `executor` serves only this process. After
+    `preview` is shown literally, unless it is `Markdown`. `executor` serves only this process. After
     a restart, or on another machine, the executor factory registered for `kind` rebuilds it from
     `args`. All proposals of one turn form one plan, in order, under one yes. With `typed_code` the
     yes must name the code that the question shows. `reason` says why the user is asked, `version`

@@ -88,7 +88,7 @@ class PendingActionStore:
     ) -> PendingAction:
         """Store an action as shown: its window opens at once.
 
-        `preview` is shown as it is, unless it is `Markdown`.
+        `preview` is shown literally, unless it is `Markdown`.
 
         Raises PendingActionExistsError when the scope is occupied, TypeError when `args` is not
         exact JSON, ValueError when a limit of `check_proposal` or of the arguments' size is

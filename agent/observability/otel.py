@@ -215,10 +215,10 @@ class OpenTelemetryObserver(AgentObserver):
             # Never restore the context of a parallel call, which may end first.
             current = self._trace.get_current_span()
             is_parallel = any(current is other for other, _ in run.tools.values())
-            run.tools[call_id] = (
-                span,
-                run.outer_context if is_parallel else self._context.get_current(),
-            )
+            restore_to = self._context.get_current()
+            if is_parallel:
+                restore_to = run.outer_context
+            run.tools[call_id] = (span, restore_to)
             self._context.attach(self._trace.set_span_in_context(span, run.inner_context))
 
     def on_tool_end(

@@ -171,7 +171,7 @@ class RequestRefusedError(ProviderError):
 
 
 class ProviderConfigurationError(ProviderError):
-    """Raised when a provider cannot work as it is configured."""
+    """Raised when a provider cannot work with its configuration."""
 
     kind: FailureKind = "no_access"
 

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import partial
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from typing import Any
 
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats, without_notes
@@ -389,11 +389,10 @@ def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
     if _NEGATION.search(text):
         return []
     # What is quoted is data and says nothing about the tool.
-    text_stems = stems(
-        word for token in tokens(text) if not token.quoted for word in words_of(token.text)
-    )
+    unquoted_tokens = [token.text for token in tokens(text) if not token.quoted]
+    text_stems = stems(chain.from_iterable(map(words_of, unquoted_tokens)))
     matches = [_Match.of(text_stems, tool) for tool in tools]
-    unquoted = " ".join(token.text for token in tokens(text) if not token.quoted)
+    unquoted = " ".join(unquoted_tokens)
     words = words_of(unquoted)
     saying = [
         stem(word) for word in words_of(_HYPHEN.sub(r"\1", unquoted)) if word not in STOP_WORDS

@@ -126,14 +126,18 @@ class WebRules:
         if url.port not in (None, _PORT):
             return f"names port {url.port}: only {_PORT} is allowed"
         host = url.raw_host.decode().lower().rstrip(".")
-        # `*.example.com` means the hosts below example.com, not example.com itself.
-        is_allowed = (
-            host.endswith(each[1:]) if each.startswith("*.") else host == each
-            for each in self.hosts
-        )
-        if self.hosts and not any(is_allowed):
+        if self.hosts and not any(_is_host_of(host, each) for each in self.hosts):
             return f"names a host that is not allowed here; allowed: {list(self.hosts)!r}"
         return ""
+
+
+def _is_host_of(host: str, pattern: str) -> bool:
+    """Return whether a pattern names the host. `*.example.com` means the hosts below example.com,
+    not example.com itself.
+    """
+    if pattern.startswith("*."):
+        return host.endswith(pattern[1:])
+    return host == pattern
 
 
 def tools(_folder: Path | None = None, hosts: Sequence[str] = ()) -> list[Tool]:

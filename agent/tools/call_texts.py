@@ -464,9 +464,9 @@ async def await_value(value: Any, chunk_callback: ChunkCallback | None) -> Any:
     One may be inside the other.
     """
     while is_async_value(value):
-        value = await await_isolated(
-            _join(value, chunk_callback) if inspect.isasyncgen(value) else value
-        )
+        if inspect.isasyncgen(value):
+            value = _join(value, chunk_callback)
+        value = await await_isolated(value)
     return join_chunks(value, chunk_callback)
 
 

@@ -343,7 +343,7 @@ class ToolDefinition:
                 raise self._undefinable(f"its {name} yields: return the text")
 
     def _check(self) -> None:
-        """Raise ToolValidationError if the tool could not be called as it is described.
+        """Raise ToolValidationError if the tool could not be called by its description.
 
         Its text names the cure.
         """

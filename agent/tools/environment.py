@@ -1,7 +1,7 @@
 """What the code of a running tool can reach: files to send and received, choices, and timers.
 
 All of it is in the ToolEnvironment, which adds fields to the CallContext of
-`sayso.pending.tool_context`. Tasks and threads that are started inside a block inherit it.
+`sayso.pending.call_context`. Tasks and threads that are started inside a block inherit it.
 """
 
 from __future__ import annotations
@@ -538,7 +538,7 @@ def restore_timers(changes: Iterable[TimerChange]) -> None:
 def schedule_reply(text: str, at: float, *, note: str = "") -> Timer:
     """Say `text` in this conversation at `at` (Unix seconds), once; `scheduled` lists it by `note`.
 
-    The text is shown as it is, unless it is `Markdown`.
+    The text is shown literally, unless it is `Markdown`.
 
     The text is marked as scheduled, in the user's language, so that it cannot pass for a question
     of the bot. The timer is set when the turn is committed; a turn that fails sets none. Raises

@@ -68,7 +68,7 @@ def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dic
 
     It has no titles; its references are resolved and its `allOf` is merged.
 
-    A definition that contains itself stays in `$defs`, and an `allOf` inside a parameter as it is.
+    A definition that contains itself stays in `$defs`, and an `allOf` inside a parameter stays.
     The `optional` parameters may be left out, which is how they are null, so their schema does not
     offer null as well.
     """

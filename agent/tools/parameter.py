@@ -74,10 +74,8 @@ class ToolParameter:
             object.__setattr__(self, "param_type", JSON_TYPES[self.type])
         if isinstance(self.enum, AbstractSet):
             object.__setattr__(self, "enum", tuple(sorted(self.enum, key=repr)))
-        elif self.enum is not None:
-            object.__setattr__(
-                self, "enum", self.enum if isinstance(self.enum, str) else tuple(self.enum)
-            )
+        elif self.enum is not None and not isinstance(self.enum, str):
+            object.__setattr__(self, "enum", tuple(self.enum))
         if self.json_schema is None:
             self._check()
 

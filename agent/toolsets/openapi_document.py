@@ -85,7 +85,7 @@ class Document:
 
 
 class Inliner:
-    """Inlines the references in the schemas of one operation, and lives as long as it is read."""
+    """Inlines the references in the schemas of one operation. Lives while that is read."""
 
     def __init__(self, document: Document) -> None:
         self._document = document

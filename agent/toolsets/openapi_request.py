@@ -225,7 +225,7 @@ def _checked(place: Place, text: str, separators: str, encode: Encode) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Return a single value as text, as it is written in a URL, a header or a form."""
+    """Return a single value as the text for a URL, a header or a form."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:

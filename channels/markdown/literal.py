@@ -1,4 +1,4 @@
-"""Text that must be shown as it is, embedded in Markdown.
+"""Text that must be shown literally, embedded in Markdown.
 
 That is paths, identifiers, and results and arguments of tools.
 
@@ -53,7 +53,7 @@ _LINE_END = re.compile(r"\r\n?|\n")
 class Markdown(str):
     """Text of a tool that is Markdown: `return Markdown("**3** invoices")`.
 
-    All other text is shown as it is.
+    All other text is shown literally.
 
     A result, a preview and a text of `stash_pending`, `remind` and `schedule_reply` may be of this
     type. It must hold no text of users or other systems, unless that has gone through
