@@ -229,7 +229,7 @@ def _failure_text(action: PendingAction, error: BaseException) -> str:
 
     Of an unexpected one it is the type, and a reference by which operators find it in the log.
     """
-    ids = {"kind": action.kind, "pending": action.pending_action_id}
+    ids = {"kind": action.kind, "action": action.pending_action_id}
     text = redact(words_for_person(error))
     if text:
         log.warning("pending.failed", extra={**ids, "why": text})

@@ -134,7 +134,7 @@ class Executors:
         except Exception:  # a factory is user code, and nothing has happened yet
             log.exception(
                 "pending.factory_failed",
-                extra={"kind": action.kind, "pending": action.pending_action_id},
+                extra={"kind": action.kind, "action": action.pending_action_id},
             )
             return None
 

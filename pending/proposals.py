@@ -183,7 +183,7 @@ def confirmed_run(
         run.role,
         confirmed=confirmed,
     )
-    log_fields = {**call_context().log_fields, "pending": confirmed.action_id}
+    log_fields = {**call_context().log_fields, "action": confirmed.action_id}
     return context_field(
         "run", by_yes, effect=effect, idempotency_key=confirmed.action_id, log_fields=log_fields
     )

@@ -348,7 +348,7 @@ class Settlement:
             if verdict != "go":
                 raise StaleTurn(f"{claim.conversation}: the action changed before its effect began")
             log.info(
-                "pending.started", extra={"kind": stored.action.kind, "pending": stored.action_id}
+                "pending.started", extra={"kind": stored.action.kind, "action": stored.action_id}
             )
 
         effect = EffectStart(start)
@@ -414,9 +414,7 @@ class Settlement:
             )
             return outcome
 
-        log.info(
-            "pending.started", extra={"kind": action.kind, "pending": action.pending_action_id}
-        )
+        log.info("pending.started", extra={"kind": action.kind, "action": action.pending_action_id})
         end = await self._run(claim, action, executor, attempt, self._seconds_until(deadline))
         return await self._record(claim, attempt, action, end)
 
@@ -445,7 +443,7 @@ class Settlement:
         When this returns, the thread of a tool may still run. An effect that has not begun by then
         cannot begin any more.
         """
-        ids = {"kind": action.kind, "pending": action.pending_action_id}
+        ids = {"kind": action.kind, "action": action.pending_action_id}
         attributes = {tracing.PENDING: action.pending_action_id, tracing.KIND: action.kind}
 
         async def record_late(value: Any, error: BaseException | None) -> None:
@@ -562,7 +560,7 @@ class Settlement:
         self, claim: Claim, plan: PendingAction, attempt: str
     ) -> ConfirmOutcome:
         """End a plan with a step that is not the one that was shown. Runs nothing more."""
-        log.error("pending.tampered", extra={"pending": claim.action_id})
+        log.error("pending.tampered", extra={"action": claim.action_id})
         steps = await self._repository.load(claim.conversation, step_ids(plan))
         has_begun = any(step and step.state not in ("shown", "claimed") for step in steps)
         texts = texts_for(plan.language)
@@ -656,7 +654,7 @@ class Settlement:
         """
         if stored.state != "started":
             return await self._cancel_tampered(claim, stored)
-        log.error("pending.tampered", extra={"pending": claim.action_id})
+        log.error("pending.tampered", extra={"action": claim.action_id})
         return await self._end_started(
             claim, stored.action, "unknown", texts_for().unknown(CHANGED)
         )
@@ -664,7 +662,7 @@ class Settlement:
     async def _cancel_tampered(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """Cancel an action whose record is not what the user saw, so that it never runs."""
         text = texts_for().tampered()
-        log.error("pending.tampered", extra={"pending": claim.action_id})
+        log.error("pending.tampered", extra={"action": claim.action_id})
         from_states: tuple[str, ...] = ("armed", "shown", "claimed", "cancelled")
         # Only `decide` comes here with a started action. It has started the action itself, and has
         # not run it.
@@ -697,7 +695,7 @@ async def reconciled(reconcile: Reconciler, action: PendingAction) -> str | bool
         # A reconciler is code of the bot's author. When it fails, nothing is known.
         log.exception(
             "pending.not_reconciled",
-            extra={"kind": action.kind, "pending": action.pending_action_id},
+            extra={"kind": action.kind, "action": action.pending_action_id},
         )
         return None
     if isinstance(answer, str | bool):

@@ -306,7 +306,7 @@ class ConversationProcessor:
         """Send a reply. Return what is next."""
         about: dict[str, str] = {}
         if reply.action_id:
-            about["pending"] = reply.action_id
+            about["action"] = reply.action_id
         if tracing.is_tracing() and reply.trace[0]:
             about["trace_id"] = tracing.trace_id(reply.trace[0])
         ids = {**call_context().log_fields, "delivery": reply.delivery_id(held.lease), **about}
@@ -499,7 +499,7 @@ class ConversationProcessor:
 
         extra: dict[str, Any] = {"attempt": queued.attempt, "replies": len(change.replies)}
         if change.new_actions:
-            extra["pending"] = ",".join(action.action_id for action in change.new_actions)
+            extra["action"] = ",".join(action.action_id for action in change.new_actions)
         if queued.turn.continues:
             extra["continues"] = queued.turn.continues
             is_unfinished = any(reply.cause for reply, _ in change.replies)

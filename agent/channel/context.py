@@ -399,7 +399,7 @@ class TurnFiles:
         try:
             return await self.store_all(artifacts, turn)
         except Exception:
-            log.exception("pending.files_lost", extra={"pending": action_id})
+            log.exception("pending.files_lost", extra={"action": action_id})
             return []
 
     async def store(self, turn: Turn, artifact: Artifact) -> Artifact:

@@ -98,7 +98,7 @@ class ToolExecutors(ActionKinds):
         tool has registered an executor for it. An undo, and what a tool's own code asked, have no
         preview that could be made again. Raises nothing.
         """
-        ids = {"kind": action.kind, "pending": action.pending_action_id}
+        ids = {"kind": action.kind, "action": action.pending_action_id}
         names = {action.kind.removeprefix(UNDO_PREFIX), action.asked_by} - {""}
         try:
             refusal = self._why_gone(action, has_own=has_own)
@@ -222,7 +222,7 @@ class ToolExecutors(ActionKinds):
         elif self._is_denied(tool, action.args):
             refusal = "pending.denied"
         if refusal:
-            log.warning(refusal, extra={"kind": action.kind, "pending": action.pending_action_id})
+            log.warning(refusal, extra={"kind": action.kind, "action": action.pending_action_id})
         return not refusal
 
 
@@ -251,7 +251,7 @@ def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:
     elif not is_same_call(tool, action.args):
         refusal = "pending.other_arguments"
     if refusal:
-        log.warning(refusal, extra={"kind": tool.name, "pending": action.pending_action_id})
+        log.warning(refusal, extra={"kind": tool.name, "action": action.pending_action_id})
         return None
 
     async def execute() -> ToolOutput | Ambiguous | NotFound:

@@ -154,7 +154,7 @@ class ChangeHandler:
         try:
             answer = form.read(values)
         except KeyError:  # only a forged form has other fields
-            ids = {"kind": stored.action.kind, "pending": stored.action_id}
+            ids = {"kind": stored.action.kind, "action": stored.action_id}
             log.warning("pending.not_editable", extra=ids)
             return self.repeat_unchanged(context, stored, texts.change_denied())
         if answer.problems:
@@ -260,7 +260,7 @@ class ChangeHandler:
             new = replace(fresh, **_fields_of(call))
             check_proposal(new)
         except EditRefused as exc:
-            ids = {"kind": action.kind, "pending": action.pending_action_id}
+            ids = {"kind": action.kind, "action": action.pending_action_id}
             log.info("pending.change_refused", extra=ids)
             raise _Refused(_refusal_text(texts, exc)) from exc
         except (TypeError, ValueError) as exc:  # too long for a record, or for a question

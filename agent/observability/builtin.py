@@ -131,7 +131,12 @@ _LOGGED_VALUES: Mapping[str, Mapping[str, Source]] = {
     "budget_exceeded": {"tokens": "tokens_used", "cost_usd": "cost_used"},
     "cancelled": {"iteration": "iteration"},
     "tool_loop_detected": {"detector": "detector_name"},
-    "guardrail_triggered": {"stage": "stage", "guardrail": "guardrail_name", "action": "action"},
+    # Not `action`: in a line of a log, that is the id of an action.
+    "guardrail_triggered": {
+        "stage": "stage",
+        "guardrail": "guardrail_name",
+        "guardrail_action": "action",
+    },
     "coherence_check": {"tool": "tool_name", "coherent": "coherent"},
     "model_switch": {"iteration": "iteration", "old_model": "old_model", "new_model": "new_model"},
 }

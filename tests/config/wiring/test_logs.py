@@ -220,14 +220,14 @@ def test_lines_about_an_action_have_its_id(lines: io.StringIO):
         bot.hear(text)
         with context_field("log_fields", {"job": job}):  # as SaysoWorker does
             asyncio.run(bot.processor.run(CHAT.id))
-    named = [line for line in parsed(lines) if line.get("pending")]
+    named = [line for line in parsed(lines) if line.get("action")]
     assert [line["message"] for line in named] == [
         "turn.answered",
         "reply.sent",
         "pending.started",
         "pending.failed",
     ]
-    assert len({line["pending"] for line in named}) == 1
+    assert len({line["action"] for line in named}) == 1
     assert [line["job"] for line in named] == ["process-1", "process-1", "process-2", "process-2"]
 
 
