@@ -1,5 +1,7 @@
-"""The data folder of a bot: created private, with the secret keys in it;
-and the public id that they give the bot.
+"""The data folder of a bot: its secret keys, the public id of the bot, the socket of its Redis.
+
+*Secret keys* sign all that Sayso stores and must trust, such as a pending action. They come from
+SAYSO_SECRET_KEYS, else from a file in the data folder, which is created at the first start.
 """
 
 from __future__ import annotations
@@ -25,26 +27,24 @@ from sayso.pending.action import derived_keys
 #: The variable with the secret keys, separated by commas. The first one signs; all are accepted,
 #: so that keys rotate.
 KEYS_VARIABLE = "SAYSO_SECRET_KEYS"
+#: The file with the secret keys in the data folder, separated by white space.
+KEYS_FILE = "secret_keys"
 #: The most bytes of a Unix socket's path, a little below the limit of the systems we run on.
 MAX_SOCKET_PATH = 100
 
 
-def open_data(data: Path, own: Path | None = None) -> list[str]:
-    """Create the data folder, readable by our own user alone, and return its secret keys.
+def open_data(data: Path, state_folder: Path | None = None) -> list[str]:
+    """Create the data folder, readable by our own user alone, and return the bot's secret keys.
 
-    Raises ConfigError.
-
-    `own` is the folder in it that belongs to the bot alone, and need not exist.
-    It must be writable too.
+    `state_folder` is the folder in it that belongs to this bot alone. It need not exist, but must
+    be writable, or possible to create. Raises ConfigError.
     """
     os.umask(0o077)  # also for what libraries and tools create in it
     folder = data
     try:
         make_tree_private(data)
-        folder = next(
-            each for each in (own or data, *(own or data).parents) if os.access(each, os.F_OK)
-        )
-        # What another user created may be readable, and not writable.
+        folder = _nearest_existing(state_folder or data)
+        # A folder of another user may be readable, and not writable. Only writing shows it.
         with TemporaryFile(dir=folder):
             keys = secret_keys(data)
     except OSError as exc:
@@ -53,22 +53,28 @@ def open_data(data: Path, own: Path | None = None) -> list[str]:
         ) from exc
     if not keys:
         raise ConfigError(
-            [
-                f"{data / 'secret_keys'} is empty: put the old key back, or delete the file for a new one"
-            ]
+            [f"{data / KEYS_FILE} is empty: put the old key back, or delete the file for a new one"]
         )
     return keys
 
 
+def _nearest_existing(folder: Path) -> Path:
+    """Return the folder, or the nearest of its parents that exists."""
+    while not os.access(folder, os.F_OK) and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
 def secret_keys(data: Path) -> list[str]:
-    """Return the keys of the environment, else those of the data folder,
-    which are created on first use.
+    """Return the keys of the environment, else those of the data folder.
+
+    Where there are none, a key is created in the data folder. Raises OSError.
     """
     keys = [key.strip() for key in os.environ.get(KEYS_VARIABLE, "").split(",") if key.strip()]
     if not keys:
         make_private(data)
-        file = data / "secret_keys"
-        fresh = data / f"secret_keys.{os.getpid()}"
+        file = data / KEYS_FILE
+        fresh = data / f"{KEYS_FILE}.{os.getpid()}"
         fresh.touch(mode=0o600)
         fresh.write_text(secrets.token_hex(32))
         try:
@@ -85,7 +91,7 @@ def secret_keys(data: Path) -> list[str]:
 
 def known_keys(data: Path) -> list[str]:
     """Return the secret keys as `secret_keys` does, but create none. Raises OSError."""
-    has_keys = bool(os.environ.get(KEYS_VARIABLE)) or (data / "secret_keys").exists()
+    has_keys = bool(os.environ.get(KEYS_VARIABLE)) or (data / KEYS_FILE).exists()
     if has_keys:
         return secret_keys(data)
     return []
@@ -94,14 +100,13 @@ def known_keys(data: Path) -> list[str]:
 def bot_ids(settings: Settings, keys: Sequence[str]) -> list[str]:
     """Return the public id of a bot for each of its secret keys. The bot shows the first one.
 
-    The processes of a bot have the same id on all machines;
-    another bot has another name or other keys.
+    The processes of a bot have the same id on all machines; another bot has another name or other
+    keys. Without a key there is no id.
     """
-    if keys:
-        derived = derived_keys(keys, "sayso.bot")
-    else:
-        derived = []
-    return [hmac.digest(key, settings.name.encode(), "sha256").hex()[:16] for key in derived]
+    if not keys:
+        return []
+    name = settings.name.encode()
+    return [hmac.digest(key, name, "sha256").hex()[:16] for key in derived_keys(keys, "sayso.bot")]
 
 
 def running_url(data: Path) -> str | None:
@@ -117,10 +122,10 @@ def running_url(data: Path) -> str | None:
 
 
 def socket_path(data: Path) -> Path:
-    """Return where the Redis of a data folder listens: in the folder,
-    or in /tmp where that path is too long.
+    """Return the Unix socket on which the Redis of a data folder listens.
 
-    Raises ConfigError where the folder in /tmp belongs to another user.
+    It is in the data folder, or in a folder in /tmp, which is created, where that path is too
+    long. Raises ConfigError where the folder in /tmp belongs to another user.
     """
     path = socket_place(data)
     folder = path.parent
@@ -136,7 +141,7 @@ def socket_path(data: Path) -> Path:
 
 
 def socket_place(data: Path) -> Path:
-    """Return the path of `socket_path`. Its folder is neither created nor checked."""
+    """Return the path of the socket as `socket_path` does, but neither create nor check its folder."""
     path = data.resolve() / "redis" / "redis.sock"
     if len(str(path).encode()) <= MAX_SOCKET_PATH:
         return path

@@ -9,7 +9,6 @@ separate *body* for each action, which can be erased without breaking the chain.
 from __future__ import annotations
 
 import heapq
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -324,13 +323,10 @@ def _ledger_path(options: Options) -> Path:
 
 def _keys(data: Path) -> list[str]:
     """Return the keys that signed the log. Exits without any: a new key could verify nothing."""
-    from sayso.config.wiring.data_folder import KEYS_VARIABLE, secret_keys
+    from sayso.config.wiring.data_folder import KEYS_VARIABLE, known_keys
 
-    keys: list[str] = []
     try:
-        has_keys = bool(os.environ.get(KEYS_VARIABLE)) or (data / "secret_keys").exists()
-        if has_keys:
-            keys = secret_keys(data)
+        keys = known_keys(data)
     except OSError as exc:
         fail(f"data folder {str(data)!r}: {exc.strerror}: give one you may write to with --data")
     if not keys:

@@ -122,15 +122,14 @@ def open_bot(options: Options, *, without_redis: bool, new: bool = False) -> Ite
 
 
 def find_keys(options: Options) -> list[str]:
-    """Return the secret keys of the environment or the data folder, none where there are none."""
-    from sayso.config.wiring.data_folder import KEYS_VARIABLE, secret_keys
+    """Return the secret keys of the environment or the data folder, none where there are none.
 
-    # `secret_keys` would create some.
-    has_keys = bool(os.environ.get(KEYS_VARIABLE)) or (options.data / "secret_keys").exists()
-    if not has_keys:
-        return []
+    Exits where the file of the keys cannot be read.
+    """
+    from sayso.config.wiring.data_folder import known_keys
+
     with disk_errors(str(options.data), options.data):
-        return secret_keys(options.data)
+        return known_keys(options.data)
 
 
 @contextmanager

@@ -43,13 +43,12 @@ if TYPE_CHECKING:
 @click.argument("file")
 @click.option(
     "--replace",
-    "over",
     is_flag=True,
     help="Delete what this bot has in Redis, set its ledger aside, and overwrite files of the data folder.",
 )
 @without_redis_option
 @pass_options
-def restore(options: Options, file: str, *, over: bool, without_redis: bool) -> None:
+def restore(options: Options, file: str, *, replace: bool, without_redis: bool) -> None:
     """Restore the bot from FILE, a backup, into an empty Redis and data folder;
     `-` is standard input.
 
@@ -67,7 +66,7 @@ def restore(options: Options, file: str, *, over: bool, without_redis: bool) -> 
         _opened(file) as content,
         open_bot(options, without_redis=without_redis, new=True) as bot,
     ):
-        restored = restore_backup(content, bot, keys, over=over)
+        restored = restore_backup(content, bot, keys, replace=replace)
 
     value = asdict(restored) | {"chain": _chain(restored)}
     del value["manifest"]["sums"]  # a checksum of each file: of no use to a reader

@@ -1,9 +1,16 @@
 """Backup: all that one bot stores, in one file.
 
-The file is a `tar.gz`: `redis.jsonl` (one key a line), `ledger.sqlite3`, `secret_keys` if asked
-for, the files of the data folder below `data/`, `manifest.json` with the SHA-256 of everything
-before, and at last `manifest.macs` with a MAC of the manifest by each secret key. A file without it
-was cut short. `restore.py` reads it.
+The file is a `tar.gz` with these members, in this order:
+
+* `redis.jsonl`: the bot's keys in Redis, one a line
+* `ledger.sqlite3`: the audit ledger
+* `secret_keys`: only with `--with-keys`
+* `data/`: the other files of the data folder
+* `manifest.json`: what the backup is, and the SHA-256 of each member before it
+* `manifest.macs`: a MAC of the manifest by each secret key, which shows that no one has changed
+  the file. It is the last member, so a file without it was cut short.
+
+`restore.py` reads it.
 """
 
 from __future__ import annotations
@@ -31,35 +38,36 @@ from pydantic import TypeAdapter, ValidationError
 from redis import Redis
 
 from sayso.config.settings.schema import Settings
+from sayso.config.wiring.data_folder import KEYS_FILE
 from sayso.infra.storage.files import folder_lock, make_private, read_database
-from sayso.ops.server.snapshot import (
-    count_kinds,
-    read_snapshot,
-    watermark_of,
-)
+from sayso.ops.server.snapshot import count_kinds, read_snapshot, watermark_of
 from sayso.pending.action import derived_keys
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.workers.data_loss.resume import halts_of
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.deployment_name import key_digests
 
-#: The version of the file's layout. Raise it with every change after which older files are refused,
-#: so that they are not called damaged. 1: without a MAC of the manifest.
+#: The version of the file's layout. Raise it with every change after which older files cannot be
+#: read: they are then refused with their version named, and are not called damaged. Format 1 had no
+#: MAC of the manifest.
 FORMAT = 2
-#: The members of the file that are no files of the data folder.
-REDIS = "redis.jsonl"
+#: Names of members. The secret keys have the name of their file, `KEYS_FILE`.
+REDIS_MEMBER = "redis.jsonl"
 LEDGER_MEMBER = "ledger.sqlite3"
-KEYS = "secret_keys"
-DATA = "data"
-MANIFEST = "manifest.json"
-MACS = "manifest.macs"
-#: The folder of work in progress, in the data folder. Its name keeps it out of backups,
-#: and its lock others out.
+MANIFEST_MEMBER = "manifest.json"
+MACS_MEMBER = "manifest.macs"
+#: The folder in the archive with the files of the data folder.
+DATA_MEMBERS = "data"
+#: The folder of work in progress, in the data folder. As its name begins with a dot, no backup
+#: contains it. A lock on it lets one backup run at a time.
 _WORK = ".backup"
-#: What is of use to this machine or its processes only, below the data folder.
+#: Folders of the data folder that no backup contains: they are of use to this machine or its
+#: processes only.
 _LEFT_OUT = ("redis", "bots", "media/arriving")
-#: What SQLite writes beside its files. A copy that was made by SQLite has all of it inside.
-BESIDE_SQLITE = ("-wal", "-shm", "-journal")
+#: How the names of the files end that SQLite writes beside a database while it is in use. A backup
+#: has none of them: a copy made by SQLite itself has all their content inside.
+SQLITE_SIDE_FILES = ("-wal", "-shm", "-journal")
+#: How a SQLite file begins.
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -69,26 +77,32 @@ class BackupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup says of itself."""
+    """What a backup says of itself: `manifest.json`."""
 
+    #: The name of the bot.
     name: str
-    #: In Unix seconds.
+    #: When the backup began, in Unix seconds.
     taken_at: float
-    #: Digests of the secret keys.
+    #: A digest of each secret key, by which a restore knows whether it has the same ones.
     keys: Sequence[str]
-    #: How many writing scripts Redis had run.
+    #: How many writing scripts the bot's Redis had run; 0 for a backup without Redis.
     watermark: int = 0
-    #: How many keys, conversations, waiting turns and replies, open actions, people, installations
-    #: of apps and files it has.
+    #: How much of each kind the backup has, by the names that `count_kinds` gives; `files` are
+    #: those of the data folder.
     counts: dict[str, int] = field(default_factory=dict)
-    #: The SHA-256 of each member.
+    #: The SHA-256 of each member before the manifest, in hex, by its `member_label`.
     sums: dict[str, str] = field(default_factory=dict)
+    #: The layout of the file.
     format: int = FORMAT
+    #: The release that wrote the backup.
     sayso: str = field(default_factory=lambda: version("sayso"))
 
     @classmethod
     def read(cls, text: bytes) -> Manifest:
-        """Parse a manifest. Raises BackupError for one of another format, and ValueError."""
+        """Parse a manifest.
+
+        Raises BackupError for one of another format, and ValueError for what is no manifest.
+        """
         fields = json.loads(text)
         if not isinstance(fields, dict) or not {"format", "sayso"} <= fields.keys():
             raise ValueError("its manifest is none")
@@ -107,19 +121,22 @@ def _other_format(fields: Mapping[str, Any]) -> str:
     """Return why a backup of another format is refused, and which release reads it."""
     own = version("sayso")
     release = fields["sayso"]
-    made = fields["format"]
-    is_newer = isinstance(made, int) and made > FORMAT
+    other_format = fields["format"]
+    is_newer = isinstance(other_format, int) and other_format > FORMAT
     age = "a newer" if is_newer else "an older"
     text = (
-        f"this backup is from {age} release of Sayso ({release}): it has the format {made}, and this release ({own}) "
+        f"this backup is from {age} release of Sayso ({release}): it has the format {other_format}, and this release ({own}) "
         f"reads {FORMAT}. Nothing was changed. "
     )
     if is_newer:
         return f"{text}Install that release: `pip install sayso=={release}`"
+
     then = "restore it there, upgrade, and take a new backup"
     if release != own:
         return f"{text}Install that release (`pip install sayso=={release}`), {then}"
-    # Between two releases the number is the same: only the sources of that time can be named.
+
+    # Both have the same version, so one of them is a checkout between two releases. Only the
+    # sources of that time can be named.
     taken_at = fields.get("taken_at")
     day = "DAY"
     if isinstance(taken_at, (int, float)):
@@ -136,15 +153,17 @@ def _utc(at: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bot:
-    """The bot that is backed up or restored. Without a client its Redis is left out."""
+    """The bot that is backed up or restored."""
 
     settings: Settings
+    #: The data folder.
     data: Path
+    #: A client of its Redis; None leaves Redis out.
     client: Redis | None = None
 
     @property
     def prefix(self) -> str:
-        """The beginning of all its keys."""
+        """How all its keys in Redis begin."""
         return self.settings.key_prefix
 
     @property
@@ -155,16 +174,16 @@ class Bot:
     @property
     def key_file(self) -> Path:
         """The file with its secret keys, which may be missing."""
-        return self.data / KEYS
+        return self.data / KEYS_FILE
 
 
 def write_backup(
     file: IO[bytes], bot: Bot, keys: Sequence[str], *, with_keys: bool = False
 ) -> Manifest:
-    """Write a backup, and return what it says of itself.
+    """Write a backup to an open file, and return what it says of itself.
 
-    Redis comes first: a file is on disk before Redis names it. Raises BackupError, SnapshotError,
-    redis.RedisError and OSError.
+    `keys` are all secret keys of the bot, at least one. They sign the backup, and are written into
+    it only with `with_keys`. Raises BackupError, SnapshotError, redis.RedisError and OSError.
     """
     manifest = Manifest(bot.settings.name, time.time(), key_digests(keys))
     packed = gzip.GzipFile("", fileobj=file, mode="wb", compresslevel=6)
@@ -174,25 +193,33 @@ def write_backup(
         tarfile.open(fileobj=packed, mode="w|") as archive,
     ):
         writer = _Writer(archive, work, manifest.sums)
+
+        # Redis comes first: a file is on disk before Redis names it. So each file that the keys
+        # name is in the backup, too.
         if bot.client is not None:
             manifest = replace(manifest, watermark=watermark_of(bot.client, bot.prefix))
             writer.add_redis(bot.client, bot.prefix, manifest.counts)
         if bot.ledger.exists():
             writer.add_file(bot.ledger, LEDGER_MEMBER)
         if with_keys:
-            writer.add(KEYS, io.BytesIO("\n".join(keys).encode()))
-        manifest.counts["files"] = sum(
-            writer.add_file(path, f"{DATA}/{path.relative_to(bot.data).as_posix()}")
-            for path in _data_files(bot.data)
-        )
+            writer.add(KEYS_FILE, io.BytesIO("\n".join(keys).encode()))
+
+        files = 0
+        for path in _data_files(bot.data):
+            member = f"{DATA_MEMBERS}/{path.relative_to(bot.data).as_posix()}"
+            if writer.add_file(path, member):
+                files += 1
+        manifest.counts["files"] = files
+
         text = _MANIFEST.dump_json(manifest, indent=2)
-        writer.add(MANIFEST, io.BytesIO(text))
-        writer.add(MACS, io.BytesIO("\n".join(macs_of(text, keys)).encode()))
+        macs = "\n".join(macs_of(text, keys))
+        writer.add(MANIFEST_MEMBER, io.BytesIO(text))
+        writer.add(MACS_MEMBER, io.BytesIO(macs.encode()))
     return manifest
 
 
 def macs_of(manifest: bytes, keys: Sequence[str]) -> list[str]:
-    """Return the MAC of a manifest by each secret key."""
+    """Return the MAC of a manifest by each secret key, in hex."""
     return [
         hmac.digest(key, manifest, "sha256").hex() for key in derived_keys(keys, "sayso.backup")
     ]
@@ -200,9 +227,9 @@ def macs_of(manifest: bytes, keys: Sequence[str]) -> list[str]:
 
 @contextmanager
 def work_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder below this one, to one process at a time.
+    """Yield an empty folder below `folder`, to one process at a time. It is removed afterwards.
 
-    What a killed one left there is removed.
+    What a killed process left there is removed first. Raises OSError.
     """
     with folder_lock(folder):
         work = folder / "files"
@@ -214,67 +241,76 @@ def work_folder(folder: Path) -> Iterator[Path]:
 
 
 def _data_files(data: Path) -> Iterator[Path]:
-    """Yield the files of a data folder that a backup holds, also those behind links to other disks."""
+    """Yield the files of a data folder for `data/`, also those behind links to other disks."""
     for parent, folders, files in os.walk(data, followlinks=True):
         below = Path(parent).relative_to(data)
-        folders[:] = sorted(
-            name
-            for name in folders
-            if not (
-                name.startswith(".")
-                or (below / name).as_posix() in _LEFT_OUT
-                or _leads_back(Path(parent, name))
-            )
-        )
+        # Assigned in place: `os.walk` goes on with the folders of this list.
+        folders[:] = [name for name in sorted(folders) if _is_saved_folder(data, below / name)]
         for name in sorted(files):
-            is_state = below == Path() and name.startswith((KEYS, WATERMARKS, LEDGER))
-            path = Path(parent, name)
-            if (
-                not (is_state or name.startswith(".") or name.endswith(BESIDE_SQLITE))
-                and path.is_file()
-            ):
-                yield path
+            if _is_saved_file(data, below / name):
+                yield Path(parent, name)
 
 
-def _leads_back(folder: Path) -> bool:
-    """Return whether a folder is a link to one that it is in."""
-    return folder.is_symlink() and folder.resolve() in [
-        parent.resolve() for parent in folder.parents
-    ]
+def _is_saved_folder(data: Path, path: Path) -> bool:
+    """Return whether a backup contains this folder. `path` is relative to the data folder."""
+    if path.name.startswith(".") or path.as_posix() in _LEFT_OUT:
+        return False
+    # A link to a folder that it is in would be walked for ever.
+    folder = data / path
+    if not folder.is_symlink():
+        return True
+    return folder.resolve() not in [parent.resolve() for parent in folder.parents]
+
+
+def _is_saved_file(data: Path, path: Path) -> bool:
+    """Return whether `data/` of a backup contains this file. `path` is relative to the data folder.
+
+    The secret keys and the ledger have members of their names. The watermarks are those of this
+    machine.
+    """
+    is_at_top = path.parent == Path()
+    if is_at_top and path.name.startswith((KEYS_FILE, WATERMARKS, LEDGER)):
+        return False
+    if path.name.startswith(".") or path.name.endswith(SQLITE_SIDE_FILES):
+        return False
+    return (data / path).is_file()
 
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Adds members to an archive, and notes their SHA-256 in `sums`.
-
-    `work` is a folder for copies.
-    """
+    """Adds members to the archive of one backup."""
 
     archive: tarfile.TarFile
+    #: An empty folder for copies.
     work: Path
+    #: The SHA-256 of each member that was added.
     sums: dict[str, str]
 
     def add_redis(self, client: Redis, prefix: str, counts: dict[str, int]) -> None:
-        """Add the keys of Redis, and count them."""
-        path = self.work / REDIS
+        """Add the keys of Redis, and add to `counts` how many of each kind there are.
+
+        Raises BackupError, SnapshotError, redis.RedisError and OSError.
+        """
+        path = self.work / REDIS_MEMBER
         path.touch(mode=0o600)
         with (
             path.open("w", encoding="ascii") as lines,
-            read_snapshot(client, self.work / "server", prefix=prefix) as found,
+            read_snapshot(client, self.work / "server", prefix=prefix) as keys,
         ):
             if halts_of(client, prefix=prefix):
                 raise BackupError(
                     "this Redis lost data, or was not restored whole: finish that first (`sayso redis status`)"
                 )
-            for key in count_kinds(found, counts):
+            for key in count_kinds(keys, counts):
                 lines.write(f"{key.to_json()}\n")
-        self.add_file(path, REDIS)
+        self.add_file(path, REDIS_MEMBER)
         path.unlink()
 
     def add_file(self, path: Path, member: str) -> bool:
-        """Add a file, a SQLite file as one transaction sees it.
+        """Add a file. Return False where it vanished meanwhile.
 
-        Return False where it vanished meanwhile.
+        A SQLite file is copied by SQLite first, as one transaction sees it: a plain copy would mix
+        pages from before and after a write. Raises BackupError and OSError.
         """
         try:
             with path.open("rb") as file:
@@ -282,8 +318,9 @@ class _Writer:
                     file.seek(0)
                     self.add(member, file)
                     return True
-        except FileNotFoundError:  # swept
+        except FileNotFoundError:  # the media store has removed an expired file
             return False
+
         with TemporaryDirectory(dir=self.work) as temporary:
             copy = Path(temporary, "copy")
             copy.touch(mode=0o600)
@@ -300,7 +337,10 @@ class _Writer:
         return True
 
     def add(self, member: str, file: IO[bytes]) -> None:
-        """Add a member of as many bytes as the file has now."""
+        """Add a member with the content of an open file, of as many bytes as the file has now.
+
+        Raises BackupError where the file became shorter meanwhile, and OSError.
+        """
         info = tarfile.TarInfo(member)
         info.mode = 0o600
         info.mtime = time.time()
@@ -314,7 +354,8 @@ class _Writer:
         try:
             self.archive.addfile(info, hashed)
         except OSError as exc:
-            if exc.errno:  # of a disk
+            # An error of the disk has a number. tarfile's own, for a file that ended early, has none.
+            if exc.errno:
                 raise
             raise BackupError(
                 f"{member} became shorter while it was read: run the backup again"
@@ -323,15 +364,19 @@ class _Writer:
 
 
 def member_label(member: str) -> str:
-    """Return the name of a member as JSON can have it: a name of a file may hold any bytes."""
+    """Return the name of a member as the manifest has it.
+
+    The name of a file may hold any bytes. Those that JSON cannot hold are escaped.
+    """
     return member.encode(errors="backslashreplace").decode()
 
 
 class HashingReader(io.RawIOBase):
-    """Passes the bytes of a file on, and hashes them."""
+    """Reads a file, and hashes what it reads."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
+        #: The SHA-256 of all bytes that were read so far.
         self.digest = hashlib.sha256()
 
     def read(self, size: int = -1) -> bytes:

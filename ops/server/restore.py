@@ -1,7 +1,12 @@
-"""Restore: a bot from its backup, on an empty machine.
+"""Restore: write a backup of a bot into an empty Redis and an empty data folder.
 
-A restored bot is one that lost data: what was said and done since the backup is forgotten. So it
-goes on as after `sayso redis resume`, and turns that waited in the backup do not run again.
+A restored bot is in the same position as one whose Redis lost data: it knows nothing of what
+happened after the backup. A person may have confirmed an action in that time, and it may have run.
+So the restore ends with the steps of `sayso redis resume`: all numbers go on above every number
+that was used before, open actions are closed, and turns that waited in the backup are not answered.
+
+Redis stays halted until everything is written. A restore that was killed leaves a marker in Redis,
+and the next run of the command starts from the beginning.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import sqlite3
 import tarfile
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,16 +28,16 @@ from typing import IO
 
 from redis import Redis
 
+from sayso.config.wiring.data_folder import KEYS_FILE
 from sayso.infra.redis.scripts import SHARDS
 from sayso.infra.storage.files import make_private
 from sayso.ops.server.backup import (
-    BESIDE_SQLITE,
-    DATA,
-    KEYS,
+    DATA_MEMBERS,
     LEDGER_MEMBER,
-    MACS,
-    MANIFEST,
-    REDIS,
+    MACS_MEMBER,
+    MANIFEST_MEMBER,
+    REDIS_MEMBER,
+    SQLITE_SIDE_FILES,
     BackupError,
     Bot,
     HashingReader,
@@ -47,7 +52,7 @@ from sayso.pending.audit.collector import UncollectedEntries, verify
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.workers.data_loss.resume import RESTORING, Resumed, halt, is_restoring, resume
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
-from sayso.workers.data_loss.watermarks import HaltReason, WatermarkFile
+from sayso.workers.data_loss.watermarks import HaltReason, Watermark, WatermarkFile
 from sayso.workers.deployment_name import key_digests
 from sayso.workers.recovery import GONE_SECONDS, Heartbeat
 
@@ -58,56 +63,71 @@ _BLOCK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did: the backup, how many keys were not over yet, what became of them,
-    and the check of the audit log.
-    """
+    """What a restore did."""
 
+    #: What the backup says of itself.
     manifest: Manifest
+    #: How many keys of Redis were written: those of the backup that have not expired since.
     keys: int
+    #: What was changed before Redis went on; None where the backup has no Redis.
     resumed: Resumed | None
+    #: The check of the restored audit log; None where there is no log.
     chain: ChainReport | None
 
 
 def restore_backup(
-    file: IO[bytes], bot: Bot, keys: Sequence[str], *, over: bool = False
+    file: IO[bytes], bot: Bot, secret_keys: Sequence[str], *, replace: bool = False
 ) -> Restored:
-    """Restore a backup.
+    """Restore a backup, and return what was done.
 
-    Nothing is changed before the whole file was checked. If it is killed, run it again.
+    Nothing is changed before the whole file was checked. If this is killed, run it again.
 
-    `keys` are the secret keys that the bot has already. `over`: replace what is there. Raises
-    BackupError, redis.RedisError, LedgerUnusable and OSError.
+    `secret_keys` are those that the bot has on this machine, none on an empty machine: then the
+    backup must bring them. With `replace`, what the bot already has in Redis and in its data folder
+    is deleted or overwritten; without it, such a bot is refused. Raises BackupError,
+    redis.RedisError, LedgerUnusable and OSError.
     """
     with work_folder(bot.data / _WORK) as folder:
-        manifest = _checked(file, folder)
+        # Read everything, and refuse what cannot be restored, before anything is changed.
+        manifest = _unpack_and_check(file, folder)
         if manifest.name != bot.settings.name:
             raise BackupError(
                 f"this is a backup of the bot {manifest.name!r}, and the configuration is that of "
                 f"{bot.settings.name!r}: give that bot's configuration with --config"
             )
-        keys = _matching_keys(folder, manifest, keys, bot.key_file)
-        client = bot.client if (folder / REDIS).exists() else None
+        keys = _trusted_keys(folder, manifest, secret_keys, bot.key_file)
+        client = None
+        if (folder / REDIS_MEMBER).exists():
+            client = bot.client
         _check_stopped(bot, client)
-        if not over and not (client is not None and is_restoring(client, prefix=bot.prefix)):
+        # A restore that was killed left a part of a backup. It may be replaced without asking.
+        was_killed = client is not None and is_restoring(client, prefix=bot.prefix)
+        if not replace and not was_killed:
             _check_target(bot, client, folder)
+
+        # The files are placed while Redis is halted, so no process works on half a bot.
         written = 0
-        resumed = None
         if client is not None:
             written = _fill_redis(client, bot, folder, manifest)
             _cut_ledger(folder / LEDGER_MEMBER, client, bot.prefix, keys)
         _place_files(folder, bot)
+
+        resumed = None
         if client is not None:
             resumed = resume(client, prefix=bot.prefix, restored=True)
             client.delete(f"{bot.prefix}{RESTORING}")
-        return Restored(manifest, written, resumed, _verified(bot, client, keys))
+        return Restored(manifest, written, resumed, _check_audit_log(bot, client, keys))
 
 
-def _checked(file: IO[bytes], folder: Path) -> Manifest:
-    """Write all members of a backup to a folder, and check them. Raises BackupError."""
+def _unpack_and_check(file: IO[bytes], folder: Path) -> Manifest:
+    """Write all members of a backup to a folder, and return its manifest.
+
+    Raises BackupError where the file is no backup, is damaged or was cut short.
+    """
     try:
         manifest = _unpack(file, folder)
-        if (folder / REDIS).exists():
-            with (folder / REDIS).open(encoding="ascii") as lines:
+        if (folder / REDIS_MEMBER).exists():
+            with (folder / REDIS_MEMBER).open(encoding="ascii") as lines:
                 for line in lines:
                     StoredKey.from_json(line)
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, ValueError) as exc:
@@ -118,77 +138,96 @@ def _checked(file: IO[bytes], folder: Path) -> Manifest:
 
 
 def _unpack(file: IO[bytes], folder: Path) -> Manifest:
-    """Write all members to a folder, and compare them with the manifest.
+    """Write all members to a folder, and compare their checksums with the manifest.
 
-    Raises what `_checked` translates.
+    Raises ValueError for a wrong member or checksum, and the errors of tarfile, gzip and zlib.
     """
-    sums = dict[str, str]()
+    sums: dict[str, str] = {}
     manifest = None
     with tarfile.open(fileobj=file, mode="r|gz") as archive:
         for member in archive:
-            place = PurePosixPath(member.name)
-            if (
-                not member.isreg()
-                or place.is_absolute()
-                or ".." in place.parts
-                or (manifest and member.name != MACS)
-            ):
-                raise ValueError(f"unexpected member {member.name!r}")
+            _check_member(member, after_manifest=manifest is not None)
             content = archive.extractfile(member)
             if content is None:
                 raise ValueError(f"unreadable member {member.name!r}")
-            if member.name == MANIFEST:
+
+            if member.name == MANIFEST_MEMBER:
                 text = content.read()
                 manifest = Manifest.read(text)
-                (folder / MANIFEST).write_bytes(text)
+                (folder / MANIFEST_MEMBER).write_bytes(text)
                 continue
-            target = folder / place
+
+            target = folder / PurePosixPath(member.name)
             make_private(target.parent)
             hashed = HashingReader(content)
             target.touch(mode=0o600, exist_ok=False)
             with target.open("wb") as out:
                 shutil.copyfileobj(hashed, out, _BLOCK_BYTES)
             os.utime(target, (member.mtime, member.mtime))
-            if member.name != MACS:
+            if member.name != MACS_MEMBER:
                 sums[member_label(member.name)] = hashed.digest.hexdigest()
-    if manifest is None or not (folder / MACS).exists():
+
+    # The MACs are the last member, so a file without them was cut short.
+    if manifest is None or not (folder / MACS_MEMBER).exists():
         raise ValueError("it was cut short")
-    if manifest.sums != sums:
-        wrong = sorted(
-            name for name in {*manifest.sums, *sums} if manifest.sums.get(name) != sums.get(name)
-        )
+    names = {*manifest.sums, *sums}
+    wrong = sorted(name for name in names if manifest.sums.get(name) != sums.get(name))
+    if wrong:
         raise ValueError(f"wrong checksum of {wrong[0]!r}")
     return manifest
 
 
-def _matching_keys(
-    folder: Path, manifest: Manifest, keys: Sequence[str], file: Path
-) -> Sequence[str]:
-    """Return the secret keys, of the bot or of its backup. Raises BackupError where they are of
-    another bot, and for a backup whose signature does not fit it.
+def _check_member(member: tarfile.TarInfo, *, after_manifest: bool) -> None:
+    """Raise ValueError for a member that no backup of ours has.
+
+    A member outside of the folder would overwrite any file of the machine. A member behind the
+    manifest has no checksum in it; only the MACs of the manifest stand there.
     """
-    found = folder / KEYS
-    given = keys or (found.read_text().split() if found.exists() else [])
-    if not set(key_digests(given)) & set(manifest.keys):
-        if found.exists():
-            raise BackupError(
-                f"this bot has other secret keys than the backup, which brings its own: remove {file}, or unset "
-                "SAYSO_SECRET_KEYS"
-            )
+    path = PurePosixPath(member.name)
+    is_outside = path.is_absolute() or ".." in path.parts
+    is_unchecked = after_manifest and member.name != MACS_MEMBER
+    if not member.isreg() or is_outside or is_unchecked:
+        raise ValueError(f"unexpected member {member.name!r}")
+
+
+def _trusted_keys(
+    folder: Path, manifest: Manifest, own_keys: Sequence[str], key_file: Path
+) -> Sequence[str]:
+    """Return the secret keys by which the backup was signed: those of the machine, else its own.
+
+    `own_keys` are those of this machine, none on an empty one; `key_file` is where they lie. Raises
+    BackupError where the keys are those of another bot, where there are none, and where the
+    signature of the backup is wrong.
+    """
+    packed_keys = folder / KEYS_FILE
+    keys = own_keys
+    if not keys and packed_keys.exists():
+        keys = packed_keys.read_text().split()
+
+    has_common_key = bool(set(key_digests(keys)) & set(manifest.keys))
+    if not has_common_key and packed_keys.exists():
+        raise BackupError(
+            f"this bot has other secret keys than the backup, which brings its own: remove {key_file}, or unset "
+            "SAYSO_SECRET_KEYS"
+        )
+    if not has_common_key:
         raise BackupError(
             "the secret keys of this backup are not here, and without them no stored record can be trusted: set "
             "SAYSO_SECRET_KEYS to them, or put the old file secret_keys into the data folder"
         )
-    macs = (folder / MACS).read_text(errors="replace").splitlines()
-    if not set(macs) & set(macs_of((folder / MANIFEST).read_bytes(), given)):
+
+    # One MAC by each key that the bot had: one of them is enough, as keys rotate.
+    macs = (folder / MACS_MEMBER).read_text(errors="replace").splitlines()
+    right_macs = macs_of((folder / MANIFEST_MEMBER).read_bytes(), keys)
+    if not set(macs) & set(right_macs):
         raise BackupError(
             "the signature of this backup does not fit it, so the file was changed: use another copy"
         )
-    return given
+    return keys
 
 
 def _check_stopped(bot: Bot, client: Redis | None) -> None:
-    """Refuse to restore while processes of the bot run. Raises BackupError."""
+    """Raise BackupError while processes of the bot run."""
     if client is None:
         return
     workers = Heartbeat(client, prefix=bot.prefix).count()
@@ -201,7 +240,10 @@ def _check_stopped(bot: Bot, client: Redis | None) -> None:
 
 
 def _check_target(bot: Bot, client: Redis | None, folder: Path) -> None:
-    """Refuse to restore over what is there already. Raises BackupError."""
+    """Raise BackupError where the bot already has keys, a ledger or other files of the same names.
+
+    Files that are the same as in the backup may stay.
+    """
     if client is not None and _has_keys(client, bot.prefix):
         raise BackupError(
             f"this Redis already has keys of {bot.settings.name!r}: add --replace to delete them first"
@@ -216,72 +258,92 @@ def _check_target(bot: Bot, client: Redis | None, folder: Path) -> None:
 
 
 def _has_keys(client: Redis, prefix: str) -> bool:
-    """Return whether there are keys, besides the marker of a restore that wrote nothing or has
-    ended, and the identities that `sayso redis status` gives to the shards.
+    """Return whether Redis has data of the bot.
+
+    Two kinds of keys do not count: the marker of a restore that wrote nothing or has ended, and the
+    identities that `sayso redis status` gives to the shards of an empty server.
     """
-    names = (
-        str(name).removeprefix(prefix) for name in client.scan_iter(match=f"{prefix}*", count=1000)
-    )
-    return any(name != RESTORING and not name.endswith("}:identities") for name in names)
+    for key in client.scan_iter(match=f"{prefix}*", count=1000):
+        name = str(key).removeprefix(prefix)
+        if name != RESTORING and not name.endswith("}:identities"):
+            return True
+    return False
 
 
 def _fill_redis(client: Redis, bot: Bot, folder: Path, manifest: Manifest) -> int:
-    """Replace the bot's keys by those of the backup, and leave Redis halted.
+    """Replace the bot's keys by those of the backup, and leave all shards halted.
 
-    Return how many keys are not over yet.
+    Return how many keys were written: those that have not expired since.
     """
-    servers = WatermarkFile(bot.settings.state_folder(bot.data) / WATERMARKS).load().values()
-    reasons = dict.fromkeys(range(SHARDS), HaltReason("", 0, 0))
-    for shard, known in (pair for server in servers for pair in server.items()):
-        if (
-            known.writes > reasons[shard].remembered
-        ):  # by processes of this machine, of the lost time
-            reasons[shard] = HaltReason(known.identity, known.writes, 0)
+    remembered = WatermarkFile(bot.settings.state_folder(bot.data) / WATERMARKS).load()
+    reasons = _halt_reasons(remembered.values())
+
+    # The marker comes first: a restore that is killed from here on is recognized by it.
     marker = f"{bot.prefix}{RESTORING}"
     client.set(marker, f"{manifest.taken_at}")
-    delete_keys(client, prefix=bot.prefix, but=[marker, *halt(client, reasons, prefix=bot.prefix)])
-    with (folder / REDIS).open(encoding="ascii") as lines:
+    halts = halt(client, reasons, prefix=bot.prefix)
+    delete_keys(client, prefix=bot.prefix, but=[marker, *halts])
+    with (folder / REDIS_MEMBER).open(encoding="ascii") as lines:
         return write_keys(client, map(StoredKey.from_json, lines), prefix=bot.prefix)
 
 
-def _cut_ledger(ledger: Path, client: Redis, prefix: str, keys: Sequence[str]) -> None:
-    """Remove the entries that the ledger got after Redis was copied,
-    so that both end at the same entry.
+def _halt_reasons(servers: Iterable[Mapping[int, Watermark]]) -> dict[int, HaltReason]:
+    """Return for each shard the highest watermark of any server, as the reason of a halt.
+
+    Processes of this machine saw these writes in the time that the backup does not have. The resume
+    goes on with numbers above them, so that no number is used twice.
     """
-    if ledger.exists():
-        tips = UncollectedEntries(client, prefix=prefix).tips()
-        AuditLedger(ledger, EntrySigner(keys)).cut({shard: tip.n for shard, tip in tips.items()})
+    reasons = {shard: HaltReason(identity="", remembered=0, found=0) for shard in range(SHARDS)}
+    for watermarks in servers:
+        for shard, watermark in watermarks.items():
+            if watermark.writes > reasons[shard].remembered:
+                reasons[shard] = HaltReason(watermark.identity, watermark.writes, found=0)
+    return reasons
+
+
+def _cut_ledger(ledger: Path, client: Redis, prefix: str, keys: Sequence[str]) -> None:
+    """Remove the entries that the ledger got after Redis was copied, so both end at the same entry.
+
+    A ledger that is ahead of its Redis would look as if Redis had lost entries.
+    """
+    if not ledger.exists():
+        return
+    heads = UncollectedEntries(client, prefix=prefix).tips()
+    last_numbers = {shard: head.n for shard, head in heads.items()}
+    AuditLedger(ledger, EntrySigner(keys)).cut(last_numbers)
 
 
 def _data_pairs(folder: Path, bot: Bot) -> Iterator[tuple[Path, Path]]:
-    """Yield each unpacked file of the data folder, and its place."""
-    staged = folder / DATA
-    for path in staged.rglob("*"):
+    """Yield the path of each unpacked file of the data folder, and the path that it gets there."""
+    unpacked = folder / DATA_MEMBERS
+    for path in unpacked.rglob("*"):
         if path.is_file():
-            yield path, bot.data / path.relative_to(staged)
+            yield path, bot.data / path.relative_to(unpacked)
 
 
 def _place_files(folder: Path, bot: Bot) -> None:
-    """Move the files of a backup to their places, on disk.
+    """Move the unpacked files to their places, and wait until they are on disk.
 
-    A ledger that is there already is set aside.
+    A ledger that is there already is set aside. Secret keys that are there already stay.
     """
     pairs = list(_data_pairs(folder, bot))
-    if (folder / KEYS).exists() and not bot.key_file.exists():
-        pairs.append((folder / KEYS, bot.key_file))
+    if (folder / KEYS_FILE).exists() and not bot.key_file.exists():
+        pairs.append((folder / KEYS_FILE, bot.key_file))
     if (folder / LEDGER_MEMBER).exists():
         _set_aside(bot.ledger, folder / LEDGER_MEMBER)
         pairs.append((folder / LEDGER_MEMBER, bot.ledger))
+
     for path, target in pairs:
         make_private(target.parent)
-        for suffix in BESIDE_SQLITE:  # they belong to the file that is replaced
+        # They belong to the file that is replaced: SQLite would mix them into the new one.
+        for suffix in SQLITE_SIDE_FILES:
             target.with_name(f"{target.name}{suffix}").unlink(missing_ok=True)
         try:
             path.replace(target)
         except OSError as exc:
             if exc.errno != errno.EXDEV:
                 raise
-            # The folder is on a disk of its own.
+            # The folder of the target is another disk. Copied beside it, the file can be renamed.
             near = target.with_name(f".{target.name}.restored")
             shutil.copy2(path, near)
             near.replace(target)
@@ -289,28 +351,30 @@ def _place_files(folder: Path, bot: Bot) -> None:
 
 
 def _set_aside(ledger: Path, restored: Path) -> None:
-    """Give a ledger another name: an audit log is never deleted.
+    """Rename a ledger to `<name>.until-<Unix seconds>`: an audit log is never deleted.
 
-    One that a killed restore has placed may stay.
+    A ledger that is the same as the restored one may stay: a killed restore has placed it.
     """
     if not ledger.exists() or filecmp.cmp(ledger, restored, shallow=False):
         return
+
+    # Afterwards all of it is in one file, whose name changes at once.
     with suppress(sqlite3.Error), closing(sqlite3.connect(ledger)) as database:
-        # All of it is in one file, whose name changes at once.
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    for suffix in (*BESIDE_SQLITE, ""):
+    for suffix in (*SQLITE_SIDE_FILES, ""):
         path = ledger.with_name(f"{ledger.name}{suffix}")
         if path.exists():
             path.rename(path.with_name(f"{ledger.name}.until-{time.time():.0f}{suffix}"))
 
 
-def _verified(bot: Bot, client: Redis | None, keys: Sequence[str]) -> ChainReport | None:
-    """Return the result of checking the audit log as it is now; None if there is no log."""
-    files = [bot.ledger] if bot.ledger.exists() else []
+def _check_audit_log(bot: Bot, client: Redis | None, keys: Sequence[str]) -> ChainReport | None:
+    """Return the result of checking the audit log as it is now; None where there is no log."""
+    ledgers = []
+    if bot.ledger.exists():
+        ledgers.append(bot.ledger)
+    uncollected = None
     if client is not None:
-        tail = UncollectedEntries(client, prefix=bot.prefix)
-    else:
-        tail = None
-    if files or tail:
-        return verify(files, keys, tail=tail)
-    return None
+        uncollected = UncollectedEntries(client, prefix=bot.prefix)
+    if not ledgers and uncollected is None:
+        return None
+    return verify(ledgers, keys, tail=uncollected)

@@ -4,11 +4,11 @@ The server makes a snapshot of itself, as for a new replica (SYNC). A temporary 
 machine loads it, and the bot's keys are read there, each by its type. So they can be put into any
 Redis of any version.
 
-A server that refuses SYNC, as most managed ones do, is read key by key.
-The watermark proves then that no script wrote meanwhile.
+A server that refuses SYNC, as most managed ones do, is read key by key. Its *write counter*, which
+every writing script of Sayso increments, shows then whether a script wrote meanwhile.
 
-On a Cluster this is done with one master after the other. Whatever must fit together lies in one
-shard, so on one master, as long as no slot moves meanwhile.
+On a Cluster this is done with one master after the other. All keys of one conversation lie in one
+shard and therefore on one master, so they fit together as long as no slot moves meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import contextlib
 import json
 import logging
 import shutil
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -36,6 +36,7 @@ from sayso.infra.redis.scripts import SHARDS
 from sayso.infra.redis.url import RedisUrl
 from sayso.infra.storage.files import make_private, open_private
 from sayso.ops.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError
+from sayso.pending.stored_action import OPEN_STATES
 from sayso.workers.data_loss.watermarks import keys_of
 
 log = logging.getLogger(__name__)
@@ -43,11 +44,11 @@ T = TypeVar("T")
 
 #: Keys that are read, and written, in one round trip.
 BATCH = 200
-#: Seconds without any byte after which the server's snapshot is given up. While it makes one,
-#: it sends line ends.
+#: How long a server may send nothing before its snapshot is given up, in seconds. While it makes
+#: one, it sends a line end every second.
 SILENT_SECONDS = 60.0
-#: How often a server without SYNC is read in the hope that no script writes meanwhile.
-TRIES = 3
+#: How often a server without SYNC is read. An attempt fails when a script writes meanwhile.
+ATTEMPTS = 3
 _BLOCK_BYTES = 1024 * 1024
 
 
@@ -64,20 +65,19 @@ class _NoSync(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key without the bot's prefix, its type and value, and when it expires in Unix milliseconds,
-    0 for never.
-    """
+    """A key of Redis with its value. Bytes that are not UTF-8 are lone surrogates in its texts."""
 
+    #: Its name without the bot's prefix.
     name: str
+    #: The type that Redis calls it by, such as `hash`.
     type: str
+    #: A text, or a list or dict of texts, by the type.
     value: Any
+    #: When the key expires, in Unix milliseconds; 0 for never.
     expires_at: int = 0
 
     def to_json(self) -> str:
-        """Return the key as one line.
-
-        Bytes that are no UTF-8 are lone surrogates, which JSON can spell.
-        """
+        """Return the key as one line. JSON can write lone surrogates."""
         return json.dumps([self.name, self.type, self.value, self.expires_at])
 
     @classmethod
@@ -91,11 +91,12 @@ class StoredKey:
 
 @contextmanager
 def read_snapshot(client: Redis, folder: Path, *, prefix: str) -> Iterator[Iterator[StoredKey]]:
-    """Yield the keys with this prefix as of one moment, on a Cluster of one moment of each master.
-    `folder` is created for the snapshots, and removed afterwards.
+    """Yield an iterator of the keys with this prefix, as they are at one moment.
 
-    Raises SnapshotError, redis.RedisError and OSError.
+    On a Cluster it is one moment for each master. `folder` is created for the snapshots, and
+    removed afterwards. Raises SnapshotError, redis.RedisError and OSError.
     """
+    # A slot that moves takes its keys from a master that was not read yet to one that was.
     slots = _slots_of(client)
     try:
         with contextlib.closing(_read_servers(client, folder, prefix)) as keys:
@@ -109,12 +110,15 @@ def read_snapshot(client: Redis, folder: Path, *, prefix: str) -> Iterator[Itera
 
 
 def _slots_of(client: Redis) -> dict[str, Any]:
-    """Return the slots of each master of a Cluster by its id, nothing for one server. Raises
-    SnapshotError while a slot moves, and where one has no master.
+    """Return the slots of each master of a Cluster by its id; {} for a single server.
+
+    Raises SnapshotError while a slot moves, and where a slot has no master.
     """
+    if not isinstance(client, ClusterClient):
+        return {}
+
     slots: dict[str, list[list[str]]] = {}
-    masters: Sequence[Redis] = servers_of(client) if isinstance(client, ClusterClient) else ()
-    for master in masters:
+    for master in servers_of(client):
         nodes: dict[str, Any] = master.execute_command("CLUSTER NODES")
         own = next(node for node in nodes.values() if "myself" in node["flags"])
         if own["migrations"]:
@@ -122,8 +126,12 @@ def _slots_of(client: Redis) -> dict[str, Any]:
                 "slots of this Redis Cluster are moving to other masters: wait until that is done"
             )
         slots[own["node_id"]] = own["slots"]
-    served = sum(int(ends[-1]) - int(ends[0]) + 1 for each in slots.values() for ends in each)
-    if slots and served != REDIS_CLUSTER_HASH_SLOTS:
+
+    served = 0
+    for ranges in slots.values():
+        for ends in ranges:  # a range of one slot has one end
+            served += int(ends[-1]) - int(ends[0]) + 1
+    if served != REDIS_CLUSTER_HASH_SLOTS:
         raise SnapshotError(
             f"only {served:,} of the {REDIS_CLUSTER_HASH_SLOTS:,} slots of this Redis Cluster have a "
             "master: repair it first (`redis-cli --cluster check`)"
@@ -146,7 +154,7 @@ def _read_servers(client: Redis, folder: Path, prefix: str) -> Generator[StoredK
 
 @contextmanager
 def _loaded(client: Redis, folder: Path) -> Iterator[Redis]:
-    """Yield a client of a temporary server that has loaded the snapshot of the client's.
+    """Yield a client of a temporary server that has loaded a snapshot of the client's server.
 
     Raises _NoSync.
     """
@@ -158,42 +166,47 @@ def _loaded(client: Redis, folder: Path) -> Iterator[Redis]:
         try:
             server.start()
         except EmbeddedRedisError as exc:
-            raise _NoSync(
-                f"this machine cannot read its snapshot: {_last_words(server.folder) or exc}"
-            ) from exc
+            reason = _load_failure(server.folder) or str(exc)
+            raise _NoSync(f"this machine cannot read its snapshot: {reason}") from exc
+
         db = client.connection_pool.connection_kwargs.get("db") or 0
         options = {"decode_responses": True, "encoding_errors": "surrogateescape"}
-        with Redis.from_pool(RedisUrl.parse(f"{server.url}?db={db}").pool(**options)) as copy:
+        pool = RedisUrl.parse(f"{server.url}?db={db}").pool(**options)
+        with Redis.from_pool(pool) as copy:
             yield copy
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _last_words(folder: Path) -> str:
-    """Return why a server could not load its file, as its log says."""
-    with contextlib.suppress(OSError):
+def _load_failure(folder: Path) -> str:
+    """Return why a server could not load its file, as its log says; "" where it does not."""
+    try:
         lines = (folder / "server.log").read_text(errors="replace").splitlines()
-        found = [
-            line.partition(" # ")[2] for line in lines if "RDB" in line or "loading" in line.lower()
-        ]
-        return next(filter(None, found), "")
+    except OSError:
+        return ""
+    for line in lines:
+        is_about_loading = "RDB" in line or "loading" in line.lower()
+        _, _, warning = line.partition(" # ")  # Redis marks warnings with #
+        if is_about_loading and warning:
+            return warning
     return ""
 
 
 def _save_snapshot(client: Redis, file: BinaryIO) -> None:
     """Write the snapshot that the server makes for a new replica to a file.
 
-    Raises _NoSync, redis.RedisError.
+    The server sends line ends while it saves, then `$<length>`, then so many bytes. Raises _NoSync
+    and redis.RedisError.
     """
     connection: Any = client.connection_pool.get_connection()
     try:
         connection.connect()
-        # Before Redis 7; later it saves the server a buffer for us.
+        # From Redis 7 on: the server keeps no buffer of later writes for us. Older ones refuse it.
         with contextlib.suppress(ResponseError):
             connection.send_command("REPLCONF", "rdb-only", "1")
             connection.read_response()
-        stream = connection._sock  # noqa: SLF001  # what comes now is not in Redis's protocol, so no parser may read it
+        stream = connection._sock  # noqa: SLF001  # the answer to SYNC is not in Redis's protocol, so no parser may read it
         stream.settimeout(SILENT_SECONDS)
         stream.sendall(b"SYNC\r\n")
         with stream.makefile("rb") as answer:
@@ -201,14 +214,17 @@ def _save_snapshot(client: Redis, file: BinaryIO) -> None:
             while head == b"\n":  # sent once a second while the server saves
                 head = answer.readline()
             if not head.startswith(b"$") or not head[1:].strip().isdigit():
-                raise _NoSync(
-                    f"it refuses SYNC ({head.decode(errors='replace').strip().strip('-') or 'no answer'})"
-                )
-            left = int(head[1:])
-            while left and (block := answer.read(min(left, _BLOCK_BYTES))):
+                error = head.decode(errors="replace").strip().strip("-")
+                raise _NoSync(f"it refuses SYNC ({error or 'no answer'})")
+
+            missing = int(head[1:])
+            while missing:
+                block = answer.read(min(missing, _BLOCK_BYTES))
+                if not block:
+                    break
                 file.write(block)
-                left -= len(block)
-        if left:
+                missing -= len(block)
+        if missing:
             raise _NoSync("its snapshot ended early")
     except OSError as exc:
         raise _NoSync(f"its snapshot broke off ({type(exc).__name__})") from exc
@@ -220,14 +236,15 @@ def _save_snapshot(client: Redis, file: BinaryIO) -> None:
 def _read_unchanged(
     server: Redis, client: Redis, folder: Path, prefix: str, reason: str
 ) -> Iterator[StoredKey]:
-    """Yield the keys of a server, if no watermark rose while they were read.
+    """Yield the keys of one server, read one by one, if no script wrote while they were read.
 
-    Raises SnapshotError.
+    `client` is that of the whole Cluster, or the same as `server`. `reason` says why the server
+    gives no snapshot. Raises SnapshotError where scripts wrote at each attempt.
     """
-    for _ in range(TRIES):
+    for _ in range(ATTEMPTS):
         before = watermark_of(client, prefix)
         with TemporaryFile("w+", encoding="ascii", dir=make_private(folder)) as lines:
-            # They may not fit into memory.
+            # The keys wait in a file for the end of the reading: they may not fit into memory.
             lines.writelines(f"{key.to_json()}\n" for key in _read_keys(server, prefix))
             if watermark_of(client, prefix) == before:
                 lines.seek(0)
@@ -240,17 +257,17 @@ def _read_unchanged(
 
 
 def watermark_of(client: Redis, prefix: str) -> int:
-    """Return how many writing scripts a server, or all masters of a Cluster, have run for the bot."""
+    """Return how many writing scripts the servers of the bot have run for it: a sum over shards."""
     pipe = client.pipeline(transaction=False)
     for shard in range(SHARDS):
         pipe.get(keys_of(shard, prefix).write_counter)
-    return sum(int(n or 0) for n in pipe.execute())
+    return sum(int(counter or 0) for counter in pipe.execute())
 
 
 def _read_keys(client: Redis, prefix: str) -> Iterator[StoredKey]:
-    """Yield all keys with a prefix, sorted within each batch.
+    """Yield all keys with a prefix, in any order.
 
-    Those that vanish meanwhile are left out.
+    Keys that vanish meanwhile are left out, and so are keys of a type that Sayso does not use.
     """
     for names in batches(client.scan_iter(match=f"{prefix}*", count=1000), BATCH):
         seconds, micros = client.time()
@@ -259,16 +276,27 @@ def _read_keys(client: Redis, prefix: str) -> Iterator[StoredKey]:
         for name in map(_as_bytes, names):
             pipe.type(name)
             pipe.pttl(name)
-        described = list(batches(pipe.execute(), 2))
-        for name, (kind, _) in zip(names, described, strict=True):
-            _READ.get(kind, _skip)(pipe, _as_bytes(name))
+        # Type and remaining milliseconds of each key, by turns.
+        answers = pipe.execute()
+        types = answers[0::2]
+        lifetimes = answers[1::2]
+
+        for name, kind in zip(names, types, strict=True):
+            read = _READ.get(kind, _skip)
+            read(pipe, _as_bytes(name))
         values = pipe.execute()
-        for name, (kind, left), value in zip(names, described, values, strict=True):
-            if kind in _READ and (value or value == "") and left != -2:
-                plain = sorted(value) if kind == "set" else value
-                yield StoredKey(
-                    name.removeprefix(prefix), kind, plain, now + left if left >= 0 else 0
-                )
+
+        for name, kind, lifetime, value in zip(names, types, lifetimes, values, strict=True):
+            # -2: the key had expired. An empty text is a value, an empty list is a missing key.
+            is_present = lifetime != -2 and (value or value == "")
+            if kind not in _READ or not is_present:
+                continue
+            expires_at = 0
+            if lifetime >= 0:
+                expires_at = now + lifetime
+            # JSON has no sets.
+            content = sorted(value) if kind == "set" else value
+            yield StoredKey(name.removeprefix(prefix), kind, content, expires_at)
 
 
 def batches(values: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
@@ -279,11 +307,12 @@ def batches(values: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
 
 
 def _skip(pipe: Pipeline, name: bytes) -> None:
+    """Queue a command whose answer is not used, so that each key of a batch has one answer."""
     pipe.exists(name)
 
 
-#: How a key of each type is read.
-_READ = {
+#: Queues the command that reads a key, by its type.
+_READ: Mapping[str, Callable[[Pipeline, bytes], object]] = {
     "string": lambda pipe, name: pipe.get(name),
     "list": lambda pipe, name: pipe.lrange(name, 0, -1),
     "hash": lambda pipe, name: pipe.hgetall(name),
@@ -294,28 +323,31 @@ _READ = {
 
 
 def write_keys(client: Redis, keys: Iterable[StoredKey], *, prefix: str) -> int:
-    """Write keys that are not over yet, replacing what is there.
+    """Write the keys that have not expired, and replace those of the same names.
 
-    Return how many. Raises redis.RedisError.
+    Return how many were written. Raises redis.RedisError.
     """
     written = 0
     for batch in batches(keys, BATCH):
         seconds, _ = client.time()
+        now = int(seconds) * 1000
         pipe = client.pipeline(transaction=False)
         for key in batch:
-            if not key.expires_at or key.expires_at > int(seconds) * 1000:
-                name = _as_bytes(f"{prefix}{key.name}")
-                pipe.delete(name)
-                _write(pipe, name, key)
-                if key.expires_at:
-                    pipe.pexpireat(name, key.expires_at)
-                written += 1
+            has_expired = key.expires_at and key.expires_at <= now
+            if has_expired:
+                continue
+            name = _as_bytes(f"{prefix}{key.name}")
+            pipe.delete(name)
+            _write(pipe, name, key)
+            if key.expires_at:
+                pipe.pexpireat(name, key.expires_at)
+            written += 1
         pipe.execute()
     return written
 
 
 def _write(pipe: Pipeline, name: bytes, key: StoredKey) -> None:
-    """Write one key. Raises ValueError for a type that no backup has."""
+    """Queue the command that writes a key. Raises ValueError for a type that no backup has."""
     value = _as_bytes(key.value)
     match key.type:
         case "string":
@@ -336,8 +368,9 @@ def _write(pipe: Pipeline, name: bytes, key: StoredKey) -> None:
 
 
 def _as_bytes(value: Any) -> Any:
-    """Return a value with bytes in place of texts. hiredis refuses lone surrogates,
-    which stand for other bytes.
+    """Return a value with bytes in place of its texts.
+
+    Lone surrogates become the bytes that they stand for; hiredis would refuse them.
     """
     if isinstance(value, str):
         return value.encode(errors="surrogateescape")
@@ -349,17 +382,23 @@ def _as_bytes(value: Any) -> Any:
 
 
 def delete_keys(client: Redis, *, prefix: str, but: Sequence[str] = ()) -> int:
-    """Delete all keys with a prefix, except some. Return how many. Raises redis.RedisError."""
+    """Delete all keys with a prefix, except those in `but`.
+
+    Return how many were deleted. Raises redis.RedisError.
+    """
     deleted = 0
     for names in batches(client.scan_iter(match=f"{prefix}*", count=1000), BATCH):
-        doomed = [_as_bytes(name) for name in names if name not in but]
-        deleted += int(client.delete(*doomed)) if doomed else 0
+        others = [_as_bytes(name) for name in names if name not in but]
+        if others:
+            deleted += int(client.delete(*others))
     return deleted
 
 
 def count_kinds(keys: Iterable[StoredKey], counts: dict[str, int]) -> Iterator[StoredKey]:
-    """Pass keys on, and count them, conversations, waiting turns, open actions,
-    approved or blocked people and installations of apps.
+    """Yield the same keys, and add to `counts` how many of each kind there are.
+
+    The kinds are `keys`, `conversations`, `waiting_turns`, `waiting_replies`, `open_actions`,
+    `people` (approved or blocked) and `installations` of apps.
     """
     for key in keys:
         counts["keys"] = counts.get("keys", 0) + 1
@@ -369,7 +408,7 @@ def count_kinds(keys: Iterable[StoredKey], counts: dict[str, int]) -> Iterator[S
 
 
 def _kinds(key: StoredKey) -> Iterator[tuple[str, int]]:
-    """Yield what a key adds to each count."""
+    """Yield the names of the counts to which a key adds, each with the number that it adds."""
     _, _, rest = key.name.partition("}:")
     if rest.startswith("conversation:"):
         yield "conversations", 1
@@ -378,10 +417,8 @@ def _kinds(key: StoredKey) -> Iterator[tuple[str, int]]:
     elif rest.startswith("outbox:"):
         yield "waiting_replies", len(key.value)
     elif rest.startswith("pending:") and isinstance(key.value, Mapping):
-        yield (
-            "open_actions",
-            int(key.value.get("state") in ("armed", "shown", "claimed", "started")),
-        )
+        is_open = key.value.get("state") in OPEN_STATES
+        yield "open_actions", int(is_open)
     elif rest == "installed":
         yield "installations", len(key.value)
     elif key.name.startswith("people:"):

@@ -97,9 +97,9 @@ class Machine:
         write_backup(file, self.bot, KEYS, with_keys=with_keys)
         return file.getvalue()
 
-    def restore(self, content: bytes, *, keys: list[str] = KEYS, over: bool = False) -> Restored:
+    def restore(self, content: bytes, *, keys: list[str] = KEYS, replace: bool = False) -> Restored:
         """Restore a backup."""
-        return restore_backup(io.BytesIO(content), self.bot, keys, over=over)
+        return restore_backup(io.BytesIO(content), self.bot, keys, replace=replace)
 
     def files(self) -> dict[str, bytes]:
         """Return the files of the data folder."""
@@ -256,7 +256,7 @@ def test_restore_that_is_killed_and_run_again_deletes_no_ledger(source: Machine,
     dying.fate = Fate(70, killed)
     with pytest.raises(Killed):
         restore_backup(
-            io.BytesIO(content), Bot(target.bot.settings, target.data, dying), KEYS, over=True
+            io.BytesIO(content), Bot(target.bot.settings, target.data, dying), KEYS, replace=True
         )
     assert target.restore(content).chain.faults == ()
     (aside,) = target.bot.ledger.parent.glob("audit.sqlite3.until-*")
@@ -389,7 +389,7 @@ def test_target_in_use_is_refused_without_over(source: Machine, target: Machine)
     with pytest.raises(BackupError, match="already has keys of 'bot': add --replace"):
         target.restore(content)
     assert target.client.dbsize() == old
-    restored = target.restore(content, over=True)
+    restored = target.restore(content, replace=True)
     assert restored.chain.faults == ()
     assert len(list(target.bot.ledger.parent.glob("audit.sqlite3.until-*"))) == 1
     with pytest.raises(BackupError, match="already has keys"):
@@ -403,13 +403,13 @@ def test_restore_is_refused_while_processes_run(source: Machine, target: Machine
     with pytest.raises(
         BackupError, match=r"this bot runs \(workers: 1, web and poll processes: 0\): stop all"
     ):
-        target.restore(content, over=True)
+        target.restore(content, replace=True)
     Heartbeat(target.client, "ab12", prefix=PREFIX).leave()
     Heartbeat(target.client, kind="ingress", prefix=PREFIX).beat()
     with pytest.raises(
         BackupError, match=r"this bot runs \(workers: 0, web and poll processes: 1\): stop all"
     ):
-        target.restore(content, over=True)
+        target.restore(content, replace=True)
 
 
 def test_backup_has_the_secret_keys_only_on_request(source: Machine, target: Machine):
@@ -518,7 +518,7 @@ def test_other_files_of_the_data_folder_are_overwritten_only_on_request(
     with pytest.raises(BackupError, match=r"there is another .*orders.csv: add --replace"):
         target.restore(source.backup())
     assert (target.files()["orders.csv"], target.client.dbsize()) == (b"new", 0)
-    target.restore(source.backup(), over=True)
+    target.restore(source.backup(), replace=True)
     assert target.files()["orders.csv"] == b"old"
 
 
