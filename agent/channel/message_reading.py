@@ -16,11 +16,10 @@ from sayso.pending.consent import (
     is_ok,
     is_unclear,
     names_effect,
-    quotes_another,
     read_answer,
-    written_before,
 )
 from sayso.pending.consent.asking import is_misspelled_asking, is_plain_answer, read_asking
+from sayso.pending.consent.quoting import quotes_another, written_before
 from sayso.pending.consent.refusing import is_no_with_more, is_yes_with_change
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turns import SettledAnswer

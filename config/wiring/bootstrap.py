@@ -59,7 +59,7 @@ from sayso.pending.action import ActionSigner
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
-from sayso.pending.consent import phrasebook
+from sayso.pending.consent.phrases import phrasebook
 from sayso.pending.open_forms import OpenForms
 from sayso.pending.redis_repository import RedisActionRepository
 from sayso.pending.scripts import ACTION_SCRIPTS

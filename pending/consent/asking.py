@@ -1,8 +1,12 @@
-"""Messages about an open question that decide nothing: they ask what it is about, or for time."""
+"""Messages about an open question that decide nothing: they ask what it is about, or for time.
+
+"What is this?" and "later" are answered with a fixed text, without a model, and the question stays
+open. The whole message must be made of known phrases, as a yes must.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -10,10 +14,12 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import PendingAction
 from sayso.pending.consent import (
     MAX_DECISION_CHARS,
-    AskingPhrases,
     ConfirmParser,
     RegexConfirmParser,
     all_languages,
+)
+from sayso.pending.consent.phrases import AskingPhrases
+from sayso.pending.consent.words import (
     bare_words,
     is_syllabic,
     letters_of,
@@ -51,6 +57,7 @@ def read_asking(parser: ConfirmParser, message: str, action: PendingAction) -> A
     """
     if not isinstance(parser, RegexConfirmParser) or len(message) > MAX_DECISION_CHARS:
         return ""
+
     signs = set("".join(message.translate(_EMOJI_LOOKS).split()))
     if signs - {"!"} and signs <= _QUESTION_MARKS | {"!"}:
         return "asks"
@@ -61,15 +68,16 @@ def read_asking(parser: ConfirmParser, message: str, action: PendingAction) -> A
     asking = _asking_in_any_language(words)
     if asking:
         return asking
-    asked = " ".join(_without_effect(words, action))
-    if asked in parser.only(action.language).asking_phrases.which:
+    question_words = " ".join(_without_effect(words, action))
+    if question_words in parser.only(action.language).asking_phrases.which:
         return "asks"
     return ""
 
 
 def is_asking(message: str) -> bool:
-    """Return whether a message is made of phrases that ask about a question or for time,
-    in one shipped language.
+    """Return whether a message is made of phrases that ask about a question or for time.
+
+    They must be of one shipped language.
     """
     return bool(_asking_in_any_language(bare_words(message).split()))
 
@@ -77,7 +85,7 @@ def is_asking(message: str) -> bool:
 def is_misspelled_asking(parser: ConfirmParser, message: str, language: str) -> bool:
     """Return whether the message may be a misspelled phrase of `read_asking` in this language.
 
-    It may be a word of its own as well, such as "latex" for "later".
+    It may also be a correct other word, such as "latex" for "later".
     """
     if not isinstance(parser, RegexConfirmParser) or len(message) > MAX_DECISION_CHARS:
         return False
@@ -86,10 +94,10 @@ def is_misspelled_asking(parser: ConfirmParser, message: str, language: str) -> 
 
 
 def invites_answer(text: str, language: str) -> bool:
-    """Return whether a yes may answer this text: it has a question mark,
-    or the word for yes in this language.
+    """Return whether a yes may answer this text of the bot.
 
-    In Chinese and Japanese that word is part of others, so it counts in quotes or bold only.
+    It may if the text has a question mark, or the word for yes in this language. In Chinese and
+    Japanese that word is part of others, so it counts in quotes or bold only.
     """
     if not _QUESTION_MARKS.isdisjoint(text):
         return True
@@ -100,8 +108,9 @@ def invites_answer(text: str, language: str) -> bool:
 
 
 def is_plain_answer(parser: ConfirmParser, message: str) -> bool:
-    """Return whether a yes or no says nothing else, unlike "delete it" and "stop",
-    which may be new requests.
+    """Return whether a yes or no says nothing else.
+
+    "delete it" and "stop" do: they may be new requests.
     """
     if not isinstance(parser, RegexConfirmParser):
         return False
@@ -109,34 +118,37 @@ def is_plain_answer(parser: ConfirmParser, message: str) -> bool:
 
 
 def _asking_in_any_language(words: Sequence[str]) -> Asking:
-    found: set[Asking] = {_asking_of(each.asking_phrases, words) for each in all_languages()}
-    if "asks" in found:
+    """Return what the words ask in the shipped language in which they ask most."""
+    return _strongest(_asking_of(each.asking_phrases, words) for each in all_languages())
+
+
+def _strongest(kinds: Iterable[Asking]) -> Asking:
+    """Return the kind that decides about a whole message: "asks" before "waits" before ""."""
+    present = set(kinds)
+    if "asks" in present:
         return "asks"
-    return "waits" if "waits" in found else ""
+    if "waits" in present:
+        return "waits"
+    return ""
 
 
 def _asking_of(phrases: AskingPhrases, words: Sequence[str]) -> Asking:
-    """Return what words ask that are made of these phrases: "wait, what is it?" is "asks"."""
-    # By a number of words, what these first words may ask; nothing if they are not made of phrases.
-    reached: list[set[Asking]] = [set() for _ in range(len(words) + 1)]
-    reached[0].add("")
-    for start, before in enumerate(reached):
+    """Return what words ask that are made of these phrases: "wait, what is it?" is "asks".
+
+    "" if a part of them is no phrase.
+    """
+    # `kinds_of_first[n]`: what the first n words may ask, by each way in which phrases make them up.
+    # It stays empty if phrases cannot make them up.
+    kinds_of_first: list[set[Asking]] = [set() for _ in range(len(words) + 1)]
+    kinds_of_first[0].add("")
+    for start, kinds_before in enumerate(kinds_of_first):
+        if not kinds_before:
+            continue
         for end in range(start + 1, min(len(words), start + MAX_PHRASE_WORDS) + 1):
-            if not before:
-                break
             kind = _kind_of(phrases, " ".join(words[start:end]))
             if kind is not None:
-                reached[end].update(_stronger(each, kind) for each in before)
-    last = reached[-1]
-    if "asks" in last:
-        return "asks"
-    return "waits" if "waits" in last else ""
-
-
-def _stronger(one: Asking, other: Asking) -> Asking:
-    if "asks" in (one, other):
-        return "asks"
-    return one or other
+                kinds_of_first[end].update(_strongest((each, kind)) for each in kinds_before)
+    return _strongest(kinds_of_first[-1])
 
 
 def _kind_of(phrases: AskingPhrases, words: str) -> Asking | None:
@@ -146,20 +158,23 @@ def _kind_of(phrases: AskingPhrases, words: str) -> Asking | None:
         return "asks"
     if not phrases.waits.isdisjoint(forms):
         return "waits"
-    return None if phrases.fillers.isdisjoint(forms) else ""
+    if not phrases.fillers.isdisjoint(forms):
+        return ""
+    return None
 
 
 def _without_effect(words: Sequence[str], action: PendingAction) -> Sequence[str]:
-    """Return the words without those of the effect at their end; none if there were no such."""
+    """Return the words before those of the effect at their end; () if they end with no such word."""
     effect = letters_of(f"{action.preview} {action.kind}")
-    kept = list(words)
-    while kept and len(words) - len(kept) < MAX_EFFECT_WORDS:
-        if not any(same_stem(kept[-1], each) for each in effect):
+    count = 0  # of the words at the end that belong to the effect
+    while count < min(MAX_EFFECT_WORDS, len(words)):
+        word = words[-1 - count]
+        if not any(same_stem(word, each) for each in effect):
             break
-        kept.pop()
-    if len(kept) < len(words):
-        return kept
-    return ()
+        count += 1
+    if count == 0:
+        return ()
+    return words[:-count]
 
 
 @lru_cache(maxsize=256)

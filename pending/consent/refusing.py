@@ -12,15 +12,13 @@ import unicodedata
 
 from sayso.pending.consent import (
     MAX_DECISION_CHARS,
-    TYPED,
-    ChangePhrases,
     ConfirmParser,
     RegexConfirmParser,
     all_languages,
-    is_syllabic,
-    plain_words,
 )
 from sayso.pending.consent.asking import MAX_PHRASE_WORDS, is_asking
+from sayso.pending.consent.phrases import ChangePhrases
+from sayso.pending.consent.words import TYPED, is_syllabic, plain_words
 
 #: Characters behind a no in which it may be taken back. The limit bounds the work on long messages.
 MAX_REASON_CHARS = 400
@@ -28,7 +26,8 @@ MAX_REASON_CHARS = 400
 MAX_TAG_WORDS = 2
 MAX_TAG_CHARS = 6
 
-#: What ends a no. A full stop or colon before a number does not: "No. 17" is a number.
+#: What ends a no: punctuation, a line end, or a dash or parenthesis with a space. A full stop or
+#: colon before a number does not: "No. 17" is a number.
 _BREAK = re.compile(
     r"\s*(?:[,;!\u2026\n\u060c\u061b\u0964\u3001\u3002\uff0c\uff01\uff1b\u2013\u2014]"
     r"|[.:\uff1a](?!\s*\d)|\s-|-\s|\s\()[\s.,!\u2026\u3002\uff01-]*"
@@ -58,13 +57,14 @@ def is_yes_with_change(parser: ConfirmParser, message: str, language: str) -> bo
     """
     if not isinstance(parser, RegexConfirmParser) or len(message) > MAX_DECISION_CHARS:
         return False
-    text = _loose(message)
+    text = _as_phrase(message)
     return any(
         _asks_for_change(each.change_phrases, text) for each in (parser, parser.only(language))
     )
 
 
 def _asks_for_change(phrases: ChangePhrases, text: str) -> bool:
+    """Return whether a text begins with a yes and a "but", and goes on behind them."""
     head = _longest_start(text, phrases.heads)
     if not head:
         return False
@@ -76,42 +76,49 @@ def _asks_for_change(phrases: ChangePhrases, text: str) -> bool:
 def _behind(text: str, phrase: str) -> str:
     """Return what stands behind a phrase that a text begins with."""
     if is_syllabic(phrase):
-        return text.replace(" ", "")[len(phrase.replace(" ", "")) :]
+        solid_phrase = phrase.replace(" ", "")
+        return text.replace(" ", "")[len(solid_phrase) :]
     return text[len(phrase) :].strip()
 
 
 def _denies(parser: RegexConfirmParser, message: str) -> bool:
+    """Return whether a message begins with a no of this parser, which nothing behind takes back."""
     rest = _behind_no(parser, message)
     if rest is None:
         return False
     rest = rest[:MAX_REASON_CHARS]
-    if not any(char.isalnum() for char in rest) or not _YES_EMOJI.isdisjoint(rest):
+    if not any(char.isalnum() for char in rest):  # a plain no
+        return False
+    if not _YES_EMOJI.isdisjoint(rest):
         return False
     if _is_short_question(rest) or is_asking(rest):
         return False
+    # Each language that reads the beginning as a no may also read the rest as "go ahead".
     readers = [each for each in all_languages() if _behind_no(each, message) is not None]
     return not any(_takes_back(each, rest) for each in readers)
 
 
 def _behind_no(parser: RegexConfirmParser, message: str) -> str | None:
     """Return what stands behind the no that a message begins with; None if there is no such no."""
-    # "sorry, no, wrong order" has two.
-    for found in _BREAK.finditer(message, 0, MAX_DECISION_CHARS):
-        if parser.is_refusal(plain_words(message[: found.start()])):
-            return message[found.end() :]
+    # There may be several breaks before the no is complete: "sorry, no, wrong order".
+    for ending in _BREAK.finditer(message, 0, MAX_DECISION_CHARS):
+        if parser.is_refusal(plain_words(message[: ending.start()])):
+            return message[ending.end() :]
 
-    start = _loose(message[:MAX_DECISION_CHARS])
+    start = _as_phrase(message[:MAX_DECISION_CHARS])
     phrases = parser.refusal_phrases
     if not _longest_start(start, phrases.openings):
         return None
     rest = message[len(_longest_start(start, phrases.heads)) :]
-    return None if rest[:1] in _QUESTION_MARKS else rest
+    if rest[:1] in _QUESTION_MARKS:
+        return None
+    return rest
 
 
 def _takes_back(parser: RegexConfirmParser, rest: str) -> bool:
     """Return whether the words behind a no take it back in the language of this parser."""
     phrases = parser.refusal_phrases
-    text = _loose(rest)
+    text = _as_phrase(rest)
     if is_syllabic(text):
         solid = [each.replace(" ", "") for each in phrases.takes_back if is_syllabic(each)]
         if any(each in text for each in solid):
@@ -132,9 +139,10 @@ def _is_short_question(rest: str) -> bool:
     """Return whether the rest is a question of a word or two, which asks about the no itself."""
     if _QUESTION_MARKS.isdisjoint(rest):
         return False
-    words = _loose(rest).split()
-    if is_syllabic("".join(words)):
-        return len("".join(words)) <= MAX_TAG_CHARS
+    words = _as_phrase(rest).split()
+    solid = "".join(words)
+    if is_syllabic(solid):
+        return len(solid) <= MAX_TAG_CHARS
     return len(words) <= MAX_TAG_WORDS
 
 
@@ -145,17 +153,21 @@ def _longest_start(text: str, phrases: frozenset[str]) -> str:
     """
     if is_syllabic(text[:1]):
         solid = text.replace(" ", "")
-        found = [each for each in phrases if solid.startswith(each.replace(" ", ""))]
-        return max(found, key=len, default="")
+        starts = [each for each in phrases if solid.startswith(each.replace(" ", ""))]
+        return max(starts, key=len, default="")
+
     words = text.split()[:MAX_PHRASE_WORDS]
-    starts = (" ".join(words[:count]) for count in range(len(words), 0, -1))
-    return next((each for each in starts if each in phrases), "")
+    for count in range(len(words), 0, -1):
+        start = " ".join(words[:count])
+        if start in phrases:
+            return start
+    return ""
 
 
-def _loose(text: str) -> str:
+def _as_phrase(text: str) -> str:
     """Return a text of any script as small letters, digits and single spaces.
 
-    It is spelled as the phrases are.
+    It is spelled as the phrases are. Unlike `plain_words` this reads every text.
     """
     spelled = unicodedata.normalize("NFC", text).casefold().translate(TYPED)
     letters = "".join(map(_letter_or_space, spelled))

@@ -10,8 +10,8 @@ from sayso.agent import ToolCall
 from sayso.channels.base import DeliveryUncertain, Refused
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Delivery, Reply
-from sayso.pending.consent import SHIPPED_LANGUAGES
 from sayso.pending.consent.asking import invites_answer
+from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 from sayso.pending.limits import REPEAT_MS
 from tests.agent.channel.test_choices import Shop
 from tests.contracts.rigs import CHAT, Rig

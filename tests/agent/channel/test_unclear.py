@@ -10,7 +10,7 @@ import pytest
 
 from sayso.channels.types import Delivery, Reply
 from sayso.pending import RegexConfirmParser
-from sayso.pending.consent import SHIPPED_LANGUAGES
+from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 from tests.contracts.rigs import CHAT, turn
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.wiring.agents import terminal_agent
-from sayso.pending.consent import SHIPPED_LANGUAGES
+from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 
 
 def settings_of(folder: Path, line: str):

@@ -15,7 +15,7 @@ from sayso.channels.telegram.setup import COMMANDS, EPHEMERAL_COMMANDS
 from sayso.channels.whatsapp.client import SANDBOX
 from sayso.channels.whatsapp.setup import RETRIES
 from sayso.ops.cli.main import main
-from sayso.pending.consent import SHIPPED_LANGUAGES
+from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.server import FakeResponse

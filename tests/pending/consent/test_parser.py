@@ -14,18 +14,15 @@ from hypothesis import strategies as st
 
 from sayso import pending
 from sayso.channels.i18n.texts import texts_for
-from sayso.pending import RegexConfirmParser, consent
+from sayso.pending import RegexConfirmParser
 from sayso.pending.action import PendingAction
-from sayso.pending.consent import (
-    MAX_DECISION_CHARS,
-    SHIPPED_LANGUAGES,
-    expand,
-    phrasebook,
-    plain_words,
-    unstretch,
-)
+from sayso.pending.consent import MAX_DECISION_CHARS
+from sayso.pending.consent import phrases as phrases_module
+from sayso.pending.consent import words as words_module
 from sayso.pending.consent.asking import is_misspelled_asking, read_asking
+from sayso.pending.consent.phrases import SHIPPED_LANGUAGES, expand, phrasebook
 from sayso.pending.consent.refusing import MAX_REASON_CHARS, is_no_with_more, is_yes_with_change
+from sayso.pending.consent.words import plain_words, unstretch
 
 PARSER = RegexConfirmParser()
 EVERYTHING = RegexConfirmParser(SHIPPED_LANGUAGES)
@@ -132,7 +129,7 @@ ASKED = [
 @pytest.mark.parametrize("language", SHIPPED_LANGUAGES)
 def test_phrase_that_asks_back_is_known_as_people_type_it(language):
     """With capitals and a question mark, also where it ends in a double letter or has a hyphen."""
-    table = tomllib.loads((consent._FOLDER / f"{language}.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads((phrases_module._FOLDER / f"{language}.toml").read_text(encoding="utf-8"))
     for part in ("asks", "waits"):
         phrases = [phrase for pattern in table[part] for phrase in expand(pattern)]
         typed = [f"{phrase[:1].upper()}{phrase[1:]}?" for phrase in phrases]
@@ -326,11 +323,15 @@ def test_long_message_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch
 
 def test_plain_letters_are_left_as_they_are():
     """What `_PLAIN` lets pass at once, the whole way of `plain_words` would leave unchanged as well."""
-    letters = [letter for letter in map(chr, range(0x10000)) if consent._PLAIN.fullmatch(letter)]
+    letters = [
+        letter for letter in map(chr, range(0x10000)) if words_module._PLAIN.fullmatch(letter)
+    ]
     assert len(letters) > 20_000
     for letter in letters:
-        assert consent._READABLE.fullmatch(letter), letter
-        assert unicodedata.normalize("NFC", letter).casefold().translate(consent.TYPED) == letter
+        assert words_module._READABLE.fullmatch(letter), letter
+        assert (
+            unicodedata.normalize("NFC", letter).casefold().translate(words_module.TYPED) == letter
+        )
         assert unicodedata.combining(letter) in (0, 9), (
             "an accent mark, which would join the letter before it"
         )
@@ -689,8 +690,8 @@ def test_language_with_letters_of_central_europe_needs_only_its_file(
     (tmp_path / "zz.toml").write_text(
         'confirm = ["tak", "potwierdź", "załatw to"]\ncancel = ["nie", "żadną miarą"]'
     )
-    monkeypatch.setattr(consent, "_FOLDER", tmp_path)
-    monkeypatch.setattr(consent, "SHIPPED_LANGUAGES", ("zz",))
+    monkeypatch.setattr(phrases_module, "_FOLDER", tmp_path)
+    monkeypatch.setattr(phrases_module, "SHIPPED_LANGUAGES", ("zz",))
     polish = RegexConfirmParser(("zz",))
     yeses = (
         "Tak!",

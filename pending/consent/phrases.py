@@ -1,0 +1,241 @@
+"""The phrases that mean yes, no or something else about a question, by language.
+
+`languages/<code>.toml` has them as patterns, one list for each field of `PhraseBook`. The files are
+read on first use, once in a process: most processes read no message.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sayso.pending.consent.words import accent_variants, is_syllabic, plain_words
+
+_FOLDER = Path(__file__).parent / "languages"
+#: The languages that have a phrase file, as codes of two letters.
+SHIPPED_LANGUAGES = tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+
+
+@dataclass(frozen=True, slots=True)
+class PhraseBook:
+    """The phrases of one or more languages, as `plain_words` returns them.
+
+    The phrase files have a list for each of these fields.
+    """
+
+    #: The whole message is a yes.
+    confirm: frozenset[str]
+    #: The whole message is a no.
+    cancel: frozenset[str]
+    #: Politeness that may stand behind an answer: "please", "thanks".
+    polite: frozenset[str]
+    #: Words of one language that look like a yes, a no or politeness of another: "ja" in Portuguese
+    #: is "already". They are none of these where both languages are read.
+    false_friends: frozenset[str]
+    #: A plain "ok": it decides only where the channel says so.
+    ok: frozenset[str]
+    #: May be meant as an answer but decides nothing: the user is asked again.
+    unclear: frozenset[str]
+    #: Asks about the question and decides nothing: the user is told what a yes would do.
+    asks: frozenset[str]
+    #: Asks about the question with a word of its effect behind it.
+    which: frozenset[str]
+    #: Asks for time and decides nothing: the user is told once that the question stays open.
+    waits: frozenset[str]
+    #: Words that are a yes or a no and nothing else,
+    #: unlike commands such as "delete it" and "stop".
+    plain: frozenset[str]
+    #: Words that are a yes when alone, and a new request with another word beside them.
+    commands: frozenset[str]
+    #: A no that may have more words behind a comma or another break: "no, wrong order".
+    refuses: frozenset[str]
+    #: A no and the words that follow it where people put no comma: "no because".
+    refuses_and: frozenset[str]
+    #: Takes a no back, wherever it stands behind it: "no problem", "go ahead".
+    takes_back: frozenset[str]
+    #: Begins what a person wants otherwise, behind a yes: "yes, but blue".
+    but: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class AskingPhrases:
+    """Phrases that ask about a question or for time, as `bare_words` returns them."""
+
+    #: Asks what the question is about: "what is this?".
+    asks: frozenset[str]
+    #: Asks so with a word of the effect behind it: "which" in "which order?".
+    which: frozenset[str]
+    #: Asks for time: "later".
+    waits: frozenset[str]
+    #: May stand beside one of the others and asks nothing: "ok", "please".
+    fillers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalPhrases:
+    """Phrases that begin a no with more words, and those that take it back."""
+
+    #: Stand before a break: "no" in "no, wrong order".
+    heads: frozenset[str]
+    #: Stand at the beginning of a message without a break: "no because".
+    openings: frozenset[str]
+    #: Take the no back anywhere behind it.
+    takes_back: frozenset[str]
+    #: Take the no back at the beginning of a clause: "yes" in "no wait, yes".
+    yeses: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePhrases:
+    """Phrases that begin a yes with a change: "yes, but blue"."""
+
+    #: A yes or an "ok", which stand first.
+    heads: frozenset[str]
+    #: Stands behind it, before the change.
+    but: frozenset[str]
+
+
+def check_languages(languages: Sequence[str]) -> None:
+    """Raise ValueError unless there is a language, and a phrase file for each."""
+    if not languages:
+        raise ValueError(f"no language: give at least one of {', '.join(SHIPPED_LANGUAGES)}")
+    for language in languages:
+        if language not in SHIPPED_LANGUAGES:
+            raise ValueError(
+                f"unknown language {language!r}; known: {', '.join(SHIPPED_LANGUAGES)}"
+            )
+
+
+@cache
+def phrasebook(languages: tuple[str, ...]) -> PhraseBook:
+    """Return the phrases of these languages, except those that mean something else in one of them.
+
+    Always the same object for the same languages: what is computed from a book is cached by it.
+    Raises ValueError for a phrase file with a phrase that no message could match.
+    """
+    books = [_load(language) for language in languages]
+    parts = {
+        part: frozenset().union(*(getattr(book, part) for book in books))
+        for part in PhraseBook.__slots__
+    }
+    for part in ("confirm", "cancel", "polite", "refuses"):
+        parts[part] -= parts["false_friends"]
+    return PhraseBook(**parts)
+
+
+@cache
+def answers_and_half_answers(book: PhraseBook) -> frozenset[str]:
+    """Return all phrases that decide or half decide, as bare words."""
+    return _as_bare_words(book.confirm | book.cancel | book.ok | book.unclear)
+
+
+@cache
+def asking_phrases(book: PhraseBook) -> AskingPhrases:
+    """Return what people write to ask about an open question, or for time."""
+    fillers = book.ok | book.unclear | book.polite
+    return AskingPhrases(
+        asks=_as_bare_words(book.asks),
+        which=_as_bare_words(book.which),
+        waits=_as_bare_words(book.waits),
+        fillers=_as_bare_words(fillers - book.commands),
+    )
+
+
+@cache
+def refusal_phrases(book: PhraseBook) -> RefusalPhrases:
+    """Return how a no with more words begins, and what takes it back."""
+    # One letter, such as "y", and a syllable of Chinese or Japanese are parts of other words.
+    yeses = [each for each in book.plain & book.confirm if len(each) > 1]
+    return RefusalPhrases(
+        heads=book.refuses,
+        openings=_as_bare_words(book.refuses_and),
+        takes_back=_as_bare_words(book.takes_back),
+        yeses=frozenset(each for each in yeses if not is_syllabic(each)),
+    )
+
+
+@cache
+def change_phrases(book: PhraseBook) -> ChangePhrases:
+    """Return how a yes begins that asks for a change."""
+    return ChangePhrases(heads=(book.plain & book.confirm) | book.ok, but=book.but)
+
+
+def _as_bare_words(phrases: frozenset[str]) -> frozenset[str]:
+    """Return the phrases and their forms among bare words, which have no hyphens."""
+    return phrases | {phrase.replace("-", " ") for phrase in phrases}
+
+
+@cache
+def _load(language: str) -> PhraseBook:
+    """Return the phrases of one file, in all spellings in which people type them."""
+    table = tomllib.loads((_FOLDER / f"{language}.toml").read_text(encoding="utf-8"))
+    with_accents = frozenset(plain_words(word) for word in table.get("keep_accents", ()))
+
+    parts: dict[str, frozenset[str]] = {}
+    for part in PhraseBook.__slots__:
+        spellings: set[str] = set()
+        for words in _read_patterns(table.get(part, ())):
+            spellings.update(accent_variants(words, with_accents))
+        parts[part] = frozenset(spellings)
+
+    capitals = table.get("capitals")
+    if capitals:
+        for part, phrases in parts.items():
+            parts[part] = phrases | _in_capitals(phrases, capitals)
+
+    not_doubled = frozenset(plain_words(word) for word in table.get("not_doubled", ()))
+    for part in ("confirm", "cancel", "false_friends", "refuses"):
+        parts[part] |= _repeated(parts[part] - not_doubled)
+    return PhraseBook(**parts)
+
+
+def _read_patterns(patterns: Iterable[str]) -> Iterable[str]:
+    """Yield the plain words of each phrase.
+
+    Raises ValueError for a phrase that no message could match.
+    """
+    for pattern in patterns:
+        for phrase in expand(pattern):
+            words = plain_words(phrase)
+            if not words:
+                raise ValueError(
+                    f"phrase {phrase!r} of {pattern!r} cannot be read: use one script, no digits, no quotes"
+                )
+            yield words
+
+
+def expand(pattern: str) -> list[str]:
+    """Return all phrases of a pattern such as "yes (delete|remove) it".
+
+    Parentheses hold alternatives, which may be empty; they do not nest.
+    """
+    parts = re.split(r"[()]", pattern)
+    choices = [part.split("|") if index % 2 else [part] for index, part in enumerate(parts)]
+    return ["".join(choice) for choice in itertools.product(*choices)]
+
+
+def _in_capitals(phrases: frozenset[str], capitals: Mapping[str, Any]) -> frozenset[str]:
+    """Return the phrases as they read when typed in capitals, or with a capital first letter.
+
+    `capitals` names the letters whose capital is not Unicode's default: Turkish "i" is "İ", which
+    reads as "i" with a dot above.
+    """
+    read_as = str.maketrans({letter: plain_words(capital) for letter, capital in capitals.items()})
+    all_capitals = {phrase.translate(read_as) for phrase in phrases}
+    first_capital = {phrase[0].translate(read_as) + phrase[1:] for phrase in phrases}
+    return frozenset(all_capitals | first_capital)
+
+
+def _repeated(phrases: frozenset[str]) -> frozenset[str]:
+    """Return the phrases of one word said twice and three times: "si si" and "si si si"."""
+    repeated: set[str] = set()
+    for word in phrases:
+        if len(word) > 1 and " " not in word and not is_syllabic(word):
+            repeated.update({f"{word} {word}", f"{word} {word} {word}"})
+    return frozenset(repeated)
