@@ -119,7 +119,7 @@ def _median(
     with httpx.Client(base_url=stack.public_url) as web:
         for number in range(1, MESSAGES + 2):
             channel, (headers, body) = hook(number)
-            platforms.ledger.reset()
+            platforms.log.reset()
             began = time.perf_counter()
             web.post(f"/hooks/{channel}", content=body, headers=headers).raise_for_status()
             while not shows_sign():

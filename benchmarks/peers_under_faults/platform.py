@@ -148,7 +148,7 @@ class _WatchedTelegram(FakeTelegram):
     """The fake that shows each message to the watcher, and records what is read."""
 
     def __init__(self, platform: Platform, platforms: FakePlatforms) -> None:
-        super().__init__(platforms.ledger, TELEGRAM_TOKEN)
+        super().__init__(platforms.log, TELEGRAM_TOKEN)
         self._platform = platform
 
     def answer(self, call: RecordedRequest) -> FakeResponse:
@@ -172,7 +172,7 @@ class _WatchedTelegram(FakeTelegram):
         """Record what the person sees now: without markup, with the data of the buttons."""
         seen = Read(time.monotonic(), chat, text, (), 0)
         if method != "answerCallbackQuery":
-            for number, entry in reversed(list(enumerate(self._ledger.sent, 1))):
+            for number, entry in reversed(list(enumerate(self._log.sent, 1))):
                 if entry["chat"] == chat and entry["raw"].get("text") == text:
                     keys = tuple(button["data"] for button in entry["buttons"])
                     seen = Read(seen.at, chat, entry["text"], keys, number)

@@ -1,23 +1,28 @@
 """Fakes of Twilio, Telegram and Slack on one port.
 
-They refuse what the platforms refuse, and record what they accept.
+They refuse what the platforms refuse, and log what they accept.
 
 In Python: `with FakePlatforms() as platforms: ...`. As a process:
 `python -m sayso.testing.platforms.fake_platforms --port 0`.
 
-The platforms answer below /twilio/..., /telegram/... and /slack/... Tests use:
+The platforms answer below /twilio/..., /telegram/... and /slack/... A test reads:
 
-GET /ledger          the accepted messages, in order, normalized GET /calls           all other
-calls GET /busiest         the most messages that each platform accepted within a second GET
-/blobs/<sha256>  a file that arrived POST /script         {"platform", "error", "times", "seconds"}:
-how the next messages fail POST /rate           {"platform", "per_second"}: faster messages get the
-platform's 429 POST /close          {"platform": "twilio", "address"}: close the 24-hour window of
-an address; POST /open opens it POST /fail           {"platform": "twilio", "address", "code"}:
-accept messages to it and report them as failed with
-                     this code; without a code no more
-POST /arrive         {"platform": "twilio", "address", "body", "ago"}: a message without a webhook
-POST /update         {"update"}: an update for a Telegram bot that calls getUpdates
-POST /reset          remove all messages, scripted failures, limits and closed windows
+GET /sent            the accepted messages, in order, in one form for all platforms
+GET /calls           all other calls
+GET /busiest         the most messages that each platform accepted within a second
+GET /blobs/<sha256>  a file that arrived
+
+A test sends commands, each with a JSON object:
+
+POST /script  {"platform", "error", "times", "seconds"}: how the next messages fail
+POST /rate    {"platform", "per_second"}: faster messages get the platform's 429
+POST /close   {"platform": "twilio", "address"}: close the 24-hour window of an address
+POST /open    {"platform": "twilio", "address"}: open it again
+POST /fail    {"platform": "twilio", "address", "code"}: accept messages to an address, and report
+              them as failed with this code; without a code this ends
+POST /arrive  {"platform": "twilio", "address", "body", "ago"}: a message without a webhook
+POST /update  {"update"}: an update for a Telegram bot that calls getUpdates
+POST /reset   remove all messages, scripted failures, limits and closed windows
 """
 
 from __future__ import annotations
@@ -45,8 +50,8 @@ from sayso.testing.platforms.slack import FakeSlack
 from sayso.testing.platforms.telegram import FakeTelegram
 from sayso.testing.platforms.twilio import FakeTwilio
 
-#: Credentials that the fakes accept, and secrets that sign their webhooks.
-#: They are not valid on real platforms.
+#: Credentials that the fakes accept, and secrets that sign their webhooks. Real platforms refuse
+#: all of them.
 TWILIO_ACCOUNT_SID = "AC0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"
 TWILIO_AUTH_TOKEN = "test-auth-token-0123456789abcdef"
 TELEGRAM_TOKEN = "7000000001:AAtest-telegram-token-0123456789"
@@ -71,27 +76,27 @@ FailureSource = Callable[[str, str], ScriptedFailure | None]
 class FakePlatforms:
     """All three platforms on one local port, from `with` to its end.
 
-    `fakes` has the fake of each platform by the name that its path begins with. `failures` is
-    called for every message without a scripted failure.
+    `port` is 0 for any free port. `failures` is called for every message without a scripted
+    failure, and may return one. `fakes` holds the fake of each platform, by the name that its path
+    begins with; a test may add a fake of its own platform. `log` holds what arrived at all of them.
     """
 
     def __init__(self, port: int = 0, *, failures: FailureSource | None = None) -> None:
-        self.ledger = RequestLog()
+        self.log = RequestLog()
         self._failures = failures
         self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.platforms = self
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self.twilio_url, self.telegram_url, self.slack_url = (
-            f"{self.url}/{name}" for name in ("twilio", "telegram", "slack")
-        )
-        self.telegram = FakeTelegram(self.ledger, TELEGRAM_TOKEN)
+        self.twilio_url = f"{self.url}/twilio"
+        self.telegram_url = f"{self.url}/telegram"
+        self.slack_url = f"{self.url}/slack"
+
+        self.telegram = FakeTelegram(self.log, TELEGRAM_TOKEN)
         self.fakes: dict[str, Fake] = {
-            "twilio": FakeTwilio(
-                self.ledger, TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, self.twilio_url
-            ),
+            "twilio": FakeTwilio(self.log, TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, self.twilio_url),
             "telegram": self.telegram,
             "slack": FakeSlack(
-                self.ledger, SLACK_BOT_TOKEN, self.slack_url, config_token=SLACK_CONFIG_TOKEN
+                self.log, SLACK_BOT_TOKEN, self.slack_url, config_token=SLACK_CONFIG_TOKEN
             ),
         }
 
@@ -109,28 +114,38 @@ class FakePlatforms:
 
     @property
     def sent(self) -> list[dict[str, Any]]:
-        """The accepted messages, in order, normalized."""
-        return self.ledger.sent
+        """The accepted messages, in order, as `RequestLog.append_message` describes them."""
+        return self.log.sent
 
     @property
     def calls(self) -> list[dict[str, Any]]:
         """All other calls: typing signs, acknowledged taps, created Contents."""
-        return self.ledger.calls
+        return self.log.calls
 
     def script(self, platform: str, error: str, times: int = 1, seconds: float = 0.0) -> None:
         """Fail the next `times` messages of a platform.
 
-        `error`: "429", "500", "502", "503"; "drop" hangs up before accepting, "lost" after; "slow"
-        answers after `seconds`; anything else is the platform's own error (Slack's code, Twilio's
-        number, Telegram's description).
+        `error` is one of:
+
+        * "429", "500", "502", "503": this HTTP status.
+        * "drop": hang up, and do not accept the message.
+        * "lost": accept the message, then hang up. The bot cannot tell this from "drop".
+        * "slow": accept the message, and answer after `seconds`.
+        * Anything else: the platform's own error, which is a code at Slack, a number at Twilio and
+          a description at Telegram.
+
+        Raises ValueError for an unknown platform.
         """
         self._fake(platform)
-        self.ledger.script(platform, error, times, seconds)
+        self.log.script(platform, error, times, seconds)
 
     def rate(self, platform: str, per_second: float) -> None:
-        """Refuse faster messages as the platform does; 0.1 is one message in ten seconds."""
+        """Refuse faster messages as the platform does; 0.1 is one message in ten seconds.
+
+        Raises ValueError for an unknown platform, and for a rate of 0 or less.
+        """
         self._fake(platform)
-        self.ledger.limit(platform, per_second)
+        self.log.limit(platform, per_second)
 
     def close(self, platform: str, address: str, *, closed: bool = True) -> None:
         """Close or open the 24-hour window of an address.
@@ -140,10 +155,13 @@ class FakePlatforms:
         fake = self.fakes.get(platform)
         if not isinstance(fake, FakeTwilio):
             raise ValueError(f"{platform!r} has no windows: only twilio has")
-        (fake.closed.add if closed else fake.closed.discard)(address)
+        if closed:
+            fake.closed.add(address)
+        else:
+            fake.closed.discard(address)
 
     def fail(self, platform: str, address: str, code: str = "") -> None:
-        """Report messages to an address as failed after they were accepted; "" ends it.
+        """Report messages to an address as failed after they were accepted; code "" ends this.
 
         Raises ValueError for a platform without such reports.
         """
@@ -155,9 +173,10 @@ class FakePlatforms:
     def arrive(
         self, platform: str, address: str, body: str = "", ago: float = 0.0, sid: str = ""
     ) -> None:
-        """Add a message of this many seconds ago without a webhook.
+        """Add a message that a person wrote `ago` seconds ago, and send no webhook.
 
-        Raises ValueError for a platform without a list.
+        The bot finds it only in the list of messages, as after an outage. `sid` is "" for a new id.
+        Raises ValueError for a platform that lists no messages.
         """
         fake = self.fakes.get(platform)
         if not isinstance(fake, FakeTwilio):
@@ -177,24 +196,24 @@ class FakePlatforms:
 
     def reset(self) -> None:
         """Remove all messages, scripted failures, limits and closed windows."""
-        self.ledger.reset()
+        self.log.reset()
 
     def answer(self, call: RecordedRequest) -> FakeResponse | None:
         """Return the response to one HTTP request, None to hang up."""
         prefix, _, rest = call.path.lstrip("/").partition("/")
         if prefix in self.fakes:
-            return self._platform(prefix, call.at("/" + rest))
-        if prefix == "ledger":
+            return self._answer_as_platform(prefix, call.at("/" + rest))
+        if prefix == "sent":
             return json_response(self.sent)
         if prefix == "calls":
             return json_response(self.calls)
         if prefix == "busiest":
-            return json_response(self.ledger.busiest())
-        if prefix == "blobs" and rest in self.ledger.blobs:
+            return json_response(self.log.busiest())
+        if prefix == "blobs" and rest in self.log.blobs:
             return FakeResponse(
-                200, self.ledger.blobs[rest], {"Content-Type": "application/octet-stream"}
+                200, self.log.blobs[rest], {"Content-Type": "application/octet-stream"}
             )
-        return self._command(prefix, call)
+        return self._run_command(prefix, call)
 
     def _fake(self, name: str) -> Fake:
         if name not in self.fakes:
@@ -202,17 +221,26 @@ class FakePlatforms:
             raise ValueError(f"unknown platform {name!r}; use {', '.join(names)} or {last}")
         return self.fakes[name]
 
-    def _platform(self, name: str, call: RecordedRequest) -> FakeResponse | None:
+    def _answer_as_platform(self, name: str, call: RecordedRequest) -> FakeResponse | None:
+        """Return the response of one fake, or the failure that is ordered for this message.
+
+        Return None to hang up.
+        """
         fake = self.fakes[name]
         if not fake.sends(call):
             return fake.answer(call)
-        failure = self.ledger.next_failure(name)
+
+        failure = self.log.next_failure(name)
         if failure is None and self._failures:
             params = call.params
             chats = [str(params[field]) for field in fake.chat_fields if params.get(field)]
             failure = self._failures(name, chats[0] if chats else "")
-        if (failure is None or failure.error in ("slow", "lost")) and not self.ledger.admits(name):
+
+        # A message that fails otherwise is not accepted, so it uses up nothing of the rate limit.
+        is_accepted = failure is None or failure.error in ("slow", "lost")
+        if is_accepted and not self.log.admits(name):
             return fake.failure("429")
+
         if failure is None:
             return fake.answer(call)
         if failure.error == "slow":
@@ -225,10 +253,10 @@ class FakePlatforms:
             return None
         return fake.failure(failure.error)
 
-    def _command(self, name: str, call: RecordedRequest) -> FakeResponse:
-        """Run a command of a test.
+    def _run_command(self, name: str, call: RecordedRequest) -> FakeResponse:
+        """Run a command of a test, and answer whether it worked.
 
-        An unknown one is an error, so that a typo does not pass unnoticed.
+        An unknown command is an error, so that a typo does not pass unnoticed.
         """
         commands: dict[str, Callable[..., None]] = {
             "script": self.script,
@@ -254,7 +282,7 @@ class _Server(ThreadingHTTPServer):
     platforms: FakePlatforms
 
     def handle_error(self, *args: object) -> None:
-        """Ignore a client that hung up while we were slow: the test asked for it."""
+        """Ignore a client that hung up before a slow answer: the test ordered that answer."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -267,16 +295,17 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        answer = self.server.platforms.answer(
-            RecordedRequest(self.command, self.path, headers, body)
-        )
+        request = RecordedRequest(self.command, self.path, headers, body)
+        answer = self.server.platforms.answer(request)
+
         if answer is None:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
             return
         self.send_response(answer.status)
-        for name, value in {**answer.headers, "Content-Length": str(len(answer.body))}.items():
+        for name, value in answer.headers.items():
             self.send_header(name, value)
+        self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
         self.wfile.write(answer.body)
 

@@ -108,7 +108,7 @@ class FakeSlack:
 
     def __init__(
         self,
-        ledger: RequestLog,
+        log: RequestLog,
         token: str,
         url: str,
         clock: Callable[[], float] = time.monotonic,
@@ -122,7 +122,7 @@ class FakeSlack:
         #: With which code a title is refused, "" to take each.
         self.title_error = ""
         self.has_stop_button = True
-        self._ledger = ledger
+        self._log = log
         self._token = token
         self._url = url
         self._clock = clock
@@ -130,33 +130,31 @@ class FakeSlack:
         self._uploads: dict[str, dict[str, Any]] = {}
         self._posted: dict[str, list[float]] = defaultdict(list)
         #: The tokens of an app that many workspaces have installed. What they send has a `team` in
-        #: the ledger.
+        #: the log.
         self.oauth = FakeInstallations(
             CREDENTIALS["client_id"],
             CREDENTIALS["client_secret"],
             SCOPES,
         )
-        self.views = FakeViews(lambda: ledger.state)
+        self.views = FakeViews(lambda: log.state)
         self._calling = threading.local()
 
     @property
     def statuses(self) -> dict[tuple[str, str], str]:
         """The assistant statuses that are shown, by chat and message."""
-        shown: dict[tuple[str, str], str] = self._ledger.state.setdefault("slack statuses", {})
+        shown: dict[tuple[str, str], str] = self._log.state.setdefault("slack statuses", {})
         return shown
 
     @property
     def session_titles(self) -> dict[tuple[str, str], str]:
         """The title that each session got when it was created, "" without one, by chat and thread."""
-        titles: dict[tuple[str, str], str] = self._ledger.state.setdefault(
-            "slack session titles", {}
-        )
+        titles: dict[tuple[str, str], str] = self._log.state.setdefault("slack session titles", {})
         return titles
 
     @property
     def sessions(self) -> dict[tuple[str, str], str]:
         """The state of each session, by chat and thread. A message changes none."""
-        states: dict[tuple[str, str], str] = self._ledger.state.setdefault("slack sessions", {})
+        states: dict[tuple[str, str], str] = self._log.state.setdefault("slack sessions", {})
         return states
 
     def sends(self, call: RecordedRequest) -> bool:
@@ -186,7 +184,7 @@ class FakeSlack:
         if grant and method in ("auth.test", "auth.revoke"):
             return self._grant_method(method, grant)
         if method.startswith(_MANIFEST_METHODS):
-            self._ledger.note("slack", method, params)
+            self._log.append_call("slack", method, params)
             return self.manifests.answer(method, params)
         needed = _NEEDS.get(method)
         if needed and needed not in self.scopes:
@@ -224,7 +222,7 @@ class FakeSlack:
 
     def _grant_method(self, method: str, grant: FakeGrant) -> FakeResponse:
         """Answer about a token of one workspace among many."""
-        self._ledger.note("slack", method, {"team": grant.id})
+        self._log.append_call("slack", method, {"team": grant.id})
         if method == "auth.test":
             who = {
                 "user": "acme",
@@ -239,15 +237,15 @@ class FakeSlack:
 
     def _record(self, chat: str, **content: Any) -> int:
         """Record an accepted message, with the workspace of its token where there are many."""
-        number = self._ledger.record("slack", chat, **content)
+        number = self._log.append_message("slack", chat, **content)
         if team := getattr(self._calling, "team", ""):
-            self._ledger.sent[number - 1]["team"] = team
+            self._log.sent[number - 1]["team"] = team
         return number
 
     def _other_method(self, method: str, params: dict[str, Any]) -> FakeResponse:
         """Return the answer to a call that sends no message."""
         team = getattr(self._calling, "team", "")
-        self._ledger.note("slack", method, {**params, "team": team} if team else params)
+        self._log.append_call("slack", method, {**params, "team": team} if team else params)
         if method == "auth.test":
             return auth_test(self.scopes)
         steps = {
@@ -279,8 +277,8 @@ class FakeSlack:
 
         Return its url_private_download; its last part goes to `file_id`.
         """
-        digest = self._ledger.host(data)
-        self._ledger.state.setdefault("slack files", {})[digest] = team
+        digest = self._log.save_bytes(data)
+        self._log.state.setdefault("slack files", {})[digest] = team
         return f"https://files.slack.com{_FILES}{team}-F0FILE/download/{digest}"
 
     @staticmethod
@@ -297,11 +295,11 @@ class FakeSlack:
 
     def _download(self, call: RecordedRequest) -> FakeResponse:
         """Return the file; with a wrong token a login page and no error, as Slack does."""
-        self._ledger.note("slack", "download", call.route)
+        self._log.append_call("slack", "download", call.route)
         token = call.headers.get("authorization", "").removeprefix("Bearer ")
         if token != self._token and not self._is_team_file(token, call.route):
             return FakeResponse(200, _LOGIN, {"Content-Type": "text/html; charset=utf-8"})
-        data = self._ledger.blobs.get(call.route.rpartition("/")[2])
+        data = self._log.blobs.get(call.route.rpartition("/")[2])
         if data is None:
             return FakeResponse(404, b"")
         return FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
@@ -315,15 +313,15 @@ class FakeSlack:
 
     def _file_info(self, params: dict[str, Any]) -> FakeResponse:
         digests = [
-            digest for digest in self._ledger.blobs if self.file_id(digest) == params.get("file")
+            digest for digest in self._log.blobs if self.file_id(digest) == params.get("file")
         ]
         team = ""
         if digests:
-            team = self._ledger.state["slack files"][digests[0]]
+            team = self._log.state["slack files"][digests[0]]
         if not digests or getattr(self._calling, "team", "") not in ("", team):
             return self.failure("file_not_found")
         url = f"https://files.slack.com{_FILES}{team}-F0FILE/download/{digests[0]}"
-        size = len(self._ledger.blobs[digests[0]])
+        size = len(self._log.blobs[digests[0]])
         return json_response(
             {"ok": True, "file": {"id": params["file"], "size": size, "url_private_download": url}}
         )
@@ -385,9 +383,9 @@ class FakeSlack:
         """Return whether the ts is of a message that the bot posted in a thread: it opens none."""
         match = _TS.fullmatch(ts)
         number = int(match[1]) if match else 0
-        if not 0 < number <= len(self._ledger.sent):
+        if not 0 < number <= len(self._log.sent):
             return False
-        return bool(self._ledger.sent[number - 1]["thread"])
+        return bool(self._log.sent[number - 1]["thread"])
 
     def _end_status(self, params: dict[str, Any]) -> None:
         """Remove the status of the thread that a message or file was posted in.
@@ -441,7 +439,7 @@ class FakeSlack:
             return self.failure(error or "message_not_found")
         if blocks is None:
             blocks = entry["raw"].get("blocks") or []
-        self._ledger.edit(
+        self._log.edit_message(
             number, text=_shown_text(params, blocks), buttons=_buttons(blocks), raw=params
         )
         edited = {"user": "B0ACME", "ts": f"{_SECOND}.999999"}
@@ -455,27 +453,27 @@ class FakeSlack:
         return json_response({"ok": True, **event})
 
     def _own_message(self, params: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Return the number and the ledger's entry of the message with a ts in a channel.
+        """Return the number and the log's entry of the message with a ts in a channel.
 
         The entry is empty for another ts or channel, and for a message that was sent with the token
         of another workspace.
         """
         match = _TS.fullmatch(str(params.get("ts", "")))
         number = int(match.group(1)) if match else 0
-        if not 0 < number <= len(self._ledger.sent):
+        if not 0 < number <= len(self._log.sent):
             return number, {}
-        entry = self._ledger.sent[number - 1]
+        entry = self._log.sent[number - 1]
         place = (entry["platform"], entry["chat"], entry.get("team", ""))
         if place != ("slack", params.get("channel"), getattr(self._calling, "team", "")):
             return number, {}
         return number, entry
 
     def _delete(self, params: dict[str, Any]) -> FakeResponse:
-        """Delete one of our own messages: the ledger keeps it without words."""
+        """Delete one of our own messages: the log keeps its place, without words."""
         number, entry = self._own_message(params)
         if not entry:
             return self.failure("message_not_found")
-        self._ledger.edit(number, text="", buttons=[], raw={"method": "chat.delete", **params})
+        self._log.edit_message(number, text="", buttons=[], raw={"method": "chat.delete", **params})
         return json_response({"ok": True, "channel": params["channel"], "ts": params["ts"]})
 
     def _begin_upload(self, params: dict[str, Any]) -> FakeResponse:
@@ -493,7 +491,7 @@ class FakeSlack:
         upload = self._uploads.get(call.route.rpartition("/")[2])
         if upload is None or len(call.body) != upload["length"] or "authorization" in call.headers:
             return FakeResponse(400, b"length mismatch")
-        upload["media"] = self._ledger.keep(upload["filename"], "", call.body)
+        upload["media"] = self._log.save_file(upload["filename"], "", call.body)
         return FakeResponse(200, f"OK - {len(call.body)}".encode(), {"Content-Type": "text/plain"})
 
     def _complete_upload(self, params: dict[str, Any]) -> FakeResponse:

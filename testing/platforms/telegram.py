@@ -1,5 +1,8 @@
-"""A fake of Telegram's Bot API: messages, webhooks, updates, commands, files,
-and Telegram's own rules.
+"""A fake of Telegram's Bot API: messages, webhook, updates, commands and files.
+
+The fake refuses what Telegram refuses, with Telegram's own descriptions. It also refuses some
+calls that Telegram accepts but silently changes, such as a parameter that a method does not know,
+because such a call is always a mistake of the bot.
 """
 
 from __future__ import annotations
@@ -27,27 +30,59 @@ from sayso.testing.platforms.telegram_text import (
     plain_text,
 )
 
-_LOCAL = ("127.0.0.1", "localhost")
-#: The largest photo, and the largest other file, in bytes.
+#: Hosts that a webhook of a test may have, although Telegram would refuse them.
+_LOCAL_HOSTS = ("127.0.0.1", "localhost")
+#: The largest photo that a bot may send, in bytes.
 _PHOTO_LIMIT = 10 * 1024 * 1024
+#: The largest other file that a bot may send, in bytes.
 _UPLOAD_LIMIT = 50 * 1024 * 1024
-#: Media types that Telegram plays or shows; it sends others as documents.
-_PLAYED = {
+#: The largest file that a bot may download, in bytes.
+_DOWNLOAD_LIMIT = 20 * 1024 * 1024
+#: The media types that Telegram plays, by the kind of message. It shows any other type as a file
+#: to download, so a bot that sends such a file by `sendVideo` is mistaken.
+_PLAYED_TYPES = {
     "audio": ("audio/mpeg", "audio/mp4", "audio/x-m4a", "audio/m4a"),
     "voice": ("audio/ogg", "audio/mpeg", "audio/mp4", "audio/x-m4a"),
     "video": ("video/mp4",),
     "animation": ("image/gif", "video/mp4"),
 }
-#: The kinds of update that a webhook may ask for: those that the library knows, and two newer ones.
-UPDATES = frozenset((*Update.ALL_TYPES, "stopped_message_generation", "subscription"))
-#: The stored state of a bot: its webhook as getWebhookInfo shows it (tests may add to it), its
-#: commands by language, and the updates that wait for getUpdates.
+#: The kinds of update that a bot may ask for: those that the library knows, and two newer ones.
+UPDATE_KINDS = frozenset((*Update.ALL_TYPES, "stopped_message_generation", "subscription"))
+#: The kinds that a bot gets if it asks for none: all but the three that Telegram names.
+_DEFAULT_KINDS = UPDATE_KINDS - {"chat_member", "message_reaction", "message_reaction_count"}
+
+# Keys of `RequestLog.state`, which holds what a bot's account remembers. Tests may change each.
+
+#: The webhook as getWebhookInfo shows it, with the kinds of update that setWebhook asked for.
 WEBHOOK = "telegram webhook"
+#: The menu of commands in private chats, by language; "" for all languages without a menu.
 COMMANDS = "telegram commands"
-WAITING = "telegram updates"
-#: The commands of a bot in groups, by language.
+#: The menu of commands in groups, by language.
 GROUP_COMMANDS = "telegram group commands"
-METHODS = (
+#: The updates that getUpdates has not confirmed yet, oldest first.
+WAITING_UPDATES = "telegram updates"
+#: The kinds of update that getUpdates asked for last. A webhook has its own list.
+_POLLED_KINDS = "telegram allowed updates"
+#: Groups that became supergroups: old id to new, both as text.
+MOVED_GROUPS = "telegram moved"
+#: The ids of groups, as text, in which the bot is not an administrator. In all others it is.
+PLAIN_MEMBER_GROUPS = "telegram plain member"
+#: The version of the Bot API that the server speaks, such as (10, 2). Without it `NEWEST`. An older
+#: server knows fewer methods, and sees a disabled button as one without an action.
+SERVER_VERSION = "telegram server version"
+#: When messages were sent or edited, by chat, in seconds of the monotonic clock.
+_TIMES = "telegram times"
+
+#: The newest version that the fake knows.
+NEWEST = (10, 3)
+#: The version that brought each of the newer methods; older servers answer them with 404.
+_SINCE = {
+    "sendRichMessage": (10, 2),
+    "editEphemeralMessageText": (10, 2),
+    "editEphemeralMessageCaption": (10, 2),
+}
+#: The methods that set up a bot, see `answer_setup`.
+SETUP_METHODS = (
     "getMe",
     "setWebhook",
     "deleteWebhook",
@@ -55,6 +90,7 @@ METHODS = (
     "setMyCommands",
     "getMyCommands",
 )
+#: What getMe tells of the bot, besides its id.
 _BOT = {
     "is_bot": True,
     "first_name": "Acme",
@@ -64,54 +100,38 @@ _BOT = {
     "supports_inline_queries": False,
     "has_topics_enabled": False,
 }
+#: What getWebhookInfo shows of a bot without a webhook.
 _NO_WEBHOOK = {"url": "", "has_custom_certificate": False, "pending_update_count": 0}
-_ALLOWED = "telegram allowed updates"
-#: The default kinds of update.
-_USUAL = UPDATES - {"chat_member", "message_reaction", "message_reaction_count"}
-#: The numbers of getUpdates: name, default, smallest and largest. Telegram silently takes the
-#: nearest one in range; no caller means that.
-_NUMBERS = (("offset", 0, -100, 2**31 - 1), ("limit", 100, 1, 100), ("timeout", 0, 0, 50))
-#: Groups that became supergroups, old id to new: stored in the ledger, for tests to add to.
-MOVED = "telegram moved"
-_TIMES = "telegram times"
-#: The version of the Bot API that the server speaks, such as (10, 2): stored in the ledger, for
-#: tests to lower. An older server knows no newer methods, and sees a disabled button as one without
-#: an action.
-SERVER_VERSION = "telegram server version"
-#: The newest version that the fake knows, and the methods that older ones lack.
-NEWEST = (10, 3)
-_SINCE = {
-    "sendRichMessage": (10, 2),
-    "editEphemeralMessageText": (10, 2),
-    "editEphemeralMessageCaption": (10, 2),
-}
-#: Groups in which the bot is no administrator: stored in the ledger, for tests to add to.
-PLAIN_MEMBER = "telegram plain member"
-#: The time of all messages of the bot; people write in the seconds after it.
-_SECOND = 1795204700
-#: The largest file that a bot may download, in bytes.
-_FILE_LIMIT = 20 * 1024 * 1024
-_PLACE = ("chat_id", "message_thread_id", "parse_mode", "reply_markup")
+#: The date of all messages of the bot, in Unix seconds. The webhooks in `webhooks.py` have later
+#: ones, so that people always write after the bot.
+_BOT_MESSAGE_DATE = 1795204700
+
+#: Parameters of every method that sends a text or a file.
+_SEND_PARAMETERS = ("chat_id", "message_thread_id", "parse_mode", "reply_markup")
+#: Parameters that make a message ephemeral: only one member of the group sees it.
 _EPHEMERAL = ("ephemeral_message_parameters", "reply_parameters")
-_EPHEMERAL_PARAMETERS = {
+#: The keys of `ephemeral_message_parameters`.
+_EPHEMERAL_KEYS = {
     "receiver_user_id",
     "callback_query_id",
     "replace_callback_query_message",
 }
-_EDITED_EPHEMERAL = (
+#: Parameters of both methods that edit an ephemeral message.
+_EDIT_EPHEMERAL_PARAMETERS = (
     "chat_id",
     "receiver_user_id",
     "ephemeral_message_id",
     "parse_mode",
     "reply_markup",
 )
-#: Which field an edit replaces. The other method replaces only the buttons.
+#: The field that each edit replaces. editMessageReplyMarkup replaces only the buttons.
 _EDITED_FIELDS = {
     "editMessageText": "text",
     "editEphemeralMessageText": "text",
     "editMessageCaption": "caption",
     "editEphemeralMessageCaption": "caption",
 }
+#: The methods that send a file, and the kind of file, which is also the name of its parameter.
 _UPLOADS = {
     "sendPhoto": "photo",
     "sendDocument": "document",
@@ -120,10 +140,14 @@ _UPLOADS = {
     "sendVoice": "voice",
     "sendAnimation": "animation",
 }
-#: The parameters of each method. Telegram silently ignores others; the fake refuses them.
-_TAKES = {
-    "sendMessage": (*_PLACE, "text", "link_preview_options", *_EPHEMERAL),
-    **{method: (*_PLACE, "caption", kind, *_EPHEMERAL) for method, kind in _UPLOADS.items()},
+#: The parameters of each method that sends, edits, deletes or drafts a message. Telegram silently
+#: ignores others; the fake refuses them.
+_MESSAGE_PARAMETERS = {
+    "sendMessage": (*_SEND_PARAMETERS, "text", "link_preview_options", *_EPHEMERAL),
+    **{
+        method: (*_SEND_PARAMETERS, "caption", kind, *_EPHEMERAL)
+        for method, kind in _UPLOADS.items()
+    },
     "sendRichMessage": (
         "chat_id",
         "message_thread_id",
@@ -142,8 +166,8 @@ _TAKES = {
     ),
     "editMessageCaption": ("chat_id", "message_id", "caption", "parse_mode", "reply_markup"),
     "editMessageReplyMarkup": ("chat_id", "message_id", "reply_markup"),
-    "editEphemeralMessageText": (*_EDITED_EPHEMERAL, "text", "link_preview_options"),
-    "editEphemeralMessageCaption": (*_EDITED_EPHEMERAL, "caption"),
+    "editEphemeralMessageText": (*_EDIT_EPHEMERAL_PARAMETERS, "text", "link_preview_options"),
+    "editEphemeralMessageCaption": (*_EDIT_EPHEMERAL_PARAMETERS, "caption"),
     "deleteMessage": ("chat_id", "message_id"),
     "sendMessageDraft": (
         "chat_id",
@@ -161,23 +185,28 @@ class ConflictError(Exception):
 
 
 class FakeTelegram:
-    """The Bot API of one bot."""
+    """The Bot API of one bot, which is known by its token.
+
+    All its state is in `log`, so a reset of the log also resets the bot. `updates` are the updates
+    that wait for getUpdates.
+    """
 
     chat_fields = ("chat_id",)
 
-    def __init__(self, ledger: RequestLog, token: str) -> None:
-        self._ledger = ledger
+    def __init__(self, log: RequestLog, token: str) -> None:
+        self._log = log
         self._token = token
-        self.updates = UpdateQueue(ledger)
+        self.updates = UpdateQueue(log)
 
     @property
-    def _version(self) -> tuple[int, int]:
-        version: tuple[int, int] = self._ledger.state.get(SERVER_VERSION, NEWEST)
+    def _server_version(self) -> tuple[int, int]:
+        version: tuple[int, int] = self._log.state.get(SERVER_VERSION, NEWEST)
         return version
 
     def sends(self, call: RecordedRequest) -> bool:
-        """Return whether this call sends, edits or drafts a message."""
-        return call.route.rpartition("/")[2] in _TAKES
+        """Return whether this call sends, edits, deletes or drafts a message."""
+        method = call.route.rpartition("/")[2]
+        return method in _MESSAGE_PARAMETERS
 
     def answer(self, call: RecordedRequest) -> FakeResponse:
         """Return the answer of the Bot API."""
@@ -187,18 +216,18 @@ class FakeTelegram:
         if token != self._token:
             return _error(401, "Unauthorized")
         try:
-            if self._version < _SINCE.get(method, (0, 0)):
+            if self._server_version < _SINCE.get(method, (0, 0)):
                 return _error(404, "Not Found: method not found")
-            if method in _TAKES:
-                return self._message(method, call)
-            return self._other_method(method, call.params)
+            if method in _MESSAGE_PARAMETERS:
+                return self._answer_message_method(method, call)
+            return self._answer_other_method(method, call.params)
         except TelegramRefusal as exc:
             return _error(400, f"Bad Request: {exc}")
         except ConflictError as exc:
             return _error(409, f"Conflict: {exc}")
 
     def failure(self, error: str) -> FakeResponse:
-        """Return a scripted error: an HTTP status or a description."""
+        """Return a scripted error: an HTTP status such as "502", or Telegram's description."""
         if error == "429":
             return _error(429, "Too Many Requests: retry after 7", retry_after=7)
         if error == "413":
@@ -210,27 +239,30 @@ class FakeTelegram:
 
     def host(self, data: bytes) -> str:
         """Store a file that a person sent. Return its file_id."""
-        return self._ledger.host(data)
+        return self._log.save_bytes(data)
 
     def rate(self, chat: str, seconds: float) -> int:
-        """Return the most messages in one chat within this many seconds.
+        """Return the most messages in one chat within this many seconds; 0 without messages.
 
         Edits count, as at Telegram.
         """
-        times = self._ledger.state.get(_TIMES, {}).get(chat, [])
-        return max(
-            (sum(start <= later < start + seconds for later in times) for start in times), default=0
-        )
+        times = self._log.state.get(_TIMES, {}).get(chat, [])
+        # The busiest period begins with a message.
+        counts = [sum(start <= at < start + seconds for at in times) for start in times]
+        return max(counts, default=0)
 
-    def _other_method(self, method: str, params: dict[str, Any]) -> FakeResponse:
-        self._ledger.note("telegram", method, params)
+    def _answer_other_method(self, method: str, params: dict[str, Any]) -> FakeResponse:
+        """Answer a method that shows no message. Raises TelegramRefusal, ConflictError."""
+        self._log.append_call("telegram", method, params)
         if method == "getFile":
             return self._file_resource(str(params.get("file_id")))
         if method == "getUpdates":
-            return _result(self.updates.ask(params))
-        if method in METHODS:
-            answer = answer_setup(self._ledger, int(self._token.partition(":")[0]), method, params)
-            self.updates.look_again()
+            return _result(self.updates.poll(params))
+        if method in SETUP_METHODS:
+            bot_id = int(self._token.partition(":")[0])
+            answer = answer_setup(self._log, bot_id, method, params)
+            # A webhook ends a getUpdates that waits.
+            self.updates.wake()
             return _result(answer)
         if method == "answerCallbackQuery":
             if not params.get("callback_query_id"):
@@ -246,35 +278,42 @@ class FakeTelegram:
         return _error(404, "Not Found")
 
     def _file_resource(self, file_id: str) -> FakeResponse:
-        data = self._ledger.blobs.get(file_id)
+        """Answer getFile: the path below which the file can be downloaded."""
+        data = self._log.blobs.get(file_id)
         if data is None:
             raise TelegramRefusal("wrong file_id or the file is temporarily unavailable")
-        if len(data) > _FILE_LIMIT:
+        if len(data) > _DOWNLOAD_LIMIT:
             raise TelegramRefusal("file is too big")
         file = {"file_id": file_id, "file_unique_id": file_id[:16], "file_size": len(data)}
         return _result({**file, "file_path": f"photos/{file_id}"})
 
     def _download(self, call: RecordedRequest) -> FakeResponse:
         token, _, path = call.route.removeprefix("/file/bot").partition("/")
-        data = self._ledger.blobs.get(path.removeprefix("photos/"))
+        data = self._log.blobs.get(path.removeprefix("photos/"))
         if token != self._token or data is None:
             return _error(404, "Not Found")
         return FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
 
-    def _message(self, method: str, call: RecordedRequest) -> FakeResponse:
+    def _answer_message_method(self, method: str, call: RecordedRequest) -> FakeResponse:
+        """Check and log a call that sends, edits, deletes or drafts. Raises TelegramRefusal."""
         params = call.params
-        if unknown := set(params) - set(_TAKES[method]):
+        unknown = set(params) - set(_MESSAGE_PARAMETERS[method])
+        if unknown:
             raise TelegramRefusal(f"{method} takes no {sorted(unknown)}")
-        if self._version < (10, 3) and '"disabled"' in str(params.get("reply_markup", "")):
+        if self._server_version < (10, 3) and '"disabled"' in str(params.get("reply_markup", "")):
             rule = "Text buttons are unallowed in the inline keyboard"
             raise TelegramRefusal(f"can't parse inline keyboard button: {rule}")
+
         chat = str(chat_id(params.get("chat_id")))
-        if moved := self._ledger.state.get(MOVED, {}).get(chat):
+        new_id = self._log.state.get(MOVED_GROUPS, {}).get(chat)
+        if new_id:
             description = "Bad Request: group chat was upgraded to a supergroup chat"
-            return _error(400, description, migrate_to_chat_id=int(moved))
+            return _error(400, description, migrate_to_chat_id=int(new_id))
+
+        # A draft is no message: Telegram does not count it against the limit of the chat.
         if method == "sendMessageDraft":
             return _result(self._draft(chat, params))
-        self._ledger.state.setdefault(_TIMES, {}).setdefault(chat, []).append(time.monotonic())
+        self._log.state.setdefault(_TIMES, {}).setdefault(chat, []).append(time.monotonic())
         if method == "deleteMessage":
             return self._delete(chat, params)
         if method.startswith("edit"):
@@ -283,172 +322,209 @@ class FakeTelegram:
 
     def _send(self, method: str, chat: str, call: RecordedRequest) -> FakeResponse:
         params = call.params
-        media = None
         self._check_ephemeral(chat, params)
         text = _checked_text(params, "caption" if method in _UPLOADS else "text")
-        keys = buttons(params.get("reply_markup"))
+        shown_buttons = buttons(params.get("reply_markup"))
+
+        media = None
         if method in _UPLOADS:
             upload = next((part for part in call.parts if part.filename), None)
             if upload is None:
                 raise TelegramRefusal("there is no file in the request")
             check_upload(_UPLOADS[method], upload.mime, upload.body)
-            media = self._ledger.keep(upload.filename, upload.mime, upload.body)
-        thread = str(params.get("message_thread_id", ""))
-        raw = {"method": method, **params}
-        number = self._ledger.record(
-            "telegram", chat, thread=thread, text=text, buttons=keys, media=media, raw=raw
+            media = self._log.save_file(upload.filename, upload.mime, upload.body)
+
+        number = self._log.append_message(
+            "telegram",
+            chat,
+            thread=str(params.get("message_thread_id", "")),
+            text=text,
+            buttons=shown_buttons,
+            media=media,
+            raw={"method": method, **params},
         )
         if not params.get("ephemeral_message_parameters"):
             return _result(_message_resource(number, chat))
+        # The message_id of an ephemeral message is 0: only its ephemeral_message_id names it.
         return _result({**_message_resource(0, chat), "ephemeral_message_id": number})
 
     def _check_ephemeral(self, chat: str, params: dict[str, Any]) -> None:
-        """Refuse a message to one person in a private chat, or without an act that allows it."""
-        only_for = json.loads(params.get("ephemeral_message_parameters") or "{}")
-        replied_to = json.loads(params.get("reply_parameters") or "{}")
-        unknown = only_for.keys() - _EPHEMERAL_PARAMETERS
+        """Raise TelegramRefusal for an ephemeral message that Telegram would not send.
+
+        An ephemeral message is shown to one member of a group:
+
+        * It needs a group and the id of its receiver.
+        * A reply must quote an ephemeral message, and must be ephemeral itself.
+        * A bot that is not an administrator may only answer: a tap of the receiver, or an
+          ephemeral message of the receiver.
+        """
+        ephemeral = json.loads(params.get("ephemeral_message_parameters") or "{}")
+        reply = json.loads(params.get("reply_parameters") or "{}")
+        unknown = ephemeral.keys() - _EPHEMERAL_KEYS
         if unknown:
             raise TelegramRefusal(f"ephemeral_message_parameters takes no {sorted(unknown)}")
-        names_message = isinstance(replied_to.get("ephemeral_message_id"), int)
-        if replied_to and not (only_for and names_message):
+
+        quotes_ephemeral = isinstance(reply.get("ephemeral_message_id"), int)
+        if reply and not (ephemeral and quotes_ephemeral):
             raise TelegramRefusal("message to be replied not found")
-        if not only_for:
+        if not ephemeral:
             return
-        if not chat.startswith("-") or not isinstance(only_for.get("receiver_user_id"), int):
+
+        if not _is_group(chat) or not isinstance(ephemeral.get("receiver_user_id"), int):
             raise TelegramRefusal("ephemeral messages can be sent only to a member of a group")
-        is_answer = bool(only_for.get("callback_query_id") or replied_to)
-        if chat in self._ledger.state.get(PLAIN_MEMBER, ()) and not is_answer:
+        is_answer = bool(ephemeral.get("callback_query_id") or reply)
+        if chat in self._log.state.get(PLAIN_MEMBER_GROUPS, ()) and not is_answer:
             raise TelegramRefusal("an ephemeral message must answer an act of its receiver")
 
     def _sent_message(self, number: int, chat: str) -> dict[str, Any] | None:
-        """Return the ledger's entry of a message that was sent to a chat, None if there is none."""
-        if not 0 < number <= len(self._ledger.sent):
+        """Return the log's entry of a message that was sent to a chat, None if there is none."""
+        if not 0 < number <= len(self._log.sent):
             return None
-        entry = self._ledger.sent[number - 1]
-        if (entry.get("platform"), entry.get("chat")) != ("telegram", chat):
+        entry = self._log.sent[number - 1]
+        if entry["platform"] != "telegram" or entry["chat"] != chat:
             return None
         return entry
 
     def _delete(self, chat: str, params: dict[str, Any]) -> FakeResponse:
-        """Empty a message in the ledger, where it keeps its place, and note the call."""
+        """Empty a message in the log, and log the call.
+
+        The message itself stays in the list, because the numbers of later ones depend on it.
+        """
         number = int(params.get("message_id") or 0)
         if self._sent_message(number, chat) is None:
             raise TelegramRefusal("message to delete not found")
-        self._ledger.edit(number, text="", buttons=[], raw={"method": "deleteMessage", **params})
-        self._ledger.note("telegram", "deleteMessage", params)
+        raw = {"method": "deleteMessage", **params}
+        self._log.edit_message(number, text="", buttons=[], raw=raw)
+        self._log.append_call("telegram", "deleteMessage", params)
         return _result(True)
 
     def _edit(self, method: str, chat: str, params: dict[str, Any]) -> FakeResponse:
-        """Edit a message in the ledger, where it keeps its place, and note the call."""
+        """Edit a message in the log, and log the call."""
         is_ephemeral = "Ephemeral" in method
-        number = int(params.get("ephemeral_message_id" if is_ephemeral else "message_id") or 0)
+        id_parameter = "ephemeral_message_id" if is_ephemeral else "message_id"
+        number = int(params.get(id_parameter) or 0)
         if not number:
             raise TelegramRefusal("message identifier is not specified")
         entry = self._sent_message(number, chat)
-        if entry is None:
-            raise TelegramRefusal("message to edit not found")
-        ephemeral = json.loads(entry["raw"].get("ephemeral_message_parameters") or "{}")
-        receiver = entry["raw"].get("receiver_user_id", ephemeral.get("receiver_user_id"))
-        if str(receiver or "") != str(params.get("receiver_user_id", "")):
+        if entry is None or _receiver_of(entry) != str(params.get("receiver_user_id", "")):
             raise TelegramRefusal("message to edit not found")
         if method.endswith("MessageText") and entry["media"]:
             raise TelegramRefusal("there is no text in the message to edit")
         if method.endswith("MessageCaption") and not entry["media"]:
             raise TelegramRefusal("there is no caption in the message to edit")
-        if self._version < (10, 2):
-            params.pop("rich_message", None)  # an older server passes over what it does not know
+
+        if self._server_version < (10, 2):
+            params.pop("rich_message", None)  # an older server ignores what it does not know
+        text = entry["text"]
         field = _EDITED_FIELDS.get(method, "")
         if field:
             text = _checked_text(params, field)
-        else:
-            text = entry["text"]
         markup = params.get("reply_markup")
-        keys = buttons(markup)
-        before = (
-            entry["text"],
-            entry["buttons"],
-            disabled_labels(entry["raw"].get("reply_markup")),
-        )
-        if (text, keys, disabled_labels(markup)) == before:
+        shown_buttons = buttons(markup)
+
+        # Disabled buttons are in no list of buttons, but Telegram compares them too.
+        new_content = (text, shown_buttons, disabled_labels(markup))
+        old_disabled = disabled_labels(entry["raw"].get("reply_markup"))
+        if new_content == (entry["text"], entry["buttons"], old_disabled):
             raise TelegramRefusal(
-                "message is not modified: specified new message content and reply markup are the same"
+                "message is not modified: specified new message content and reply markup "
+                "are the same"
             )
-        self._ledger.edit(number, text=text, buttons=keys, raw={"method": method, **params})
-        self._ledger.note("telegram", method, params)
+
+        raw = {"method": method, **params}
+        self._log.edit_message(number, text=text, buttons=shown_buttons, raw=raw)
+        self._log.append_call("telegram", method, params)
         if is_ephemeral:
             return _result(True)
-        return _result({**_message_resource(number, chat), "edit_date": _SECOND})
+        return _result({**_message_resource(number, chat), "edit_date": _BOT_MESSAGE_DATE})
 
     def _draft(self, chat: str, params: dict[str, Any]) -> bool:
-        if chat.startswith("-"):
+        """Check a draft: a text that people see grow while the bot writes it.
+
+        It is logged as a call, because it is not a message that stays.
+        """
+        if _is_group(chat):
             raise TelegramRefusal("message drafts can be sent only to private chats")
         if not 0 < abs(int(params.get("draft_id") or 0)) < 2**31:
             raise TelegramRefusal("invalid draft identifier specified")
         if params.get("text"):
             _checked_text(params, "text")
-        self._ledger.note("telegram", "sendMessageDraft", params)
+        self._log.append_call("telegram", "sendMessageDraft", params)
         return True
 
 
 class UpdateQueue:
-    """The updates of one bot, stored in the ledger.
+    """The updates that wait for getUpdates, which a bot without a webhook calls in a loop.
 
-    Only the newest caller of getUpdates waits for them.
+    Telegram serves one caller at a time: a newer call of getUpdates ends the older one, and
+    setWebhook ends both. The updates are in the log, so they live until its reset.
     """
 
-    def __init__(self, ledger: RequestLog) -> None:
-        self._ledger = ledger
+    def __init__(self, log: RequestLog) -> None:
+        self._log = log
         self._changed = threading.Condition()
-        self._asked = 0
+        #: The number of calls so far. A waiting call ends when its own number is not the newest.
+        self._calls = 0
 
     def add(self, update: dict[str, Any]) -> None:
-        """Add an update. The bot never gets kinds that it did not ask for."""
+        """Add an update, unless it is of a kind that the bot did not ask for."""
         with self._changed:
-            if update.keys() & set(self._ledger.state.get(_ALLOWED) or _USUAL):
+            wanted_kinds = self._log.state.get(_POLLED_KINDS) or _DEFAULT_KINDS
+            if update.keys() & set(wanted_kinds):
                 self._waiting().append(update)
             self._changed.notify_all()
 
-    def ask(self, params: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the waiting updates, or wait for one. Raises TelegramRefusal, ConflictError."""
-        offset, limit, seconds = (_number(params, *each) for each in _NUMBERS)
+    def poll(self, params: dict[str, Any]) -> list[dict[str, Any]]:
+        """Answer getUpdates: return the waiting updates, or wait for the first one.
+
+        Raises TelegramRefusal for a parameter out of range, and ConflictError if there is a webhook
+        or a newer call.
+        """
+        offset = _number(params, "offset", default=0, least=-100, most=2**31 - 1)
+        limit = _number(params, "limit", default=100, least=1, most=100)
+        seconds = _number(params, "timeout", default=0, least=0, most=50)
         with self._changed:
-            self._refuse_beside_a_webhook(
+            self._refuse_if_webhook(
                 "can't use getUpdates method while webhook is active; use deleteWebhook"
             )
             if "allowed_updates" in params:
-                self._ledger.state[_ALLOWED] = update_kinds(params)
-            # Without those before the offset; a negative one counts from the end.
+                self._log.state[_POLLED_KINDS] = update_kinds(params)
+
+            # The offset confirms all updates before it. A negative offset counts from the end.
             waiting = self._waiting()
             if offset < 0:
                 waiting[:] = waiting[offset:]
             else:
                 waiting[:] = [each for each in waiting if each["update_id"] >= offset]
-            self._asked += 1
-            mine = self._asked
-            self._changed.notify_all()
+
+            self._calls += 1
+            own_number = self._calls
+            self._changed.notify_all()  # ends an older call
             self._changed.wait_for(
-                lambda: self._waiting() or self._asked != mine or self._has_webhook(), seconds
+                lambda: self._waiting() or self._calls != own_number or self._has_webhook(),
+                seconds,
             )
-            if self._asked != mine:
+            if self._calls != own_number:
                 raise ConflictError(
-                    "terminated by other getUpdates request; make sure that only one bot instance is running"
+                    "terminated by other getUpdates request; "
+                    "make sure that only one bot instance is running"
                 )
-            self._refuse_beside_a_webhook("terminated by setWebhook request")
+            self._refuse_if_webhook("terminated by setWebhook request")
             return self._waiting()[:limit]
 
-    def look_again(self) -> None:
-        """Wake the waiting caller: a webhook may have been set."""
+    def wake(self) -> None:
+        """Let a waiting call look whether a webhook was set."""
         with self._changed:
             self._changed.notify_all()
 
     def _waiting(self) -> list[dict[str, Any]]:
-        waiting: list[dict[str, Any]] = self._ledger.state.setdefault(WAITING, [])
+        waiting: list[dict[str, Any]] = self._log.state.setdefault(WAITING_UPDATES, [])
         return waiting
 
     def _has_webhook(self) -> bool:
-        return bool(self._ledger.state.get(WEBHOOK, {}).get("url"))
+        return bool(self._log.state.get(WEBHOOK, {}).get("url"))
 
-    def _refuse_beside_a_webhook(self, reason: str) -> None:
+    def _refuse_if_webhook(self, reason: str) -> None:
         if self._has_webhook():
             raise ConflictError(reason)
 
@@ -470,16 +546,17 @@ def check_chat_action(params: dict[str, Any]) -> None:
 def check_webhook(url: str, secret_token: str, max_connections: str) -> None:
     """Raise TelegramRefusal for a webhook that Telegram would not call.
 
-    Local addresses are allowed.
+    A local address is allowed, even over HTTP and on any port, because the bots of tests have one.
     """
     address = urlsplit(url)
-    if address.scheme != "https" and not (address.scheme == "http" and address.hostname in _LOCAL):
+    is_local = address.hostname in _LOCAL_HOSTS
+    if address.scheme != "https" and not (address.scheme == "http" and is_local):
         raise TelegramRefusal("bad webhook: An HTTPS URL must be provided for webhook")
-    if address.hostname not in _LOCAL and (address.port or 443) not in SUPPORTED_WEBHOOK_PORTS:
+    if not is_local and (address.port or 443) not in SUPPORTED_WEBHOOK_PORTS:
         raise TelegramRefusal(
             "bad webhook: Webhook can be set up only on ports 80, 88, 443 or 8443"
         )
-    if address.hostname not in _LOCAL and _reserved(address.hostname or ""):
+    if not is_local and _is_reserved(address.hostname or ""):
         raise TelegramRefusal(f"bad webhook: IP address {address.hostname} is reserved")
     if not re.fullmatch(r"[A-Za-z0-9_-]{0,256}", secret_token):
         raise TelegramRefusal("secret token contains unallowed characters")
@@ -488,7 +565,8 @@ def check_webhook(url: str, secret_token: str, max_connections: str) -> None:
         raise TelegramRefusal("max_connections must be between 1 and 100")
 
 
-def _reserved(host: str) -> bool:
+def _is_reserved(host: str) -> bool:
+    """Return whether a host is an IP address outside the public internet, or ""."""
     try:
         return not ipaddress.ip_address(host).is_global
     except ValueError:
@@ -504,53 +582,57 @@ def check_commands(commands: list[Any]) -> None:
             raise TelegramRefusal("BOT_COMMAND_INVALID")
         if not 1 <= len(str(command.get("description", ""))) <= 256:
             raise TelegramRefusal("BOT_COMMAND_DESCRIPTION_INVALID")
-        if unknown := command.keys() - {"command", "description", "is_ephemeral"}:
+        unknown = command.keys() - {"command", "description", "is_ephemeral"}
+        if unknown:
             raise TelegramRefusal(f"a command takes no {sorted(unknown)}")
 
 
 def check_upload(kind: str, mime: str, data: bytes) -> None:
-    """Raise TelegramRefusal for a file that is empty, too large,
-    or not of a type that the method shows or plays.
+    """Raise TelegramRefusal for a file that Telegram would not send as this kind of message.
+
+    `kind` is one of the values of `_UPLOADS`, such as "photo". The file may be empty, too large, or
+    of a type that is not shown or played as this kind.
     """
     if not data:
         raise TelegramRefusal("file must be non-empty")
-    if len(data) > (_PHOTO_LIMIT if kind == "photo" else _UPLOAD_LIMIT):
+    limit = _PHOTO_LIMIT if kind == "photo" else _UPLOAD_LIMIT
+    if len(data) > limit:
         raise TelegramRefusal("file is too big")
-    if kind == "photo" and data[:3] != b"\xff\xd8\xff" and data[:4] != b"\x89PNG":
+    is_picture = data.startswith((b"\xff\xd8\xff", b"\x89PNG"))  # JPEG, PNG
+    if kind == "photo" and not is_picture:
         raise TelegramRefusal("IMAGE_PROCESS_FAILED")
-    if kind in _PLAYED and mime not in _PLAYED[kind]:
+    if kind in _PLAYED_TYPES and mime not in _PLAYED_TYPES[kind]:
         raise TelegramRefusal(f"{mime} is no {kind}")
 
 
-def answer_setup(ledger: RequestLog, bot_id: int, method: str, params: dict[str, Any]) -> Any:
-    """Return the result of one of the `METHODS`. Raises TelegramRefusal."""
+def answer_setup(log: RequestLog, bot_id: int, method: str, params: dict[str, Any]) -> Any:
+    """Return the result of one of the `SETUP_METHODS`. Raises TelegramRefusal."""
+    if method == "getMe":
+        return {**_BOT, "id": bot_id}
     if method == "setWebhook":
-        return _set(ledger, params)
+        return _set_webhook(log, params)
     if method == "deleteWebhook":
-        return _delete(ledger, params)
+        return _delete_webhook(log, params)
     if method == "getWebhookInfo":
-        webhook = ledger.state.get(WEBHOOK, _NO_WEBHOOK)
-        return {
-            **webhook,
-            "pending_update_count": webhook["pending_update_count"]
-            + len(ledger.state.get(WAITING, ())),
-        }
-    if method == "setMyCommands":
-        commands = json_list(params.get("commands"), "commands")
-        check_commands(commands)
-        stored = GROUP_COMMANDS if _is_for_groups(params) else COMMANDS
-        ledger.state[stored] = {**ledger.state.get(stored, {}), _language(params): commands}
-        return True
+        webhook = log.state.get(WEBHOOK, _NO_WEBHOOK)
+        pending = webhook["pending_update_count"] + len(log.state.get(WAITING_UPDATES, ()))
+        return {**webhook, "pending_update_count": pending}
+
+    menus_key = GROUP_COMMANDS if _is_for_groups(params) else COMMANDS
+    menus = log.state.get(menus_key, {})
     if method == "getMyCommands":
-        stored = GROUP_COMMANDS if _is_for_groups(params) else COMMANDS
-        return ledger.state.get(stored, {}).get(_language(params), [])
-    return {**_BOT, "id": bot_id}
+        return menus.get(_language(params), [])
+    commands = json_list(params.get("commands"), "commands")
+    check_commands(commands)
+    log.state[menus_key] = {**menus, _language(params): commands}
+    return True
 
 
 def _is_for_groups(params: dict[str, Any]) -> bool:
-    """Return whether the menu is that of all groups.
+    """Return whether a menu of commands is that of all groups.
 
-    Raises TelegramRefusal for a scope that no bot of ours uses.
+    Raises TelegramRefusal for any other scope than all groups and the default one: our bots use
+    no other.
     """
     scope = json.loads(params.get("scope") or '{"type": "default"}')
     if scope not in ({"type": "default"}, {"type": "all_group_chats"}):
@@ -559,55 +641,60 @@ def _is_for_groups(params: dict[str, Any]) -> bool:
 
 
 def _language(params: dict[str, Any]) -> str:
-    """Return the language of the menu; "" for all languages without a menu of their own."""
+    """Return the language of a menu of commands; "" for all languages without a menu.
+
+    Raises TelegramRefusal for anything but two lower-case letters.
+    """
     code = str(params.get("language_code", ""))
     if not re.fullmatch("(?:[a-z]{2})?", code):
         raise TelegramRefusal("invalid language code specified")
     return code
 
 
-def _set(ledger: RequestLog, params: dict[str, Any]) -> bool:
+def _set_webhook(log: RequestLog, params: dict[str, Any]) -> bool:
     url = str(params.get("url", ""))
     if not url:
-        return _delete(ledger, params)
+        return _delete_webhook(log, params)
     connections = str(params.get("max_connections", "40"))
     check_webhook(url, str(params.get("secret_token", "")), connections)
-    before = ledger.state.get(WEBHOOK, _NO_WEBHOOK)
-    webhook = {**_NO_WEBHOOK, "url": url, "max_connections": int(connections)}
-    if _is_true(params, "drop_pending_updates"):
-        webhook["pending_update_count"] = 0
-    else:
-        webhook["pending_update_count"] = before["pending_update_count"]
-    # Without the parameter those asked for before; an empty list stands for the default ones.
+
+    previous = log.state.get(WEBHOOK, _NO_WEBHOOK)
+    webhook: dict[str, Any] = {**_NO_WEBHOOK, "url": url, "max_connections": int(connections)}
+    if not _is_true(params, "drop_pending_updates"):
+        webhook["pending_update_count"] = previous["pending_update_count"]
+
+    # Without the parameter, the kinds of the previous webhook stay. An empty list stands for the
+    # default kinds, which getWebhookInfo does not show.
     if "allowed_updates" in params:
-        updates = update_kinds(params)
+        kinds = update_kinds(params)
     else:
-        updates = list(before.get("allowed_updates", []))
-    if updates:
-        ledger.state[WEBHOOK] = {**webhook, "allowed_updates": updates}
-    else:
-        ledger.state[WEBHOOK] = webhook
+        kinds = list(previous.get("allowed_updates", []))
+    if kinds:
+        webhook["allowed_updates"] = kinds
+    log.state[WEBHOOK] = webhook
     return True
 
 
 def update_kinds(params: dict[str, Any]) -> list[str]:
-    """Return the kinds of update that are asked for. Raises TelegramRefusal for an unknown one."""
-    updates = json_list(params["allowed_updates"], "allowed updates")
-    if unknown := set(updates) - UPDATES:  # Telegram passes over them: then the update never comes
+    """Return the kinds of update in the parameter `allowed_updates`.
+
+    Raises TelegramRefusal for an unknown kind. Telegram ignores it, and then the updates that the
+    bot wanted never arrive.
+    """
+    kinds = json_list(params["allowed_updates"], "allowed updates")
+    unknown = set(kinds) - UPDATE_KINDS
+    if unknown:
         raise TelegramRefusal(f"unknown allowed updates {sorted(unknown)}")
-    return updates
+    return kinds
 
 
-def _delete(ledger: RequestLog, params: dict[str, Any]) -> bool:
-    before = ledger.state.pop(WEBHOOK, _NO_WEBHOOK)
-    dropped = _is_true(params, "drop_pending_updates")
-    if dropped:
-        waiting = 0
-    else:
-        waiting = before["pending_update_count"]
-    if dropped:
-        ledger.state.pop(WAITING, None)
-    ledger.state[WEBHOOK] = {**_NO_WEBHOOK, "pending_update_count": waiting}
+def _delete_webhook(log: RequestLog, params: dict[str, Any]) -> bool:
+    previous = log.state.pop(WEBHOOK, _NO_WEBHOOK)
+    pending = previous["pending_update_count"]
+    if _is_true(params, "drop_pending_updates"):
+        pending = 0
+        log.state.pop(WAITING_UPDATES, None)
+    log.state[WEBHOOK] = {**_NO_WEBHOOK, "pending_update_count": pending}
     return True
 
 
@@ -615,7 +702,12 @@ def _is_true(params: dict[str, Any], name: str) -> bool:
     return str(params.get(name, "")).lower() in ("true", "1")
 
 
-def _number(params: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
+def _number(params: dict[str, Any], name: str, *, default: int, least: int, most: int) -> int:
+    """Return a number of a call.
+
+    Raises TelegramRefusal for one out of range. Telegram silently takes the nearest number in
+    range, which is never what a bot means.
+    """
     number = int(params.get(name, default))
     if not least <= number <= most:
         raise TelegramRefusal(f"{name} must be between {least} and {most}")
@@ -623,16 +715,40 @@ def _number(params: dict[str, Any], name: str, default: int, least: int, most: i
 
 
 def _checked_text(params: dict[str, Any], field: str) -> str:
+    """Return the text of a message as people see it, from `rich_message` or from `field`.
+
+    `field` is "text" or "caption". Raises TelegramRefusal for a text that Telegram refuses.
+    """
     if "rich_message" in params and "text" not in params:
         return rich_text(params["rich_message"])
     text = plain_text(str(params.get(field, "")), params.get("parse_mode"))
-    check_length(text, 4096 if field == "text" else 1024, field)
+    limit = 4096 if field == "text" else 1024
+    check_length(text, limit, field)
     return text
 
 
+def _receiver_of(entry: dict[str, Any]) -> str:
+    """Return who sees an ephemeral message of the log, as text; "" for any other message."""
+    raw = entry["raw"]
+    # A sent message names its receiver inside a parameter, an edited one in a parameter of its own.
+    ephemeral = json.loads(raw.get("ephemeral_message_parameters") or "{}")
+    receiver = raw.get("receiver_user_id", ephemeral.get("receiver_user_id"))
+    return str(receiver or "")
+
+
 def _message_resource(number: int, chat: str) -> dict[str, Any]:
-    place = {"id": int(chat), "type": "supergroup" if chat.startswith("-") else "private"}
-    return {"message_id": number, "date": _SECOND, "chat": place}
+    """Return a message as the Bot API returns it; adapters read no more than its id."""
+    chat_type = "supergroup" if _is_group(chat) else "private"
+    return {
+        "message_id": number,
+        "date": _BOT_MESSAGE_DATE,
+        "chat": {"id": int(chat), "type": chat_type},
+    }
+
+
+def _is_group(chat: str) -> bool:
+    """Return whether an id is that of a group: those of private chats are positive."""
+    return chat.startswith("-")
 
 
 def _result(value: Any) -> FakeResponse:

@@ -1,105 +1,128 @@
-"""The blocks of a rich message of Telegram (Bot API 10.2): what is accepted, and how it is shown."""
+"""The rich messages of Telegram (Bot API 10.2): what is accepted, and how it is shown.
+
+A rich message is made of blocks, such as paragraphs, lists and tables, instead of one text with
+marks. A block may hold texts, and a list or a quotation holds further blocks.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from sayso.channels.telegram.rich_incoming import read_rich_message
 from sayso.testing.platforms.telegram_text import TelegramRefusal
 
-#: The fields of each kind of block: those that it must have, and those that it may have.
-_BLOCKS: dict[str, tuple[set[str], set[str]]] = {
-    "paragraph": ({"text"}, set()),
-    "heading": ({"text", "size"}, set()),
-    "pre": ({"text"}, {"language"}),
-    "divider": (set(), set()),
-    "blockquote": ({"blocks"}, {"credit"}),
-    "list": ({"items"}, set()),
-    "table": ({"cells"}, {"is_bordered", "is_striped", "is_compact", "caption"}),
+
+class _Fields(NamedTuple):
+    """The fields that a part of a rich message must have, and those that it may have."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+
+_MESSAGE = _Fields(("blocks",), optional=("is_rtl",))
+#: The fields of each kind of block.
+_BLOCKS = {
+    "paragraph": _Fields(("type", "text")),
+    "heading": _Fields(("type", "text", "size")),
+    "pre": _Fields(("type", "text"), optional=("language",)),
+    "divider": _Fields(("type",)),
+    "blockquote": _Fields(("type", "blocks"), optional=("credit",)),
+    "list": _Fields(("type", "items")),
+    "table": _Fields(
+        ("type", "cells"), optional=("is_bordered", "is_striped", "is_compact", "caption")
+    ),
 }
-_ITEM = ({"blocks"}, {"has_checkbox", "is_checked", "value", "type"})
-_CELL = ({"align", "valign"}, {"text", "is_header", "colspan", "rowspan"})
-#: The fields of each kind of text beside its text.
+#: The fields of an item of a list, and of a cell of a table.
+_ITEM = _Fields(("blocks",), optional=("has_checkbox", "is_checked", "value", "type"))
+_CELL = _Fields(("align", "valign"), optional=("text", "is_header", "colspan", "rowspan"))
+#: The fields of each kind of formatted text.
 _TEXTS = {
-    "bold": set(),
-    "italic": set(),
-    "strikethrough": set(),
-    "code": set(),
-    "url": {"url"},
-    "email_address": {"email_address"},
-    "phone_number": {"phone_number"},
+    "bold": _Fields(("type", "text")),
+    "italic": _Fields(("type", "text")),
+    "strikethrough": _Fields(("type", "text")),
+    "code": _Fields(("type", "text")),
+    "url": _Fields(("type", "text", "url")),
+    "email_address": _Fields(("type", "text", "email_address")),
+    "phone_number": _Fields(("type", "text", "phone_number")),
 }
+#: The most characters of a whole message, and the most blocks, items and rows together.
 _MAX_CHARS = 32_768
 _MAX_BLOCKS = 500
+#: The most cells in a row of a table.
 _MAX_COLUMNS = 20
 
 
 def rich_text(raw: Any) -> str:
-    """Return the text that people see of the parameter `rich_message`. Raises TelegramRefusal."""
+    """Return the text that people see of a rich message.
+
+    `raw` is the parameter `rich_message` as JSON. Raises TelegramRefusal for a message that
+    Telegram refuses.
+    """
     try:
         message = json.loads(raw)
         blocks = message["blocks"]
     except (ValueError, TypeError, KeyError):
         raise TelegramRefusal("can't parse InputRichMessage JSON object") from None
-    _check_fields(message, ({"blocks"}, {"is_rtl"}))
+    _check_fields(message, _MESSAGE)
     if not blocks:
         raise TelegramRefusal("RICH_MESSAGE_CONTENT_REQUIRED")
-    count = _check_blocks(blocks)
-    if count > _MAX_BLOCKS:
+    _check_blocks(blocks)
+    if _count_blocks(blocks) > _MAX_BLOCKS:
         raise TelegramRefusal("RICH_MESSAGE_TOO_MANY_BLOCKS")
+
+    _label_items(blocks)
     text = read_rich_message({"blocks": blocks}).text
+    # `text` is Markdown, whose marks Telegram does not count. They at most double its length.
     if len(text) > 2 * _MAX_CHARS:
         raise TelegramRefusal("RICH_MESSAGE_TEXT_TOO_LONG")
     return text
 
 
-def _check_blocks(blocks: Any) -> int:
-    """Check blocks, and number the items of lists as Telegram does.
-
-    Return the number of blocks, items and rows.
-    """
+def _check_blocks(blocks: Any) -> None:
+    """Raise TelegramRefusal for blocks that Telegram refuses, and for all that they hold."""
     if not isinstance(blocks, list):
         raise TelegramRefusal("blocks must be an array")
-    return sum(_check_block(block) for block in blocks)
+    for block in blocks:
+        _check_block(block)
 
 
-def _check_block(block: Any) -> int:
+def _check_block(block: Any) -> None:
     kind = block.get("type")
     if kind not in _BLOCKS:
         raise TelegramRefusal(f"unsupported block type {kind!r}")
-    _check_fields({name: block[name] for name in block if name != "type"}, _BLOCKS[kind])
+    _check_fields(block, _BLOCKS[kind])
     if "text" in block:
         _check_text(block["text"])
     if kind == "heading" and block["size"] not in range(1, 7):
         raise TelegramRefusal("invalid heading size")
-    count = 1 + _check_blocks(block.get("blocks", []))
+
+    _check_blocks(block.get("blocks", []))
     for item in block.get("items", ()):
         _check_fields(item, _ITEM)
-        if "value" in item:
-            item["label"] = f"{item['value']}."
-        else:
-            item["label"] = "•"
-        count += 1 + _check_blocks(item["blocks"])
+        _check_blocks(item["blocks"])
     for row in block.get("cells", ()):
-        count += 1
         if len(row) > _MAX_COLUMNS:
             raise TelegramRefusal("RICH_MESSAGE_TABLE_TOO_WIDE")
         for cell in row:
             _check_fields(cell, _CELL)
             _check_text(cell.get("text", ""))
-    return count
 
 
-def _check_fields(values: dict[str, Any], fields: tuple[set[str], set[str]]) -> None:
-    needed, possible = fields
-    if missing := needed - values.keys():
+def _check_fields(part: dict[str, Any], fields: _Fields) -> None:
+    missing = set(fields.required) - part.keys()
+    if missing:
         raise TelegramRefusal(f"rich message lacks {sorted(missing)}")
-    if unknown := values.keys() - needed - possible - {"label"}:
+    unknown = part.keys() - {*fields.required, *fields.optional}
+    if unknown:
         raise TelegramRefusal(f"rich message takes no {sorted(unknown)}")
 
 
 def _check_text(text: Any) -> None:
+    """Raise TelegramRefusal for a text that Telegram refuses.
+
+    A text is a string, a list of texts, or an object that formats a text.
+    """
     if isinstance(text, str):
         return
     if isinstance(text, list):
@@ -108,8 +131,27 @@ def _check_text(text: Any) -> None:
         return
     if text.get("type") not in _TEXTS:
         raise TelegramRefusal(f"unsupported text type {text.get('type')!r}")
-    values = {name: each for name, each in text.items() if name != "type"}
-    _check_fields(values, ({"text"} | _TEXTS[text["type"]], set()))
-    if "@" not in values.get("email_address", "@"):
+    _check_fields(text, _TEXTS[text["type"]])
+    if "@" not in text.get("email_address", "@"):
         raise TelegramRefusal("RICH_MESSAGE_EMAIL_INVALID")
     _check_text(text["text"])
+
+
+def _count_blocks(blocks: list[dict[str, Any]]) -> int:
+    """Return the number of blocks, items of lists and rows of tables, at all depths."""
+    count = len(blocks)
+    for block in blocks:
+        items = block.get("items", ())
+        count += len(items) + len(block.get("cells", ()))
+        count += _count_blocks(block.get("blocks", []))
+        count += sum(_count_blocks(item["blocks"]) for item in items)
+    return count
+
+
+def _label_items(blocks: list[dict[str, Any]]) -> None:
+    """Give each item of a list its `label`, as Telegram does when it accepts a message."""
+    for block in blocks:
+        _label_items(block.get("blocks", []))
+        for item in block.get("items", ()):
+            item["label"] = f"{item['value']}." if "value" in item else "•"
+            _label_items(item["blocks"])

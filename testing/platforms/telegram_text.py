@@ -8,38 +8,42 @@ import re
 from itertools import chain
 from typing import Any
 
+#: The HTML tags that Telegram knows.
 _TAGS = frozenset(
-    (
-        "b",
-        "strong",
-        "i",
-        "em",
-        "u",
-        "ins",
-        "s",
-        "strike",
-        "del",
+    {
         "a",
-        "code",
-        "pre",
+        "b",
         "blockquote",
+        "code",
+        "del",
+        "em",
+        "i",
+        "ins",
+        "pre",
+        "s",
         "span",
-    )
+        "strike",
+        "strong",
+        "u",
+    }
 )
+#: One tag: "/" if it is an end tag, its name, and its attributes.
 _TAG = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s+[\w-]+(?:=\"[^\"<>]*\")?)*)\s*>")
-#: The actions that a button of an inline keyboard may have.
-_ACTIONS = frozenset(
-    (
-        *(
-            "url",
-            "callback_data",
-            "web_app",
-            "login_url",
-            "switch_inline_query",
-            "switch_inline_query_current_chat",
-        ),
-        *("switch_inline_query_chosen_chat", "copy_text", "callback_game", "pay", "disabled"),
-    )
+#: The fields that say what a button of an inline keyboard does. Each button has one of them.
+_BUTTON_ACTIONS = frozenset(
+    {
+        "callback_data",
+        "callback_game",
+        "copy_text",
+        "disabled",
+        "login_url",
+        "pay",
+        "switch_inline_query",
+        "switch_inline_query_chosen_chat",
+        "switch_inline_query_current_chat",
+        "url",
+        "web_app",
+    }
 )
 
 
@@ -50,7 +54,8 @@ class TelegramRefusal(Exception):
 def plain_text(text: str, parse_mode: str | None) -> str:
     """Return the text that people see.
 
-    Raises TelegramRefusal for HTML that Telegram cannot parse.
+    `parse_mode` is "HTML", or None for a text without formatting. Raises TelegramRefusal for HTML
+    that Telegram cannot parse.
     """
     if parse_mode is None:
         return text
@@ -70,12 +75,13 @@ def plain_text(text: str, parse_mode: str | None) -> str:
 
 
 def _check_tag(open_tags: list[str], closing: bool, name: str) -> None:
+    """Check the next tag of a text, and add it to the open tags or remove the one it closes."""
     if name not in _TAGS:
         raise TelegramRefusal(f'can\'t parse entities: Unsupported start tag "{name}"')
     if not closing:
         if name == "blockquote" and "blockquote" in open_tags:
             raise TelegramRefusal("can't parse entities: blockquotes can't be nested")
-        # Telegram keeps one of the addresses: a caller does not mean that.
+        # Telegram uses one of the two addresses, so a link inside a link is a mistake of the bot.
         if name == "a" and "a" in open_tags:
             raise TelegramRefusal("can't parse entities: links can't be nested")
         open_tags.append(name)
@@ -84,74 +90,84 @@ def _check_tag(open_tags: list[str], closing: bool, name: str) -> None:
 
 
 def check_length(text: str, limit: int, field: str) -> None:
-    """Raise TelegramRefusal for an empty message, or more UTF-16 code units than the limit."""
+    """Raise TelegramRefusal for an empty text, or a text or caption over the limit.
+
+    `limit` is in UTF-16 code units, as Telegram counts. `field` is "text" or "caption".
+    """
     if len(text.encode("utf-16-le")) // 2 > limit:
-        raise TelegramRefusal(
-            "message is too long" if field == "text" else "message caption is too long"
-        )
+        what = "message" if field == "text" else "message caption"
+        raise TelegramRefusal(f"{what} is too long")
     if field == "text" and not text.strip():
         raise TelegramRefusal("message text is empty")
 
 
 def buttons(markup: Any) -> list[dict[str, str]]:
-    """Return the buttons of an inline keyboard that have an effect.
+    """Return the buttons of an inline keyboard that do something, as `label` and `data`.
 
-    It has at most 100, each with text and one action. Data has 1 to 64 bytes.
+    `markup` is the parameter `reply_markup`, or nothing. Raises TelegramRefusal for a keyboard that
+    Telegram refuses: it has at most 100 buttons, eight in a row. Each has a text and one action,
+    and data of 1 to 64 bytes if the action is to send data.
     """
+    rows: list[Any] = []
     if markup:
-        keyboard = json_list(markup, "inline keyboard", "inline_keyboard")
-    else:
-        keyboard = []
-    if not all(isinstance(row, list) for row in keyboard):
+        rows = json_list(markup, "inline keyboard", "inline_keyboard")
+    if not all(isinstance(row, list) for row in rows):
         raise TelegramRefusal("can't parse inline keyboard: rows must be arrays")
-    keys = [key for row in keyboard for key in row]
-    if len(keys) > 100 or any(len(row) > 8 for row in keyboard):
+    all_buttons = list(chain.from_iterable(rows))
+    if len(all_buttons) > 100 or any(len(row) > 8 for row in rows):
         raise TelegramRefusal("reply markup is too long")
-    for key in keys:
-        _check_key(key)
-    active = [key for key in keys if "disabled" not in key]
-    return [{"label": key["text"], "data": key.get("callback_data", "")} for key in active]
+
+    for button in all_buttons:
+        _check_button(button)
+    enabled = [button for button in all_buttons if "disabled" not in button]
+    return [{"label": each["text"], "data": each.get("callback_data", "")} for each in enabled]
 
 
 def disabled_labels(markup: Any) -> list[str]:
-    """Return the labels of the buttons that do nothing."""
+    """Return the labels of the disabled buttons of an inline keyboard, which do nothing."""
     if not markup:
         return []
-    keyboard = json_list(markup, "inline keyboard", "inline_keyboard")
-    keys = chain.from_iterable(keyboard)
-    return [key["text"] for key in keys if "disabled" in key]
+    rows = json_list(markup, "inline keyboard", "inline_keyboard")
+    all_buttons = chain.from_iterable(rows)
+    return [button["text"] for button in all_buttons if "disabled" in button]
 
 
-def _check_key(key: Any) -> None:
-    if not isinstance(key, dict) or not key.get("text"):
+def _check_button(button: Any) -> None:
+    if not isinstance(button, dict) or not button.get("text"):
         raise TelegramRefusal("inline keyboard button text must be non-empty")
-    actions = _ACTIONS & key.keys()
+
+    actions = _BUTTON_ACTIONS & button.keys()
     if not actions:
         raise TelegramRefusal(
             "can't parse inline keyboard button: Text buttons are unallowed in the inline keyboard"
         )
-    if len(actions) > 1:  # Telegram does one of them: a caller does not mean that
+    # Telegram obeys one of several actions, so a button with two is a mistake of the bot.
+    if len(actions) > 1:
         raise TelegramRefusal(
             f"can't parse inline keyboard button: one action, not {sorted(actions)}"
         )
-    if "callback_data" in key and not 1 <= len(str(key["callback_data"]).encode()) <= 64:
+
+    if "callback_data" in button and not 1 <= len(str(button["callback_data"]).encode()) <= 64:
         raise TelegramRefusal("BUTTON_DATA_INVALID")
-    if key.get("disabled", {}) != {}:
+    if button.get("disabled", {}) != {}:
         rule = 'field "disabled" must be an empty object'
         raise TelegramRefusal(f"can't parse inline keyboard button: {rule}")
-    if key.get("style", "primary") not in ("danger", "success", "primary"):
+    if button.get("style", "primary") not in ("danger", "success", "primary"):
         raise TelegramRefusal("invalid button style specified")
 
 
 def json_list(value: Any, what: str, key: str = "") -> list[Any]:
-    """Return a list, or the list under a key. Forms carry it as JSON."""
-    try:
-        if isinstance(value, str):
+    """Return the list that a parameter holds, or the list under a key of its object.
+
+    In a form the parameter is JSON text. `what` names the parameter in the error. Raises
+    TelegramRefusal if there is no list.
+    """
+    items = value
+    if isinstance(value, str):
+        try:
             items = json.loads(value)
-        else:
-            items = value
-    except ValueError:
-        items = None
+        except ValueError:
+            items = None
     if key and isinstance(items, dict):
         items = items.get(key)
     if not isinstance(items, list):

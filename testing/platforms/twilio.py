@@ -117,8 +117,8 @@ class FakeTwilio:
 
     chat_fields = ("To",)
 
-    def __init__(self, ledger: RequestLog, account_sid: str, auth_token: str, url: str) -> None:
-        self._ledger = ledger
+    def __init__(self, log: RequestLog, account_sid: str, auth_token: str, url: str) -> None:
+        self._log = log
         self._account_sid = account_sid
         self._auth_token = auth_token
         self._messages = f"/2010-04-01/Accounts/{account_sid}/Messages/"
@@ -127,12 +127,12 @@ class FakeTwilio:
         self._basic = "Basic " + base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
         self._contents: dict[str, dict[str, Any]] = {}
         self.setup = FakeTwilioSetup(account_sid)
-        self.inbound = TwilioMessages(ledger, account_sid)
+        self.inbound = TwilioMessages(log, account_sid)
 
     @property
     def closed(self) -> set[str]:
         """The addresses whose 24-hour window is closed. A reset opens all."""
-        addresses: set[str] = self._ledger.state.setdefault(_CLOSED, set())
+        addresses: set[str] = self._log.state.setdefault(_CLOSED, set())
         return addresses
 
     @property
@@ -141,7 +141,7 @@ class FakeTwilio:
 
         A reset removes all.
         """
-        codes: dict[str, str] = self._ledger.state.setdefault(_FAILING, {})
+        codes: dict[str, str] = self._log.state.setdefault(_FAILING, {})
         return codes
 
     def sends(self, call: RecordedRequest) -> bool:
@@ -183,16 +183,16 @@ class FakeTwilio:
 
     def host(self, data: bytes) -> str:
         """Store a file that a person sent. Return its MediaUrl."""
-        digest = self._ledger.host(data)
+        digest = self._log.save_bytes(data)
         return f"https://api.twilio.com{self._messages}MM{digest[:32]}/Media/ME{digest[32:]}"
 
     def _sent_message(self, call: RecordedRequest) -> FakeResponse | None:
         """Return one message that this account sent."""
         match = re.fullmatch(r"[SM]M([0-9a-f]{32})\.json", call.route.removeprefix(self._messages))
         number = int(match[1], 16) if match else 0
-        if not 0 < number <= len(self._ledger.sent):
+        if not 0 < number <= len(self._log.sent):
             return None
-        entry = self._ledger.sent[number - 1]
+        entry = self._log.sent[number - 1]
         sent = {"sid": call.route[-39:-5], "body": entry["text"], "to": entry["chat"]}
         if entry["platform"] == "twilio":
             return json_response({**sent, "from": entry["raw"].get("From", "")})
@@ -200,11 +200,11 @@ class FakeTwilio:
 
     def _media(self, call: RecordedRequest) -> FakeResponse:
         """Redirect to the file, as Twilio does."""
-        self._ledger.note("twilio", "media", call.route)
+        self._log.append_call("twilio", "media", call.route)
         parts = re.fullmatch(
             r"MM(\w{32})/Media/ME(\w{32})", call.route.removeprefix(self._messages)
         )
-        if parts is None or "".join(parts.groups()) not in self._ledger.blobs:
+        if parts is None or "".join(parts.groups()) not in self._log.blobs:
             return _error(404, 20404, "The requested resource was not found")
         return FakeResponse(
             302, b"", {"Location": self.redirect or f"{self._url}/cdn/{''.join(parts.groups())}"}
@@ -212,14 +212,14 @@ class FakeTwilio:
 
     def _cdn(self, call: RecordedRequest) -> FakeResponse:
         """Return the file. A signed link and credentials exclude each other, as at S3."""
-        self._ledger.note("twilio", "cdn", dict(call.headers))
+        self._log.append_call("twilio", "cdn", dict(call.headers))
         if "authorization" in call.headers:
             return FakeResponse(
                 400,
                 b"<Error><Code>InvalidArgument</Code></Error>",
                 {"Content-Type": "application/xml"},
             )
-        data = self._ledger.blobs.get(call.route.removeprefix("/cdn/"))
+        data = self._log.blobs.get(call.route.removeprefix("/cdn/"))
         if data is None:
             return FakeResponse(404, b"")
         return FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
@@ -236,7 +236,7 @@ class FakeTwilio:
         buttons: list[dict[str, str]] = []
         if "ContentSid" in fields:
             text, buttons = self._filled(fields)
-        number = self._ledger.record(
+        number = self._log.append_message(
             "twilio",
             fields["To"],
             text=text,
@@ -254,7 +254,7 @@ class FakeTwilio:
     def _fail_later(self, fields: dict[str, str], code: str) -> FakeResponse:
         """Accept the message, and report it as failed a moment later."""
         sid = f"SM{random_id()}"
-        self._ledger.note("twilio", code, fields)
+        self._log.append_call("twilio", code, fields)
         if "StatusCallback" in fields:
             status = {
                 "MessageSid": sid,
@@ -283,7 +283,7 @@ class FakeTwilio:
             str(params.get("messageId"))
         ):
             raise TwilioRefusal(20001, "The channel or the messageId is not valid")
-        self._ledger.note("twilio", "typing", params)
+        self._log.append_call("twilio", "typing", params)
         return json_response(ACCEPTED, 201)
 
     def _filled(self, fields: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
@@ -306,7 +306,7 @@ class FakeTwilio:
                 with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310  # our own web's link
                     data = response.read()
                     headers = response.headers
-                return self._ledger.keep(
+                return self._log.save_file(
                     headers.get_filename() or "", headers.get_content_type(), data
                 )
             except (OSError, ValueError) as exc:
@@ -333,7 +333,7 @@ class FakeTwilio:
             raise TwilioRefusal(60200, "A variable has no sample")
         sid = f"HX{len(self._contents) + 1:032x}"
         self._contents[sid] = content
-        self._ledger.note("twilio", "content", content)
+        self._log.append_call("twilio", "content", content)
         return json_response({"sid": sid, **content}, 201)
 
 
@@ -443,8 +443,8 @@ class TwilioMessages:
     The next `busy` calls are answered with 429.
     """
 
-    def __init__(self, ledger: RequestLog, account_sid: str) -> None:
-        self._ledger = ledger
+    def __init__(self, log: RequestLog, account_sid: str) -> None:
+        self._log = log
         self._account = f"/2010-04-01/Accounts/{account_sid}"
         self._account_sid = account_sid
         self.busy = 0
@@ -452,7 +452,7 @@ class TwilioMessages:
     @property
     def messages(self) -> list[dict[str, Any]]:
         """All messages, each with its `files`. A reset removes them."""
-        messages: list[dict[str, Any]] = self._ledger.state.get(_MESSAGES, [])
+        messages: list[dict[str, Any]] = self._log.state.get(_MESSAGES, [])
         return messages
 
     def arrive(
@@ -477,7 +477,7 @@ class TwilioMessages:
             "messaging_service_sid": service or None,
             "files": dict(files),
         }
-        self._ledger.state.setdefault(_MESSAGES, []).append(
+        self._log.state.setdefault(_MESSAGES, []).append(
             {**listed, **more, "num_media": str(len(files))}
         )
         return sid
@@ -506,7 +506,7 @@ class TwilioMessages:
         page_messages = matching[page * size : (page + 1) * size]
         more = len(matching) > (page + 1) * size
         onward = {**fields, "Page": str(page + 1), "PageToken": f"PA{page + 1}"}
-        self._ledger.note("twilio", "list", fields)
+        self._log.append_call("twilio", "list", fields)
         uri = f"{self._account}/Messages.json?{urlencode(onward)}"
         resources = [self._resource(each) for each in page_messages]
         return json_response(
@@ -560,7 +560,7 @@ class TwilioMessages:
             )
         if file and call.method == "DELETE":
             del message["files"][file]  # what the message says of their number stays
-            self._ledger.note("twilio", "delete", file)
+            self._log.append_call("twilio", "delete", file)
             return FakeResponse(204, b"")
         if file or call.method != "GET":
             return json_response(

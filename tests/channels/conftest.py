@@ -15,13 +15,13 @@ from tests.channels.json_webhook import NAME, FakeJsonWebhook
 def running() -> Iterator[FakePlatforms]:
     """Yield the fake platforms, started once."""
     with FakePlatforms() as fakes:
-        fakes.fakes[NAME] = FakeJsonWebhook(fakes.ledger)
+        fakes.fakes[NAME] = FakeJsonWebhook(fakes.log)
         yield fakes
 
 
 @pytest.fixture
 def platforms(running: FakePlatforms) -> FakePlatforms:
-    """Return the fake platforms with an empty ledger."""
+    """Return the fake platforms with an empty log."""
     running.reset()
     return running
 

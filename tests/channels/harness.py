@@ -164,7 +164,7 @@ def hook(
 
 
 def sha256(data: bytes) -> str:
-    """Return the digest that the fake's ledger shows."""
+    """Return the digest that the log of the fakes shows."""
     return hashlib.sha256(data).hexdigest()
 
 

@@ -42,10 +42,10 @@ class FakeJsonWebhook:
             number = int(message["edits"])
             if number > len(self._log.sent):
                 return json_response({}, 404)
-            self._log.edit(number, text=text, buttons=buttons, raw=message)
+            self._log.edit_message(number, text=text, buttons=buttons, raw=message)
         else:
             media = message.get("media") and self._downloaded(message["media"])
-            number = self._log.record(
+            number = self._log.append_message(
                 NAME, message["chat"], text=text, buttons=buttons, media=media, raw=message
             )
         return json_response({"message_id": str(number)})
@@ -60,7 +60,7 @@ class FakeJsonWebhook:
 
     def _downloaded(self, media: dict[str, str]) -> dict[str, Any]:
         with urlopen(media["url"]) as answer:
-            return self._log.keep(media["filename"], media["mime_type"], answer.read())
+            return self._log.save_file(media["filename"], media["mime_type"], answer.read())
 
 
 def json_webhook(media: Any, api_url: str | None) -> JsonWebhookChannel:

@@ -20,7 +20,7 @@ from sayso.channels.types import Button, Conversation, Delivery, Media, Reply
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET, FakePlatforms
 from sayso.testing.platforms.server import FakeResponse, RecordedRequest
-from sayso.testing.platforms.telegram import MOVED
+from sayso.testing.platforms.telegram import MOVED_GROUPS
 from tests.channels.harness import FILES, IMAGE, PDF, YES_NO, MemoryMedia, telegram, telegram_hook
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +112,7 @@ async def _life(channel: TelegramChannel, platforms: FakePlatforms) -> None:
         await channel.show_typing(turn)
         await channel.draft(turn, "**so** far", await channel.draft(turn, "so"))
     await _whisper(channel)
-    platforms.ledger.state[MOVED] = {MOVING.chat: "-1002000000009"}
+    platforms.log.state[MOVED_GROUPS] = {MOVING.chat: "-1002000000009"}
     await _send(channel, Reply("hello"), MOVING)
     photo = Media(platforms.host("telegram", b"\xff\xd8\xff"), "image/jpeg")
     await channel.fetch(photo, BytesIO())

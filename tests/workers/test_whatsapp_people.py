@@ -122,7 +122,7 @@ def running() -> Iterator[FakePlatforms]:
 
 @pytest.fixture
 def platforms(running: FakePlatforms) -> FakePlatforms:
-    """Return the fake platforms with an empty ledger."""
+    """Return the fake platforms with an empty log."""
     running.reset()
     return running
 

@@ -14,7 +14,7 @@ from sayso.channels.base import Refused
 from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply, for_readers_of
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.platforms.telegram import PLAIN_MEMBER, SERVER_VERSION
+from sayso.testing.platforms.telegram import PLAIN_MEMBER_GROUPS, SERVER_VERSION
 from tests.channels.harness import IMAGE, MemoryMedia, telegram, telegram_hook
 
 GROUP = Conversation("tg", "-1002000000001")
@@ -77,7 +77,7 @@ def test_private_question_with_a_picture_is_edited_in_its_caption(
 
 def test_server_without_private_edits_leaves_the_question(channel, platforms: FakePlatforms):
     """A Bot API server before 10.2: an optional edit is dropped, all else is a new message."""
-    platforms.ledger.state[SERVER_VERSION] = (10, 1)
+    platforms.log.state[SERVER_VERSION] = (10, 1)
     edit = Reply("Deleted.", edits=f"u{ADA}:1", only_for=ADA)
     assert send(channel, Reply("Gone.", edits=f"u{ADA}:1", optional=True)) == Receipt("")
     assert send(channel, edit).message_id == f"u{ADA}:1"
@@ -129,7 +129,7 @@ def test_answer_names_the_act_that_allows_it(
     named: dict,
 ):
     """A bot that is no administrator may write to one person for 15 seconds after an act of theirs."""
-    platforms.ledger.state[PLAIN_MEMBER] = {GROUP.chat}
+    platforms.log.state[PLAIN_MEMBER_GROUPS] = {GROUP.chat}
     (piece,) = channel.split(for_readers_of(read(channel, update), Reply("Nothing is waiting.")))
     send(channel, for_readers_of(read(channel, update), piece))
     raw = platforms.sent[0]["raw"]
@@ -148,7 +148,7 @@ def test_late_answer_is_tried_without_the_act(channel, platforms: FakePlatforms,
     reply = Reply("Nothing is waiting.", only_for=ADA, only_for_act="cb1")
     platforms.script("telegram", f"Bad Request: {error}")
     assert send(channel, reply).message_id == f"u{ADA}:1"
-    platforms.ledger.state[PLAIN_MEMBER] = {GROUP.chat}
+    platforms.log.state[PLAIN_MEMBER_GROUPS] = {GROUP.chat}
     platforms.script("telegram", f"Bad Request: {error}")
     with pytest.raises(Refused):
         send(channel, reply)

@@ -136,12 +136,12 @@ def test_old_server_gets_the_answer_as_before(
     edits: bool,
 ):
     """It is learned, so the next answer is split as before, and asked once only."""
-    platforms.ledger.state[SERVER_VERSION] = (10, 1)
+    platforms.log.state[SERVER_VERSION] = (10, 1)
     shown = send(channel, Reply("…"))[0].message_id if edits else ""
     for _ in range(2):
         send(channel, Reply(text, edits=shown))
         shown = ""
-        platforms.ledger.state[SERVER_VERSION] = (10, 3)
+        platforms.log.state[SERVER_VERSION] = (10, 3)
     assert not any("rich_message" in entry["raw"] for entry in platforms.sent)
     words = " ".join(entry["text"] for entry in platforms.sent)
     assert words.count("Paragraph 7:") == (2 if text == LONG else 0)
@@ -180,7 +180,7 @@ def refuse_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Let the fake, which knows no rich messages, take so many parts and answer the next one with `kind`."""
-    platforms.ledger.state[SERVER_VERSION] = (10, 1)
+    platforms.log.state[SERVER_VERSION] = (10, 1)
     fake = platforms.fakes["telegram"]
     answer = fake._send
     taken = []
@@ -216,7 +216,7 @@ def test_parts_that_arrived_are_not_sent_again(
     with pytest.raises(error):
         send(first, Reply(LONG))
     begun = paragraphs(platforms)
-    platforms.ledger.state[SERVER_VERSION] = (10, 3)
+    platforms.log.state[SERVER_VERSION] = (10, 3)
     second = telegram(media, platforms.telegram_url, rich_messages=rich, cache=cache)
     asyncio.run(second.send(Delivery("d", CHAT, Reply(LONG), attempt=2)))
     assert (0 < sum(begun) < 20, paragraphs(platforms)) == (True, [1] * 20)
@@ -256,7 +256,7 @@ def test_part_that_an_earlier_attempt_has_edited_is_no_end(
     monkeypatch,
 ):
     """Telegram refuses an edit that changes nothing, and the parts after it are still to be sent."""
-    platforms.ledger.state[SERVER_VERSION] = (10, 1)
+    platforms.log.state[SERVER_VERSION] = (10, 1)
     fake = platforms.fakes["telegram"]
     shown = send(channel, Reply("…"))[0].message_id
     answer = fake._send

@@ -26,7 +26,7 @@ from sayso.channels.types import (
 from sayso.pending.action import ActionSigner
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.platforms.telegram import MOVED, SERVER_VERSION
+from sayso.testing.platforms.telegram import MOVED_GROUPS, SERVER_VERSION
 from sayso.testing.platforms.telegram import _message_resource as told
 from tests.channels.harness import FILES, IMAGE, MemoryMedia, telegram, telegram_hook
 from tests.memory_stores import MemorySharedCache
@@ -115,10 +115,10 @@ def test_server_without_disabled_buttons_shows_none(channel, platforms: FakePlat
     That is learned, and not asked with each edit.
     """
     prompt = send(channel, Reply("Delete?", YES_NO))
-    platforms.ledger.state[SERVER_VERSION] = (10, 2)
+    platforms.log.state[SERVER_VERSION] = (10, 2)
     edit = Reply("Deleted.", edits=prompt.message_id, optional=True, decided_buttons=DECIDED)
     assert send(channel, edit) == prompt
-    platforms.ledger.state[SERVER_VERSION] = (10, 3)
+    platforms.log.state[SERVER_VERSION] = (10, 3)
     assert send(channel, replace(edit, text="Undone.")) == prompt
     assert (platforms.sent[0]["text"], keyboards(platforms)) == ("Undone.", [[]])
 
@@ -425,14 +425,14 @@ def test_file_for_a_deleted_topic_is_refused(channel, platforms: FakePlatforms):
 def test_moved_group_is_followed_once_and_remembered(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 2.4: the bot resends once to migrate_to_chat_id; later processes send to the new id at once."""
     notebook = MemorySharedCache()
-    platforms.ledger.state[MOVED] = {BASIC: SUPER}
+    platforms.log.state[MOVED_GROUPS] = {BASIC: SUPER}
     send(
         telegram(media, platforms.telegram_url, cache=notebook),
         Reply("hello"),
         Conversation("tg", BASIC),
     )
     assert notebook.get(f"telegram:moved:7000000001:{BASIC}") == SUPER
-    platforms.ledger.state.clear()
+    platforms.log.state.clear()
     send(
         telegram(media, platforms.telegram_url, cache=notebook),
         Reply("again"),
@@ -492,7 +492,7 @@ def test_reply_of_a_group_that_moved_teaches_the_way_back(
 ):
     """Where no service message was seen, Telegram's refusal names the supergroup."""
     channel = telegram(media, platforms.telegram_url, cache=MemorySharedCache())
-    platforms.ledger.state[MOVED] = {BASIC: SUPER}
+    platforms.log.state[MOVED_GROUPS] = {BASIC: SUPER}
     send(channel, Reply("hello"), Conversation("tg", BASIC))
     (turn,) = channel.read(signing.telegram_text(1, "hi", chat=int(SUPER))).turns
     assert channel.at_first_address(turn).conversation == Conversation("tg", BASIC)
@@ -565,7 +565,7 @@ def test_quote_of_a_message_in_the_supergroup_is_none_of_the_group(media: Memory
 
 def test_group_that_moves_in_a_circle_is_refused(channel, platforms: FakePlatforms):
     """platforms.md 2.4: the bot follows one move and no second one."""
-    platforms.ledger.state[MOVED] = {BASIC: SUPER, SUPER: BASIC}
+    platforms.log.state[MOVED_GROUPS] = {BASIC: SUPER, SUPER: BASIC}
     with pytest.raises(Refused):
         send(channel, Reply("hello"), Conversation("tg", BASIC))
 
@@ -573,7 +573,7 @@ def test_group_that_moves_in_a_circle_is_refused(channel, platforms: FakePlatfor
 def test_edit_in_a_moved_group_is_a_new_message(channel, platforms: FakePlatforms):
     """A moved group leaves its old messages behind."""
     prompt = send(channel, Reply("?", YES_NO), Conversation("tg", BASIC))
-    platforms.ledger.state[MOVED] = {BASIC: SUPER}
+    platforms.log.state[MOVED_GROUPS] = {BASIC: SUPER}
     send(channel, Reply("Done.", edits=prompt.message_id), Conversation("tg", BASIC))
     assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [
         (BASIC, "?"),

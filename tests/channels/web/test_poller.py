@@ -249,7 +249,7 @@ def test_polled_updates_equal_those_of_a_webhook(platforms: FakePlatforms):
 
 def test_webhook_and_second_poller_are_distinguished(platforms: FakePlatforms):
     """platforms.md 2.4: each of the two has its own cure."""
-    platforms.ledger.state["telegram webhook"] = {
+    platforms.log.state["telegram webhook"] = {
         "url": "https://bots.example.com",
         "pending_update_count": 0,
     }

@@ -153,9 +153,9 @@ def test_foreign_server_at_the_public_url_gets_no_secret(clinic: Clinic):
 
 def test_doctor_changes_nothing(clinic: Clinic):
     """There is no turn, no message and no change of a webhook."""
-    before = dict(clinic.platforms.ledger.state)
+    before = dict(clinic.platforms.log.state)
     clinic.results()
-    assert (clinic.mailbox.turns, clinic.platforms.sent, clinic.platforms.ledger.state) == (
+    assert (clinic.mailbox.turns, clinic.platforms.sent, clinic.platforms.log.state) == (
         [],
         [],
         before,

@@ -85,7 +85,7 @@ def test_own_bot_api_server_takes_any_url(bench: Bench):
     """With an `api_url` other than Telegram's, http on any port is allowed."""
     bench.configure(public_url="http://127.0.0.1:8000")
     assert bench.run("connect", "tg")[0] == 0
-    assert bench.platforms.ledger.state[WEBHOOK]["url"] == "http://127.0.0.1:8000/hooks/tg"
+    assert bench.platforms.log.state[WEBHOOK]["url"] == "http://127.0.0.1:8000/hooks/tg"
 
 
 def test_waiting_updates_are_dropped_only_on_request(bench: Bench):
@@ -108,13 +108,13 @@ def test_telegram_gets_everything_a_webhook_needs(bench: Bench):
         f"{PUBLIC_URL}/hooks/tg",
         fakes.TELEGRAM_SECRET,
     )
-    assert (asked["max_connections"], bench.platforms.ledger.state[WEBHOOK]["allowed_updates"]) == (
+    assert (asked["max_connections"], bench.platforms.log.state[WEBHOOK]["allowed_updates"]) == (
         "7",
         list(ALLOWED_UPDATES),
     )
-    assert [
-        each["command"] for each in bench.platforms.ledger.state["telegram commands"][""]
-    ] == list(COMMANDS)
+    assert [each["command"] for each in bench.platforms.log.state["telegram commands"][""]] == list(
+        COMMANDS
+    )
     assert "webhook set to https://bots.example.com/hooks/tg" in words
     assert "ok    tg pending              0 updates waiting" in words
     assert "in groups the bot gets" in words
@@ -124,7 +124,7 @@ def test_menu_is_in_the_language_of_its_reader(bench: Bench):
     """platforms.md 2.5: it exists in each language of the channel; all others see the channel's default."""
     bench.configure(telegram=", languages: [pt, de]")
     bench.run("connect", "tg")
-    menus = bench.platforms.ledger.state["telegram commands"]
+    menus = bench.platforms.log.state["telegram commands"]
     assert menus.keys() == {"", *SHIPPED_LANGUAGES}
     told = {language: menu[0]["description"] for language, menu in menus.items()}
     assert told == {
@@ -140,7 +140,7 @@ def test_commands_about_one_person_are_declared_as_ephemeral(bench: Bench):
     """
     bench.run("connect", "tg")
     everywhere, in_groups = (
-        bench.platforms.ledger.state[menus][""] for menus in (MENUS, GROUP_COMMANDS)
+        bench.platforms.log.state[menus][""] for menus in (MENUS, GROUP_COMMANDS)
     )
     private = {each["command"] for each in in_groups if each.get("is_ephemeral")}
     assert private == EPHEMERAL_COMMANDS == {"help", "whoami", "status", "tools"}
@@ -152,16 +152,16 @@ def test_commands_of_the_model_are_in_no_menu(bench: Bench):
     """With `commands: false` only /stop works, so there is no menu."""
     bench.configure(telegram=", commands: false")
     assert "commands listed: /stop\n" in bench.run("connect", "tg")[1]
-    assert [
-        each["command"] for each in bench.platforms.ledger.state["telegram commands"]["de"]
-    ] == ["stop"]
+    assert [each["command"] for each in bench.platforms.log.state["telegram commands"]["de"]] == [
+        "stop"
+    ]
 
 
 def test_status_names_the_error_and_the_cure(bench: Bench):
     """platforms.md 2.5: getWebhookInfo has the count and the last error; 403 means another secret."""
     bench.run("connect", "tg")
     assert bench.run("status", "tg")[0] == 0
-    info = bench.platforms.ledger.state[WEBHOOK]
+    info = bench.platforms.log.state[WEBHOOK]
     info |= {"pending_update_count": 99, "last_error_date": int(time.time()) - 60}
     info["last_error_message"] = "Wrong response from the webhook: 403 Forbidden\x1b[31m"
     code, words = bench.run("status", "tg")
@@ -177,7 +177,7 @@ def test_status_names_the_error_and_the_cure(bench: Bench):
 def test_warning_alone_is_no_failure(bench: Bench):
     """A build that runs the command goes on."""
     bench.run("connect", "tg")
-    bench.platforms.ledger.state[WEBHOOK] |= {"pending_update_count": 99}
+    bench.platforms.log.state[WEBHOOK] |= {"pending_update_count": 99}
     code, words = bench.run("status", "tg")
     assert (code, "warn  tg pending              99 updates waiting" in words) == (0, True)
 
@@ -185,7 +185,7 @@ def test_warning_alone_is_no_failure(bench: Bench):
 def test_old_error_of_telegram_is_not_reported(bench: Bench):
     """Telegram keeps the last error for ever."""
     bench.run("connect", "tg")
-    bench.platforms.ledger.state[WEBHOOK] |= {
+    bench.platforms.log.state[WEBHOOK] |= {
         "last_error_date": 1795204800,
         "last_error_message": "Connection refused",
     }
@@ -199,7 +199,7 @@ def test_old_error_of_telegram_is_not_reported(bench: Bench):
 def test_foreign_webhook_is_reported(bench: Bench):
     """User and query of its URL, which may be secrets, are left out."""
     other = {"url": "https://me:pass@other.example.com/x?token=1", "has_custom_certificate": False}
-    bench.platforms.ledger.state[WEBHOOK] = {**other, "pending_update_count": 0}
+    bench.platforms.log.state[WEBHOOK] = {**other, "pending_update_count": 0}
     code, words = bench.run("status", "tg")
     assert (code, "Telegram sends to https://other.example.com/x, not to" in words) == (1, True)
     assert "pass" not in words
@@ -434,7 +434,7 @@ def test_updates_are_dropped_without_a_webhook(bench: Bench):
     bench.platforms.update({"update_id": 1, "message": {}})
     bench.configure(telegram=", polling: true")
     assert "1 waiting updates dropped" in bench.run("disconnect", "tg", "--drop-pending")[1]
-    assert bench.platforms.telegram.updates.ask({}) == []
+    assert bench.platforms.telegram.updates.poll({}) == []
 
 
 def test_answer_that_is_no_json_is_one_finding(bench: Bench, caplog: pytest.LogCaptureFixture):

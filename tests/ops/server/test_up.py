@@ -21,7 +21,7 @@ from sayso.ops.server.embedded_redis import EmbeddedRedisError
 from sayso.ops.server.processes import AddressUnusable, running_bots
 from sayso.ops.server.up import MAX_PAUSE_SECONDS, SupervisedPart
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
-from sayso.testing.platforms.telegram import WAITING
+from sayso.testing.platforms.telegram import WAITING_UPDATES
 from sayso.testing.platforms.webhooks import telegram_text
 from tests.config.processes import (
     DEMO,
@@ -173,7 +173,7 @@ def test_bot_without_an_address_asks_and_survives_a_kill(data: Path):
             os.kill(poller, signal.SIGKILL)
             for number in range(1, 9):  # the first one comes again
                 platforms.update(telegram_text(number, "/whoami", user=5123456789 + number // 2))
-            until(lambda: len(platforms.sent) >= 8 and not platforms.ledger.state[WAITING])
+            until(lambda: len(platforms.sent) >= 8 and not platforms.log.state[WAITING_UPDATES])
             assert (len(platforms.sent), poller in up.pids(*POLL)) == (8, False)
             assert up.stop() == 0
 

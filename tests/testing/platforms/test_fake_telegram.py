@@ -59,7 +59,7 @@ def test_webhook_is_set_read_and_deleted(platforms: FakePlatforms):
         "allowed_updates": ["message", "callback_query"],
     }
     assert api(platforms, "setWebhook", **asked) is True
-    platforms.ledger.state[WEBHOOK] |= {
+    platforms.log.state[WEBHOOK] |= {
         "pending_update_count": 3,
         "last_error_message": "Wrong response: 503",
     }
@@ -273,9 +273,9 @@ def test_updates_go_to_one_webhook_or_to_one_poller(platforms: FakePlatforms):
     assert "while webhook is active" in api(platforms, "getUpdates")
     api(platforms, "deleteWebhook")
     with ThreadPoolExecutor() as pool:
-        asked = platforms.telegram.updates._asked
+        asked = platforms.telegram.updates._calls
         first = pool.submit(api, platforms, "getUpdates", timeout=50)
-        while platforms.telegram.updates._asked == asked:
+        while platforms.telegram.updates._calls == asked:
             pass
         later = pool.submit(api, platforms, "getUpdates", timeout=50)
         assert "terminated by other getUpdates request" in first.result()

@@ -112,7 +112,7 @@ def test_variables_are_substituted_once(twilio: FakeTwilio):
     """A placeholder inside a user's text stays text."""
     sid = content(twilio, "twilio/quick-reply", QUICK)["sid"]
     message(twilio, ContentSid=sid, ContentVariables=json.dumps({"1": 'a "{{2}}"\n', "2": "d"}))
-    assert twilio._ledger.sent[0]["text"] == 'a "{{2}}"\n'
+    assert twilio._log.sent[0]["text"] == 'a "{{2}}"\n'
 
 
 def test_template_variable_must_be_one_line(twilio: FakeTwilio):
@@ -162,7 +162,7 @@ def test_busiest_second_is_counted(twilio: FakeTwilio):
     """Tests of rate limits read this figure."""
     for _ in range(3):
         message(twilio, Body="x")
-    assert 1 <= twilio._ledger.busiest()["twilio"] <= 3
+    assert 1 <= twilio._log.busiest()["twilio"] <= 3
 
 
 def listed(

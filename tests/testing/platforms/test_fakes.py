@@ -91,7 +91,7 @@ def is_taken(answer: httpx.Response, platform: str) -> bool:
 
 def texts(url: str) -> list[str]:
     """Return the texts that arrived."""
-    return [entry["text"] for entry in httpx.get(f"{url}/ledger").json()]
+    return [entry["text"] for entry in httpx.get(f"{url}/sent").json()]
 
 
 @pytest.mark.parametrize("platform", TAKEN)
@@ -149,7 +149,7 @@ def test_scripted_errors_come_the_scripted_number_of_times(
 def test_scripted_dropped_connection_comes_before_or_after_the_message(
     url: str, platform: str, error: str, arrived: list[str]
 ):
-    """The sender cannot tell the two cases apart; the ledger can."""
+    """The sender cannot tell the two cases apart; the log can."""
     order(url, "script", platform=platform, error=error)
     with pytest.raises(httpx.RemoteProtocolError):
         send(url, platform)
@@ -212,25 +212,25 @@ def test_unknown_order_is_not_found(url: str):
 def test_rates_are_counted_by_the_clock():
     """Any period of a second admits the same number; the next begins a second after its first message."""
     now = [100.0]
-    ledger = RequestLog(lambda: now[0])
-    ledger.limit("slack", 2)
-    assert [ledger.admits("slack") for _ in range(3)] == [True, True, False]
+    log = RequestLog(lambda: now[0])
+    log.limit("slack", 2)
+    assert [log.admits("slack") for _ in range(3)] == [True, True, False]
     now[0] += 0.99
-    assert not ledger.admits("slack")
+    assert not log.admits("slack")
     now[0] += 0.01
-    assert [ledger.admits("slack") for _ in range(3)] == [True, True, False]
-    assert all(ledger.admits("telegram") for _ in range(9))
+    assert [log.admits("slack") for _ in range(3)] == [True, True, False]
+    assert all(log.admits("telegram") for _ in range(9))
 
 
 @pytest.mark.parametrize(("per_second", "wait"), [(0.1, 10.0), (1.5, 1 / 1.5)])
 def test_fractional_rates_are_kept(per_second: float, wait: float):
     """The rates are one in ten seconds, and three in two seconds."""
     now = [100.0]
-    ledger = RequestLog(lambda: now[0])
-    ledger.limit("twilio", per_second)
-    assert [ledger.admits("twilio") for _ in range(2)] == [True, False]
+    log = RequestLog(lambda: now[0])
+    log.limit("twilio", per_second)
+    assert [log.admits("twilio") for _ in range(2)] == [True, False]
     now[0] += wait + 1e-9
-    assert ledger.admits("twilio")
+    assert log.admits("twilio")
 
 
 def test_fake_twilio_retries_a_download_while_the_web_restarts(
