@@ -89,8 +89,8 @@ if TYPE_CHECKING:
 
     from sayso.infra.redis.shared_cache import SharedCache
 
-#: Stores all that a channel, named by its name, received. Raises Overloaded, StorageDown and
-#: redis.RedisError: the platform must send it again.
+#: Stores what a channel received. The first argument is the channel's name. Raises Overloaded,
+#: StorageDown and redis.RedisError: then the platform must send it again.
 StoreReceived = Callable[[str, Received], None]
 #: Returns the form of the question whose button a turn names, None if its person cannot change
 #: it now. Raises redis.RedisError.
@@ -102,7 +102,7 @@ class ChannelError(Exception):
 
 
 class Forbidden(ChannelError):
-    """Raised when a webhook is not signed by the platform it claims to come from."""
+    """Raised for a webhook that is not signed by the platform it claims to come from."""
 
 
 class BadHook(ChannelError):
@@ -112,7 +112,7 @@ class BadHook(ChannelError):
 class FetchError(ChannelError):
     """Raised when an inbound file cannot be downloaded.
 
-    The message is safe to log: no token or address.
+    The message is safe to log: it has no token and no address.
     """
 
 
@@ -126,7 +126,7 @@ class WebhookConflict(ChannelError):
 class SendError(ChannelError):
     """Raised unless a reply certainly arrived.
 
-    The message is safe to log: no token, address or text.
+    The message is safe to log: it has no token, no address and no text of people.
     """
 
 
@@ -139,7 +139,7 @@ class RateLimited(SendError):
 
 
 class ConversationRateLimited(RateLimited):
-    """Raised when the platform asks to wait in this conversation, and not in all of the channel."""
+    """Raised when the platform asks to wait in this conversation, and not in the whole channel."""
 
 
 class Unreachable(SendError):
@@ -170,7 +170,7 @@ class TemplateRefused(WindowClosed):
 
 
 class DeliveryUncertain(SendError):
-    """Raised when the connection broke after the message was sent: it may or may not have arrived."""
+    """Raised when the connection broke after the message was sent: it may have arrived."""
 
 
 class Refused(SendError):
@@ -178,9 +178,9 @@ class Refused(SendError):
 
 
 class AddressClosed(Refused):
-    """Raised when the platform takes no message for this address.
+    """Raised when the platform takes no message for this address, until its person writes again.
 
-    It is blocked or gone, or its window is closed.
+    The person has blocked the bot, or the chat is gone.
     """
 
 
@@ -229,9 +229,10 @@ def fetch_errors() -> Iterator[None]:
 
 
 def network_error(platform: str, exc: BaseException) -> SendError:
-    """Return the SendError for an error of a platform's HTTP session.
+    """Return the SendError for an error of an HTTP session: Unreachable or DeliveryUncertain.
 
-    Only an error before the request was sent proves that the message did not arrive.
+    Only an error before the request was sent proves that the message did not arrive. `platform` is
+    its name for people, such as "Slack".
     """
     if never_sent(exc):
         return Unreachable(f"no connection to {platform}")
@@ -260,7 +261,10 @@ class RateLimit:
 
 
 class Channel(Protocol):
-    """One configured channel. One instance serves a whole process, from any thread."""
+    """One account of the bot at a platform: parses what comes in, and sends replies.
+
+    Every adapter is one. One instance serves a whole process, from any thread.
+    """
 
     @property
     def name(self) -> str:
@@ -270,7 +274,7 @@ class Channel(Protocol):
         """Verify a webhook, then parse it. Does no I/O. Raises Forbidden or BadHook."""
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
-        """Return how fast the platform accepts messages, in all and into this conversation."""
+        """Return how fast the platform accepts messages: in all, and into this conversation."""
 
     def split(self, reply: Reply) -> Sequence[Reply]:
         """Split a reply into pieces: one platform message each, in order, within the limits.
@@ -282,20 +286,23 @@ class Channel(Protocol):
     async def show_typing(self, turn: Turn) -> float:
         """Show that the bot works on the turn: a typing sign, or an acknowledged tap.
 
-        Returns the seconds after which this must be called again, 0 for never. Best effort; never
+        Returns the seconds after which this must be called again, 0 for never. Best effort: never
         raises.
         """
 
     async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
         """Show the unfinished answer to a turn.
 
-        `shown_id` is the id of the message that shows an earlier draft, which this one replaces; ""
-        for the first draft. Returns the id of the message that shows the draft, which the answer
-        must edit; "" if the draft disappears by itself. Raises SendError.
+        * `text`: the whole answer so far, as Markdown.
+        * `shown_id`: the id of the message that shows an earlier draft, which this one replaces; ""
+          for the first draft.
+
+        Returns the id of the message that shows the draft, which the answer must edit; "" if the
+        draft disappears by itself. Raises SendError.
         """
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
-        """Download an inbound file into an open file. Raises FetchError."""
+        """Download the content of an inbound file into an open file. Raises FetchError."""
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece of a reply.
@@ -305,7 +312,7 @@ class Channel(Protocol):
 
 
 class MediaStore(Protocol):
-    """Stores files that no platform stores, and gives adapters their bytes and public URLs."""
+    """What an adapter uses of the media store, `MediaFiles` of media_store.py."""
 
     @property
     def spool_folder(self) -> Path | None:
@@ -355,14 +362,17 @@ class RemovesTyping(Protocol):
     async def remove_typing(self, turn: Turn, *, replied: bool) -> None:
         """Remove what `show_typing` shows for the turn.
 
-        Best effort; never raises. It is called once a turn is over.
-
-        `replied`: whether a new message follows in the conversation at once.
+        Best effort: never raises. It is called once a turn is over. `replied` says whether a new
+        message follows in the conversation at once.
         """
 
 
-#: What a conversation waits for: the bot, which works on a turn; a person's yes or no; the next
-#: message; or nothing, since a person has ended it.
+#: What a conversation waits for:
+#:
+#: * `processing`: for the bot, which works on a turn;
+#: * `suspended`: for a person's yes or no;
+#: * `active`: for the next message;
+#: * `closed`: for nothing, since a person has ended it.
 ShownState = Literal["processing", "suspended", "active", "closed"]
 
 
@@ -380,7 +390,7 @@ class ShowsState(Protocol):
         *,
         after: str = "",
     ) -> None:
-        """Show the state until another one is shown. Best effort; never raises.
+        """Show the state until another one is shown. Best effort: never raises.
 
         `after` is the event id of the turn that led to the state, "" for none. While this process
         works on a later turn of the conversation, nothing changes.
@@ -389,13 +399,13 @@ class ShowsState(Protocol):
 
 @runtime_checkable
 class ShowsSteps(Protocol):
-    """A channel that shows which tools a turn calls, and how the calls stand."""
+    """A channel that shows which tools a turn calls, and which calls run, ended or failed."""
 
     async def show_steps(self, turn: Turn, steps: Sequence[ToolStep], shown_id: str = "") -> str:
         """Show all tool calls of a turn so far.
 
-        `shown_id` is the id of the message that shows the earlier ones, which is replaced; "" for
-        none. Returns the id of the message that shows the calls. Raises SendError.
+        `shown_id` is the id of the message that shows earlier calls of the turn, which is replaced;
+        "" for none. Returns the id of the message that shows the calls. Raises SendError.
         """
 
 
@@ -409,7 +419,8 @@ class ShowsForms(Protocol):
     async def open_form(self, turn: Turn, find: FindForm) -> WebhookResponse | None:
         """Show the form that a tap asks for. Never raises.
 
-        `find` returns the form. Returns the answer to the tap's webhook, None if no form is shown.
+        `find` looks up the form by the tap's turn. Returns the answer to the tap's webhook, None if
+        no form is shown.
         """
 
     def form_errors(self, errors: Mapping[str, str]) -> WebhookResponse:
@@ -447,7 +458,7 @@ class FollowsMoves(KeepsFirstAddress, Protocol):
 
 @runtime_checkable
 class InManyWorkspaces(Protocol):
-    """A channel whose app many workspaces have installed. Each workspace has a token."""
+    """A channel whose app many workspaces have installed. Each workspace has its own token."""
 
     def note_workspace(self, workspace: WorkspaceNote) -> None:
         """Store what a webhook says of its workspace. Raises redis.RedisError."""
@@ -460,9 +471,10 @@ def note_workspace(channel: object, received: Received) -> None:
 
 
 def note_moves(channel: object, received: Received) -> Received:
-    """Return `received`, its address changes under the addresses that conversations are stored at.
+    """Return `received` with address changes that name stored conversations.
 
-    A channel that follows moves also remembers which chat got another id. Raises redis.RedisError.
+    The platform names an address of today; the conversation may be stored under an earlier one. A
+    channel that follows moves also remembers which chat got another id. Raises redis.RedisError.
     """
     if not (received.moved or received.addresses):
         return received
@@ -490,8 +502,10 @@ class RecognizesPeople(Protocol):
     def recognize(self, turn: Turn, *, store: bool, briefly: bool = False) -> Turn:
         """Return the turn under the id that its sender's questions, history and replies have.
 
-        With `store` the ids that the turn names are remembered as those of the sender. With
-        `briefly` they are remembered for an hour only, for a sender whom the access rules refuse.
+        * `store`: whether the ids that the turn names are remembered as those of the sender.
+        * `briefly`: whether they are remembered for an hour only, for a sender whom the access
+          rules refuse.
+
         Raises redis.RedisError.
         """
 
@@ -511,7 +525,8 @@ class RecognizesPeople(Protocol):
 class Identities(Protocol):
     """Remembers which ids belong to one person of a channel. All processes share it.
 
-    All methods raise redis.RedisError.
+    The id of a person that came first is the person's key: everything of the person stays stored
+    under it, whatever ids the person gets later. All methods raise redis.RedisError.
     """
 
     def recognize(
@@ -527,11 +542,11 @@ class Identities(Protocol):
         With `store` the ids are remembered, and with `briefly` as well for an hour only.
         """
 
-    def find(self, channel: str, name: str) -> Identity | None:
-        """Return the person who has this id now, None for an unknown one."""
+    def find_by_id(self, channel: str, name: str) -> Identity | None:
+        """Return the person who has the id `name` now, None for an unknown id."""
 
-    def of_key(self, channel: str, key: str) -> Identity | None:
-        """Return the person whose data is stored under `key`, None for an unknown one."""
+    def find_by_key(self, channel: str, key: str) -> Identity | None:
+        """Return the person whose data is stored under `key`, None for an unknown key."""
 
     def forget(self, channel: str, key: str) -> None:
         """Forget the ids of the person whose data is stored under `key`."""
@@ -550,12 +565,13 @@ class QuoteSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdapterDeps:
-    """What an adapter may use besides its own settings."""
+    """What an adapter may use besides its own settings. One per process."""
 
+    #: Small values that expire, shared by all processes.
     cache: SharedCache
     identities: Identities
     media: MediaStore
-    #: Secrets that sign cookies and links. The first one signs; all of them verify.
+    #: Secrets that sign cookies and links. The first one signs, and all of them verify.
     keys: Sequence[str]
     #: The URL at which platforms reach the bot, without a last slash.
     public_url: str
@@ -583,7 +599,8 @@ def is_http_url(url: str) -> bool:
     if re.search(r"\s", url):
         return False
 
-    # ValueError for half a bracket, a port that is no number, a letter that stands for a slash.
+    # Python raises ValueError for half a bracket, for a port that is not a number, and for a letter
+    # that Unicode normalizes to a slash.
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -602,9 +619,9 @@ def without_secrets(url: str) -> str:
 
 
 def web_address(url: str) -> str:
-    """Return the URL without its last slash.
+    """Return an http URL without its last slash.
 
-    Raises ValueError for anything else than an http URL without a query and a fragment.
+    Raises ValueError for a text that is not an http URL, and for a URL with a query or a fragment.
     """
     if not is_http_url(url):
         raise ValueError("is not a URL: write it as https://bots.example.com")
@@ -664,10 +681,11 @@ Language = Annotated[str, AfterValidator(_supported_language)]
 
 
 class PlatformSettings(Section):
-    """The settings of a channel that its adapter can read.
+    """The settings of a channel that its adapter can read: its part of the YAML.
 
     Each platform has a subclass with its own keys. The package `config` adds the keys that no
-    adapter needs, such as `tools` and `policy`.
+    adapter needs, such as `tools` and `policy`. The docstrings of the fields are printed in the
+    reference of the YAML.
     """
 
     #: The prefix that a user id may be written with or without, such as `whatsapp:` before a phone
@@ -704,9 +722,8 @@ class PlatformSettings(Section):
     @model_validator(mode="after")
     def _language_is_among_languages(self) -> Self:
         if self.language and self.language not in self.languages:
-            raise ValueError(
-                f"language is {self.language!r}: it must be one of languages, {', '.join(self.languages)}"
-            )
+            known = ", ".join(self.languages)
+            raise ValueError(f"language is {self.language!r}: it must be one of languages, {known}")
         return self
 
     @property
@@ -756,9 +773,9 @@ class PlatformSettings(Section):
 
     @property
     def needed_library(self) -> tuple[str, str]:
-        """The extra of the package that the channel needs, and a module that the extra installs.
+        """The extra of Sayso's package that the channel needs, and a module that it installs.
 
-        Both are "" for a channel that needs none.
+        Both are "" for a channel that needs no extra.
         """
         return "", ""
 

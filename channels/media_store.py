@@ -1,4 +1,14 @@
-"""The media store: inbound and outbound files, with quotas and signed links."""
+"""The media store: the files that people send and that tools make.
+
+A platform's file is copied here once, so that it outlives the platform's link. A file is named by
+the SHA-256 of its content, its `ref`: a file that two people send is stored once. Three things
+belong to a file:
+
+* a mark for each person who sent it, by which the person's limit is counted and the person's files
+  are found when the person is erased;
+* a signed link that expires, for platforms that download what they show;
+* a date, renewed each time the file is stored again. `sweep` removes files that are too old.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +39,7 @@ from sayso.infra.storage.objects import LocalObjects, ObjectStore, StoreUnavaila
 
 T = TypeVar("T")
 
-#: How long a file is stored after it was last received or sent, in seconds: a week,
-#: as long as a console shows it.
+#: How long a file is stored after it last came from a person or a tool, in seconds: a week.
 KEEP_SECONDS = 7 * 24 * 3600
 #: The life of a link, in seconds. Twilio downloads within minutes; a leaked link should die soon.
 MAX_LINK_SECONDS = 3600
@@ -38,22 +47,31 @@ MAX_LINK_SECONDS = 3600
 LEEWAY_SECONDS = 60
 #: The type of a file whose bytes fit no known type: browsers download it and run nothing.
 UNKNOWN_TYPE = "application/octet-stream"
-#: Folders beside those of the files: files that are still being received,
-#: and marks that name the sender of a file.
+#: The folder, beside those of the files, for files that are still being received.
 ARRIVING = "arriving"
+#: The folder of the marks, which say who sent a file.
 OWNERS = "owners"
 #: The smallest size with which a file counts, in bytes: one block of the disk,
 #: so that many tiny files count too.
 BLOCK_BYTES = 4096
-#: How long the measured size of all files is used, in seconds: in a folder, and in a bucket, where
-#: each thousand files cost a request. Files of this process are counted at once.
+#: How long the measured size of all files in a folder is used, in seconds. Files that this process
+#: stores meanwhile are added to it.
 MEASURE_SECONDS = 10.0
+#: The same for a bucket, where measuring costs a request for each thousand files.
 BUCKET_MEASURE_SECONDS = 300.0
+#: The longest name of a file in a link and in a `Media`, in characters.
+MAX_FILENAME_CHARS = 120
+#: The longest ending that stays when a name is cut, in characters. A longer one is a sentence.
+MAX_ENDING_CHARS = 10
+#: How many bytes at the start of a file are enough to recognize its type.
+_HEAD_BYTES = 64
 #: How many bytes of a file are read at a time.
 _READ_BYTES = 256 * 1024
 _MIB = 1024 * 1024
 _REF = re.compile(r"[0-9a-f]{64}")
 _OWNER = re.compile(r"[0-9a-f]{20}")
+#: The name of a mark's object.
+_MARK = re.compile(r"[0-9a-f]{2}/([0-9a-f]{20})\.([0-9]+)-([0-9a-f]{64})")
 _MIME_TYPE = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,100}")
 #: Bytes at the start of a file that prove its type.
 _MAGIC: tuple[tuple[bytes, str], ...] = (
@@ -109,7 +127,7 @@ class TooLarge(Exception):
 
 
 class MediaGone(Exception):
-    """Raised when a link has expired or its file was removed."""
+    """Raised for a link that has expired, or whose file was removed."""
 
 
 class BadToken(Exception):
@@ -134,19 +152,22 @@ class LinkedFile(NamedTuple):
 
 
 class MediaFiles:
-    """Files in an object store, named by their SHA-256.
+    """The media store over an object store: a folder or a bucket.
 
     One instance serves a whole process, from any thread.
 
-    * `files`: the store of the contents. The `ref` of a file is its name there.
-    * `marks`: holds empty objects whose names say who sent which file, and its size.
+    * `files`: the store of the contents. An object's name contains the `ref` of its file.
+    * `marks`: the store of the marks: empty objects whose names say who sent which file, and how
+      large it is. See `_Mark`.
     * `arriving`: a folder of this machine for files that are still being received.
-    * `keys`: the first one signs links and all of them verify links, so that a key can be retired
-      while its links are still in use.
+    * `keys`: secrets, at least one. The first one signs links and all of them verify links, so that
+      a key can be retired while its links are still in use.
     * `public_url`: what the URLs of links begin with.
     * `clock`: the clock of the store, which dates files, in Unix seconds.
     * `link_clock`: a clock that all machines share, which dates links; by default `clock`.
     * `limits`: by default MediaLimits().
+
+    Raises ValueError for empty `keys`.
     """
 
     def __init__(
@@ -187,44 +208,57 @@ class MediaFiles:
         """The folder of files that are still being received. It may be missing."""
         return self._arriving
 
-    def full(self) -> str:
-        """Return why no file can be stored now, "" if one can. Raises OSError."""
+    def why_full(self) -> str:
+        """Return why no file can be stored now, "" if one can.
+
+        Raises OSError if the folder or the bucket cannot be used.
+        """
         for folder in (make_private(self._arriving.parent), self._arriving):
             if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
         if self.is_remote:
-            self._files.stat(_name("0" * 64))  # the measured size may be minutes old
-        return self._room.full()
+            # `_room` may use a size that was measured minutes ago, without a request. Any request
+            # proves that the bucket still answers, also one about a file that does not exist.
+            self._files.stat(_object_name("0" * 64))
+        return self._room.why_full()
 
     def put(
         self, content: bytes | BinaryIO, *, mime_type: str, filename: str = "", owner: str = ""
     ) -> Media:
-        """Store bytes, or a file from its beginning. The content decides the type.
+        """Store bytes, or a file from its beginning.
 
-        `owner` is a person's name as `sayso.channels.types.owner_of` makes it, "" for none. Raises
-        TooLarge, NoRoom and OSError.
+        * `mime_type`: the type that the sender declares. The content decides where it can be
+          recognized.
+        * `owner`: a person's name as `sayso.channels.types.owner_of` makes it, "" for none.
+
+        Raises TooLarge, NoRoom and OSError.
         """
         source = BytesIO(content) if isinstance(content, bytes) else content
-        size = source.seek(0, os.SEEK_END)
-        source.seek(0)
-        with self.receiving(owner, size) as file:
+        with self.receive(owner, size_of(source)) as file:
             shutil.copyfileobj(source, file, _READ_BYTES)
-            return self.keep(file, mime_type=mime_type, filename=filename, owner=owner)
+            return self.save_received(file, mime_type=mime_type, filename=filename, owner=owner)
 
     @contextmanager
-    def receiving(self, owner: str, size: int = 0) -> Iterator[BinaryIO]:
-        """Open a file for bytes that arrive in parts, to be stored by `keep`; else it is removed.
+    def receive(self, owner: str, size: int = 0) -> Iterator[BinaryIO]:
+        """Open a file for bytes that arrive in parts. The file is removed at the end of the block.
 
-        `owner` is a person's name as `sayso.channels.types.owner_of` makes it, "" for none. `size`
-        is the announced size in bytes, 0 if unknown. Raises TooLarge, NoRoom and OSError.
+        Call `save_received` in the block to store what was written.
+
+        * `owner`: a person's name as `sayso.channels.types.owner_of` makes it, "" for none.
+        * `size`: the announced size in bytes, 0 if unknown.
+
+        Raises TooLarge, NoRoom and OSError.
         """
         if size > MAX_FILE_BYTES:
             raise TooLarge(f"the file has {size} bytes: send at most {MAX_FILE_BYTES}")
         if owner:
-            self._room.check_person(sum(self._files_of(owner).values()), size)
+            self._room.check_person(sum(self._sizes_of(owner).values()), size)
+
         make_private(self._arriving)
+        # A file of unknown size may become as large as allowed.
+        reserved = size or MAX_FILE_BYTES
         with (
-            self._room.claim(size or MAX_FILE_BYTES),
+            self._room.reserve(reserved),
             NamedTemporaryFile(dir=self._arriving, delete=False) as file,
         ):
             try:
@@ -232,8 +266,13 @@ class MediaFiles:
             finally:
                 Path(file.name).unlink(missing_ok=True)
 
-    def keep(self, file: BinaryIO, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
-        """Store what was written to a file of `receiving`. Raises TooLarge, NoRoom and OSError."""
+    def save_received(
+        self, file: BinaryIO, *, mime_type: str, filename: str = "", owner: str = ""
+    ) -> Media:
+        """Store what was written to a file of `receive`. The parameters are those of `put`.
+
+        Raises TooLarge, NoRoom and OSError.
+        """
         file.flush()
         file.seek(0)
         digest = hashlib.sha256()
@@ -243,26 +282,27 @@ class MediaFiles:
         while block := file.read(_READ_BYTES):
             digest.update(block)
             if not head:
-                head = block[:64]
+                head = block[:_HEAD_BYTES]
             size += len(block)
             is_text = is_text and _is_text(block)
         if size > MAX_FILE_BYTES:
             raise TooLarge(f"{filename!r} has {size} bytes: send at most {MAX_FILE_BYTES}")
+
         ref = digest.hexdigest()
         if owner:
-            own = self._files_of(owner)
-            if ref not in own:
-                self._room.check_person(sum(own.values()), size)
-            self._marks.put(f"{_beginning(owner)}.{size}-{ref}", b"")
-        if self._files.put(_name(ref), Path(file.name)):
+            sizes = self._sizes_of(owner)
+            # A file that the person sent before takes no more room.
+            if ref not in sizes:
+                self._room.check_person(sum(sizes.values()), size)
+            # Before the file: an erasure finds the files of a person by their marks alone.
+            self._marks.put(_Mark(owner, size, ref).object_name, b"")
+
+        is_new = self._files.put(_object_name(ref), Path(file.name))
+        if is_new:
             self._room.add(size)
-        return Media(
-            ref,
-            _proven_type(head, mime_type, is_text=is_text),
-            file_label(filename),
-            size,
-            stored=True,
-        )
+
+        kind = _proven_type(head, mime_type, is_text=is_text)
+        return Media(ref, kind, file_label(filename), size, stored=True)
 
     def read(self, ref: str) -> bytes:
         """Return the stored bytes. Raises KeyError for an unknown or removed file, and OSError."""
@@ -274,44 +314,52 @@ class MediaFiles:
 
         Raises KeyError for an unknown or removed file, and OSError.
         """
-        return self._files.open(_name(ref), start)
+        return self._files.open(_object_name(ref), start)
 
     def erase(self, owner: str) -> int:
-        """Remove the files that only this person sent, and return their number. Raises OSError.
+        """Remove the files that only this person sent, and return their number.
 
-        Marks go last: if this fails half way, they tell the next call what is left.
+        `owner` is a person's name as `sayso.channels.types.owner_of` makes it. Raises OSError.
         """
-        marks = {each.name for each in self._marks.list(_beginning(owner))}
-        if marks:
-            others = {_ref_of(each.name) for each in self._marks.list() if each.name not in marks}
-        else:
-            others = set()
-        own = {ref for ref in map(_ref_of, marks) if ref not in others}
-        self._files.delete(map(_name, own))
-        self._marks.delete(marks)
-        return len(own)
+        own_marks = self._marks_of(owner)
+        if not own_marks:
+            return 0
+
+        own_refs = {mark.ref for mark in own_marks}
+        for mark in self._list_marks():
+            if mark.owner != owner:
+                own_refs.discard(mark.ref)
+
+        # The marks last: if the store fails half way, they say what the next call has to remove.
+        self._files.delete(map(_object_name, own_refs))
+        self._marks.delete(mark.object_name for mark in own_marks)
+        return len(own_refs)
 
     def url(self, ref: str, *, filename: str, mime_type: str) -> str:
-        """Return a signed link that expires.
+        """Return a signed link to a file. It expires after MAX_LINK_SECONDS.
 
-        Two links to one file differ, so that a link says nothing of others.
+        Two links to one file differ, so that a link tells nothing about another one.
         """
         token = self._links.dumps([ref, mime_type, file_label(filename), random_id(8)])
         return f"{self._public_url}/media/{token}"
 
     def open_token(self, token: str) -> LinkedFile:
-        """Return the file of a link. Raises MediaGone, BadToken and OSError."""
+        """Return the file of a link, by the last part of its URL.
+
+        Raises MediaGone, BadToken and OSError.
+        """
         try:
-            (ref, mime_type, filename, _), signed_at = self._links.loads(
-                token, return_timestamp=True
-            )
+            content, signed_at = self._links.loads(token, return_timestamp=True)
         except BadData as exc:
             raise BadToken("this link is not one of ours: ask the bot for the file again") from exc
+        ref, mime_type, filename, _ = content
+
+        # Not by `max_age` of itsdangerous: it refuses a link whose machine's clock is 1 s ahead.
         age = int(self._link_clock()) - signed_at.timestamp()
-        # Itsdangerous would refuse a link from 1 s ahead.
         if not -LEEWAY_SECONDS <= age <= MAX_LINK_SECONDS:
             raise MediaGone("this link has expired: ask the bot for the file again")
-        stored = self._files.stat(_name(ref))
+
+        stored = self._files.stat(_object_name(ref))
         if stored is None:
             raise MediaGone("this file was removed: ask the bot for it again")
         return LinkedFile(ref, stored.size, mime_type, filename)
@@ -325,14 +373,25 @@ class MediaFiles:
         sweep(self._marks, KEEP_SECONDS, self._clock())
         return sweep(self._files, KEEP_SECONDS, self._clock())
 
-    def _files_of(self, owner: str) -> dict[str, int]:
-        """Return the counted bytes of each file of a person."""
-        marks = (each.name.partition("-") for each in self._marks.list(_beginning(owner)))
-        return {ref: _counted_size(int(head.partition(".")[2] or 0)) for head, _, ref in marks}
+    def _marks_of(self, owner: str) -> list[_Mark]:
+        """Return the marks of a person. Raises KeyError for an invalid `owner`."""
+        return list(self._list_marks(_owner_prefix(owner)))
+
+    def _list_marks(self, prefix: str = "") -> Iterator[_Mark]:
+        """Yield the marks whose objects' names begin with `prefix`, all for ""."""
+        for each in self._marks.list(prefix):
+            # A bucket may hold objects of other programs.
+            match = _MARK.fullmatch(each.name)
+            if match:
+                yield _Mark(match[1], int(match[2]), match[3])
+
+    def _sizes_of(self, owner: str) -> dict[str, int]:
+        """Return the bytes that each file of a person counts, by its `ref`."""
+        return {mark.ref: _counted_size(mark.size) for mark in self._marks_of(owner)}
 
 
 class LocalMediaStore(MediaFiles):
-    """Files in one folder."""
+    """The media store in one folder of this machine."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         """Take what MediaFiles takes by name."""
@@ -341,78 +400,92 @@ class LocalMediaStore(MediaFiles):
         super().__init__(files, marks, folder / ARRIVING, **options)
 
 
-def _beginning(owner: str) -> str:
-    """Return how the marks of a person begin.
+class _Mark(NamedTuple):
+    """The mark that a person sent a file. Two people who send the same file have a mark each.
 
-    A mark is `<owner>.<size>-<ref>`. Two people may send the same file.
+    A mark is an empty object. Its name holds everything, so that listing the marks is enough.
     """
+
+    owner: str
+    #: The size of the file in bytes.
+    size: int
+    ref: str
+
+    @property
+    def object_name(self) -> str:
+        """The name of the mark's object: `<2 digits>/<owner>.<size>-<ref>`."""
+        return f"{_owner_prefix(self.owner)}.{self.size}-{self.ref}"
+
+
+def _owner_prefix(owner: str) -> str:
+    """Return how the names of a person's marks begin. Raises KeyError for an invalid `owner`."""
     if not _OWNER.fullmatch(owner):
         raise KeyError(owner)
     return f"{owner[:2]}/{owner}"
 
 
-def _name(ref: str) -> str:
-    """Return the name of a file in its store."""
+def _object_name(ref: str) -> str:
+    """Return the name of a file's object. Raises KeyError for an invalid `ref`."""
     if not _REF.fullmatch(ref):
         raise KeyError(ref)
     return f"{ref[:2]}/{ref}"
 
 
 def file_to_send(get: Callable[[str], T], ref: str) -> T:
-    """Return an outgoing file of a media store, as `get` gives it: its bytes, or open.
+    """Return `get(ref)`, with the errors of a media store as errors of sending.
 
-    Raises Refused if the file was removed, and Unreachable if the store cannot be read now.
+    `get` reads or opens a stored file: `MediaFiles.read`, or `open_on_disk` for one store. Raises
+    Refused if the file was removed, and Unreachable if the store cannot be read now.
     """
     try:
         return get(ref)
     except KeyError:
         raise Refused("the file to send is gone from the media store") from None
     except OSError as exc:
+        # Only the message of StoreUnavailable is safe to log: others name a path.
+        reason = type(exc).__name__
         if isinstance(exc, StoreUnavailable):
             reason = exc.reason
-        else:
-            reason = type(exc).__name__
         raise Unreachable(f"the file to send cannot be read: {reason}") from exc
 
 
 def open_on_disk(store: MediaStore, ref: str) -> BinaryIO:
-    """Open a stored file on a disk of this machine.
+    """Open a stored file so that it can be sent in parts and is never whole in memory.
 
-    It is sent in parts, and is never whole in memory.
-
-    A file of a bucket is copied first: a platform must hear how long the file is.
-    Raises KeyError and OSError.
+    A file of a bucket is copied to a temporary file first: its stream has no `seek`, and a platform
+    must know the size of a file before it comes. The caller closes the file. Raises KeyError and
+    OSError.
     """
     file = store.open(ref)
     if file.seekable():
         return file
+
+    folder = None
+    if store.spool_folder:
+        folder = make_private(store.spool_folder)
     with file:
-        folder = None
-        if store.spool_folder:
-            folder = make_private(store.spool_folder)
-        copy = cast("BinaryIO", TemporaryFile(dir=folder))  # noqa: SIM115  # its reader closes it
+        copy = cast("BinaryIO", TemporaryFile(dir=folder))  # noqa: SIM115  # the caller closes it
         shutil.copyfileobj(file, copy, _READ_BYTES)
     copy.seek(0)
     return copy
 
 
 def size_of(file: BinaryIO) -> int:
-    """Return the size of a file that can be read from any place, in bytes.
-
-    It is read from its beginning afterwards.
-    """
+    """Return the size of a seekable file in bytes, and go back to its beginning."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     return size
 
 
 def settle_type(content: bytes | BinaryIO, declared: str) -> str:
-    """Return the type that the bytes, or those of a file, prove.
+    """Return the MIME type of bytes, or of a file.
 
-    It is the declared one if they cannot tell, else UNKNOWN_TYPE.
+    It is the type that the content proves, else the declared one if it is a type of harmless text
+    and the content is text, else UNKNOWN_TYPE. Afterwards a file is somewhere behind its beginning.
     """
     if isinstance(content, bytes):
         return _proven_type(content, declared, is_text=_is_text(content))
+
     content.seek(0)
     head = content.read(_READ_BYTES)
     block = head
@@ -423,16 +496,22 @@ def settle_type(content: bytes | BinaryIO, declared: str) -> str:
 
 
 def _proven_type(head: bytes, declared: str, *, is_text: bool) -> str:
+    """Return the type as `settle_type` does, by the first bytes of a file."""
     plain = declared.partition(";")[0].strip().lower()
     proven = _type_by_magic(head)
     if proven:
+        # An Ogg file may be sound or video: the sender knows better than its first bytes.
         if _MIME_TYPE.fullmatch(plain) and plain.startswith(_CONTAINERS.get(proven, ())):
             return plain
         return proven
-    return plain if plain in _TEXT_TYPES and is_text else UNKNOWN_TYPE
+
+    if is_text and plain in _TEXT_TYPES:
+        return plain
+    return UNKNOWN_TYPE
 
 
 def _type_by_magic(data: bytes) -> str:
+    """Return the type that the first bytes of a file prove, "" if they prove none."""
     for magic, mime_type in _MAGIC:
         if data.startswith(magic):
             return mime_type
@@ -446,30 +525,30 @@ def _type_by_magic(data: bytes) -> str:
 
 
 def _is_text(data: bytes) -> bool:
-    """Return whether no byte is NUL.
+    """Return whether bytes are text: no byte is NUL.
 
-    That tells text from binary, in whatever encoding a spreadsheet uses.
+    A stricter test, such as for UTF-8, would refuse text in the old encodings of spreadsheets.
     """
     return b"\0" not in data
-
-
-def _ref_of(mark: str) -> str:
-    return mark.partition("-")[2]
 
 
 def file_label(filename: str) -> str:
     """Return a sender's file name without folders and control characters.
 
-    It is cut to 120 characters, before its ending. Spaces of other kinds, such as the narrow one
-    that macOS writes into the names of screenshots, become usual ones.
+    A name of more than MAX_FILENAME_CHARS is cut before its ending. Spaces of other kinds, such as
+    the narrow one that macOS writes into the names of screenshots, become usual ones.
     """
     name = re.split(r"[/\\]", filename)[-1]
     spaced = "".join(" " if unicodedata.category(char) == "Zs" else char for char in name)
     printable = one_line(spaced)
-    stem, dot, ending = printable.rpartition(".")
-    if len(printable) <= 120 or len(ending) > 10:
-        return printable[:120]
-    return stem[: 119 - len(ending)] + dot + ending
+    if len(printable) <= MAX_FILENAME_CHARS:
+        return printable
+
+    stem, _, ending = printable.rpartition(".")
+    if len(ending) > MAX_ENDING_CHARS:
+        return printable[:MAX_FILENAME_CHARS]
+    stem_chars = MAX_FILENAME_CHARS - len(f".{ending}")
+    return f"{stem[:stem_chars]}.{ending}"
 
 
 class _ClockedSigner(TimestampSigner):
@@ -485,49 +564,53 @@ class _ClockedSigner(TimestampSigner):
 
 @dataclass(frozen=True)
 class MediaLimits:
-    """Limits of the media store. The larger of the two reserves stays free on the disk."""
+    """Limits of the media store."""
 
+    #: The most bytes of the files that one person sent.
     per_person_bytes: int = 250 * _MIB
+    #: The most bytes of all files.
     total_bytes: int = 10 * 1024 * _MIB
+    #: What stays free on the disk: the larger of a size and a share of the whole disk.
     reserve_bytes: int = 256 * _MIB
     reserve_percent: float = 5.0
 
 
 class MediaRoom:
-    """Decides whether a file can be stored. One per media store, used from any thread.
+    """Decides whether there is room for a file. One per media store, used from any thread.
 
-    `disk` is a folder of the disk on which files arrive.
+    `files` is the store whose size is measured. `disk` is a folder of the disk on which files
+    arrive, also those for a bucket.
     """
 
     def __init__(self, files: ObjectStore, disk: Path, limits: MediaLimits) -> None:
         self._files = files
         self._disk = disk
         self._limits = limits
-        if files.is_remote:
-            self._measure_seconds = BUCKET_MEASURE_SECONDS
-        else:
-            self._measure_seconds = MEASURE_SECONDS
+        self._measure_seconds = BUCKET_MEASURE_SECONDS if files.is_remote else MEASURE_SECONDS
         self._lock = threading.Lock()
-        self._in_flight = 0
-        self._total = 0
+        #: Bytes of the files that are being received now.
+        self._reserved_bytes = 0
+        #: Counted bytes of all files: as measured, and what this process has stored since.
+        self._total_bytes = 0
         self._measured_at = float("-inf")
 
     @contextmanager
-    def claim(self, size: int) -> Iterator[None]:
-        """Count `size` bytes as taken while a file of this size is received.
+    def reserve(self, size: int) -> Iterator[None]:
+        """Count `size` bytes as taken for this block, in which a file of this size is received.
 
-        Raises NoRoom and OSError.
+        Without it, many files that arrive at once would each find the same room. Raises NoRoom and
+        OSError.
         """
         with self._lock:
             self._check(size)
-            self._in_flight += size
+            self._reserved_bytes += size
         try:
             yield
         finally:
             with self._lock:
-                self._in_flight -= size
+                self._reserved_bytes -= size
 
-    def full(self) -> str:
+    def why_full(self) -> str:
         """Return why not even a small file can be stored, "" if one can. Raises OSError."""
         with self._lock:
             try:
@@ -544,31 +627,37 @@ class MediaRoom:
         allowed = self._limits.per_person_bytes
         if stored_bytes + _counted_size(size) > allowed:
             raise QuotaExceeded(
-                f"this person's files have {stored_bytes} bytes of {allowed}: {size} more do not fit"
+                f"this person's files have {stored_bytes} bytes of {allowed}: "
+                f"{size} more do not fit"
             )
 
     def add(self, size: int) -> None:
         """Count a file that was stored."""
         with self._lock:
-            self._total += _counted_size(size)
+            self._total_bytes += _counted_size(size)
 
     def _check(self, size: int) -> None:
+        """Check that `size` bytes fit; 0 for the smallest file. Raises NoRoom and OSError."""
         if time.monotonic() - self._measured_at > self._measure_seconds:
-            self._total = sum(_counted_size(each.size) for each in self._files.list())
+            self._total_bytes = sum(_counted_size(each.size) for each in self._files.list())
             self._measured_at = time.monotonic()
-        if size:
-            rest = f"{size} more do not fit"
-        else:
-            rest = "no file can be stored"
-        if self._total + self._in_flight + _counted_size(size) > self._limits.total_bytes:
+
+        consequence = f"{size} more do not fit" if size else "no file can be stored"
+
+        total = self._total_bytes
+        allowed = self._limits.total_bytes
+        if total + self._reserved_bytes + _counted_size(size) > allowed:
+            raise NoRoom(f"all files have {total} bytes of {allowed}: {consequence}")
+
+        disk = shutil.disk_usage(self._disk)
+        share = int(disk.total * self._limits.reserve_percent / 100)
+        reserve = max(self._limits.reserve_bytes, share)
+        if disk.free - self._reserved_bytes - size < reserve:
             raise NoRoom(
-                f"all files have {self._total} bytes of {self._limits.total_bytes}: {rest}"
+                f"the disk has {disk.free} bytes free, and {reserve} must stay free: {consequence}"
             )
-        disk, _, free = shutil.disk_usage(self._disk)
-        reserve = max(self._limits.reserve_bytes, int(disk * self._limits.reserve_percent / 100))
-        if free - self._in_flight - size < reserve:
-            raise NoRoom(f"the disk has {free} bytes free, and {reserve} must stay free: {rest}")
 
 
 def _counted_size(size: int) -> int:
+    """Return the bytes that a file of this size counts: it takes whole blocks of a disk."""
     return max(size, BLOCK_BYTES)

@@ -1,4 +1,11 @@
-"""PlatformSetup: registers a channel's webhook, and checks what the platform knows of it."""
+"""What an operator does with a channel at its platform, before and beside the conversations.
+
+`sayso channel connect` and `sayso doctor` use a PlatformSetup, which registers the channel's
+webhook and checks what the platform knows of the channel. A webhook is the URL of the bot that the
+platform calls for each message. `sayso channel recover` reads a MessageLog, the messages that the
+platform stores itself, for those that never reached the bot. A PlatformCommand is a command of one
+platform alone.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +32,11 @@ if TYPE_CHECKING:
     from sayso.channels.base import PlatformSettings
 
 CheckState = Literal["ok", "warn", "fail"]
-#: A problem, and what an operator can do about it.
+#: What is wrong, and what an operator can do about it.
 Problem = tuple[str, str]
 
-#: The header of our health checks that says whose they are.
+#: The header of a health check's answer that names the bot, so that `sayso doctor` notices when
+#: another bot answers at the public URL.
 BOT_HEADER = "X-Sayso-Bot"
 #: The page with the cause and the cure of each finding.
 PAGE = "reference/doctor.md"
@@ -40,7 +48,8 @@ WIDTH = 22
 ASK_SECONDS = 10.0
 #: How many updates Telegram sends at once by default.
 MAX_CONNECTIONS = 40
-#: The secret of the forged webhook that `sayso doctor` sends. No channel's secret is so short.
+#: The secret that signs the forged webhook of `sayso doctor`, which the bot must refuse. No
+#: channel's secret is so short.
 FORGED = "forged"
 #: The cure if a platform cannot be reached.
 CONNECTION_CURE = "check that this machine may open https connections to the outside, or try again"
@@ -48,19 +57,19 @@ CONNECTION_CURE = "check that this machine may open https connections to the out
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check.
+    """The result of one check of `sayso doctor`. Its text is what the command prints."""
 
-    `channel` is "" if it concerns no channel; `cure` is "" if and only if `state` is ok.
-
-    `id` names what was found, for machines and as a section of PAGE; "" for a result that is ok.
-    Without one it is made of the name of the check.
-    """
-
+    #: The name of the check.
     check: str
     state: CheckState
+    #: What was found, without secrets.
     says: str
+    #: What an operator can do. "" if and only if `state` is ok.
     cure: str = ""
+    #: The channel that was checked, "" for a check of the bot itself.
     channel: str = ""
+    #: The finding, for machines and as a section of PAGE; "" for a result that is ok. If it is left
+    #: out, the name of the check is used.
     id: str = ""
 
     def __post_init__(self) -> None:
@@ -71,23 +80,29 @@ class CheckResult:
 
     @property
     def see(self) -> str:
-        """Return the documentation of the finding, "" for a result that is ok."""
+        """The address of the finding's documentation, "" for a result that is ok."""
         if self.id:
             return manual(PAGE, self.id)
         return ""
 
     def __str__(self) -> str:
+        """Return the rows of the finding: state, name and text, then cure and documentation."""
         name = f"{self.channel} {self.check}".strip()
-        more = (
-            f"cure: {one_line(self.cure, MAX_CHARS)}" if self.cure else "",
-            f"see:  {self.see}" if self.see else "",
-        )
-        lines = "".join(f"\n{'':4}  {'':{WIDTH}}  {line}" for line in more if line)
-        return f"{self.state:4}  {name:{WIDTH}}  {one_line(self.says, MAX_CHARS)}{lines}"
+        rows = [f"{self.state:4}  {name:{WIDTH}}  {one_line(self.says, MAX_CHARS)}"]
+        # Below the text, in the same column.
+        indent = f"{'':4}  {'':{WIDTH}}  "
+        if self.cure:
+            rows.append(f"{indent}cure: {one_line(self.cure, MAX_CHARS)}")
+        if self.see:
+            rows.append(f"{indent}see:  {self.see}")
+        return "\n".join(rows)
 
 
 class SetupError(Exception):
-    """Raised when a platform refuses a command. `cure` is what an operator can do about it."""
+    """Raised when a platform refuses a command.
+
+    `says` is what is wrong, and `cure` what an operator can do about it.
+    """
 
     def __init__(self, says: str, cure: str) -> None:
         super().__init__(f"{says}: {cure}")
@@ -97,10 +112,12 @@ class SetupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BotState:
-    """Where a bot keeps its state: its Redis, what its keys begin with, and the secret keys."""
+    """Where a bot stores its state."""
 
     redis: Redis
+    #: What all its keys in Redis begin with.
     key_prefix: str
+    #: The secrets of the bot. The first one encrypts, and all of them decrypt.
     keys: Sequence[str]
 
 
@@ -113,23 +130,21 @@ class SetupOptions:
 
     #: How many updates the platform may send at once.
     max_connections: int = MAX_CONNECTIONS
-    #: The platform drops the updates that wait there.
+    #: Whether the platform deletes the updates that wait there for the bot.
     drop_pending: bool = False
-    #: That of the bot, None where it is not known.
+    #: Where the bot stores its state, None if the command knows no Redis.
     state: BotState | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CommandTarget:
-    """The channel that a platform's own command is about. Lives as long as the command.
-
-    `open_state` returns where the bot keeps its state. It raises ConfigError and
-    redis.RedisError, so a command that needs no state runs without a Redis.
-    """
+    """The channel that a PlatformCommand is about. Lives as long as the command."""
 
     channel: str
     settings: PlatformSettings
     public_url: str
+    #: Returns where the bot stores its state. Raises ConfigError and redis.RedisError. It is a
+    #: function, so that a command that needs no state runs without a Redis.
     open_state: Callable[[], BotState]
 
 
@@ -143,83 +158,90 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class PlatformCommand:
-    """A command of `sayso channel` that only one platform has.
-
-    `run(target, **options)` does it and returns what is printed. Its docstring is the help. It
-    raises SetupError, click.UsageError and redis.RedisError.
-    """
+    """A command of `sayso channel` that only one platform has."""
 
     name: str
+    #: `run(target, **options)` does it and returns what is printed. Its docstring is the help. It
+    #: raises SetupError, click.UsageError and redis.RedisError.
     run: Callable[..., CommandResult]
+    #: Lines of its help that show how it is called.
     examples: Sequence[str]
-    #: Those beside CHANNEL, which every such command takes.
+    #: Its parameters without CHANNEL, which every such command takes.
     parameters: Sequence[click.Parameter] = ()
-    #: Whether CHANNEL is by default the first one whose account many workspaces install.
+    #: Whether CHANNEL is by default the first one whose app many workspaces install.
     of_workspaces: bool = False
-    #: Whether the secrets of the configuration must be there.
+    #: Whether the command stops if a secret of the configuration is missing.
     needs_secrets: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ListedMessage:
-    """One message in a platform's log.
+    """One message in a platform's log."""
 
-    `sent_at` is in Unix seconds, `files` is the number of its files.
-    """
-
+    #: The platform's id of the message.
     sid: str
+    #: The address of the person who wrote it.
     sender: str
+    #: The address that it was sent to.
     to: str
     body: str
+    #: How many files it has.
     files: int
+    #: In Unix seconds.
     sent_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """One file of a message, with the URL that its webhook has."""
+    """One file of a message in a platform's log."""
 
+    #: The platform's id of the file.
     sid: str
+    #: The same URL as in the webhook of the message.
     url: str
     mime_type: str
 
 
-#: What became of a message in a platform's log: stored `before`; `missed`; `taken` now; `left` for
-#: good; or `refused`, to be tried again.
+#: What became of a message in a platform's log:
+#:
+#: * `before`: a webhook delivered it, so the bot has it;
+#: * `missed`: the bot does not have it, and the command was not asked to store it;
+#: * `taken`: the command stored it now;
+#: * `left`: the bot does not want it, such as a message of a blocked person;
+#: * `refused`: it could not be stored now, so the command can be run again.
 MessageState = Literal["before", "missed", "taken", "left", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundMessage:
-    """One message of a platform's log and its state. `why` is why it was not stored.
+    """One message of a platform's log, and what became of it."""
 
-    `sent_at` is in Unix seconds.
-    """
-
+    #: The platform's id of the message.
     sid: str
+    #: In Unix seconds.
     sent_at: float
+    #: The id of its conversation.
     conversation: str
     state: MessageState
+    #: Why it was not stored, "" if it was.
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedFiles:
-    """How many files of at most one day were deleted at a platform, and how many were left.
+    """How many files of at most one day were deleted at a platform, and how many were not."""
 
-    `begin` is in Unix seconds.
-    """
-
+    #: The beginning of the day, in Unix seconds.
     begin: float
     deleted: int = 0
-    #: Files of turns that are not answered yet.
+    #: Files that stay because their turns are not answered yet.
     waiting: int = 0
-    #: Files of messages that no webhook delivered.
+    #: Files that stay because their messages never reached the bot.
     missed: int = 0
 
     @property
     def day(self) -> str:
-        """The time of `begin`, in UTC."""
+        """The beginning of the day as people read it, in UTC."""
         return f"{datetime.fromtimestamp(self.begin, UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -244,12 +266,12 @@ class MessageLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryInbox:
-    """What may be asked of the mailbox where messages of a platform's log are examined.
+    """What the search for missed messages uses of the mailbox, the queue of turns in Redis.
 
     Its functions raise redis.RedisError.
     """
 
-    #: How many seconds after its arrival an answered turn is still known.
+    #: How long after its arrival an answered turn is still known, in seconds.
     remembered_seconds: float
     #: Returns "waits" or "done", or "unknown" for a turn that never arrived or is not known any
     #: more.
@@ -262,9 +284,10 @@ class RecoveryInbox:
 
 
 class PlatformSetup(ABC):
-    """One channel at its platform.
+    """Registers and checks one channel at its platform.
 
-    Lives as long as one command and its event loop, which closes its connections.
+    Lives as long as one command and its event loop, which closes its connections. `name` is the
+    channel's name in the YAML, `public_url` the address at which platforms reach the bot.
     """
 
     def __init__(self, name: str, public_url: str) -> None:
@@ -275,7 +298,7 @@ class PlatformSetup(ABC):
     async def set_webhook(self) -> list[str]:
         """Register the channel's webhook at the platform.
 
-        Return what was done. Raises SetupError.
+        Returns what was done, one sentence each. Raises SetupError.
         """
 
     @abstractmethod
@@ -284,15 +307,19 @@ class PlatformSetup(ABC):
 
     @abstractmethod
     async def delete_webhook(self) -> list[str]:
-        """Have the platform send no webhooks any more. Return what was done. Raises SetupError."""
+        """Have the platform send no webhooks any more.
+
+        Returns what was done, one sentence each. Raises SetupError.
+        """
 
     @abstractmethod
     def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
-        """Return a harmless webhook, signed by the channel's secret or by a wrong one.
+        """Return a harmless webhook, with which the bot's own server is tested.
 
-        None if it takes no webhooks.
+        * `now`: when it is sent, in Unix seconds.
+        * `forged`: whether it is signed with a wrong secret, and not with the channel's.
 
-        `now` is in Unix seconds.
+        Returns None for a channel that takes no webhooks.
         """
 
     @abstractmethod
@@ -309,9 +336,10 @@ class PlatformSetup(ABC):
         return CheckResult(check, "warn", says, cure, self._name, id)
 
     def _fail(self, check: str, says: str, cure: str = "", id: str = "") -> CheckResult:
-        return CheckResult(
-            check, "fail", says, cure or f"run `sayso channel connect {self._name}`", self._name, id
-        )
+        """Return a failed check. Without a `cure`, connecting the channel again helps."""
+        if not cure:
+            cure = f"run `sayso channel connect {self._name}`"
+        return CheckResult(check, "fail", says, cure, self._name, id)
 
 
 def hook_url(public_url: str, channel: str) -> str:
@@ -320,13 +348,14 @@ def hook_url(public_url: str, channel: str) -> str:
 
 
 def bare_url(url: str) -> str:
-    """Return a URL without the parts that may be secret: its user and its query."""
+    """Return a URL without the parts that may be secret: user, query and fragment."""
     parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=host, query="", fragment="").geturl()
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an IP address is this machine's own; False for a name."""
+    """Return whether an IP address is one of this machine itself; False for a host name."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(address).is_loopback
     return False
@@ -368,12 +397,12 @@ async def platform_calls(
     *,
     unanswered: str = CONNECTION_CURE,
 ) -> AsyncIterator[None]:
-    """Run calls to a platform within ASK_SECONDS, and translate its SDK's errors.
+    """Raise SetupError for any error in this block, and if it takes longer than ASK_SECONDS.
 
-    Raises SetupError.
-
-    `explain` returns what an error of the platform means, None for an error that could be of any
-    platform. `unanswered` is the cure if no answer came.
+    * `platform`: its name for people, such as "Slack".
+    * `explain`: returns what an error of the platform's SDK means, None for an error that any
+      platform may have.
+    * `unanswered`: the cure if no answer came in time.
     """
     try:
         async with asyncio.timeout(ASK_SECONDS):
@@ -383,12 +412,16 @@ async def platform_calls(
     except TimeoutError:
         raise SetupError(f"{platform} did not answer in {ASK_SECONDS:g} s", unanswered) from None
     except Exception as exc:  # noqa: BLE001  # an SDK may raise anything for an answer that it cannot parse
-        # The cause is left out: it may name a URL with a token in it.
-        raise SetupError(*(explain(exc) or connection_problem(platform, exc))) from None
+        says, cure = explain(exc) or connection_problem(platform, exc)
+        # Without the cause: it may name a URL with a token in it.
+        raise SetupError(says, cure) from None
 
 
 def connection_problem(platform: str, exc: Exception) -> Problem:
-    """Return the problem of an error that is not the platform's own."""
+    """Return the problem that an error means if the platform did not refuse the call.
+
+    Either no connection was opened, or the answer could not be parsed.
+    """
     from aiohttp import ClientConnectionError
 
     if isinstance(exc, (ClientConnectionError, OSError)):

@@ -1,4 +1,9 @@
-"""Values of every channel: what a person did (`Turn`), what the bot says (`Reply`)."""
+"""The values of a chat, the same for all platforms.
+
+An adapter parses what a platform sends into a Turn: one act of a person. The bot answers with a
+Reply, which travels as a Delivery; the platform's proof of sending is a Receipt. Turns and replies
+are immutable, and are stored in Redis as JSON.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +20,11 @@ from pydantic import TypeAdapter
 
 from sayso.infra.records import check_version, versioned
 
+#: What a turn means for a pending action: a yes, a no, or neither.
 Intent = Literal["confirm", "cancel", "ignore"]
-#: What a platform charges a message by: nothing, as a free-form `service` message, by the category
-#: of its template, or as a `template` of unknown category.
+#: What the platform charges for a message. `free`: nothing. `service`: a message that is made of no
+#: template. `utility`, `marketing`, `authentication`: a template of this category. `template`: a
+#: template whose category is not known.
 PriceClass = Literal["free", "service", "utility", "marketing", "authentication", "template"]
 
 #: The `group` of a file that may be part of an album, from a platform that sends each file by
@@ -55,17 +62,17 @@ def storable(text: str) -> str:
 def one_line(text: str) -> str:
     """Return a name without characters that people cannot see.
 
-    These are line ends, control characters, direction marks and others.
-
-    The two joiners stay: letters of many scripts and parts of emoji have another shape beside them.
+    These are line ends, control characters, direction marks and others. The two joiners stay:
+    letters of many scripts and parts of emoji have another shape beside them.
     """
     return "".join(
         char for char in text if char in _JOINERS or unicodedata.category(char) not in _UNSEEN
     )
 
 
-#: Joiners, and the Unicode categories of control, format and separating characters.
+#: The zero width non-joiner and the zero width joiner.
 _JOINERS = "\u200c\u200d"
+#: The Unicode categories of control, format, surrogate and separating characters.
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
@@ -82,27 +89,28 @@ def digest(text: str) -> str:
 def content_digest(*parts: str) -> str:
     """Return the 20 hex digits that stand for what people see of a message.
 
-    That is its text, its files and other content.
+    `parts` are its text, the ids of its files and so on, in a fixed order.
     """
     return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:20]
 
 
 def owner_of(channel: str, user_id: str) -> str:
-    """Return the name under which a person's files of all conversations of a channel are stored:
-    20 hex digits.
+    """Return the name of a person in the media store: 20 hex digits.
+
+    It is the same for all conversations of the person on a channel.
     """
     return digest(f"{channel}:{user_id}")
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The address of replies, and the unit of order.
+    """The address of replies, and the unit of order: its turns are answered one after the other."""
 
-    It is channel, chat and, if the platform has threads, thread.
-    """
-
+    #: The channel's name in the YAML.
     channel: str
+    #: The platform's id of the chat.
     chat: str
+    #: The platform's id of the thread, "" for none.
     thread: str = ""
 
     @property
@@ -114,14 +122,15 @@ class Conversation:
 
     @property
     def id(self) -> str:
-        """A stable name for keys, jobs and logs, without phone numbers:
-        `<channel>:<20 hex digits>`.
+        """A stable name for keys, jobs and logs: `<channel>:<20 hex digits>`.
+
+        The digits hide the address, which may be a phone number.
         """
         return f"{self.channel}:{digest(self.address)}"
 
     @property
     def chat_id(self) -> str:
-        """The `id` of the chat without its threads, where what concerns all of them is stored."""
+        """The `id` of the chat without a thread. What concerns all threads is stored under it."""
         return f"{self.channel}:{digest(self.chat)}"
 
 
@@ -143,7 +152,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class SenderIds:
-    """The ids that one message names of its sender; "" for an id that the message does not name."""
+    """The ids of its sender that one message names; "" for an id that it does not name."""
 
     #: An id that the platform gave, which never passes to another person.
     user_id: str = ""
@@ -153,10 +162,10 @@ class SenderIds:
     parent: str = ""
 
     def as_identity(self) -> Identity:
-        """Return the person of these ids, as far as the ids of one message say.
+        """Return the person of these ids, as far as one message says.
 
         That is right if none of the ids came before, or if no id of the person ever changed. Where
-        ids may change, `Identities` knows the person.
+        ids may change, `sayso.channels.base.Identities` knows the person.
         """
         names = (self.parent, self.number, self.user_id)
         return Identity(
@@ -184,17 +193,20 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """The ids that a message names of its sender, and how its turn follows from the person."""
+    """The sender of a message before it is known which person has the sender's ids.
+
+    The mailbox looks the person up and stores the turn in one step.
+    """
 
     channel: str
     ids: SenderIds
-    #: Returns the turn of the message, under the id of the person who was found by the ids.
+    #: Returns the turn of the message under the key of the given person.
     turn_of: Callable[[Identity], Turn]
 
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A file that comes in or goes out. It names the content, and does not hold it."""
+    """A file that comes in or goes out: a reference to its content."""
 
     #: The media store's id if the file is `stored`, else the platform's own URL or file id.
     ref: str
@@ -232,25 +244,34 @@ class Turn:
     conversation: Conversation
     user_id: str
     text: str = ""
+    #: What the person is called, "" if unknown.
     user_name: str = ""
+    #: The tapped button, None for a turn that is not a tap.
     tap: Tap | None = None
+    #: The files that came with it.
     media: tuple[Media, ...] = ()
+    #: The platform's id of the message; for a tap, of the message with the button.
     message_id: str = ""
     #: False for a group message that does not mention the bot.
     addressed: bool = True
-    #: The platform's hint (BCP 47), "" for none or a malformed one.
+    #: The language of the person's app (BCP 47), "" if it is unknown or malformed.
     language: str = ""
-    #: A new message, an edit of an earlier message, a `choice` (the label of a button that is not
-    #: ours), a message that a group's admin sent as `anonymous`, or a filled-in `form`. A
-    #: `continuation` is no act of a person: it follows the turn that decided an action, and lets
-    #: the agent go on.
+    #: What kind of act it is:
+    #:
+    #: * `message`: a new message, or a tap;
+    #: * `edit`: an edit of an earlier message;
+    #: * `choice`: the label of a button that is not ours;
+    #: * `anonymous`: a message that an admin of a group sent in the group's name;
+    #: * `form`: a filled-in form;
+    #: * `continuation`: no act of a person. It follows the turn that decided an action, and lets
+    #:   the agent go on.
     kind: Literal["message", "edit", "choice", "anonymous", "form", "continuation"] = "message"
     #: The text of the message that this one replies to.
     quoted: str = ""
     #: Descriptions of content that is neither text nor a file: a location, a contact, a sticker.
     notes: tuple[str, ...] = ()
-    #: The same for all turns that a platform sends as parts of one act, such as an album;
-    #: UNNAMED_ALBUM where it names none.
+    #: The id of an album: the same for all turns that a platform sends as parts of one act.
+    #: UNNAMED_ALBUM where the platform gives no id, "" for a turn that is no part of an album.
     group: str = ""
     #: Whether other people read the conversation.
     in_group: bool = False
@@ -309,16 +330,17 @@ class Turn:
 
     @property
     def event_hash(self) -> str:
-        """A stable name of the event for logs.
+        """A stable name of the event for logs: 20 hex digits.
 
-        It is 20 hex digits, which hide what an event id may contain.
+        They hide what an event id may contain, such as a phone number.
         """
         return digest(self.event_id)
 
     @property
     def message_key(self) -> str:
-        """The id of the message, unique in its conversation:
-        a chat that got another id counts its messages anew.
+        """The id of the message, unique in its conversation.
+
+        `message_id` may not be: a chat that got another id counts its messages anew.
         """
         if self.chat_now:
             return f"{self.chat_now}:{self.message_id}"
@@ -366,9 +388,14 @@ class Turn:
         return _turn_adapter().validate_json(check_version(text))
 
 
-#: How a tool call stands. `waits`: it asked for a yes and ran no code. `not_run`: it ran no code
-#: and asks nothing, because it was denied, its preview refused, or its arguments were wrong.
-#: `stopped`: its turn ended before it did.
+#: The state of a tool call:
+#:
+#: * `running`, `done`, `failed`: it runs, or has ended with or without success;
+#: * `waits`: it asked for a yes and ran no code;
+#: * `not_run`: it ran no code and asks nothing, because it was denied, its preview refused, or its
+#:   arguments were wrong;
+#: * `unknown`: it may have had its effect, because its worker was stopped;
+#: * `stopped`: its turn ended before it did.
 StepState = Literal["running", "done", "failed", "waits", "not_run", "unknown", "stopped"]
 
 
@@ -382,7 +409,7 @@ class ToolStep:
     #: The name of the tool.
     name: str
     state: StepState
-    #: How long it has run.
+    #: For how long it has run.
     seconds: float = 0.0
 
 
@@ -414,12 +441,14 @@ class Reply:
     #: The language of the text (BCP 47), "" if unknown. Text that a platform adds is in this
     #: language.
     language: str = ""
-    #: The reply replaces a waiting one with the same value, such as an earlier notice.
+    #: A name for replies of one kind, such as notices: the reply replaces one with the same name
+    #: that still waits to be sent. "" if it replaces none.
     collapse: str = ""
-    #: The platform's id of the message to replace. Where that is impossible, the reply is sent as a
-    #: new message, or left out if it is `optional`. An `optional` reply that edits nothing says
-    #: nothing new, and is left out where the platform charges for each message.
+    #: The platform's id of the message that the reply replaces, "" for a new message. Where a
+    #: message cannot be replaced, the reply is sent as a new one, or left out if it is `optional`.
     edits: str = ""
+    #: Whether the reply may be left out. One that edits nothing is left out where the platform
+    #: charges for each message: it says nothing new.
     optional: bool = False
     #: Whether the message that it `edits` has no more use. A platform that can delete a message
     #: deletes it; elsewhere the text replaces it.
@@ -443,18 +472,19 @@ class Reply:
     #: Whether the reply asks for a value, which is typed. A typed number is then the value, and
     #: does not choose a button.
     asks_value: bool = False
-    #: The buttons of a question that is decided, without data; the chosen one has a mark. A
-    #: platform that has disabled buttons shows them, others show none.
+    #: The buttons of a question that is decided, without data; the chosen one has a mark. They are
+    #: shown where a platform has disabled buttons.
     decided_buttons: tuple[Button, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))
         object.__setattr__(self, "preview", storable(self.preview))
 
-    def with_preview(self, formatted: Callable[[str], str]) -> Reply:
+    def with_preview(self, format_preview: Callable[[str], str]) -> Reply:
         """Return the reply with its preview formatted in the text.
 
-        Formatting the returned reply changes nothing.
+        `format_preview` returns the preview as the platform shows it. The returned reply has no
+        `preview`, so that it is not formatted a second time.
         """
         if not self.preview:
             return self
@@ -464,7 +494,8 @@ class Reply:
             return self
 
         end = start + len(self.preview)
-        text = f"{self.text[:start]}{formatted(self.preview)}{self.text[end:]}"
+        formatted = format_preview(self.preview)
+        text = f"{self.text[:start]}{formatted}{self.text[end:]}"
         return replace(self, text=text, preview="")
 
     def to_json(self) -> str:
@@ -524,9 +555,11 @@ def for_readers_of(turn: Turn, reply: Reply) -> Reply:
 
 def for_sender_of(turn: Turn, reply: Reply) -> Reply:
     """Return the reply for the sender of the turn alone, where the platform can do that."""
-    act = turn.message_id if turn.ephemeral else ""
+    act = ""
     if turn.tap:
         act = turn.tap.callback_id
+    elif turn.ephemeral:
+        act = turn.message_id
     return replace(reply, only_for=turn.user_id, only_for_act=act)
 
 
@@ -534,7 +567,7 @@ def for_sender_of(turn: Turn, reply: Reply) -> Reply:
 class Delivery:
     """One reply on its way to one conversation."""
 
-    #: The same in each attempt, so that an adapter can use it as an idempotency key.
+    #: An id that is the same in each attempt, so that an adapter can use it as an idempotency key.
     id: str
     conversation: Conversation
     reply: Reply
@@ -559,10 +592,12 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class StatusUpdate:
-    """What a platform reports later about a message that it accepted, in the platform's terms."""
+    """What a platform reports later about a message that it accepted."""
 
     message_id: str
+    #: The platform's word for what became of the message, such as "delivered".
     status: str
+    #: The platform's code of an error, "" for none.
     error_code: str = ""
     #: The id of the delivery, "" if the platform does not say.
     delivery: str = ""
@@ -572,10 +607,15 @@ class StatusUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RefusedTemplate:
-    """An approved template that the platform refuses."""
+    """An approved template that the platform refuses.
 
-    #: Its id.
+    A template is a text that WhatsApp must approve before it may be sent to a person who has been
+    silent for a day.
+    """
+
+    #: The id of the template.
     template: str
+    #: Why the platform refuses it.
     reason: str
     #: What an operator has to do.
     cure: str
@@ -588,12 +628,10 @@ class RefusedTemplate:
 
 @dataclass(frozen=True, slots=True)
 class AddressChange:
-    """A platform's report that an address takes no messages any more, or again.
-
-    `closed` is the reason, "" for open.
-    """
+    """A platform's report that an address takes no messages any more, or takes them again."""
 
     conversation: Conversation
+    #: Why the address takes no messages, "" if it takes them again.
     closed: str = ""
     #: Whether the report is about an earlier message. A message that the person wrote after that
     #: proves the report outdated.
@@ -607,9 +645,9 @@ class AddressChange:
 
 @dataclass(frozen=True, slots=True)
 class WebhookRequest:
-    """One webhook request."""
+    """One webhook: an HTTP request of a platform that brings messages."""
 
-    #: The address that the platform was given (public base, path, raw query).
+    #: The whole URL as the platform was given it: public base, path and raw query.
     url: str
     #: The values of the headers, by the name in lower case.
     headers: dict[str, str]
@@ -641,6 +679,7 @@ class WebhookResponse:
 class WorkspaceNote:
     """What a webhook says of its workspace, for an app that many workspaces have installed."""
 
+    #: The id of the workspace.
     id: str
     #: The id of the organization whose installation the workspace uses, "" if the workspace has one
     #: itself.
@@ -662,15 +701,15 @@ class Received:
     alerts: tuple[str, ...] = ()
     #: Templates about which the operator gets a message, too.
     refused_templates: tuple[RefusedTemplate, ...] = ()
-    #: The HTTP answer.
+    #: The HTTP answer to the webhook.
     answer: WebhookResponse = field(default_factory=WebhookResponse)
     #: Why the webhook has no turns, "" if it has some or none was expected.
     ignored: str = ""
-    #: Whether the platform answered a poll. Then an alert that nothing comes in is over.
+    #: Whether the platform answered a poll. This ends an alert that nothing comes in.
     is_contact: bool = False
-    #: The old and the new id of a chat that got another one, None for no such chat.
+    #: The old and the new id of a chat that got another id, None if none did.
     moved: tuple[str, str] | None = None
-    #: What is new about its workspace, None for nothing.
+    #: What is new about the webhook's workspace, None for nothing.
     workspace: WorkspaceNote | None = None
 
 
@@ -678,13 +717,13 @@ class Received:
 def _turn_adapter() -> TypeAdapter[Turn]:
     """Return the object that reads and writes turns as JSON.
 
-    It is built when needed: that takes longer than importing this module, and most commands of an
-    operator read no turn.
+    It is built when it is first needed, because building takes longer than importing this module
+    and most commands of an operator read no turn.
     """
     return TypeAdapter(Turn)
 
 
 @cache
 def _reply_adapter() -> TypeAdapter[Reply]:
-    """Return the object that reads and writes replies as JSON, built when needed."""
+    """Return the object that reads and writes replies as JSON."""
     return TypeAdapter(Reply)

@@ -37,11 +37,11 @@ class RedisIdentities:
         args = {**asdict(ids), "store": store or briefly, "briefly": briefly}
         return parse_identity(self._scripts.run_for_people("identify", channel, args))
 
-    def find(self, channel: str, name: str) -> Identity | None:
+    def find_by_id(self, channel: str, name: str) -> Identity | None:
         """Return the person who has this id now, None for an unknown one."""
         return self._read(channel, name, is_key=False)
 
-    def of_key(self, channel: str, key: str) -> Identity | None:
+    def find_by_key(self, channel: str, key: str) -> Identity | None:
         """Return the person whose data is stored under `key`, None for an unknown one."""
         return self._read(channel, key, is_key=True)
 

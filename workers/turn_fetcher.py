@@ -104,13 +104,13 @@ class TurnFetcher:
 
 async def _download(media: Media, channel: Channel, store: MediaFiles, owner: str) -> Media:
     with contextlib.ExitStack() as stack:
-        file = await call_in_thread(stack.enter_context, store.receiving(owner, media.size))
+        file = await call_in_thread(stack.enter_context, store.receive(owner, media.size))
         await channel.fetch(media, file)
-        kept = await call_in_thread(
-            store.keep,
+        stored = await call_in_thread(
+            store.save_received,
             file,
             owner=owner,
             mime_type=media.mime_type,
             filename=media.filename,
         )
-    return with_filename(kept)
+    return with_filename(stored)

@@ -33,18 +33,26 @@ if TYPE_CHECKING:
     from aiohttp import ClientSession
     from slack_sdk.web.async_client import AsyncWebClient
 
-#: Slack's origin.
+#: Where Slack's API, log-in and app pages are.
 SLACK = "https://slack.com"
-#: The origin of files for each of Slack's origins; https://slack-gov.com is GovSlack.
+#: Where the files of a workspace are, by where its API is. https://slack-gov.com is GovSlack, for
+#: the government of the United States.
 FILE_ORIGINS = {
     SLACK: "https://files.slack.com",
     "https://slack-gov.com": "https://files.slack-gov.com",
 }
-#: What follows from an error. `wait`: try again later. `down`: the token is not accepted. `scope`:
-#: the token lacks a scope. `closed`: nothing can be posted there. `barred`: people can write there,
-#: the app cannot. `chat_barred`: nor in another thread of the channel. `plain`: send the text again
-#: without blocks. `repost`: the message cannot be edited, send a new one. `unclear`: a part may
-#: have happened. All other errors are `refused`.
+#: What Sayso does about an error of Slack:
+#:
+#: * `wait`: the message was not taken, try again later;
+#: * `down`: the token is not accepted, so that nothing can be sent until an operator acts;
+#: * `scope`: the token lacks a scope, a permission of the app;
+#: * `closed`: nothing can be posted at this address;
+#: * `barred`: people can write in this thread, the app cannot (see AddressBarred);
+#: * `chat_barred`: the app cannot write in any thread of this channel (see ChatBarred);
+#: * `plain`: the blocks or the text have a form that Slack refuses, send the text without blocks;
+#: * `repost`: the message cannot be edited or deleted, send a new one;
+#: * `unclear`: a part of the call may have happened;
+#: * `refused`: every other error. This message will never be taken.
 SlackReaction = Literal[
     "wait",
     "down",
@@ -57,8 +65,9 @@ SlackReaction = Literal[
     "unclear",
     "refused",
 ]
-_REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
-    # While a workspace moves into an organization, calls fail now and then.
+#: The error codes of each reaction.
+_CODES: Mapping[SlackReaction, tuple[str, ...]] = {
+    # `team_added_to_org`: while a workspace moves into an organization, calls fail now and then.
     "wait": ("ratelimited", "rate_limited", "message_limit_exceeded", "team_added_to_org"),
     "down": (
         "token_revoked",
@@ -100,8 +109,8 @@ _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
         "compliance_exports_prevent_deletion",
     ),
     "unclear": ("internal_error", "fatal_error", "service_unavailable", "request_timeout"),
-    # No trigger is stored, so a trigger cannot expire;
-    # `no_permission` concerns one channel and one method.
+    # These are listed to show that they were considered: no trigger is stored, so none can expire,
+    # and `no_permission` concerns one channel and one method.
     "refused": (
         "expired_trigger_id",
         "exchanged_trigger_id",
@@ -109,35 +118,50 @@ _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
         "no_permission",
     ),
 }
+
+
+def _reactions_by_code() -> dict[str, SlackReaction]:
+    reactions: dict[str, SlackReaction] = {}
+    for reaction, codes in _CODES.items():
+        reactions |= dict.fromkeys(codes, reaction)
+    return reactions
+
+
 #: The reaction to each known error code.
-REACTIONS: Mapping[str, SlackReaction] = {
-    code: reaction for reaction, codes in _REACTIONS.items() for code in codes
-}
-#: Error codes for a token that Slack does not accept.
-TOKEN_ERRORS = (*_REACTIONS["down"], "not_allowed_token_type")
-#: What an operator can do about an error.
+REACTIONS: Mapping[str, SlackReaction] = _reactions_by_code()
+#: Error codes for a token that is of no use to this channel. `not_allowed_token_type` is among
+#: them, although its reaction is `scope`: it is a token of another kind.
+TOKEN_ERRORS = (*_CODES["down"], "not_allowed_token_type")
+_INSTALL_AGAIN = "install the app again and copy its bot_token"
+#: What an operator can do about an error, by its code.
 _CURES = {
     "not_in_channel": "invite the app to the channel",
+    "no_permission": "invite the app to the channel",
     "messages_tab_disabled": "turn on the Messages Tab in App Home",
     "token_expired": "turn token rotation off, or copy the new bot_token",
-    "no_permission": "invite the app to the channel",
-    "team_access_not_granted": "have an administrator of the organization add the app to this workspace",
-    **dict.fromkeys(
-        ("token_revoked", "account_inactive", "invalid_auth", "not_authed"),
-        "install the app again and copy its bot_token",
+    "token_revoked": _INSTALL_AGAIN,
+    "account_inactive": _INSTALL_AGAIN,
+    "invalid_auth": _INSTALL_AGAIN,
+    "not_authed": _INSTALL_AGAIN,
+    "team_access_not_granted": (
+        "have an administrator of the organization add the app to this workspace"
     ),
 }
 
 
 def new_client(token: str | None, api_url: str | None, session: ClientSession) -> AsyncWebClient:
-    """Return a client of Slack's Web API with this token, None for calls that need none.
+    """Return a client of Slack's Web API.
 
-    `api_url` replaces https://slack.com.
+    * `token`: of the bot; None for calls that need none.
+    * `api_url`: an origin in place of https://slack.com, None for Slack itself.
+    * `session`: the pool of connections that it uses. The caller closes it.
     """
+    # Here, not above: only processes that send on Slack load its SDK.
     from slack_sdk.web.async_client import AsyncWebClient
 
     logger = logging.getLogger("sayso.channels.slack.sdk")
-    logger.setLevel(logging.CRITICAL)  # the SDK logs whole messages at DEBUG
+    # The SDK logs whole messages at DEBUG.
+    logger.setLevel(logging.CRITICAL)
     url = f"{api_url or SLACK}/api/"
     # The SDK's own retries would send a message twice without the outbox's knowledge.
     return AsyncWebClient(token, url, session=session, logger=logger, retry_handlers=[])
@@ -145,9 +169,10 @@ def new_client(token: str | None, api_url: str | None, session: ClientSession) -
 
 @contextmanager
 def translated(chat: str) -> Iterator[None]:
-    """Translate the errors of the SDK and of the network. Raises SendError.
+    """Raise a SendError for an error of the SDK or of the network in this block.
 
-    In many workspaces the `chat` names the one whose error it is: the others go on.
+    `chat` is the address that a message goes to. If many workspaces have installed the app, it
+    names the workspace, and the error stops the replies of that workspace alone.
     """
     from aiohttp import ClientError
     from slack_sdk.errors import SlackApiError, SlackClientError
@@ -155,23 +180,28 @@ def translated(chat: str) -> Iterator[None]:
     try:
         yield
     except SlackApiError as exc:
-        raise _of_workspace(_error_of(exc.response), split_place(chat).team) from exc
-    except (SlackClientError, AttributeError) as exc:  # the SDK fails so on an answer in plain text
+        workspace = split_place(chat).team
+        raise _for_workspace(_send_error(exc.response), workspace) from exc
+    except (SlackClientError, AttributeError) as exc:
+        # AttributeError: so the SDK fails on an answer in plain text.
         raise DeliveryUncertain("no clear answer from Slack") from exc
     except (ClientError, OSError) as exc:
-        raise network_error("Slack", exc) from None  # the cause may name the URL of an upload
+        # Without the cause, which may name the URL of an upload.
+        raise network_error("Slack", exc) from None
 
 
-def _of_workspace(error: SendError, workspace: str) -> SendError:
-    """Return the error for one workspace among many.
+def _for_workspace(error: SendError, workspace: str) -> SendError:
+    """Return the error so that it concerns one workspace, where there are many.
 
-    An error that would stop or slow down the whole channel becomes one of the workspace.
+    `workspace` is "" for an app of one workspace. Its errors stay: they concern the whole channel.
     """
     if not workspace:
         return error
-    if isinstance(error, RateLimited):  # Slack counts the calls of each workspace by themselves
+    if isinstance(error, RateLimited):
+        # Slack counts the calls in each workspace separately.
         return ConversationRateLimited(error.retry_after)
     if isinstance(error, ChannelDown):
+        # The cure of the text is for an app of one workspace.
         problem = str(error).partition(":")[0]
         return Refused(f"{problem} in {workspace}: have the app installed there again")
     return error
@@ -179,9 +209,10 @@ def _of_workspace(error: SendError, workspace: str) -> SendError:
 
 @contextmanager
 def translated_repeatable(chat: str) -> Iterator[None]:
-    """Translate the errors of calls that can be repeated: they show nothing, or always the same.
+    """Raise a SendError as `translated` does, for calls that can be sent twice without harm.
 
-    Raises SendError, with Unreachable in place of DeliveryUncertain.
+    Such a call shows nothing new the second time. So a lost answer is Unreachable, which is sent
+    again, and not DeliveryUncertain.
     """
     try:
         with translated(chat):
@@ -191,50 +222,53 @@ def translated_repeatable(chat: str) -> Iterator[None]:
 
 
 def error_code(response: Any) -> str:
-    """Return Slack's error code, "" for none.
+    """Return the error code in a response of the SDK, "" for none.
 
-    Anything that does not look like a code may quote the message.
+    It is safe to log. What does not look like a code may quote the message: it becomes
+    `unknown_error`.
     """
     data = getattr(response, "data", None)
-    if isinstance(data, dict):
-        code = str(data.get("error") or "")
-    else:
-        code = ""
-    if re.fullmatch(r"\w{1,80}", code):
+    if not isinstance(data, dict):
+        return ""
+    code = str(data.get("error") or "")
+    if not code or re.fullmatch(r"\w{1,80}", code):
         return code
-    if code:
-        return "unknown_error"
-    return ""
+    return "unknown_error"
 
 
 def reaction_to(code: str) -> SlackReaction:
-    """Return what follows from an error code.
+    """Return what to do about an error code.
 
-    `restricted_action` has many suffixes. Those that are not in the table may be about threads
-    alone, or about messages outside of threads alone.
+    Slack adds suffixes to `restricted_action` and may add more. An unknown one may be about threads
+    alone, or about messages outside of threads alone, so it bars one thread and not the channel.
     """
     if code not in REACTIONS and code.startswith("restricted_action"):
         return "barred"
     return REACTIONS.get(code, "refused")
 
 
-def _error_of(response: Any) -> SendError:
+def _send_error(response: Any) -> SendError:
+    """Return the error that a response means for a message: of the SDK, or of aiohttp."""
     unreadable = DeliveryUncertain("Slack's answer makes no sense")
-    # Aiohttp's response, whose body the SDK could not parse.
+    # A response of aiohttp: the SDK could not parse its body.
     if not hasattr(response, "status_code"):
         if response.status == 429:
             return RateLimited(retry_after(response.headers))
         return unreadable
+
     code = error_code(response) or "unknown_error"
     status = int(response.status_code)
     reaction = reaction_to(code)
     if status == 429 or reaction == "wait":
         return RateLimited(retry_after(response.headers))
-    if status >= 500 or reaction == "unclear":
-        return DeliveryUncertain(f"Slack answered {code if status < 500 else status}")
+    if status >= 500:
+        return DeliveryUncertain(f"Slack answered {status}")
+    if reaction == "unclear":
+        return DeliveryUncertain(f"Slack answered {code}")
     if not (isinstance(response.data, dict) and response.data):
         return unreadable
-    kinds: dict[str, type[SendError]] = {
+
+    kinds: dict[SlackReaction, type[SendError]] = {
         "down": ChannelDown,
         "closed": AddressClosed,
         "barred": AddressBarred,
@@ -243,28 +277,37 @@ def _error_of(response: Any) -> SendError:
     # Without the scope to send text, all replies must wait for the operator.
     if "/chat." in str(response.api_url):
         kinds["scope"] = ChannelDown
+    kind = kinds.get(reaction, Refused)
+
+    problem = f"Slack error {code}"
     cure = _CURES.get(code, "")
     needed = str(response.data.get("needed") or "")
     if code == "missing_scope" and re.fullmatch(r"[\w:.,]{1,200}", needed):
         cure = f"add the scope {needed} and install the app again"
-    return kinds.get(reaction, Refused)(f"Slack error {code}{f': {cure}' if cure else ''}")
+    if cure:
+        problem = f"{problem}: {cure}"
+    return kind(problem)
 
 
 def missing_scopes(needed: Mapping[str, Sequence[str]], header: str) -> dict[str, str]:
-    """Return the scopes that Slack's header x-oauth-scopes lacks, each with what it is for.
+    """Return the scopes that a token lacks, each with a text that says what it is for.
 
-    `needed`: what needs each scope.
+    * `needed`: the features that need a scope, by the scope.
+    * `header`: Slack's header x-oauth-scopes, the scopes of the token with commas between them.
     """
     given = {scope.strip() for scope in header.split(",")}
     missing = {}
-    for scope, users in needed.items():
+    for scope, features in needed.items():
         if scope not in given:
-            missing[scope] = f"{scope} (for {', '.join(users)})"
+            missing[scope] = f"{scope} (for {', '.join(features)})"
     return missing
 
 
 def setup_problem(exc: Exception) -> Problem | None:
-    """Return what an error of the SDK means for an operator, None if it could be of any platform."""
+    """Return the problem and its cure that an error of the SDK means for an operator.
+
+    None for an error that any platform may have, such as a lost connection.
+    """
     response: Any = getattr(exc, "response", None)
     code = error_code(response)
     if code in ("ratelimited", "rate_limited") or getattr(response, "status_code", 0) == 429:

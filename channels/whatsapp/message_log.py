@@ -357,7 +357,7 @@ class MissedMessages:
         Twilio's list names the number of that time and no id of the person, who may have another
         number since. The answer goes there, and the older number must not become the newest one.
         """
-        identity = self._identities.find(self._channel, message.sender)
+        identity = self._identities.find_by_id(self._channel, message.sender)
         if identity is None or not is_number(message.sender):
             return message
         return replace(message, sender=identity.number or identity.user_id or message.sender)

@@ -88,7 +88,7 @@ class WhatsAppPeople:
 
         For an unknown address it is the same one.
         """
-        identity = self._identities.find(self._channel, conversation.chat)
+        identity = self._identities.find_by_id(self._channel, conversation.chat)
         if identity is None:
             return conversation
         return replace(conversation, chat=identity.key)
@@ -100,7 +100,7 @@ class WhatsAppPeople:
         that number since. Then the number would give the other person what is meant for the first,
         so it is the id.
         """
-        identity = self._identities.of_key(self._channel, conversation.chat)
+        identity = self._identities.find_by_key(self._channel, conversation.chat)
         if identity is None:
             return conversation.chat
         return identity.number or identity.user_id or identity.key

@@ -1,4 +1,7 @@
-"""The settings of a WhatsApp channel."""
+"""The settings of a WhatsApp channel.
+
+The docstrings of the fields are printed in the reference of the YAML.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,9 @@ class WhatsAppSettings(VendorSettings):
     Example: `${TWILIO_SHARED_KEY}`.
     """
     template: Annotated[str | None, BeforeValidator(none_if_empty)] = None
-    """An approved Content with the text as {{1}}, for people who have been silent for 24 hours.
-    Example: `HX0123456789abcdef0123456789abcdef`.
+    """An approved template of Twilio's Content API with the text as {{1}}. It is sent to people who
+    have been silent for 24 hours, to whom WhatsApp takes no other message. Example:
+    `HX0123456789abcdef0123456789abcdef`.
     """
     confirm_template: Annotated[str | None, BeforeValidator(none_if_empty)] = None
     """An approved quick reply with the question as {{1}} and two buttons, with the ids {{2}}, which
@@ -63,10 +67,12 @@ class WhatsAppSettings(VendorSettings):
     @field_validator("messaging_service_sid", "template", "confirm_template")
     @classmethod
     def _is_sid(cls, sid: str | None, info: ValidationInfo) -> str | None:
+        # Twilio's ids begin with two letters of their kind.
         prefix = "MG" if info.field_name == "messaging_service_sid" else "HX"
         if sid is not None and not re.fullmatch(rf"{prefix}[0-9a-fA-F]{{32}}", sid):
             raise ValueError(
-                f"is not an id of this kind: write {prefix} and the 32 digits that Twilio's Console shows"
+                f"is not an id of this kind: "
+                f"write {prefix} and the 32 digits that Twilio's Console shows"
             )
         return sid
 
@@ -77,15 +83,20 @@ class WhatsAppSettings(VendorSettings):
         return self
 
     def problem_with_id(self, name: str) -> str:
-        """Return why an id never matches, "" for one that may.
+        """Return why no person of WhatsApp can have this id, "" if one can.
 
-        A number without + would not match once its person hides it.
+        The id is a phone number, or WhatsApp's id of a person who hides the number: a country,
+        `ENT` for an id in several linked businesses, letters and digits. A number needs its +:
+        without it the number would not match any more once its person hides it.
         """
-        if re.fullmatch(
-            r"(?i)(whatsapp:)?(\+[0-9]{1,15}|[a-z]{2}\.(ent\.)?[a-z0-9]{1,128})", name.strip()
-        ):
+        number = r"\+[0-9]{1,15}"
+        user_id = r"[a-z]{2}\.(ent\.)?[a-z0-9]{1,128}"
+        if re.fullmatch(rf"(?i)(whatsapp:)?({number}|{user_id})", name.strip()):
             return ""
-        return "is neither a phone number nor an id of WhatsApp: write it as +4915112345678 or DE.1A2B3C"
+        return (
+            "is neither a phone number nor an id of WhatsApp: "
+            "write it as +4915112345678 or DE.1A2B3C"
+        )
 
     @property
     def account_id(self) -> str:
@@ -93,21 +104,30 @@ class WhatsAppSettings(VendorSettings):
         return f"{self.account_sid} {self.from_}"
 
     def user_ids(self, channel: str, user: str, identities: Identities) -> tuple[str, ...]:
-        """Return the ids of a person. `user` is a phone number or another id of theirs.
+        """Return all ids under which a person's turns may be stored.
 
-        `whatsapp:` may stand before it.
-        The first one is that under which the turns are stored, if it is known. A number names the
-        person who last wrote from it. Numbers that are another person's are left out, as is one
-        under which another person's turns are stored, who had it first.
+        `user` is a phone number or another id of the person, with or without `whatsapp:` before it.
+        Raises redis.RedisError.
+
+        * The first id is the one that the turns are stored under, if the person is known.
+        * A phone number names the person who last wrote from it, else the first one who did.
+        * The phone numbers that the person had before are left out.
+        * An id is left out if another person's turns are stored under it, who had it first.
+        * Each id is named with and without `whatsapp:`.
         """
         bare = re.sub("^whatsapp:", "", user.strip(), flags=re.IGNORECASE)
         address = f"whatsapp:{bare}"
-        identity = identities.find(channel, address) or identities.of_key(channel, address)
+        identity = identities.find_by_id(channel, address)
         if identity is None:
-            return tuple(dict.fromkeys(each for each in (user, address, bare) if each))
+            identity = identities.find_by_key(channel, address)
+        if identity is None:
+            spellings = (user, address, bare)
+            return tuple(dict.fromkeys(each for each in spellings if each))
+
         names = [identity.key]
         for name in current_ids(identity):
-            other = identities.of_key(channel, name)
+            other = identities.find_by_key(channel, name)
             if other is None or other.key == identity.key:
                 names.append(name)
-        return tuple(dict.fromkeys([*names, *(name.removeprefix("whatsapp:") for name in names)]))
+        bare_names = [name.removeprefix("whatsapp:") for name in names]
+        return tuple(dict.fromkeys([*names, *bare_names]))

@@ -177,7 +177,7 @@ class StateCollector(Collector):
         yield _gauge("sayso_redis_halted", "1 while Redis is halted since it lost data.", is_halted)
         yield from families
         try:
-            media_full = bool(self._services.media.full())
+            media_full = bool(self._services.media.why_full())
         except OSError:
             media_full = True
         yield _gauge("sayso_media_full", "1 while no file can be stored.", media_full)

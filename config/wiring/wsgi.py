@@ -172,7 +172,7 @@ def health(services: Services) -> HealthReport:
     except RedisError:
         alerts = []
     try:
-        disk = services.media.full() or "ok"
+        disk = services.media.why_full() or "ok"
     except OSError as exc:
         disk = type(exc).__name__
     # `sayso deliveries list` has the words of alerts, which may name accounts.

@@ -708,7 +708,7 @@ def _check_files(settings: Settings, data: Path) -> Iterator[CheckResult]:
         if bucket:
             bucket.check()
             yield CheckResult("files", "ok", f"{bucket.url} keeps files and long texts")
-        full = FileStores.open(settings, data, ["no link is made"]).media.full()
+        full = FileStores.open(settings, data, ["no link is made"]).media.why_full()
     except ConfigError as exc:
         yield CheckResult("files", "fail", str(exc), "correct it, as the line says")
     except StoreUnavailable as exc:

@@ -46,8 +46,8 @@ def test_person_of_a_newer_release_is_neither_read_nor_changed(
     redis.set(key, newer)
     uses = (
         lambda: writes(identities, ANA, OTHER_NUMBER),
-        lambda: identities.find("wa", NUMBER),
-        lambda: identities.of_key("wa", ANA),
+        lambda: identities.find_by_id("wa", NUMBER),
+        lambda: identities.find_by_key("wa", ANA),
         lambda: identities.forget("wa", ANA),
     )
     for use in uses:
@@ -61,8 +61,8 @@ def test_number_of_another_person_brings_nothing_of_theirs(identities):
     """A number that was given to another person names that one from their first message on."""
     assert writes(identities, ANA, NUMBER) == ANA
     assert writes(identities, BEN, NUMBER) == BEN
-    assert identities.find("wa", NUMBER).key == BEN
-    first = identities.of_key("wa", ANA)
+    assert identities.find_by_id("wa", NUMBER).key == BEN
+    first = identities.find_by_key("wa", ANA)
     assert (first.number, first.user_id) == ("", ANA)
 
 
@@ -74,8 +74,8 @@ def test_number_of_a_conversation_with_an_id_brings_nothing_either(identities):
     assert writes(identities, number=NUMBER) == NUMBER
     assert writes(identities, ANA, NUMBER) == NUMBER
     assert writes(identities, BEN, NUMBER) == BEN
-    assert identities.of_key("wa", NUMBER).user_id == ANA
-    assert identities.of_key("wa", NUMBER).number == ""
+    assert identities.find_by_key("wa", NUMBER).user_id == ANA
+    assert identities.find_by_key("wa", NUMBER).number == ""
     assert writes(identities, ANA) == NUMBER
 
 
@@ -83,7 +83,7 @@ def test_person_who_hides_the_number_stays_the_same(identities):
     """The number stays theirs while no one else writes from it."""
     writes(identities, ANA, NUMBER)
     assert writes(identities, ANA) == ANA
-    assert identities.of_key("wa", ANA) == Identity(ANA, NUMBER, ANA, (NUMBER, ANA))
+    assert identities.find_by_key("wa", ANA) == Identity(ANA, NUMBER, ANA, (NUMBER, ANA))
 
 
 def test_person_who_wrote_before_there_were_ids_stays_the_same(identities):
@@ -107,7 +107,7 @@ def test_parent_id_leads_to_the_same_person(identities):
     """Another id, and even another number: linked businesses know the person by one more id."""
     writes(identities, ANA, NUMBER, PARENT)
     assert writes(identities, BEN, OTHER_NUMBER, PARENT) == ANA
-    person = identities.of_key("wa", ANA)
+    person = identities.find_by_key("wa", ANA)
     assert (person.number, person.user_id) == (OTHER_NUMBER, BEN)
 
 
@@ -115,7 +115,7 @@ def test_another_id_without_a_number_takes_the_old_number_away(identities):
     """The person changed the number, and hides the new one. The old one may be a stranger's."""
     writes(identities, ANA, NUMBER, PARENT)
     assert writes(identities, BEN, "", PARENT) == ANA
-    person = identities.of_key("wa", ANA)
+    person = identities.find_by_key("wa", ANA)
     assert (person.number, person.user_id) == ("", BEN)
 
 
@@ -136,7 +136,7 @@ def test_new_id_with_a_new_number_is_a_new_person(identities):
 def test_looking_stores_nothing(identities):
     """A person who may not talk leaves nothing behind."""
     assert identities.recognize("wa", SenderIds(ANA, NUMBER), store=False).key == ANA
-    assert (identities.find("wa", NUMBER), identities.of_key("wa", ANA)) == (None, None)
+    assert (identities.find_by_id("wa", NUMBER), identities.find_by_key("wa", ANA)) == (None, None)
 
 
 def test_looking_says_what_storing_would(identities):
@@ -162,7 +162,7 @@ def test_person_whose_ids_never_changed_is_the_supposed_one(identities):
 def test_channels_know_nothing_of_each_other(identities):
     """Another account of the bot's owner may be of another business."""
     writes(identities, ANA, NUMBER)
-    assert identities.find("other", NUMBER) is None
+    assert identities.find_by_id("other", NUMBER) is None
 
 
 def test_forgotten_person_leaves_no_id(identities):
@@ -170,26 +170,28 @@ def test_forgotten_person_leaves_no_id(identities):
     writes(identities, ANA, NUMBER, PARENT)
     writes(identities, BEN, NUMBER)
     identities.forget("wa", ANA)
-    assert [identities.find("wa", name) for name in (ANA, PARENT)] == [None, None]
-    assert identities.of_key("wa", ANA) is None
-    assert identities.find("wa", NUMBER).key == BEN
+    assert [identities.find_by_id("wa", name) for name in (ANA, PARENT)] == [None, None]
+    assert identities.find_by_key("wa", ANA) is None
+    assert identities.find_by_id("wa", NUMBER).key == BEN
 
 
 def test_person_has_a_bounded_number_of_ids(identities):
     """The oldest are forgotten; the newest still lead to the person."""
     for n in range(MAX_IDS + 3):
         writes(identities, f"whatsapp:DE.{n}", parent=PARENT)
-    person = identities.find("wa", PARENT)
+    person = identities.find_by_id("wa", PARENT)
     assert (len(person.ids), person.key) == (MAX_IDS, "whatsapp:DE.0")
-    assert identities.find("wa", "whatsapp:DE.1") is None
-    assert identities.find("wa", f"whatsapp:DE.{MAX_IDS + 2}").key == "whatsapp:DE.0"
+    assert identities.find_by_id("wa", "whatsapp:DE.1") is None
+    assert identities.find_by_id("wa", f"whatsapp:DE.{MAX_IDS + 2}").key == "whatsapp:DE.0"
 
 
 def test_repeated_message_changes_nothing(identities):
     """A process was killed after it stored the ids and before it stored the turn: the platform sends it again."""
     for _ in range(2):
         assert writes(identities, ANA, NUMBER, PARENT) == ANA
-        assert identities.of_key("wa", ANA) == Identity(ANA, NUMBER, ANA, (PARENT, NUMBER, ANA))
+        assert identities.find_by_key("wa", ANA) == Identity(
+            ANA, NUMBER, ANA, (PARENT, NUMBER, ANA)
+        )
 
 
 def test_number_alone_is_kept_no_longer_than_its_conversation(redis_client):

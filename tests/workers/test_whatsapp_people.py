@@ -275,7 +275,7 @@ def test_forged_form_moves_no_number(clinic: Clinic):
     hook = clinic.hook(clinic.form("hello", BEN, NUMBER))
     with pytest.raises(Forbidden):
         clinic.channel.receive(replace(hook, headers={**hook.headers, "x-twilio-signature": "x"}))
-    assert clinic.identities.find("wa", NUMBER).key == ANA
+    assert clinic.identities.find_by_id("wa", NUMBER).key == ANA
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ def test_nothing_is_stored_of_the_ids_of_a_blocked_person(platforms: FakePlatfor
     """They are looked up, to find out whether the person may talk."""
     clinic = Clinic(platforms, rules=AccessRules(block=[NUMBER], id_prefix="whatsapp:"))
     clinic.say("hello", ANA, NUMBER)
-    assert (platforms.sent, clinic.identities.find("wa", NUMBER)) == ([], None)
+    assert (platforms.sent, clinic.identities.find_by_id("wa", NUMBER)) == ([], None)
 
 
 def test_person_approved_with_a_number_stays_approved_with_the_id(platforms: FakePlatforms):

@@ -105,7 +105,7 @@ def test_older_number_of_a_person_does_not_become_the_newest(bench: Bench, first
     bench.arrive(BEN, "hello", ago=600)
     assert "1 taken now" in bench.run()[1]
     assert [turn.text for turn in bench.waiting(key)] == ["hello"]
-    assert bench.identities.of_key("wa", key).number == ANA
+    assert bench.identities.find_by_key("wa", key).number == ANA
 
 
 def test_person_of_a_newer_release_keeps_no_other_from_being_recovered(
