@@ -82,11 +82,11 @@ from sayso.agent.result import AgentResult, StreamChunk
 from sayso.agent.run.cache import CacheKeyBuilder, InMemoryCache, RedisCache
 from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.decision_log import MemoryDecisionLog, SQLiteDecisionLog
+from sayso.agent.run.json_in_text import extract_json
 from sayso.agent.run.result_summaries import MemoryResultCache
 from sayso.agent.run.structured import (
     ResponseFormat,
     build_schema_instruction,
-    extract_json,
     parse_and_validate,
     schema_from_response_format,
     validation_retry_message,

@@ -120,8 +120,9 @@ class AgentResult:
     messages: tuple[Message, ...] = ()
     #: The calls with an unknown outcome: a killed or stopped attempt had started them, the called
     #: service never answered, or they took longer than their time limit.
-    unclear: tuple[ToolCall, ...] = ()
-    #: The replies of terminal tools in the same answer as a proposal.
+    unknown_outcomes: tuple[ToolCall, ...] = ()
+    #: The replies of terminal tools in the same answer as a proposal: the run ends with the proposal,
+    #: so these texts are not in `content`.
     beside: tuple[str, ...] = ()
     #: The answers that tools offered as buttons; the last offer counts.
     choices: tuple[str, ...] = ()

@@ -461,9 +461,9 @@ class ChannelAgent:
     ) -> TurnChange:
         """Return what a turn of a person changes that could not be answered."""
         texts = context.texts
-        unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
-        text = paragraphs([*unclear, failure_text])
-        for_history = paragraphs([*unclear, failure_text or texts.stopped()])
+        unknown = [texts.unknown(literal(call.tool_name)) for call in run.unknown_outcomes]
+        text = paragraphs([*unknown, failure_text])
+        for_history = paragraphs([*unknown, failure_text or texts.stopped()])
         if queued.turn.is_stop or (self._commands and self._commands.find(queued.turn)):
             for_history = ""  # a command is no part of the conversation
         return await self._failed_turns.settle(context, text, run, for_history=for_history)

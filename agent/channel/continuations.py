@@ -128,15 +128,15 @@ class Continuations:
         """
         texts = context.texts
         outcome, effects = await self._outcome_left(context)
-        unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
+        unknown = [texts.unknown(literal(call.tool_name)) for call in run.unknown_outcomes]
         missing = "" if is_stopped else texts.rest_missing()
         stored = context.named_action
         ids = action_ids(stored) if stored else frozenset()
         if not has_answer(context, ids, run_counts_of(context.memory, ids)):
-            text = paragraphs([*unclear, missing or texts.stopped()])
+            text = paragraphs([*unknown, missing or texts.stopped()])
             add_exchange(context, text, run.messages)
             self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
-        answer = TurnAnswer(text_change(paragraphs([*unclear, missing])))
+        answer = TurnAnswer(text_change(paragraphs([*unknown, missing])))
         return self._questions.with_outcome(context, answer, outcome, effects).change
 
     async def with_untold_outcome(

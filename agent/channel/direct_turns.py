@@ -220,7 +220,7 @@ class DirectTurns:
         """Add a turn that was stopped or failed to the history, with its calls."""
         run = InterruptedRun()
         if isinstance(context.journal, RunRecord):
-            run = context.journal.done
+            run = context.journal.interrupted_run
         add_exchange(context, text, run.messages)
         self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from sayso.agent.channel.behavior import Escalation
 from sayso.agent.channel.context import TurnAnswer, TurnContext, paragraphs, text_change
-from sayso.agent.run.state import may_have_run_at
+from sayso.agent.run.unknown_outcomes import time_in_reason
 from sayso.agent.tools.call_texts import literal
 from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
 from sayso.channels.markdown.outcome_signs import DENIED, DONE, EXPIRED, WARNING, without_signs
@@ -501,7 +501,7 @@ def _earlier_run(
             return texts.done_before(stored.started_at)
         if stored.state in ("unknown", "started"):
             return texts.maybe_done_before(stored.started_at)
-    ran_at = may_have_run_at(action.reason)
+    ran_at = time_in_reason(action.reason)
     if ran_at is None:
         return ""
     if now - ran_at > KEEP_RECENT_MS / 1000:

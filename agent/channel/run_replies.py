@@ -113,8 +113,8 @@ class RunReplies:
     def _reports(self, context: TurnContext, result: AgentResult, proposal: Proposal | None) -> str:
         """Return what stands above the text or the question that ends the run."""
         texts = context.texts
-        # The person is told of unclear calls whatever the model writes about them.
-        unclear = [texts.unknown(literal(call.tool_name)) for call in result.unclear]
+        # The person is told of unknown outcomes, whatever the model writes about them.
+        unknown = [texts.unknown(literal(call.tool_name)) for call in result.unknown_outcomes]
         beside: Sequence[str] = result.beside
         results: list[str] = []
         if proposal:
@@ -127,7 +127,7 @@ class RunReplies:
         # The question names a tool without a value, as each that ran.
         with_value = [each for each in beside if each != WITHOUT_VALUE]
         beside_texts = [as_markdown(result_text(unfenced(each))) for each in with_value]
-        return paragraphs([*unclear, *results, *beside_texts])
+        return paragraphs([*unknown, *results, *beside_texts])
 
     async def _ask(
         self,
@@ -240,7 +240,7 @@ def not_done_beside(
     for action in proposal.steps or (proposal.head,):
         asking |= {action.kind, action.asked_by}
     acting = {tool.name for tool in tools if not tool.read_only}
-    uncertain = {call.id for call in result.unclear}
+    uncertain = {call.id for call in result.unknown_outcomes}
     failed: list[str] = []
     reports: list[str] = []
     for message in result.messages[last:]:

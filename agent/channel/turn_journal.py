@@ -1,9 +1,16 @@
-"""TurnJournal: notes what a turn has done, so that another worker can go on where one died.
+"""TurnJournal: records what a turn has done, so that another worker can continue it.
 
-A worker may be killed in the middle of a turn. The *journal* of the turn stands in Redis beside the
-turn: each answer of the model with tool calls, which calls were started, and their outcomes. The
-next *attempt* at the turn reads it, asks the model only for what is missing, and never starts a
-call twice that must not run twice.
+A worker may be killed in the middle of a turn. The *journal* of the turn is stored in Redis with
+the turn. It has each answer of the model with tool calls, which of the calls were started, and
+their outcomes. The next *attempt* at the turn reads it, asks the model only for what is missing,
+and never starts a call twice that must not run twice.
+
+The forms of its entries, each a JSON object (`_parse_entry` reads them):
+
+* `{"seq", "upto"}`: the first entry. It names the turn, and the last one that is answered with it.
+* `{"answer", "usage", "tools"}`: an answer of the model with calls.
+* `{"started": [0, 2]}`: these calls of the last answer start now, and must not start twice.
+* `{"call": 0, "content", ...}`: the outcome of a call of the last answer.
 """
 
 from __future__ import annotations
@@ -17,7 +24,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 from typing import Any, Literal
 
 from sayso.agent.channel.long_texts import BEGINNING_CHARS, LongTexts, with_lost_note
@@ -25,13 +31,13 @@ from sayso.agent.messages import KeptText, Message, Role, ToolCall, UsageStats
 from sayso.agent.run.long_results import MAX_FULL_CHARS, is_long, kept_part, shorten_for_history
 from sayso.agent.run.state import (
     NOT_RUN,
-    UNCLEAR,
     CallOutcome,
     Journal,
     JournaledAnswer,
     ModelAnswer,
     NoJournal,
 )
+from sayso.agent.run.unknown_outcomes import UNKNOWN_OUTCOME
 from sayso.agent.tools.call_texts import shorten
 from sayso.agent.tools.environment import Artifact, TimerChange
 from sayso.channels.media_store import NoRoom, TooLarge
@@ -51,15 +57,15 @@ from sayso.pending.turns import (
     journal_head,
 )
 
-#: Characters of a journal, including long texts. Once it has this many,
-#: the run ends politely without further calls.
+#: Characters of a journal at most, including long texts. An answer that does not fit is not
+#: recorded: its calls do not run, and the person reads that the run took too many steps.
 MAX_JOURNAL_CHARS = 1_000_000
-#: Characters of a long text that count for a journal, at most: a model is never shown more of one
-#: result.
+#: How many characters of one long text count for the limit at most: a model is never shown more of
+#: one result.
 MAX_COUNTED_CHARS = 100_000
 
-#: Stands above the result of a call of an interrupted turn whose timers, files or choices would
-#: have been sent at the end of the turn.
+#: Is put above the result of a call of an interrupted turn that set timers, or made files or
+#: choices: these are stored and sent only at the end of a turn.
 UNDELIVERED = "[The turn was interrupted: it set no timer, and sent no file and no buttons.]"
 
 log = logging.getLogger(__name__)
@@ -82,8 +88,10 @@ class RedisJournals:
 
         The first entry gets the number `at`, counted from 0. Repeating is safe: an entry whose
         number exists is already stored. Entry 0 names the turn; it replaces the journal of another
-        turn. Raises LeaseLost, StaleTurn if the turn is not the next one or entries are missing,
-        and redis.RedisError if they may or may not be stored.
+        turn.
+
+        Raises LeaseLost if another worker has taken over, StaleTurn if the turn is not the next one
+        or earlier entries are missing, and redis.RedisError if the entries may or may not be stored.
         """
         answer = await self._scripts.arun(
             "journal", lease.conversation, {**lease.args, "seq": seq, "at": at}, *entries
@@ -102,13 +110,15 @@ class RedisJournals:
 
 
 class TurnJournal:
-    """The journal of one attempt at a turn.
+    """The journal of one attempt at a turn. Lives as long as the attempt.
 
-    Entries are JSON. The first names the turn. Then follow the model's answers with tool calls,
-    which calls of the last answer were started (only those that must not start twice), and their
-    outcomes. The answer that ends the run needs no entry, because the commit follows at once. An
-    entry has only a part of a long result and a reference to the full text in `texts`. Answers are
-    stored in full, because a successor runs their calls.
+    The answer that ends the run needs no entry, because the commit follows at once. Answers are
+    recorded in full, because the next attempt runs their calls. Of a long result an entry has only
+    a part, and a reference to the full text in a file.
+
+    * `queued`: the turn, with the entries of earlier attempts.
+    * `store_file`: stores a file that a tool made, outside of this process.
+    * `texts`: stores and reads the long texts of this person.
     """
 
     def __init__(
@@ -120,47 +130,57 @@ class TurnJournal:
         texts: LongTexts,
     ) -> None:
         """Raise JournalUnreadable if the journal does not tell what an earlier attempt has done."""
-        entries = queued.journal if _belongs_to(queued) else ()
-        self._known_answers = deque(_parse(entries[1:]))
-        self._unsaved = [] if entries else [journal_head(queued)]
-        self._saved_count = len(entries)
-        self._size = sum(map(len, entries)) + sum(
-            each.chars_in_files for each in self._known_answers
-        )
         self._store = store
         self._lease = lease
         self._queued = queued
         self._store_file = store_file
         self._texts = texts
+
+        entries = queued.journal if _belongs_to(queued) else ()
+        #: The answers of earlier attempts that `next_answer` has not returned yet.
+        self._known_answers = deque(_parse(entries[1:]))
+        #: The entries that are not written yet.
+        self._unsaved = [] if entries else [journal_head(queued)]
+        self._saved_count = len(entries)
+        #: The characters that count for MAX_JOURNAL_CHARS.
+        self._size = sum(len(entry) for entry in entries)
+        self._size += sum(answer.chars_in_files for answer in self._known_answers)
+
+        #: The calls of the answer that is carried out now.
         self._calls: Sequence[ToolCall] = ()
         self._answer_count = 0
-        self._lock = asyncio.Lock()
-        #: Guards the entries that are not saved yet, which the thread of a tool may save.
+        #: Lets one task write at a time: it writes the entries of all.
+        self._write_lock = asyncio.Lock()
+        #: Guards `_unsaved`, which the thread of a tool may write as well.
         self._entries_lock = threading.Lock()
 
     async def next_answer(self) -> JournaledAnswer | None:
         """Return the next answer of an earlier attempt with the known outcomes of its calls."""
         if not self._known_answers:
             return None
-        entry = self._known_answers.popleft()
-        self._begin_answer(entry.answer)
-        for at, references in entry.long_texts.items():
-            outcome = entry.outcomes[at]
-            texts = {
-                name: await self._texts.load(reference) for name, reference in references.items()
-            }
-            # Of a text that is lost, model and user see the beginning.
-            if "full_text" in texts:
-                outcome = replace(outcome, full_text=texts["full_text"] or "")
-            if "content" in texts:
-                lost = with_lost_note(outcome.content, references["content"])
-                outcome = replace(outcome, content=texts["content"] or lost)
-            if "closing" in texts:
-                outcome = replace(
-                    outcome, final_text=texts["closing"] or f"{outcome.final_text} […]"
-                )
-            entry.outcomes[at] = outcome
-        return entry.journaled
+        entries = self._known_answers.popleft()
+        self._begin_answer(entries.answer)
+        for at, references in entries.long_texts.items():
+            entries.outcomes[at] = await self._with_long_texts(entries.outcomes[at], references)
+        return entries.journaled
+
+    async def _with_long_texts(
+        self, outcome: CallOutcome, references: Mapping[str, KeptText]
+    ) -> CallOutcome:
+        """Return an outcome with its long texts, by the names of the fields that have a part.
+
+        If the file of a text is lost, model and user read the part.
+        """
+        texts = {name: await self._texts.load(reference) for name, reference in references.items()}
+        if "full_text" in texts:
+            outcome = replace(outcome, full_text=texts["full_text"] or "")
+        if "content" in texts:
+            part = with_lost_note(outcome.content, references["content"])
+            outcome = replace(outcome, content=texts["content"] or part)
+        if "final_text" in texts:
+            part = f"{outcome.final_text} […]"
+            outcome = replace(outcome, final_text=texts["final_text"] or part)
+        return outcome
 
     def record_answer(self, answer: ModelAnswer) -> bool:
         """Record an answer. `save` writes it together with the calls that start.
@@ -183,16 +203,16 @@ class TurnJournal:
     async def save(self, *started: int) -> None:
         """Write what was recorded, in one round trip.
 
-        `started`: the positions of calls in the last answer that start now, and must not start
-        twice. Of calls that save at the same time, one writes for all. Under `run_without_loop` it
-        blocks: the thread of a tool saves that its effect begins.
+        `started`: the indexes of calls in the last answer that start now, and must not start twice.
+        If several tasks save at the same time, one writes for all. The thread of a tool that saves
+        that its effect begins has no event loop (`run_without_loop`): there this blocks.
         """
         if started:
-            self._record(json.dumps({"begun": started}))
+            self._record(json.dumps({"started": started}))
         if has_no_loop.get():  # a lock of asyncio cannot be awaited here
             await self._write()
             return
-        async with self._lock:
+        async with self._write_lock:
             await self._write()
 
     async def _write(self) -> None:
@@ -207,10 +227,11 @@ class TurnJournal:
             return
         await self._store.journal(self._lease, self._queued.seq, first, entries)
         with self._entries_lock:
-            saved = first + len(entries) - self._saved_count
-            if saved > 0:
-                self._saved_count += saved
-                del self._unsaved[:saved]
+            # Another thread may have removed some of these entries, or all of them.
+            newly_saved = first + len(entries) - self._saved_count
+            if newly_saved > 0:
+                self._saved_count += newly_saved
+                del self._unsaved[:newly_saved]
 
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
         """Record the outcome of a call. Return it as it was recorded.
@@ -223,32 +244,36 @@ class TurnJournal:
         stored = replace(stored, content=content, final_text=final_text)
         if content != outcome.content:
             stored = replace(stored, raw_digest=outcome.fingerprint)
+
         entry = {"call": at, **_outcome_to_dict(stored)}
-        long = {
-            name: text for name in ("content", "closing") if is_long(text := entry.get(name, ""))
-        }
-        if stored.full_text:
-            long["full_text"] = kept_part(stored.full_text, MAX_FULL_CHARS)
-        references = zip(long, await self._texts.store(list(long.values())), strict=True)
-        kept = {name: reference for name, reference in references if reference}
-        self._size += sum(map(_counted_chars, kept.values()))
-        if kept:
-            tool_name = outcome.call.tool_name
-            for name in kept:
-                if name != "full_text":
-                    entry[name] = _part_in_journal(name, long[name], tool_name)
-            entry["kept"] = {name: reference.to_dict() for name, reference in kept.items()}
+        long_texts = _long_texts_of(stored)
+        references = await self._store_long_texts(long_texts)
+        for name in references:
+            if name != "full_text":  # an entry has no part of it: `content` is one
+                tool_name = outcome.call.tool_name
+                entry[name] = _part_in_journal(name, long_texts[name], tool_name)
+        if references:
+            entry["kept"] = {name: each.to_dict() for name, each in references.items()}
+        self._size += sum(map(_counted_chars, references.values()))
         self._record(json.dumps(entry, default=str))
         return stored
+
+    async def _store_long_texts(self, texts: Mapping[str, str]) -> dict[str, KeptText]:
+        """Store texts in files, and return their references by the same names.
+
+        A text that cannot be stored has none: it stays in the entry as a whole.
+        """
+        stored = zip(texts, await self._texts.store(list(texts.values())), strict=True)
+        return {name: reference for name, reference in stored if reference is not None}
 
     async def _with_files(self, outcome: CallOutcome) -> CallOutcome:
         """Return the outcome with its files stored.
 
-        The model is told of those that cannot be, and goes on: the call may have had an effect, of
-        which the user must know all the same.
+        If one cannot be stored, the model reads that and the run goes on: the call may have had an
+        effect, and the user must be told about it all the same.
         """
-        stored = list[Artifact]()
-        lost = list[str]()
+        stored: list[Artifact] = []
+        lost_names: list[str] = []
         for artifact in outcome.artifacts:
             try:
                 stored.append(await self._store_file(artifact))
@@ -257,10 +282,12 @@ class TurnJournal:
                 if isinstance(exc, OSError) and not isinstance(exc, StoreUnavailable):
                     reason = type(exc).__name__  # its text may name a path
                 log.warning("media.not_stored", extra={"reason": reason})
-                lost.append(artifact.filename or "file")
-        if not lost:
+                lost_names.append(artifact.filename or "file")
+        if not lost_names:
             return replace(outcome, artifacts=tuple(stored))
-        note = f"[{', '.join(lost)}: could not be stored, so the user does not get it]"
+
+        note = f"[{', '.join(lost_names)}: could not be stored, so the user does not get it]"
+        # A terminal result does not end the run now: the model must say what is missing.
         ends: Literal["", "pending"] = "pending" if outcome.ends == "pending" else ""
         return replace(
             outcome, content=f"{note}\n{outcome.content}", ends=ends, artifacts=tuple(stored)
@@ -269,7 +296,7 @@ class TurnJournal:
     def begin_call(self, at: int) -> str:
         """Return the idempotency key of a call: the same in each attempt at the turn.
 
-        `at`: its position in the last answer.
+        `at`: its index in the last answer.
         """
         call = self._calls[at]
         turn = self._queued.turn
@@ -297,7 +324,8 @@ class TurnJournal:
 class StreamingJournal:
     """A journal that tells the stream listener when the model has called tools.
 
-    The text of the next answer then replaces the text that was shown before the calls.
+    The listener shows a reply while it arrives. The text of the next answer replaces the text that
+    was shown before the calls.
     """
 
     def __init__(self, journal: Journal, listener: StreamListener) -> None:
@@ -315,7 +343,7 @@ class StreamingJournal:
 
 
 class StepsJournal:
-    """A journal that tells `on_step` which calls begin and how they end."""
+    """A journal that tells `on_step` which calls begin and how they end, for people to see."""
 
     def __init__(self, journal: Journal, on_step: OnStep) -> None:
         self._journal = journal
@@ -361,7 +389,7 @@ def _step_state(outcome: CallOutcome) -> StepState:
     """Return how people see the outcome of a call."""
     if outcome.proposals or outcome.ends == "pending":
         return "waits"
-    if outcome.unclear:
+    if outcome.is_unknown:
         return "unknown"
     if outcome.not_run:
         return "not_run"
@@ -392,8 +420,8 @@ class RunRecord(NoJournal):
         return outcome
 
     @property
-    def done(self) -> InterruptedRun:
-        """Return what the run has done so far."""
+    def interrupted_run(self) -> InterruptedRun:
+        """What the run has done, if it is interrupted now."""
         return _interrupted(self._answers, time.time())
 
 
@@ -404,8 +432,9 @@ class InterruptedRun:
     #: The model's answers with calls, each followed by one result for each call.
     messages: tuple[Message, ...] = ()
     #: The calls whose outcome is unknown.
-    unclear: tuple[ToolCall, ...] = ()
-    #: The ids of proposed actions, which are not stored.
+    unknown_outcomes: tuple[ToolCall, ...] = ()
+    #: The ids of the actions that its calls proposed. They were not stored: that happens only at the
+    #: end of a turn.
     proposed: tuple[str, ...] = ()
 
 
@@ -423,7 +452,7 @@ def _interrupted(answers: Iterable[_AnswerEntries], run_at: float) -> Interrupte
     of the run, in Unix seconds.
     """
     messages: list[Message] = []
-    unclear: list[ToolCall] = []
+    unknown: list[ToolCall] = []
     proposed: list[str] = []
     for entries in answers:
         answer = entries.answer.message
@@ -431,30 +460,42 @@ def _interrupted(answers: Iterable[_AnswerEntries], run_at: float) -> Interrupte
         messages.append(replace(answer, details=None))
         for at, call in enumerate(answer.tool_calls):
             outcome = outcomes.get(at) or CallOutcome(call, NOT_RUN)
-            if outcome.unclear:
-                unclear.append(call)
+            if outcome.is_unknown:
+                unknown.append(call)
             proposed += [each.action.pending_action_id for each in outcome.proposals]
             # The part of a long text is what the history keeps of it, too.
-            kept = entries.long_texts.get(at, {})
-            reference = kept.get("full_text") or kept.get("content")
+            references = entries.long_texts.get(at, {})
             message = replace(
                 outcome.message,
                 pictures=(),
-                kept=reference,
-                at=run_at if outcome.unclear else 0.0,
+                kept=references.get("full_text") or references.get("content"),
+                at=run_at if outcome.is_unknown else 0.0,
             )
             has_more = outcome.timers or outcome.artifacts or outcome.choices
-            # The result of an unclear call is JSON, and says itself that nothing is certain.
-            if has_more and not outcome.unclear:
+            # An unknown outcome is JSON, and says itself that nothing is certain.
+            if has_more and not outcome.is_unknown:
                 message = replace(message, content=f"{UNDELIVERED}\n{message.content}")
             messages.append(message)
-    return InterruptedRun(tuple(messages), tuple(unclear), tuple(proposed))
+    return InterruptedRun(tuple(messages), tuple(unknown), tuple(proposed))
+
+
+def _long_texts_of(outcome: CallOutcome) -> dict[str, str]:
+    """Return the texts of an outcome that are stored in files, by the names of their fields."""
+    texts = {}
+    if is_long(outcome.content):
+        texts["content"] = outcome.content
+    if is_long(outcome.final_text):
+        texts["final_text"] = outcome.final_text
+    if outcome.full_text:
+        texts["full_text"] = kept_part(outcome.full_text, MAX_FULL_CHARS)
+    return texts
 
 
 def _part_in_journal(name: str, text: str, tool_name: str) -> str:
-    """Return the part of a long text that stands in the journal.
+    """Return the part of a long text that an entry of the journal has.
 
-    Of a result it is the part that later turns read, of any other text the beginning.
+    `name` is its field. Of a result (`content`) it is the part that later turns read, of any other
+    text the beginning.
     """
     if name != "content":
         return text[:BEGINNING_CHARS]
@@ -467,31 +508,40 @@ def _counted_chars(reference: KeptText) -> int:
 
 
 def _outcome_to_dict(outcome: CallOutcome) -> dict[str, Any]:
-    """Return an outcome without its call and without empty fields."""
+    """Return an outcome as JSON-ready data, without its call and without empty fields."""
+    usage: dict[str, Any] = {}
+    if outcome.usage != UsageStats():
+        usage = outcome.usage.to_dict()
     fields = {
         "content": outcome.content,
         "ends": outcome.ends,
-        "closing": outcome.final_text,
-        "files": [
-            each.to_dict() | ({"kept": asdict(each.kept)} if each.kept else {})
-            for each in outcome.artifacts
-        ],
+        "final_text": outcome.final_text,
+        "files": [_file_to_dict(each) for each in outcome.artifacts],
         "proposals": [proposed.to_dict() for proposed in outcome.proposals],
         "timers": [change.to_dict() for change in outcome.timers],
         "choices": outcome.choices,
-        "usage": {} if outcome.usage == UsageStats() else outcome.usage.to_dict(),
-        "raw": outcome.raw_digest,
-        "unclear": outcome.unclear,
+        "usage": usage,
+        "raw_digest": outcome.raw_digest,
+        "is_unknown": outcome.is_unknown,
         "has_result": outcome.has_result,
         "not_run": outcome.not_run,
     }
     return {name: value for name, value in fields.items() if value}
 
 
-def _belongs_to(queued: QueuedTurn) -> bool:
-    """Return whether the journal that came with a turn is the turn's own.
+def _file_to_dict(artifact: Artifact) -> dict[str, Any]:
+    """Return a file as JSON-ready data, with its place in the media store."""
+    data = artifact.to_dict()
+    if artifact.kept:
+        data["kept"] = asdict(artifact.kept)
+    return data
 
-    Raises JournalUnreadable.
+
+def _belongs_to(queued: QueuedTurn) -> bool:
+    """Return whether the journal that came with a turn is that of the turn, and not an older one.
+
+    Raises JournalUnreadable if that cannot be read, and if an earlier attempt answered another
+    number of turns at once.
     """
     if not queued.journal:
         return False
@@ -508,30 +558,34 @@ def _belongs_to(queued: QueuedTurn) -> bool:
 
 @dataclass(slots=True)
 class _AnswerEntries:
-    """An answer and its calls, as far as the entries have been read."""
+    """An answer and what the entries say of its calls, by the indexes of the calls."""
 
     answer: ModelAnswer
     started: set[int] = field(default_factory=set)
     outcomes: dict[int, CallOutcome] = field(default_factory=dict)
-    #: References to the long texts of outcomes, by call index and by
-    #: the field that has the beginning.
+    #: The references of an outcome's long texts, by the field that has a part of the text.
     long_texts: dict[int, Mapping[str, KeptText]] = field(default_factory=dict)
 
     @property
     def chars_in_files(self) -> int:
-        """Return the number of characters outside of the journal that count for its limit."""
-        texts = chain.from_iterable(references.values() for references in self.long_texts.values())
-        return sum(map(_counted_chars, texts))
+        """The number of characters in files that count for the limit of the journal."""
+        chars = 0
+        for references in self.long_texts.values():
+            chars += sum(map(_counted_chars, references.values()))
+        return chars
 
     @property
     def journaled(self) -> JournaledAnswer:
-        """Return the answer.
+        """The answer with the outcomes of its calls.
 
-        A call that was started and has no outcome is unclear in every later attempt.
+        The outcome of a call that was started is unknown unless it was recorded.
         """
         calls = self.answer.message.tool_calls
-        unclear = {at: CallOutcome(calls[at], UNCLEAR, unclear=True) for at in self.started}
-        return JournaledAnswer(self.answer, {**unclear, **self.outcomes})
+        outcomes = {
+            at: CallOutcome(calls[at], UNKNOWN_OUTCOME, is_unknown=True) for at in self.started
+        }
+        outcomes.update(self.outcomes)
+        return JournaledAnswer(self.answer, outcomes)
 
 
 def _parse(entries: Iterable[str]) -> list[_AnswerEntries]:
@@ -550,15 +604,21 @@ def _parse(entries: Iterable[str]) -> list[_AnswerEntries]:
 
 
 def _parse_entry(answers: list[_AnswerEntries], entry: Mapping[str, Any]) -> None:
+    """Add one entry to the answers: a new answer, or what it says of the last one's calls.
+
+    Raises ValueError, KeyError, TypeError, IndexError or AttributeError for anything else.
+    """
     match entry:
         case {"answer": message}:
             names = entry.get("tools")
             tools = None if names is None else tuple(map(str, names))
             answer = ModelAnswer(Message.from_dict(message), UsageStats(**entry["usage"]), tools)
             answers.append(_AnswerEntries(answer))
-        case {"begun": [*started]}:
+        case {"started": [*started]}:
             calls = answers[-1].answer.message.tool_calls
-            answers[-1].started.update(at for at in started if calls[_checked_index(at)])
+            for at in started:
+                calls[_checked_index(at)]  # raises IndexError where the answer has no such call
+                answers[-1].started.add(at)
         case {"call": at}:
             call = answers[-1].answer.message.tool_calls[_checked_index(at)]
             answers[-1].outcomes[at] = _parse_outcome(call, entry)
@@ -571,12 +631,14 @@ def _parse_entry(answers: list[_AnswerEntries], entry: Mapping[str, Any]) -> Non
 
 
 def _checked_index(value: Any) -> int:
+    """Return an index of a call. Raises ValueError: -1 would mean the last call, and True the 1."""
     if type(value) is not int or value < 0:
         raise ValueError("not the index of a call")
     return value
 
 
 def _parse_outcome(call: ToolCall, entry: Mapping[str, Any]) -> CallOutcome:
+    """Return the outcome that `_outcome_to_dict` wrote."""
     ends = entry.get("ends", "")
     if ends not in ("", "pending", "terminal"):
         raise ValueError("not a way to end a run")
@@ -584,17 +646,22 @@ def _parse_outcome(call: ToolCall, entry: Mapping[str, Any]) -> CallOutcome:
         call,
         content=str(entry.get("content", "")),
         ends=ends,
-        final_text=str(entry.get("closing", "")),
-        artifacts=tuple(
-            Artifact(**{**each, "kept": Media(**each["kept"]) if each.get("kept") else None})
-            for each in entry.get("files", ())
-        ),
+        final_text=str(entry.get("final_text", "")),
+        artifacts=tuple(map(_file_from_dict, entry.get("files", ()))),
         proposals=tuple(ProposedAction.from_dict(each) for each in entry.get("proposals", ())),
         timers=tuple(TimerChange.from_dict(each) for each in entry.get("timers", ())),
         choices=tuple(map(str, entry.get("choices", ()))),
         usage=UsageStats(**entry.get("usage", {})),
-        raw_digest=str(entry.get("raw", "")),
-        unclear=bool(entry.get("unclear", False)),
+        raw_digest=str(entry.get("raw_digest", "")),
+        is_unknown=bool(entry.get("is_unknown", False)),
         has_result=bool(entry.get("has_result", False)),
         not_run=bool(entry.get("not_run", False)),
     )
+
+
+def _file_from_dict(data: Mapping[str, Any]) -> Artifact:
+    """Return the file that `_file_to_dict` wrote."""
+    media = None
+    if data.get("kept"):
+        media = Media(**data["kept"])
+    return Artifact(**{**data, "kept": media})

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from sayso.agent.config import Cache, CacheEntry, CacheStats
 from sayso.agent.messages import Message, Picture, Role, UsageStats, countable, has_valid_types
 from sayso.agent.providers.base import is_cut_off
-from sayso.agent.run.structured import ResponseFormat, refuse_constant, schema_from_response_format
+from sayso.agent.run.json_in_text import refuse_constant
+from sayso.agent.run.structured import ResponseFormat, schema_from_response_format
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import shows_nothing
 from sayso.infra.concurrency import call_in_thread

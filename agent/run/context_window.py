@@ -147,7 +147,7 @@ class ContextFitter:
         These are the prompt, the tools, what is remembered, and the room for the answer.
         """
         tools = json.dumps(list(schemas), default=str)
-        texts = (prompt, run.background, run.related_facts, tools)
+        texts = (prompt, run.stable_context, run.changing_context, tools)
         return self._config.max_tokens + sum(map(text_tokens, texts))
 
     def learn_window(self, run: RunState, request: ProviderRequest, tokens: int) -> None:

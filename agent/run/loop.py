@@ -167,11 +167,14 @@ class AgentLoop:
         )
 
         # The run of a user has the knowledge of its scope; all others have the agent's own.
-        is_own = not request.scope and (request.is_of_batch or request.memory is None)
+        is_agents_own = not request.scope and (request.is_of_batch or request.memory is None)
+        run_memory = RunMemory(
+            self._provider, config, events, is_agents_own=is_agents_own, scope=request.scope
+        )
         run = RunState(
             request=request,
             events=events,
-            run_memory=RunMemory(self._provider, config, events, own=is_own, scope=request.scope),
+            run_memory=run_memory,
             schema_instruction=schema_instruction,
         )
         if config.tool.compress_results:
@@ -210,8 +213,8 @@ class AgentLoop:
 
         run.shown_tools = noted_names(memory)
         run.can_read_on = memory is not None and READ_RESULT in memory.notes
-        run.background = await run.run_memory.background()
-        run.related_facts = await run.run_memory.context(run.request_text)
+        run.stable_context = await run.run_memory.stable_context()
+        run.changing_context = await run.run_memory.changing_context(run.request_text)
 
     async def _run_until_cancelled(self, run: RunState) -> RunEnd:
         """Run all iterations, with all that the tools can look up. Return how the run ends.

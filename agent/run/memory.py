@@ -1,4 +1,10 @@
-"""RunMemory: what one run reads from the memories at its start, and writes to them at its end."""
+"""RunMemory: what one run reads from the memories at its start, and writes to them at its end.
+
+The memories are the conversation, with a summary of what it has no room for; the *entities*, which
+are people and things that it is about; the *knowledge graph*, which has their relationships as
+triples (subject, relation, object); and the *knowledge*, which are facts and notes that the model
+saved with the tool `remember`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +29,8 @@ log = logging.getLogger(__name__)
 
 #: The most characters of the summary that the model reads.
 SUMMARY_CHARS = 4000
-#: How often a summary is written again because another run has changed it meanwhile.
+#: How often a summary is written again because another run of the same conversation has changed it
+#: meanwhile. After that the last one counts, and what the other run has summarized may be missing.
 MAX_REPEATS = 3
 #: The operator's introduction to the sections, which contain text of users and models.
 PREFACE = (
@@ -33,13 +40,18 @@ PREFACE = (
 
 
 class RunMemory:
-    """The memories of one run: its conversation, and what is known of entities and facts.
+    """The memories of one run. Lives as long as the run.
 
-    Lives as long as the run. With `own`, the memories of the settings belong to the agent and are
-    used as they are. Otherwise they are templates, bound to the run: entities are stored in the
-    notes of `memory`, the conversation, and everything else under `scope`, the text that names
-    whose knowledge it is. No scope sees the data of another. A memory that fails never breaks the
-    run: the failure is logged, and its data is missing.
+    An agent answers either for one program or for many users. `is_agents_own` says which:
+
+    * True: the memories in the settings belong to the agent, and all its runs share them.
+    * False: the memories in the settings are templates. This run has the knowledge of its `scope`,
+      the text that names a user, a conversation or both. Entities are stored in the notes of the
+      conversation, triples and facts under the scope. No scope sees the data of another.
+
+    `provider` is the agent's model, which a memory asks unless it has another one. `memory` is the
+    conversation; None if the run has none. A memory that fails never breaks the run: the failure is
+    logged, and its data is missing.
     """
 
     def __init__(
@@ -48,34 +60,35 @@ class RunMemory:
         config: AgentConfig,
         events: RunEvents,
         *,
-        own: bool,
+        is_agents_own: bool,
         scope: str,
     ) -> None:
         """Bind the memories to the scope.
 
-        Raise ValueError for an empty one, which all users would share.
+        Raise ValueError for an empty scope where the memories are templates: all users would share
+        their data.
         """
         self.memory: ConversationMemory | None = None
         self._provider = provider
         self._config = config
         self.events = events
-        self._own = own
+        self._is_agents_own = is_agents_own
         self._scope = scope
         self._entities = config.entity_memory
         self._graph = config.knowledge_graph
         self._knowledge = config.knowledge_memory
-        if self._graph is not None and not own:
+        if self._graph is not None and not is_agents_own:
             self._graph = self._graph.bound_to(required_scope(scope))
-        if self._knowledge is not None and not own:
+        if self._knowledge is not None and not is_agents_own:
             self._knowledge = self._knowledge.bound_to(required_scope(scope))
 
     @property
     def tool_scope(self) -> str | None:
         """The scope that the `remember` tool writes to; "" for what all runs of the agent share.
 
-        None: the tool writes nowhere, because it runs for a user without a scope.
+        None: the tool writes nothing, because no scope says whose knowledge it would be.
         """
-        if self._own:
+        if self._is_agents_own:
             return ""
         return self._scope or current_scope()
 
@@ -86,35 +99,36 @@ class RunMemory:
             self._config.summarize_on_trim or self._entities is not None or self._graph is not None
         )
 
-    async def background(self) -> str:
-        """Return the summary, the facts and the notes, fenced as data, or "" if there are none.
+    async def stable_context(self) -> str:
+        """Return the summary, the facts and the notes, fenced as data; "" if there are none.
 
-        They only change when messages are removed, when the model saves a fact,
-        and at midnight (UTC).
+        They change only when messages are removed from the conversation, when the model saves a
+        fact, and at midnight (UTC), when old notes are left out.
         """
         sections = []
         summary = ""
-        if self.memory:
+        if self.memory is not None:
             summary = one_line(self.memory.summary, SUMMARY_CHARS)
         if summary:
             sections.append(f"[Conversation Summary]\n- {summary}")
         if self._knowledge is not None:
             build = self._knowledge.build_context
-            sections.append(await call_in_thread(_text_or_nothing, "knowledge", build))
+            sections.append(await call_in_thread(_text_or_empty, "knowledge", build))
         return _as_data(sections)
 
-    async def context(self, query: str) -> str:
+    async def changing_context(self, query: str) -> str:
         """Return the entities, and the relationships that fit the query, fenced as data.
 
-        "" if there are none. They may change with every turn.
+        `query` is the text that the run answers. Return "" if there are none. They may change with
+        every turn.
         """
         sections = []
         graph = self._graph
         if self._entities is not None:
-            sections.append(_text_or_nothing("entities", self._entities_section))
+            sections.append(_text_or_empty("entities", self._entities_section))
         if graph is not None:
             build = partial(graph.build_context, query)
-            sections.append(await call_in_thread(_text_or_nothing, "triples", build))
+            sections.append(await call_in_thread(_text_or_empty, "triples", build))
         return _as_data(sections)
 
     def _entities_section(self) -> str:
@@ -124,8 +138,8 @@ class RunMemory:
         return ""
 
     def _bound_entities(self) -> EntityMemory | None:
-        """Return the entity memory with the entities of this conversation."""
-        if self._own or self._entities is None:
+        """Return the entity memory with the entities of this conversation; None without one."""
+        if self._is_agents_own or self._entities is None:
             return self._entities
         if self.memory is None:
             return None
@@ -142,26 +156,28 @@ class RunMemory:
 
     async def _learn_entities(self, messages: Sequence[Message]) -> None:
         memory = self._entities
-        if memory is None or (self.memory is None and not self._own):
+        # The entities of a user are stored with the conversation.
+        has_place = self.memory is not None or self._is_agents_own
+        if memory is None or not has_place:
             return
         began = time.perf_counter()
         model = self._model(memory.provider, memory.model)
         entities, usage = await memory.aextract(
             messages, model, timeout=self._config.request_timeout
         )
-        _text_or_nothing("entities", lambda: self._keep_entities(entities))
+        _text_or_empty("entities", lambda: self._save_entities(entities))
         self._note("entity_extraction", began, usage, f"{len(entities)} entities")
-        await self.events.tell(
-            "entity_extraction", entities, sum(each.role is Role.USER for each in messages)
-        )
+        turn_count = sum(each.role is Role.USER for each in messages)
+        await self.events.tell("entity_extraction", entities, turn_count)
 
-    def _keep_entities(self, entities: Sequence[Entity]) -> None:
-        """Add the entities to the current notes, which another run may have changed meanwhile."""
+    def _save_entities(self, entities: Sequence[Entity]) -> None:
+        """Add the entities to the notes as they are now: another run may have changed them."""
         bound = self._bound_entities()
-        if bound is not None and entities:
-            bound.update(entities)
-            if not self._own and self.memory is not None:
-                self.memory.notes["entities"] = bound.to_dict()
+        if bound is None or not entities:
+            return
+        bound.update(entities)
+        if not self._is_agents_own and self.memory is not None:
+            self.memory.notes["entities"] = bound.to_dict()
 
     async def _learn_triples(self, messages: Sequence[Message]) -> None:
         graph = self._graph
@@ -170,15 +186,16 @@ class RunMemory:
         began = time.perf_counter()
         model = self._model(graph.provider, graph.model)
         triples, usage = await graph.aextract(messages, model, timeout=self._config.request_timeout)
-        await call_in_thread(_text_or_nothing, "triples", lambda: graph.update(triples))
+        await call_in_thread(_text_or_empty, "triples", lambda: graph.update(triples))
         self._note("kg_extraction", began, usage, f"{len(triples)} relationships")
         await self.events.tell("kg_extraction", triples)
 
     async def record_trim(self, draft: MemoryDraft, *, may_summarize: bool) -> None:
-        """Report what the draft has no room for, and summarize it there if that is configured.
+        """Report the messages that the conversation has no room for, and summarize them if configured.
 
-        Messages that cannot be summarized now stay in the draft, beyond its limits,
-        for a later run.
+        `draft` is the conversation as it will be after this run: it has removed the messages, and
+        gets their summary. `may_summarize`: a model may be asked. Messages that should be
+        summarized and cannot be now go back into the draft, beyond its limits, for a later run.
         """
         removed = draft.removed
         memory = draft.memory
@@ -194,6 +211,7 @@ class RunMemory:
                 return
 
         remaining = len(memory.get_history())
+        # Both limits may have been exceeded. The report names the one of messages first.
         exceeds_messages = remaining + len(removed) > memory.max_messages
         reason = "max_messages"
         if memory.max_tokens and not exceeds_messages:
@@ -217,6 +235,7 @@ class RunMemory:
         return summary
 
     async def _summary_of(self, removed: Sequence[Message], previous: str) -> str | None:
+        """Return one summary of the summary so far and these messages; None if it fails."""
         began = time.perf_counter()
         provider = self._config.summarize_provider or self._provider
         model = self._model(provider, self._config.summarize_model)
@@ -243,6 +262,7 @@ class RunMemory:
         return getattr(provider, "default_model", None) or self._config.model
 
     def _note(self, type_: StepType, began: float, usage: UsageStats, summary: str) -> None:
+        """Add a memory's model call to the usage and the trace. `began`: by `time.perf_counter`."""
         usage = with_cost(usage, self._config.prices)
         self.events.add_side_usage(usage)
         self.events.note(
@@ -264,8 +284,11 @@ def _as_data(sections: Sequence[str]) -> str:
     return ""
 
 
-def _text_or_nothing(kind: str, function: Callable[[], str | None]) -> str:
-    """Return the text of a memory's function. If it fails, log that and return ""."""
+def _text_or_empty(kind: str, function: Callable[[], str | None]) -> str:
+    """Call a memory's function, and return the text that it returns, if any.
+
+    If it fails, log that and return "". `kind` names the memory in the log.
+    """
     try:
         return function() or ""
     except Exception as exc:  # a failing memory must never cost an answer

@@ -516,8 +516,8 @@ class DecisionRunner:
 
         self._run.artifacts += files
         self._run.choices = tuple(choices) or self._run.choices
-        if tool_run.outcome.unclear:
-            self._run.unclear.append(request.call)
+        if tool_run.outcome.is_unknown:
+            self._run.unknown_outcomes.append(request.call)
         return _ending_of(tool_run, call.args_digest, time.time())
 
     async def _decide_inner(self, call_id: str) -> None:
@@ -631,7 +631,7 @@ def _ending_of(tool_run: ToolRun, args_digest: str, at: float) -> Ending:
     | any other result                              | done       |
     """
     outcome = tool_run.outcome
-    if outcome.unclear:
+    if outcome.is_unknown:
         content = json_or_text(outcome.content)
         text = ""
         if isinstance(content, dict):

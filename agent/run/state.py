@@ -1,24 +1,23 @@
 """What a run is asked, knows and ends with: RunRequest, RunState, RunEnd.
 
-A run answers one request with as many model calls and tool calls as it needs. Each call ends with a
-CallOutcome. Where another worker may continue the run, a Journal has the answers of the model and
-the outcomes of the calls, so that no call runs twice.
+A *run* answers one request with as many model calls and tool calls as it needs. A *round* is one
+answer of the model with the results of its calls; each call ends with a CallOutcome. A run
+*pauses* when a call must wait for a decision, and another run *goes on* with it later.
+
+A worker may die during a run. The Journal has the answers of the model and the outcomes of the
+calls, so that the next worker continues the run and no call runs twice.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
 from sayso.agent.config import DEFAULT_RESULT_TOKENS, DecisionLog
 from sayso.agent.decisions import (
-    UNKNOWN_NOTE,
     DecidedCall,
     Decision,
     DecisionError,
@@ -47,6 +46,7 @@ from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.pause import RunCounts, open_actions, waiting_id, with_waiting_results
 from sayso.agent.run.result_summaries import Compressor
 from sayso.agent.run.structured import ResponseFormat
+from sayso.agent.run.unknown_outcomes import UNKNOWN_OUTCOME, calls_with_unknown_outcome
 from sayso.agent.tools.environment import Artifact, TimerChange, tool_environment
 from sayso.pending.call_context import ProposedAction
 
@@ -61,84 +61,6 @@ NOT_RUN = "Not run: the run was stopped before this call began."
 NOT_RUN_AFTER_TERMINAL = "Not run: the run ended with an earlier call of the same answer."
 
 
-def unknown_outcome(error: str = "") -> str:
-    """Return the result of a call that may have taken effect or not, as JSON.
-
-    It has the form in which a model reads the outcomes of calls that were proposed first. `error`
-    says what went wrong, "" if nothing is known.
-    """
-    outcome = {"outcome": "unknown", "error": error, "note": UNKNOWN_NOTE}
-    if not error:
-        del outcome["error"]
-    return json.dumps(outcome, ensure_ascii=False)
-
-
-#: Result of a call that a worker had started when it died or was stopped.
-UNCLEAR = unknown_outcome()
-#: How the result of a call begins whose outcome is unknown.
-_UNKNOWN_START = '{"outcome": "unknown"'
-#: How the result of a call begins that ended without an effect of its own.
-_ERROR_START = "Error"
-#: Why a call that the policy allows is proposed all the same.
-MAY_HAVE_RUN = "the outcome of an earlier, identical call is unknown: it may have taken effect"
-#: The same reason with the time of the earlier call, in UTC.
-_MAY_HAVE_RUN_AT = re.compile(re.escape(f"{MAY_HAVE_RUN} at ") + r"(\S+)")
-
-
-class UnclearCall(NamedTuple):
-    """A call whose outcome is unknown: it may have taken effect or not."""
-
-    call: ToolCall
-    #: When the call was made, in Unix seconds; 0 if that is unknown, too.
-    at: float
-
-
-def may_have_run(at: float) -> str:
-    """Return why a call is proposed although the policy allows it: the same one may have run.
-
-    `at` is the time of that one in Unix seconds, 0 if it is unknown.
-    """
-    if not at:
-        return MAY_HAVE_RUN
-    return f"{MAY_HAVE_RUN} at {datetime.fromtimestamp(round(at), UTC).isoformat()}"
-
-
-def may_have_run_at(reason: str) -> float | None:
-    """Return the time in a reason of `may_have_run`, 0 if it names none.
-
-    None: it is another reason.
-    """
-    with_time = _MAY_HAVE_RUN_AT.fullmatch(reason)
-    if with_time:
-        return datetime.fromisoformat(with_time[1]).timestamp()
-    if reason == MAY_HAVE_RUN:
-        return 0.0
-    return None
-
-
-def unclear_calls(messages: Iterable[Message]) -> list[UnclearCall]:
-    """Return the calls of a transcript that ran at once and whose outcome is still unknown.
-
-    A later call with the same arguments that certainly took effect makes the outcome known.
-    """
-    calls_by_id: dict[str, ToolCall] = {}
-    # By tool and arguments, so that a later call of the same replaces an earlier one.
-    unclear: dict[str, UnclearCall] = {}
-    for message in messages:
-        calls_by_id.update({call.id: call for call in message.tool_calls})
-        call = calls_by_id.get(message.tool_call_id)
-        if message.role is not Role.TOOL or call is None:
-            continue
-
-        key = json.dumps([call.tool_name, call.parameters], sort_keys=True, default=str)
-        has_ended = all(link.outcome == "done" for link in message.actions)
-        if message.content.startswith(_UNKNOWN_START) and not message.actions:
-            unclear[key] = UnclearCall(call, message.at)
-        elif has_ended and not message.content.startswith(_ERROR_START):
-            unclear.pop(key, None)
-    return list(unclear.values())
-
-
 @dataclass(slots=True)
 class CallOutcome:
     """How one call ended: the text for the model, and what the tool produced."""
@@ -151,9 +73,9 @@ class CallOutcome:
     ends: Literal["", "pending", "terminal"] = ""
     #: The text for the user, if the run ends with this call.
     final_text: str = ""
-    #: Whether the outcome is unknown: the worker died during the call, the called service never
-    #: answered, or the call took too long.
-    unclear: bool = False
+    #: Whether it is unknown if the call has taken effect: the worker died during the call, the
+    #: called service never answered, or the call took too long.
+    is_unknown: bool = False
     #: Whether the tool ran to its end: the text is its result, and not an error,
     #: a proposal or a note.
     has_result: bool = False
@@ -162,7 +84,7 @@ class CallOutcome:
     not_run: bool = False
     #: The files that the tool made.
     artifacts: tuple[Artifact, ...] = ()
-    #: The actions that wait for a yes since this call.
+    #: The pending actions that the call has proposed: each waits for a person's yes.
     proposals: tuple[ProposedAction, ...] = ()
     #: The timers that the tool set or removed.
     timers: tuple[TimerChange, ...] = ()
@@ -176,12 +98,15 @@ class CallOutcome:
     full_text: str = ""
     #: The call itself, if it waits for a decision of the program that started the run.
     open_call: OpenCall | None = None
-    #: The paused run of the agent that the call asked.
+    #: The paused run of the agent that the call asked; None unless the tool is an agent that waits.
     inner: RunSnapshot | None = None
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the raw result, whatever was shortened or marked in it for the model."""
+        """A digest of the raw result, by which two results are recognized as the same.
+
+        What was shortened or marked in the text for the model makes no difference.
+        """
         return self.raw_digest or text_digest(self.content)
 
     @property
@@ -258,8 +183,10 @@ class Journal(Protocol):
     """The record of one run, by which a later attempt at the same turn continues it.
 
     A worker may be killed in the middle of a run. The next one gets the journaled answers in place
-    of new ones from the model, and runs no call that was started before. An index (`at`, `started`)
-    means a call of the answer that was last returned or recorded. Lives as long as the run.
+    of new ones from the model, and runs no call that was started before. Lives as long as the run.
+
+    `at` and `started` are the indexes of calls in the answer that was last returned by
+    `next_answer` or recorded.
     """
 
     async def next_answer(self) -> JournaledAnswer | None:
@@ -269,15 +196,15 @@ class Journal(Protocol):
         """
 
     def record_answer(self, answer: ModelAnswer) -> bool:
-        """Record an answer with tool calls.
+        """Record an answer with tool calls. `save` writes it.
 
-        Return False if the journal has no room for its results.
+        Return False if the journal has no room for it: then its calls must not run.
         """
 
     async def save(self, *started: int) -> None:
-        """Write what was recorded, and that these calls start: they are never started again.
+        """Write what was recorded, and that the calls `started` start: no attempt starts them again.
 
-        Raises LeaseLost.
+        Raises LeaseLost if another worker has taken over the conversation.
         """
 
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
@@ -337,16 +264,16 @@ class RunRequest:
     asynchronous: bool = True
     #: Whether the run is one of a batch: it has a memory of its own, but the agent's knowledge.
     is_of_batch: bool = False
-    #: What the run goes on counting; None for a new run.
+    #: The id, iterations and usage of the paused run, which this run counts on from; None for a new
+    #: run. With counts alone, the calls of the paused run have their results in the memory.
     counts: RunCounts | None = None
-    #: The run that goes on. None for a new run, and where its calls have their results in the
-    #: memory already.
+    #: The whole paused run, whose calls `decisions` are about. None for a new run, and on a channel.
     snapshot: RunSnapshot | None = None
     #: What was decided about the open calls of the snapshot, by their ids.
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     #: Whether the run is that of an agent which is a tool of another one.
     is_inner: bool = False
-    #: Where decisions are noted, in place of the log of the agent's settings.
+    #: Where decisions are noted, in place of the log of the agent's settings; None for that log.
     decision_log: DecisionLog | None = None
 
     @property
@@ -357,7 +284,7 @@ class RunRequest:
 
 @dataclass(slots=True)
 class OpenRound:
-    """A round is one answer of the model and the results of its calls. This one still runs."""
+    """The round that runs now: an answer of the model, and how far its calls have got."""
 
     answer: Message
     #: The outcomes known so far, by the index of the call in the answer.
@@ -368,13 +295,13 @@ class OpenRound:
     def final_outcomes(self) -> list[CallOutcome]:
         """Return an outcome for every call of a run that was stopped.
 
-        A call that was started and has no outcome may have taken effect: it is unclear.
+        A call that was started and has no outcome may have taken effect: its outcome is unknown.
         """
         outcomes = []
         for at, call in enumerate(self.answer.tool_calls):
             outcome = self.outcomes.get(at)
             if outcome is None and at in self.started:
-                outcome = CallOutcome(call, UNCLEAR, unclear=True)
+                outcome = CallOutcome(call, UNKNOWN_OUTCOME, is_unknown=True)
             elif outcome is None:
                 outcome = CallOutcome(call, NOT_RUN)
             outcomes.append(outcome)
@@ -388,6 +315,7 @@ class RunEnd(NamedTuple):
     stop_reason: StopReason
     parsed: Any = None
     structured_error: str = ""
+    #: Means nothing unless the stop reason is "provider_error".
     failure: FailureKind = "away"
     failure_cause: str = ""
     refusal: str = ""
@@ -398,9 +326,17 @@ class RunEnd(NamedTuple):
 class RunState:
     """What one run knows and has done so far. Lives as long as the run; only its loop changes it.
 
-    The *transcript* is what the model may know: `history` (earlier turns), `messages` (this run)
-    and `rejected`. `messages` grows only by whole rounds: a call and its result are added together,
-    since vendors refuse one without the other.
+    Its messages are in four lists, from the oldest to the newest:
+
+    * `history`: the earlier turns of the conversation. A run that goes on with a snapshot has
+      `earlier` at the end of it.
+    * `earlier`: what a paused run had added before it paused. Empty for a new run.
+    * `messages`: what this run adds: the user's messages, as the guardrails passed them, and its
+      rounds. It grows only by whole rounds, since vendors refuse a call without its result.
+    * `rejected`: answers of the wrong form, each with its correction. Only the model sees them,
+      until an answer fits.
+
+    The *transcript*, which is what the model may know, is `history`, `messages` and `rejected`.
     """
 
     request: RunRequest
@@ -409,7 +345,6 @@ class RunState:
     run_memory: RunMemory
     #: The conversation that the run belongs to; None: the run begins without a history.
     memory: ConversationMemory | None = None
-    #: The earlier turns of the conversation.
     history: list[Message] = field(default_factory=list)
     #: The names of the tools that the conversation has needed so far, in the order in which they
     #: are shown.
@@ -421,21 +356,18 @@ class RunState:
     #: Receives the reply while it arrives. None without a listener, and if a check of the complete
     #: reply comes first.
     on_text: RunTextListener | None = None
-    #: The user's messages, as the guardrails passed them, and the rounds of this run.
     messages: list[Message] = field(default_factory=list)
-    #: Answers of the wrong form, each with its correction. Only the model sees them,
-    #: until an answer fits.
     rejected: list[Message] = field(default_factory=list)
     #: The instruction of the form of the answer, behind the system prompt; "" without a form.
     schema_instruction: str = ""
-    #: The summary, the facts and the notes, which seldom change. The model reads them before the
-    #: history.
-    background: str = ""
-    #: The entities and relationships, which may change with every turn. The model reads them before
-    #: the user's message.
-    related_facts: str = ""
-    #: The number of the present iteration, from 1: of the present model call. A run that goes on
-    #: counts on.
+    #: What is remembered and seldom changes: the summary, the facts and the notes. The model reads
+    #: it before the history; "" for nothing.
+    stable_context: str = ""
+    #: What is remembered and may change with every turn: entities and relationships. The model reads
+    #: it before the user's last message; "" for nothing.
+    changing_context: str = ""
+    #: The number of the present iteration, from 1; an iteration is one model call with the calls of
+    #: its answer. A run that goes on counts on from the paused one.
     iterations: int = 0
     #: Whether the model was asked again because its answer was empty.
     has_asked_again: bool = False
@@ -460,8 +392,8 @@ class RunState:
     reasoning: list[str] = field(default_factory=list)
     #: All calls of the run, in order.
     tool_calls: list[ToolCall] = field(default_factory=list)
-    #: Those calls of the run whose outcome is unknown.
-    unclear: list[ToolCall] = field(default_factory=list)
+    #: The calls of the run whose outcome is unknown.
+    unknown_outcomes: list[ToolCall] = field(default_factory=list)
     #: The replies of terminal tools.
     terminal_texts: list[str] = field(default_factory=list)
     #: The files that tools made.
@@ -473,7 +405,7 @@ class RunState:
     #: Whether a call that needs an approval may wait for a decision of the program that started
     #: the run.
     may_pause: bool = False
-    #: What the run added before it paused, with the results of the calls that were decided since.
+    #: The calls that were decided since have their results here.
     earlier: list[Message] = field(default_factory=list)
     #: Whether the memory has the messages of `earlier` already.
     remembers_earlier: bool = False
@@ -513,41 +445,43 @@ class RunState:
 
     @property
     def transcript(self) -> list[Message]:
-        """Everything the model may know: earlier turns and this one."""
+        """Everything that the model may know: earlier turns and this one."""
         return [*self.history, *self.messages, *self.rejected]
 
     def with_context(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages of a request, with what is remembered added to them.
+        """Return the messages of a model call, with what is remembered added to them.
 
-        `messages` end with this run's own messages.
+        `messages` is the transcript as it is sent: its last messages are `self.messages` and
+        `self.rejected`, in their number if not in their words, since long ones may be cut.
         """
-        framed = list(messages)
+        with_context = list(messages)
         # What changes from turn to turn stands behind the history: a vendor's cache knows only what
         # precedes the first change.
-        if self.related_facts:
-            place = self._place_of_related_facts(messages)
-            framed.insert(place, Message(Role.SYSTEM, self.related_facts))
-        if self.background:
-            framed.insert(0, Message(Role.SYSTEM, self.background))
-        return framed
+        if self.changing_context:
+            place = self._place_of_changing_context(messages)
+            with_context.insert(place, Message(Role.SYSTEM, self.changing_context))
+        if self.stable_context:
+            with_context.insert(0, Message(Role.SYSTEM, self.stable_context))
+        return with_context
 
-    def _place_of_related_facts(self, messages: Sequence[Message]) -> int:
-        """Return the index in these messages before which the related facts stand.
+    def _place_of_changing_context(self, messages: Sequence[Message]) -> int:
+        """Return the index in these messages where the changing context is inserted.
 
-        It is that of the last user message of the request.
+        It is that of the last user message that this run answers.
         """
-        request = self.messages[: len(self.request.messages)]
-        start = len(messages) - len(self.messages) - len(self.rejected)
-        if not request:
-            # A run that goes on: the facts stand where its earlier requests had them, so that the
-            # vendor's cache still fits.
-            request = list(messages)
-            start = 0
+        request_count = min(len(self.request.messages), len(self.messages))
+        if request_count:
+            first = len(messages) - len(self.messages) - len(self.rejected)
+            candidates = range(first, first + request_count)
+        else:
+            # A run that goes on without new messages. The context stands where the model calls
+            # before the pause had it, so that the vendor's cache still fits.
+            candidates = range(len(messages))
 
-        for at in reversed(range(len(request))):
-            if request[at].role is Role.USER:
-                return start + at
-        return start
+        for at in reversed(candidates):
+            if messages[at].role is Role.USER:
+                return at
+        return candidates.start
 
     def set_memory(self, memory: ConversationMemory | None) -> None:
         """Set the conversation that the run belongs to, and read its history."""
@@ -567,8 +501,10 @@ class RunState:
         A user's message that a guardrail blocked is replaced by WITHHELD. A transcript with an open
         call ends with that call, since the run is not over; until then the models' reasoning stays.
         """
-        # The guardrails have passed only the messages that are in `self.messages`.
-        for message in self.request.messages[len(self.messages) :]:
+        # The messages of the request pass the guardrails one after another. If one was blocked, it
+        # and all behind it are missing in `self.messages`.
+        passed_count = len(self.messages)
+        for message in self.request.messages[passed_count:]:
             if message.role is Role.USER:
                 self.messages.append(Message(Role.USER, WITHHELD))
             else:
@@ -632,16 +568,16 @@ class RunState:
         if outcome.open_call is not None or outcome.inner is not None:
             link = ActionLink(waiting_id(self.events.run_id, outcome.call.id))
             message = replace(message, actions=(link,))
-        if outcome.unclear:
+        if outcome.is_unknown:
             message = replace(message, at=_time_of_turn())
         return message
 
     def _collect(self, outcome: CallOutcome) -> None:
-        """Take over what the call produced for the result of the run."""
+        """Add what the call has produced to what the run returns."""
         self.artifacts += outcome.artifacts
         self.choices = outcome.choices or self.choices
-        if outcome.unclear:
-            self.unclear.append(outcome.call)
+        if outcome.is_unknown:
+            self.unknown_outcomes.append(outcome.call)
         if outcome.ends == "terminal":
             self.terminal_texts.append(outcome.final_text)
         if outcome.open_call is not None:
@@ -650,14 +586,14 @@ class RunState:
             self.inner[outcome.call.id] = outcome.inner
 
     def restore(self, snapshot: RunSnapshot) -> None:
-        """Set what a paused run had when it was stored."""
+        """Continue from a paused run: set what that run had when it was stored."""
         self.earlier = list(snapshot.messages)
         self.open_calls = list(snapshot.calls)
         self.inner = dict(snapshot.inner)
         self.tool_calls = []
         for message in self.earlier:
             self.tool_calls += message.tool_calls
-        self.unclear = [each.call for each in unclear_calls(self.earlier)]
+        self.unknown_outcomes = [each.call for each in calls_with_unknown_outcome(self.earlier)]
 
     @property
     def snapshot(self) -> RunSnapshot:
@@ -678,8 +614,9 @@ class RunState:
 
         `paused` is the run as it can go on; None if it is over.
         """
-        last_reasoning = next(filter(None, reversed(self.reasoning)), "")
-        # Replies of terminal tools that a question for a yes has taken the place of.
+        texts_with_calls = [text for text in self.reasoning if text]
+        last_reasoning = texts_with_calls[-1] if texts_with_calls else ""
+        # The run ends with a question for a yes, and not with these replies of terminal tools.
         beside: tuple[str, ...] = ()
         if end.stop_reason == "pending":
             beside = tuple(self.terminal_texts)
@@ -688,7 +625,7 @@ class RunState:
             open_calls = paused.open_calls
 
         return AgentResult(
-            *end,
+            **end._asdict(),
             artifacts=tuple(self.artifacts),
             reasoning=last_reasoning,
             reasoning_history=list(self.reasoning),
@@ -698,7 +635,7 @@ class RunState:
             provider_used=self.usage.provider,
             tool_calls=tuple(self.tool_calls),
             messages=(*map(_without_details, self.earlier), *self.messages),
-            unclear=tuple(self.unclear),
+            unknown_outcomes=tuple(self.unknown_outcomes),
             beside=beside,
             choices=self.choices,
             open_calls=open_calls,
@@ -713,7 +650,7 @@ def _text_of_user(messages: Iterable[Message]) -> str:
 
 
 def _without_details(message: Message) -> Message:
-    """Return a message as transcripts keep it once its run is over: without reasoning and pictures."""
+    """Return a message as a history keeps it after the run: without reasoning and pictures."""
     if not (message.details or message.pictures):
         return message
     return replace(message, details=None, pictures=())
@@ -726,8 +663,9 @@ def going_on(
 ) -> RunRequest:
     """Return the request as one that goes on with a paused run; unchanged if `paused` is None.
 
-    Raises DecisionError for decisions that do not fit the open calls of that run, and TypeError for
-    something else than a paused run.
+    `paused` is a RunSnapshot in a program, and RunCounts on a channel, where the decisions are
+    carried out before. Raises DecisionError for decisions that do not fit the open calls of that
+    run, and TypeError for anything but a paused run.
     """
     if isinstance(paused, RunSnapshot):
         check_decisions(paused.open_calls, decisions or {})
@@ -749,8 +687,8 @@ def to_messages(
 ) -> tuple[Message, ...]:
     """Return the input of a run as messages.
 
-    `may_be_empty`: the run goes on, so that no new messages are needed. Raises TypeError for what
-    is no message, and ValueError if there are none.
+    `may_be_empty`: the run goes on, so that no new messages are needed. Raises TypeError for
+    anything but messages, and ValueError if there are none.
     """
     if may_be_empty and not messages:
         return ()

@@ -26,7 +26,7 @@ from sayso.agent.providers.base import (
     stream_items,
     with_listener,
 )
-from sayso.agent.run.structured import decode_value
+from sayso.agent.run.json_in_text import decode_value
 from sayso.agent.tools.screening import fenced
 from sayso.agent.tools.tool import Tool
 from sayso.infra.ids import random_id

@@ -1,9 +1,9 @@
 """ToolCaller: runs one tool call, and reports it.
 
-The policy is the agent's rule for each tool: allow, review or deny. By its decision a valid call is
-refused, runs at once (or its cached result is used), is proposed to the user of a channel, is
-approved by `confirm_action`, or waits for the program that started the run. `tool_calls.py` runs
-all calls of one answer.
+The *policy* is the agent's rule for each tool: allow, review or deny. What follows from it stands
+in a table at `ToolCaller._apply_policy`: the call runs, is refused, is proposed to the user of a
+channel, or waits for the program that started the run. Whatever happens, the call ends with a
+CallOutcome, and no error of a tool ends the run. `tool_calls.py` runs all calls of one answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from sayso.agent.providers.pricing import with_cost
 from sayso.agent.run.inner_agent import InnerPause
 from sayso.agent.run.pause import DECIDED_MESSAGE, denied_calls, waiting_calls
 from sayso.agent.run.result_summaries import cache_key, load_result, with_summary
-from sayso.agent.run.state import CallOutcome, RunState, text_digest, unknown_outcome
+from sayso.agent.run.state import CallOutcome, RunState, text_digest
+from sayso.agent.run.unknown_outcomes import unknown_outcome_result
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.call_texts import ChunkCallback, serialize
 from sayso.agent.tools.definition import RESULTS, SEARCH, ProposalDraft
@@ -95,12 +96,12 @@ class ToolRequest:
 
 @dataclass(slots=True)
 class ToolRun:
-    """A finished call."""
+    """A finished call: its outcome, and what is needed to summarize and cache its result."""
 
     outcome: CallOutcome
-    #: The raw result if it may be summarized and cached, else None.
+    #: The result as the tool returned it, if it may be summarized and cached; else None.
     raw: str | None = None
-    #: The key of the result in the cache, "" if it is not cached.
+    #: The key under which the result is to be cached; "" not to cache it.
     key: str = ""
     #: Why the call failed, None if it did not.
     error: Exception | None = None
@@ -109,9 +110,9 @@ class ToolRun:
 class ToolCaller:
     """Runs tool calls, and reports them to the trace, the observers, the analytics and the log.
 
-    Lives as long as the calls of one answer. `provider` is the agent's model, which checks the
-    coherence of calls unless another one is configured. `analytics` counts the calls, if it is
-    given.
+    Lives as long as the calls of one answer. `provider` is the agent's model. It also checks
+    *coherence*, which is whether a call fits what the user asked for, unless the configuration
+    names another model. `analytics` counts the calls; None: they are not counted.
     """
 
     def __init__(
@@ -128,7 +129,10 @@ class ToolCaller:
         self._analytics = analytics
 
     async def on_invalid_call(self, outcome: CallOutcome, *, is_known: bool) -> None:
-        """Report a call of an unknown tool, or with invalid arguments."""
+        """Report a call that cannot run: its tool is unknown, or its arguments are invalid.
+
+        `outcome` has the error. `is_known`: a tool of this name exists.
+        """
         call = outcome.call
         self._events.note(
             "error", tool_name=call.tool_name, tool_args=call.parameters, error=outcome.content
@@ -142,16 +146,17 @@ class ToolCaller:
             )
 
     async def on_decision(self, request: ToolRequest) -> str:
-        """Report the policy's decision.
+        """Report the policy's decision, and check the coherence of a call that is not denied.
 
-        Return why an allowed call does not fit what the user asked for, or "".
+        Return the objection, which the model reads, if the call does not fit what the user asked
+        for; else "".
         """
         decision = request.decision
         if self._events.has_observer_of("policy_decision"):
             try:
                 args = request.checked.json
             except ToolParameterError:
-                # They are no JSON: observers see the arguments as the model gave them.
+                # They cannot be written as JSON: observers get them as the model wrote them.
                 args = request.call.parameters
             await self._events.tell(
                 "policy_decision", request.tool.name, decision.decision, decision.reason, args
@@ -160,8 +165,8 @@ class ToolCaller:
         check = self._config.coherence
         if check is None or decision.decision == "deny":
             return ""
-        # These tools of Sayso read on in a result, or search for tools. The call that gave the
-        # result was checked, and each call of a tool that the search finds is.
+        # Two tools of Sayso itself need no check. One reads the rest of a result, whose call was
+        # checked. The other searches for tools, and each call of a tool that it finds is checked.
         if request.tool.metadata.source in (RESULTS, SEARCH):
             return ""
         return await self._check_coherence(check, request.call, request.tool.description)
@@ -196,17 +201,18 @@ class ToolCaller:
         )
 
     async def run(self, request: ToolRequest, suspicions: Sequence[str]) -> ToolRun:
-        """Run the call and report its start, chunks and end.
+        """Run the call, and report its start, its chunks and its end.
 
-        A call that is denied or proposed has no start. `suspicions` is the list of the tool
-        environment: it gets the kinds of injection that the screening finds meanwhile. Raises
-        nothing: the model reads the error, and can correct itself.
+        A *chunk* is a piece of a result that the tool sends while it runs. Of a call that is denied
+        or proposed, no start is reported. `suspicions` is the list of the call's tool environment,
+        into which the screening of the result writes what kinds of prompt injection it finds.
+        Raises nothing: the model reads the error, and can correct itself.
         """
         call = request.call
         began = perf_counter()
         runs_now = request.runs_now
 
-        # Chunks cost a task each, so nothing reports them where no one listens.
+        # Each chunk costs a task of asyncio, so chunks are only reported where they are received.
         chunks: _ChunkReporter | None = None
         is_observed = self._events.has_observer_of("tool_start", "tool_chunk")
         if runs_now and (is_observed or self._analytics is not None):
@@ -224,18 +230,16 @@ class ToolCaller:
         step: StepType = "tool_selection"
         if runs_now:
             step = "tool_execution"
-        elif run.error:
+        elif run.error is not None:
             step = "error"
-        error_words = None
-        if run.error is not None:
-            error_words = str(run.error)
+        error_text = None if run.error is None else str(run.error)
         self._events.note(
             step,
             began=began,
             tool_name=call.tool_name,
             tool_args=call.parameters,
             tool_result=run.outcome.content,
-            error=error_words,
+            error=error_text,
         )
         if isinstance(run.error, ToolError) and not isinstance(run.error, ToolParameterError):
             self._log_failure(call, run.error)
@@ -304,9 +308,9 @@ class ToolCaller:
             if tool.repeatable or _has_no_effect(tool):
                 return ToolRun(await _error_outcome(request, exc), error=exc)
             text = str(exc)
-            content = unknown_outcome(await result_for_model(tool, text))
-            return ToolRun(replace(_outcome(call, content, text), unclear=True), error=exc)
-        except PreviewError as exc:  # its own text is for the log alone
+            content = unknown_outcome_result(await result_for_model(tool, text))
+            return ToolRun(replace(_outcome(call, content, text), is_unknown=True), error=exc)
+        except PreviewError as exc:  # what the preview raised is for the log alone
             text = f"Error: {exc} (reference {self._reference(call)})"
             return ToolRun(CallOutcome(call, text), error=exc)
         except ToolError as exc:
@@ -376,7 +380,8 @@ class ToolCaller:
     async def _open_call(self, request: ToolRequest) -> CallOutcome:
         """Return the outcome of a call that waits for a decision of the program.
 
-        If its preview found nothing to decide, return that.
+        If the preview finds nothing to decide, such as an invoice that does not exist, return that
+        as the outcome.
         """
         call = request.call
         tool = request.tool
@@ -420,11 +425,11 @@ class ToolCaller:
             )
 
     def _denied_now(self, tool: Tool) -> list[str]:
-        """Return the digests of the arguments of this tool's calls that this run saw denied.
+        """Return the digests of the arguments with which this tool was denied at the run's start.
 
-        Only of a run that goes on after decisions, without new words of the user: those may ask for
-        the call anew. The transcript alone does not show these calls, since other messages may have
-        followed while they waited.
+        Empty if the user has written something new, since that may ask for the call again. The
+        transcript alone does not show these calls, since other messages may have followed while
+        they waited.
         """
         run = self._run
         if [message.content for message in run.request.messages] != [DECIDED_MESSAGE]:
@@ -458,7 +463,11 @@ class ToolCaller:
             )
 
     async def draft(self, request: ToolRequest) -> ProposalDraft:
-        """Return the preview of a call. Raises ToolError."""
+        """Return the preview of a call with its arguments. Raises ToolError.
+
+        It takes no longer than the agent's time limit and that of the tool; ToolCallRefused is
+        raised at the end of the shorter one.
+        """
         tool = request.tool
         limits = [self._config.tool_timeout_seconds, tool.metadata.timeout]
         seconds = min((limit for limit in limits if limit is not None), default=None)
@@ -502,9 +511,10 @@ class ToolCaller:
         )
 
     async def _finished_run(self, request: ToolRequest, value: Any, key: str = "") -> ToolRun:
-        """Return the run of a tool that returned this value, which may be a proposal of its own.
+        """Return the finished call of a tool that returned `value`.
 
-        `key` is the key of the result in the cache, "" to cache nothing.
+        The value may be a result, a proposal that the tool made itself, or the pause of an agent
+        that is a tool. `key` is the key of the result in the cache, "" to cache nothing.
         """
         if isinstance(value, InnerPause):
             waiting = CallOutcome(
@@ -518,9 +528,9 @@ class ToolCaller:
         return ToolRun(await self._result_outcome(request, raw), raw, key)
 
     async def _result_outcome(self, request: ToolRequest, raw: str) -> CallOutcome:
-        """Return the outcome of a raw result.
+        """Return the outcome of a result as the tool returned it (`raw`).
 
-        The run ends with it if the tool is terminal, or if the stop condition says so.
+        The run ends with it if the tool is terminal, or if the agent's stop condition says so.
         """
         tool = request.tool
         stop_condition = self._config.stop_condition
@@ -548,7 +558,7 @@ def _digests(tool: Tool, calls: Iterable[ToolCall]) -> Iterator[str]:
     for call in calls:
         if call.tool_name != tool.name:
             continue
-        with contextlib.suppress(ToolError):  # it does not take them any more
+        with contextlib.suppress(ToolError):  # the tool does not take these arguments any more
             yield compute_args_digest(tool.validate_record(call.parameters))
 
 
@@ -562,9 +572,9 @@ async def invoke(
 ) -> Any:
     """Run a tool and return its value.
 
-    `seconds` is the agent's time limit, None for none. Of it and the tool's own limit the shorter
-    one applies. `chunks` receives the pieces of a result while they arrive. `checked`: the
-    parameters as they were checked before; None: they are checked here. Raises ToolError, and
+    `seconds` is the agent's time limit, None for none. The tool may have its own limit; the shorter
+    one applies. `chunks` receives the pieces of a result while they arrive. `checked` are the
+    parameters if they were checked before; None: they are checked here. Raises ToolError, and
     EffectUnknownError at the end of the time: nothing can stop a tool that runs in a thread.
     """
     if seconds is None:
@@ -581,7 +591,7 @@ async def invoke(
 
 
 async def _error_outcome(request: ToolRequest, error: ToolError) -> CallOutcome:
-    """Return the outcome of a call that failed."""
+    """Return the outcome of a call that failed, with the error as the model reads it."""
     text = str(error)
     if not text.startswith("Error "):
         text = f"Error: {text}"
@@ -589,25 +599,28 @@ async def _error_outcome(request: ToolRequest, error: ToolError) -> CallOutcome:
 
 
 async def _proposal_outcome(request: ToolRequest, value: Any) -> CallOutcome:
-    """Return the outcome of a proposal: the question for the user, or the reason why there is none."""
+    """Return the outcome of a proposal: a question for the user, or the reason why there is none.
+
+    `value` is a PendingConfirmation if there is a question, else a typed result such as NotFound.
+    """
     raw = serialize(value)
     content = await result_for_model(request.tool, raw, whole=True)
     outcome = _outcome(request.call, content, raw)
     if isinstance(value, PendingConfirmation):
-        # The stored preview counts, whatever the tool adds to it.
+        # The user confirms the stored preview, even if the tool returns another one.
         preview = last_proposed_preview() or value.preview
         question = "\n\n".join(filter(None, [preview, readable(value.own_prompt)]))
         return replace(outcome, ends="pending", final_text=question)
-    # There is nothing to ask for, such as a missing invoice. Of a tool that only reads,
-    # that is what it found.
+    # There is nothing to ask for, such as an invoice that does not exist. For a tool that only
+    # reads, this is a result like any other.
     return replace(outcome, has_result=request.tool.read_only, not_run=True)
 
 
 def _proposal_in(tool: Tool, value: Any) -> Any:
-    """Return the proposal of a tool that stored one and returned something else; else the value.
+    """Return `value`, or the proposal that the tool has stored if it returned something else.
 
-    A tool may return nothing, or what `stash_pending` returned. Without this the model would read
-    "done", or the stored record, while the question is open.
+    A tool that stored a proposal may return nothing, or what `stash_pending` returned. The model
+    would read "done" or the stored record, while the question is open.
     """
     preview = last_proposed_preview()
     if not preview or isinstance(value, str | ToolResult):
@@ -618,7 +631,8 @@ def _proposal_in(tool: Tool, value: Any) -> Any:
 def _has_no_effect(tool: Tool) -> bool:
     """Return whether the call that runs now has certainly had no effect.
 
-    Only a tool with `marks_effect` can tell. If its effect has not begun, it can begin no more.
+    Only a tool with `marks_effect` can tell. If its effect has not begun, this call prevents it from
+    beginning later.
     """
     if not tool.marks_effect:
         return False
@@ -627,7 +641,7 @@ def _has_no_effect(tool: Tool) -> bool:
 
 
 def _outcome(call: ToolCall, content: str, raw: str) -> CallOutcome:
-    """Return the outcome of a call whose raw result is shown to the model as `content`."""
+    """Return the outcome of a call whose result is `raw`, and is shown to the model as `content`."""
     raw_digest = ""
     if content != raw:
         raw_digest = text_digest(raw)
@@ -635,7 +649,7 @@ def _outcome(call: ToolCall, content: str, raw: str) -> CallOutcome:
 
 
 def original_error(error: Exception) -> BaseException:
-    """Return the exception that the tool's own code raised."""
+    """Return the exception that the tool's own code raised; the error itself if it wraps none."""
     if isinstance(error, ToolExecutionError) and error.error:
         return error.error
     return error
@@ -654,21 +668,20 @@ class _ChunkReporter:
         self.count = 0
 
     def __call__(self, chunk: Any) -> None:
-        """Report one chunk.
-
-        In the loop's own thread it is reported at once; a scheduled call would be too late.
-        """
+        """Report one chunk, at once if this is the thread of the event loop."""
         self.count += 1
         if not self._events.has_observer_of("tool_chunk"):
             return
-        if threading.get_ident() == self._thread and not is_in_loop():
-            # The tool of a sync run() holds the thread of the loop,
-            # so that no task could run before the tool ends.
-            self._events.tell_now("tool_chunk", self._call.id, self._call.tool_name, str(chunk))
-        elif threading.get_ident() == self._thread:
-            self._report(str(chunk))
+
+        text = str(chunk)
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self._report, text)
+        elif is_in_loop():
+            self._report(text)
         else:
-            self._loop.call_soon_threadsafe(self._report, str(chunk))
+            # The tool of a sync `run()` holds the thread of the loop: no task could run before the
+            # tool ends, so only sync observers get the chunk.
+            self._events.tell_now("tool_chunk", self._call.id, self._call.tool_name, text)
 
     async def wait(self) -> None:
         """Return once every chunk has been reported."""

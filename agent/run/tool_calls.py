@@ -1,10 +1,8 @@
 """run_calls: runs all tool calls of one answer, in parallel where their tools allow it.
 
-One call is the matter of `tool_call.py`. Here stands what concerns them together: which run at the
-same time, and what the journal must know before each starts.
-
-A call is *unclear* if it may have taken effect or not: its worker died while it ran, or the called
-service gave no answer. An unclear call is never repeated without a yes.
+`tool_call.py` runs one call. This module decides which calls run at the same time, what the journal
+must know before each starts, and which call must not be repeated because its outcome is unknown
+(`unknown_outcomes.py`).
 """
 
 from __future__ import annotations
@@ -22,17 +20,19 @@ from sayso.agent.providers.pricing import with_cost
 from sayso.agent.run.result_summaries import store_result, with_summary
 from sayso.agent.run.state import (
     NOT_RUN_AFTER_TERMINAL,
-    UNCLEAR,
     CallOutcome,
     Journal,
     OpenRound,
     RunState,
-    UnclearCall,
-    may_have_run,
     text_digest,
-    unclear_calls,
 )
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest
+from sayso.agent.run.unknown_outcomes import (
+    UNKNOWN_OUTCOME,
+    CallWithUnknownOutcome,
+    calls_with_unknown_outcome,
+    may_have_run_reason,
+)
 from sayso.agent.tools.environment import Artifact, TimerChange, ToolEnvironment, restore_timers
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import batches, unknown_tool
@@ -72,10 +72,10 @@ async def run_calls(
 
     requests = [await check_call(call, tools, config, may_pause=run.may_pause) for call in calls]
     if in_channel_run():
-        unclear_before = unclear_calls(run.history)
-        requests = [_reviewed_if_unclear(request, unclear_before, tools) for request in requests]
+        unknown_before = calls_with_unknown_outcome(run.history)
+        requests = [_reviewed_if_repeated(request, unknown_before, tools) for request in requests]
 
-    unclear_now = [outcome.call for outcome in outcomes.values() if outcome.unclear]
+    unknown_of_round = [outcome.call for outcome in outcomes.values() if outcome.is_unknown]
     runner = _CallsRunner(
         run=run,
         round=round_,
@@ -83,7 +83,7 @@ async def run_calls(
         tools=tools,
         config=config,
         caller=caller,
-        unclear=[*run.unclear, *unclear_now],
+        unknown_outcomes=[*run.unknown_outcomes, *unknown_of_round],
     )
     await runner.run_all([at for at in range(len(calls)) if at not in outcomes])
     return [outcomes[at] for at in range(len(calls))]
@@ -92,7 +92,11 @@ async def run_calls(
 async def check_call(
     call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig, *, may_pause: bool = False
 ) -> ToolRequest | CallOutcome:
-    """Return the request, or the outcome of a call that is invalid."""
+    """Return the call with its tool, checked arguments and the policy's decision about it.
+
+    A call of an unknown tool or with invalid arguments returns its outcome instead, an error that
+    the model reads. `tools` are those that may be called, by name. `may_pause`: see ToolRequest.
+    """
     tool = tools.get(call.tool_name)
     if tool is None:
         known: Iterable[Tool] = tools.values()
@@ -107,10 +111,10 @@ async def check_call(
         return CallOutcome(call, error, not_run=True)
 
     try:
-        # Loads it, so that the check does not call the injector, which may block.
+        # Load the schema here: `check` would call the tool's injector itself, and block the loop.
         await tool.aschema()
         checked = tool.check(call.parameters)
-        # Only a policy reads them here, and to write them as JSON takes time.
+        # Only a policy reads the arguments as JSON here, and to write them takes time.
         args: Mapping[str, Any] = {}
         if config.tool_policy is not None:
             args = checked.json
@@ -123,21 +127,24 @@ async def check_call(
         return CallOutcome(call, error, not_run=True)
 
 
-def _reviewed_if_unclear(
-    request: ToolRequest | CallOutcome, unclear: Sequence[UnclearCall], tools: Mapping[str, Tool]
+def _reviewed_if_repeated(
+    request: ToolRequest | CallOutcome,
+    unknown: Sequence[CallWithUnknownOutcome],
+    tools: Mapping[str, Tool],
 ) -> ToolRequest | CallOutcome:
     """Return the request, under review if an earlier turn may have had the effect of the call.
 
-    The user was told that the call is not repeated, so only the user can decide that it is.
+    `unknown` are the calls of earlier turns with an unknown outcome. The user was told that they
+    are not repeated, so only the user can decide that one is.
     """
     if isinstance(request, CallOutcome) or request.decision.decision != "allow":
         return request
     if request.tool.repeatable or request.tool.proposes:
         return request
-    earlier = [each.at for each in unclear if _is_among(request.call, [each.call], tools)]
-    if not earlier:
+    times = [each.at for each in unknown if _is_among(request.call, [each.call], tools)]
+    if not times:
         return request
-    reason = may_have_run(max(earlier))
+    reason = may_have_run_reason(max(times))
     return replace(request, decision=replace(request.decision, decision="review", reason=reason))
 
 
@@ -145,8 +152,8 @@ def _reviewed_if_unclear(
 class _CallsRunner:
     """Runs the calls of one answer. Lives as long as they run.
 
-    The journal records each call before it starts: a call whose start is recorded and whose outcome
-    is not is unclear to the next worker.
+    The journal records each call before it starts. If the start of a call is recorded and its
+    outcome is not, the outcome is unknown to the next worker.
     """
 
     run: RunState
@@ -157,7 +164,7 @@ class _CallsRunner:
     config: AgentConfig
     caller: ToolCaller
     #: The calls of this run with an unknown outcome: none of them is repeated.
-    unclear: Sequence[ToolCall]
+    unknown_outcomes: Sequence[ToolCall]
 
     @property
     def calls(self) -> Sequence[ToolCall]:
@@ -170,10 +177,10 @@ class _CallsRunner:
         return self.run.request.journal
 
     async def run_all(self, remaining: Sequence[int]) -> None:
-        """Run these calls, by their index in the answer.
+        """Run these calls, given by their indexes in the answer.
 
-        Without `parallel_tool_execution`, the first terminal result ends the run at once: the calls
-        behind it do not run.
+        Without `parallel_tool_execution`, the first result of a terminal tool ends the run at once:
+        the calls behind it do not run.
         """
         outcomes = self.round.outcomes
         for group in self._groups(remaining):
@@ -186,7 +193,8 @@ class _CallsRunner:
 
             # One write for two things: the outcomes of the calls before, and the start of these.
             requests = await self._calls_to_start(group)
-            await self.journal.save(*filter(self._begins_at_once, requests))
+            starting = [at for at in requests if self._begins_at_once(at)]
+            await self.journal.save(*starting)
 
             if len(group) == 1:
                 for at, request in requests.items():
@@ -197,14 +205,15 @@ class _CallsRunner:
         await self.journal.save()
 
     def _groups(self, remaining: Sequence[int]) -> list[list[int]]:
-        """Return the calls in groups; those of one group run at the same time.
+        """Return the indexes of the calls in groups; the calls of one group run at the same time.
 
-        If a call is reviewed, all run one after another: of two proposals the first must win, not
-        the faster one.
+        If a call is under review, all run one after another: of two proposals the first must win,
+        not the faster one.
         """
         is_sequential = len(remaining) == 1 or not self.config.parallel_tool_execution
         requests = [request for request in self.requests if isinstance(request, ToolRequest)]
-        if is_sequential or any(request.decision.decision == "review" for request in requests):
+        has_review = any(request.decision.decision == "review" for request in requests)
+        if is_sequential or has_review:
             return [[at] for at in remaining]
 
         def is_concurrency_safe(call: ToolCall) -> bool:
@@ -215,8 +224,8 @@ class _CallsRunner:
         return [[remaining[index] for index in group] for group in groups]
 
     async def _calls_to_start(self, group: Sequence[int]) -> dict[int, ToolRequest]:
-        """Return the calls that passed all checks, by index. All others get their outcome."""
-        if len(group) == 1:  # one call needs no task
+        """Return the calls that passed all checks, by index. All others get their outcome here."""
+        if len(group) == 1:  # one call needs no task of asyncio
             checked = [await self._check_before_start(group[0])]
         else:
             checked = await asyncio.gather(*map(self._check_before_start, group))
@@ -231,12 +240,11 @@ class _CallsRunner:
     async def _check_before_start(self, at: int) -> ToolRequest | CallOutcome:
         """Return the request if the call may start, or else its outcome."""
         request = self.requests[at]
-        if self._repeats_unclear_call(at):
-            return CallOutcome(self.calls[at], UNCLEAR, not_run=True)
+        if self._repeats_unknown_outcome(at):
+            return CallOutcome(self.calls[at], UNKNOWN_OUTCOME, not_run=True)
         if isinstance(request, CallOutcome):
-            await self.caller.on_invalid_call(
-                request, is_known=self.calls[at].tool_name in self.tools
-            )
+            is_known = self.calls[at].tool_name in self.tools
+            await self.caller.on_invalid_call(request, is_known=is_known)
             return request
         objection = await self.caller.on_decision(request)
         if objection:
@@ -256,8 +264,10 @@ class _CallsRunner:
         """Run one call, and return its recorded outcome.
 
         What the tool hands over besides its result (files, timers, proposals, choices) is collected
-        in the ToolEnvironment of the call. A call that was cut off before its effect began counts
-        as one that did not start.
+        in the ToolEnvironment of the call.
+
+        A tool with `marks_effect` prepares its effect first, and says where it begins. If its call
+        is cut off before that, it counts as one that did not start.
         """
         self.round.started.add(at)
         effect = call_context().effect
@@ -282,8 +292,11 @@ class _CallsRunner:
             try:
                 tool_run = await self.caller.run(request, suspicions)
             finally:
-                if request.tool.marks_effect and effect is not None and not effect.close():
-                    self.round.started.discard(at)
+                # From here on the effect cannot begin any more.
+                if request.tool.marks_effect and effect is not None:
+                    has_begun = effect.close()
+                    if not has_begun:
+                        self.round.started.discard(at)
 
         outcome = tool_run.outcome
         if files or proposals or timers:
@@ -328,23 +341,21 @@ class _CallsRunner:
             if summary.failed:  # the next attempt may succeed, so nothing is cached
                 return outcome
 
-        # A cached result is given again without its call: so it must be all that the call produced.
+        # A cached result is reused without calling the tool, so the result must be all that the call
+        # has produced.
         has_effects = outcome.artifacts or outcome.proposals or outcome.timers or outcome.choices
         if key and not has_effects and self.config.tool.cache is not None:
             await store_result(self.config.tool.cache, key, result, request.tool.cache_ttl)
         return outcome
 
     def _is_read_again(self, outcome: CallOutcome) -> bool:
-        """Return whether the model is asked again in this run.
+        """Return whether the model is asked again in this run, and so reads the result.
 
-        If not, a summary would cost and save nothing. It is not asked after a result that ends the
-        run, after the last step, and after calls that ask the user.
+        If not, a summary would cost something and save nothing. The model is not asked after a
+        result that ends the run, after the last iteration, and after calls that ask the user.
         """
-        allowed = [
-            request
-            for request in self.requests
-            if isinstance(request, ToolRequest) and request.decision.decision != "deny"
-        ]
+        requests = [request for request in self.requests if isinstance(request, ToolRequest)]
+        allowed = [request for request in requests if request.decision.decision != "deny"]
         has_question = not all(request.runs_now for request in allowed)
         is_last_step = self.run.iterations >= self.config.max_iterations
         return not (outcome.ends or has_question or is_last_step)
@@ -352,17 +363,18 @@ class _CallsRunner:
     async def _note_effect(self, at: int, outer: EffectStart | None) -> None:
         """Store that the effect of a call begins.
 
-        `outer` is the effect of the tool whose agent makes the call, if there is one: it begins,
-        too.
+        `outer`: where the call is made by an agent that is itself a tool, the effect of that tool.
+        It begins as well. None for any other call.
         """
         await self.journal.save(at)
         if outer is not None:
             await outer.begin()
 
     def _begins_at_once(self, at: int) -> bool:
-        """Return whether the call must not be repeated once it has started.
+        """Return whether the effect of the call may begin as soon as the call starts.
 
-        The code of a tool that marks its effect says itself from where on that holds.
+        Then the journal must have the start before. A tool with `marks_effect` says itself where
+        its effect begins.
         """
         request = self.requests[at]
         marks_effect = isinstance(request, ToolRequest) and request.tool.marks_effect
@@ -373,11 +385,11 @@ class _CallsRunner:
         request = self.requests[at]
         if isinstance(request, CallOutcome) or request.tool.repeatable:
             return False
-        return request.runs_now and not self._repeats_unclear_call(at)
+        return request.runs_now and not self._repeats_unknown_outcome(at)
 
-    def _repeats_unclear_call(self, at: int) -> bool:
-        """Return whether an unclear call of the run may have had the effect of this call."""
-        return _is_among(self.calls[at], self.unclear, self.tools)
+    def _repeats_unknown_outcome(self, at: int) -> bool:
+        """Return whether an earlier call of the run may already have had the effect of this call."""
+        return _is_among(self.calls[at], self.unknown_outcomes, self.tools)
 
 
 def _is_among(call: ToolCall, others: Sequence[ToolCall], tools: Mapping[str, Tool]) -> bool:
@@ -387,7 +399,7 @@ def _is_among(call: ToolCall, others: Sequence[ToolCall], tools: Mapping[str, To
 
 
 def _arguments(call: ToolCall, tools: Mapping[str, Tool]) -> Mapping[str, Any]:
-    """Return the validated arguments of a call, or the given ones if they are invalid."""
+    """Return the validated arguments of a call, or the model's own if they are invalid."""
     try:
         return tools[call.tool_name].validate_json(call.parameters)
     except (KeyError, ToolError):

@@ -637,10 +637,10 @@ def _steps(journal: Sequence[str]) -> Iterator[str]:
                 calls = entry["answer"].get("tool_calls", ())
                 names = [str(call["tool_name"]) for call in calls]
                 yield f"the model asked for {', '.join(names)}"
-            elif "begun" in entry:
-                yield f"{', '.join(names[at] for at in entry['begun'])} began"
+            elif "started" in entry:
+                yield f"{', '.join(names[at] for at in entry['started'])} began"
             elif "call" in entry:
-                outcome = "has an unknown outcome" if entry.get("unclear") else "returned"
+                outcome = "has an unknown outcome" if entry.get("is_unknown") else "returned"
                 yield f"{names[entry['call']]} {outcome}"
         except (AttributeError, IndexError, KeyError, TypeError):
             yield "an entry of the journal that cannot be read"

@@ -127,7 +127,9 @@ def test_concurrent_summaries_keep_what_both_runs_trimmed():
     async def forget_at_once():
         memory, model = ConversationMemory(max_messages=1), Together()
         config = AgentConfig(model="m", request_timeout=1.0, summarize_on_trim=True)
-        runs = [RunMemory(model, config, RunEvents(()), own=True, scope="") for _ in range(2)]
+        runs = [
+            RunMemory(model, config, RunEvents(()), is_agents_own=True, scope="") for _ in range(2)
+        ]
 
         async def end(run, name):
             draft = MemoryDraft(

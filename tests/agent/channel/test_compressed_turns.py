@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from sayso.agent import Message, Role, ToolConfig, UsageStats, tool
-from sayso.agent.run.state import UNCLEAR
+from sayso.agent.run.unknown_outcomes import UNKNOWN_OUTCOME
 from tests.contracts.rigs import Rig
 from tests.workers.story import Story, call, playing
 
@@ -88,4 +88,4 @@ def test_interrupted_call_is_unclear_with_compression_too(story):
     """Compression does not change the outcome of the call."""
     told = story("export")
     told.killed_at("during export a")
-    assert told.model.seen[-1] == [UNCLEAR]
+    assert told.model.seen[-1] == [UNKNOWN_OUTCOME]

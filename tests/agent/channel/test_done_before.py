@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ChannelAgent, ScriptedProvider, ToolCall, tool
-from sayso.agent.run.state import may_have_run, may_have_run_at
+from sayso.agent.run.unknown_outcomes import may_have_run_reason, time_in_reason
 from sayso.agent.tools.errors import EffectUnknownError
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.texts import texts_for
@@ -196,8 +196,8 @@ def test_call_of_more_than_an_hour_ago_is_named_without_its_time():
 @pytest.mark.parametrize("at", [0.0, 1795960985.0])
 def test_reason_of_a_question_tells_when_the_earlier_call_was_made(at):
     """It is the only place where a question can look it up."""
-    assert may_have_run_at(may_have_run(at)) == at
-    assert may_have_run_at("matched 'pay_*'") is None
+    assert time_in_reason(may_have_run_reason(at)) == at
+    assert time_in_reason("matched 'pay_*'") is None
 
 
 def test_only_the_call_that_may_have_happened_asks():

@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from sayso.agent import AgentConfig, ToolContext, tool
-from sayso.agent.run.state import UNCLEAR
+from sayso.agent.run.unknown_outcomes import UNKNOWN_OUTCOME
 from sayso.channels.types import Button
 from sayso.infra.concurrency import run_without_loop
 from sayso.pending import current_context, executor_factory
@@ -322,7 +322,7 @@ def test_call_without_a_question_is_not_repeated_after_its_effect_began(make_sto
     """The model reads that the outcome is unknown."""
     story = make_story([form], SEND_A, "all done")
     story.killed_at("during send a")
-    assert (story.prepared, story.begun["a"], story.model.seen[-1]) == (["a"], 1, [UNCLEAR])
+    assert (story.prepared, story.begun["a"], story.model.seen[-1]) == (["a"], 1, [UNKNOWN_OUTCOME])
 
 
 @SENDERS
@@ -343,7 +343,7 @@ def test_effect_without_a_question_is_refused_when_the_lease_is_lost(make_story,
     journal = journals.store.journal
 
     async def overtaken(lease, seq, at, entries):
-        if overtakes and any("begun" in entry for entry in entries):
+        if overtakes and any("started" in entry for entry in entries):
             for each in (overtakes.pop(0), overtakes.pop(0)):
                 elsewhere(each)
         return await journal(lease, seq, at, entries)
@@ -378,7 +378,7 @@ def test_calls_in_parallel_note_their_effects_in_one_journal(make_story):
 
     journals.journal = noting
     assert story.killed_at("before commit") == "all done"
-    assert sum("begun" in entry for entry in places.values()) == 8
+    assert sum("started" in entry for entry in places.values()) == 8
     assert sorted(story.model.seen[-1]) == [f"{number} is sent" for number in range(8)]
 
 

@@ -12,7 +12,8 @@ import pytest
 from sayso.agent import Agent, AgentConfig, ChannelAgent, Role, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.turn_journal import UNDELIVERED
 from sayso.agent.decisions import UNKNOWN_NOTE
-from sayso.agent.run.state import NOT_RUN, UNCLEAR
+from sayso.agent.run.state import NOT_RUN
+from sayso.agent.run.unknown_outcomes import UNKNOWN_OUTCOME
 from sayso.agent.tools import remind, time_of_turn
 from sayso.channels.types import Media
 from tests.clocks import StoppedClock
@@ -91,12 +92,12 @@ def test_stopped_turn_stays_in_the_history(make_bot, caplog):
     hanging = Hanging(make_bot, calls, "I was stopped.")
     with caplog.at_level(logging.INFO):
         hanging.stopped_during_the_call("look and post")
-    assert json.loads(UNCLEAR) == {"outcome": "unknown", "note": UNKNOWN_NOTE}
+    assert json.loads(UNKNOWN_OUTCOME) == {"outcome": "unknown", "note": UNKNOWN_NOTE}
     assert hanging.read_later() == [
         ("user", "look and post"),
         ("assistant", "look,post,look"),
         ("tool", "A is 970 EUR"),
-        ("tool", UNCLEAR),
+        ("tool", UNKNOWN_OUTCOME),
         ("tool", NOT_RUN),
         ("assistant", f"{ENGLISH.unknown('post')}\n\n{ENGLISH.stopped()}"),
     ]

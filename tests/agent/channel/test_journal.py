@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.agent import tool
-from sayso.agent.run.state import UNCLEAR
+from sayso.agent.run.unknown_outcomes import UNKNOWN_OUTCOME
 from sayso.infra.concurrency import run_without_loop
 from sayso.pending import stash_pending
 from sayso.pending.executors import PendingConfirmation
@@ -36,7 +36,7 @@ def test_interrupted_tool_is_not_repeated_and_is_reported(make_story):
     assert (story.begun["b"], story.ended["b"]) == (1, 0)
     assert told.startswith(UNKNOWN.format("post"))
     assert told.endswith("all done")
-    assert story.model.seen[-1] == ["look a ok", UNCLEAR, "charge c ok", "post d ok"]
+    assert story.model.seen[-1] == ["look a ok", UNKNOWN_OUTCOME, "charge c ok", "post d ok"]
 
 
 def test_tool_that_finished_unrecorded_has_an_unknown_outcome(make_story):
@@ -53,7 +53,7 @@ def test_model_that_repeats_an_unclear_call_is_refused(make_story):
     )
     story.killed_at("during post b")
     assert (story.begun["b"], story.begun["c"]) == (1, 1)
-    assert story.model.seen[-1] == [UNCLEAR, UNCLEAR, "post c ok"]
+    assert story.model.seen[-1] == [UNKNOWN_OUTCOME, UNKNOWN_OUTCOME, "post c ok"]
 
 
 def test_duplicate_of_an_unclear_call_in_one_answer_is_refused(make_story):
@@ -61,7 +61,7 @@ def test_duplicate_of_an_unclear_call_in_one_answer_is_refused(make_story):
     twice = (call("post", what="b"), call("post", what="b"))
     story = make_story(twice, "all done", parallel_tool_execution=False)
     story.killed_at("during post b")
-    assert (story.begun["b"], story.model.seen[-1]) == (1, [UNCLEAR, UNCLEAR])
+    assert (story.begun["b"], story.model.seen[-1]) == (1, [UNKNOWN_OUTCOME, UNKNOWN_OUTCOME])
 
 
 def test_unclear_call_asks_first_in_a_later_turn(make_story):
@@ -122,7 +122,7 @@ def test_call_that_had_not_started_runs_after_the_crash(make_story):
     )
     story.killed_at("during post b")
     assert (story.begun["b"], story.begun["d"]) == (1, 1)
-    assert story.model.seen[-1] == [UNCLEAR, "post d ok"]
+    assert story.model.seen[-1] == [UNKNOWN_OUTCOME, "post d ok"]
 
 
 def test_kill_between_two_calls_repeats_neither(make_story):
@@ -131,7 +131,7 @@ def test_kill_between_two_calls_repeats_neither(make_story):
         (call("post", what="b"), call("post", what="d")), "all done", parallel_tool_execution=False
     )
     story.killed_at("before post d")
-    assert story.model.seen[-1] == ["post b ok", UNCLEAR]
+    assert story.model.seen[-1] == ["post b ok", UNKNOWN_OUTCOME]
     assert (story.begun["b"], story.begun["d"]) == (1, 0)
 
 
@@ -210,7 +210,7 @@ def test_repeated_journal_write_changes_nothing(make_story):
 
     story.rig.journals.journal = twice
     assert story.killed_at("during post d").startswith(UNKNOWN.format("post"))
-    assert story.model.seen[-1] == ["look a ok", "post b ok", "charge c ok", UNCLEAR]
+    assert story.model.seen[-1] == ["look a ok", "post b ok", "charge c ok", UNKNOWN_OUTCOME]
 
 
 def test_turn_without_tools_writes_no_journal(make_story):
@@ -352,7 +352,7 @@ def test_full_journal_ends_the_run_with_a_message(make_story, monkeypatch):
         "[]",
         "{}",
         "null",
-        '{"begun": [7]}',
+        '{"started": [7]}',
         '{"call": -1}',
         '{"call": 0, "ends": "x"}',
         '{"answer": 1}',
@@ -561,7 +561,7 @@ class Books:
         for at, entry in enumerate(entries):
             first = 2 * (sum(number <= at for number in rounds) - 1)
             self.results |= {calls[first + entry["call"]]} if "call" in entry else set()
-            self.marks |= {calls[first + index] for index in entry.get("begun", ())}
+            self.marks |= {calls[first + index] for index in entry.get("started", ())}
         self.answers = max(self.answers, len(rounds))
         self.asked.update({at: self.story.model.asked[at] for at in range(len(rounds))})
         self.begun.update({what: self.story.begun[what] for what in self.results})

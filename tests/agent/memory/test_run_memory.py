@@ -72,14 +72,16 @@ def remembering(*observers, own=False, scope="alice", provider=None, **options):
     options.setdefault("memory", ConversationMemory())
     memory = options.pop("memory")
     config = AgentConfig(model="big", request_timeout=1.0, **options)
-    run = RunMemory(provider or Reader(), config, RunEvents(observers), own=own, scope=scope)
+    run = RunMemory(
+        provider or Reader(), config, RunEvents(observers), is_agents_own=own, scope=scope
+    )
     run.memory = memory
     return run
 
 
 async def all_context(run, query=""):
     """Return all that a model is told about the past: what seldom changes, then what may change with every turn."""
-    return f"{await run.background()}\n{await run.context(query)}".strip()
+    return f"{await run.stable_context()}\n{await run.changing_context(query)}".strip()
 
 
 def trim(run, messages, *, may_summarize=True):
@@ -178,8 +180,8 @@ def test_remembered_text_cannot_leave_its_fence_or_forge_a_section():
     memory.notes["entities"] = {"entities": [{"name": attack}]}
     run = remembering(memory=memory, entity_memory=EntityMemory(Reader()))
     texts = {
-        "[Conversation Summary]": asyncio.run(run.background()),
-        "[Known Entities]": asyncio.run(run.context("")),
+        "[Conversation Summary]": asyncio.run(run.stable_context()),
+        "[Known Entities]": asyncio.run(run.changing_context("")),
     }
     for title, text in texts.items():
         preface, opened, *body, closed = text.splitlines()
@@ -204,7 +206,7 @@ def test_five_sections_are_in_two_fenced_blocks(tmp_path):
         knowledge_graph=graph,
         knowledge_memory=knowledge,
     )
-    blocks = [asyncio.run(run.background()), asyncio.run(run.context("Alice?"))]
+    blocks = [asyncio.run(run.stable_context()), asyncio.run(run.changing_context("Alice?"))]
     titles = [[line for line in text.splitlines() if line[:1] == "["] for text in blocks]
     assert titles == [
         ["[Conversation Summary]", "[Long-term Memory]", "[Recent Memory]"],
@@ -268,7 +270,7 @@ def test_entities_and_relationships_are_extracted_in_parallel():
     assert run.events.side_usage.total_tokens == 24
     assert graph.provider.requests[0]["model"] == "big"
     assert [entity["name"] for entity in memory.notes["entities"]["entities"]] == ["A"]
-    assert "[Known Relationships]\n- A is B" in asyncio.run(run.context(""))
+    assert "[Known Relationships]\n- A is B" in asyncio.run(run.changing_context(""))
 
 
 def test_learned_entities_round_trip_through_json():
@@ -278,7 +280,7 @@ def test_learned_entities_round_trip_through_json():
     asyncio.run(remembering(memory=memory, entity_memory=configured).learn(SAID))
     again = ConversationMemory.from_dict(json.loads(json.dumps(memory.to_dict())))
     assert "- A (unknown): x: y" in asyncio.run(
-        remembering(memory=again, entity_memory=configured).context("")
+        remembering(memory=again, entity_memory=configured).changing_context("")
     )
 
 
@@ -306,8 +308,8 @@ def test_trimmed_messages_are_reported_and_summarized():
     assert heard.events == [("trim", 2, 2, "max_messages"), ("summarize", "They spoke of tea.", 2)]
     assert (cheap.requests[0]["model"], cheap.requests[0]["max_tokens"]) == ("small", 99)
     assert [step.type for step in run.events.trace] == ["memory_summarize"]
-    assert "[Conversation Summary]\n- They spoke of tea." in asyncio.run(run.background())
-    assert asyncio.run(run.context("")) == ""
+    assert "[Conversation Summary]\n- They spoke of tea." in asyncio.run(run.stable_context())
+    assert asyncio.run(run.changing_context("")) == ""
 
 
 @pytest.mark.parametrize("may_summarize", [True, False])

@@ -20,7 +20,8 @@ from sayso.agent.providers.testing import (
     ScriptedProvider,
     check_history,
 )
-from sayso.agent.run.state import NOT_RUN, UNCLEAR
+from sayso.agent.run.state import NOT_RUN
+from sayso.agent.run.unknown_outcomes import UNKNOWN_OUTCOME
 
 
 def request(*messages, model="local"):
@@ -158,7 +159,7 @@ def results_of(*contents: str) -> list[Message]:
         (['{"outcome": "denied", "note": "The user said no."}'], "pay denied: The user said no."),
         (['{"outcome": "done", "result": {"id": 7}}'], 'pay done: {"id": 7}'),
         (["Error: no money"], "pay failed: Error: no money"),
-        ([UNCLEAR], f"pay unknown: {UNKNOWN_NOTE}"),
+        ([UNKNOWN_OUTCOME], f"pay unknown: {UNKNOWN_NOTE}"),
         ([NOT_RUN], f"pay replaced: {NOT_RUN}"),
         (['{"outcome": "denied"}', '{"outcome": "done", "result": "paid"}'], "pay done: paid"),
     ],

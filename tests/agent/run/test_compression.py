@@ -280,7 +280,7 @@ def test_fingerprint_is_that_of_the_raw_result():
     async def outcome(compressor):
         config, events = AgentConfig(), RunEvents()
         provider, request = Summarizer("one"), RunRequest((Message(Role.USER, "go"),))
-        memory = RunMemory(provider, config, events, own=True, scope="")
+        memory = RunMemory(provider, config, events, is_agents_own=True, scope="")
         run = RunState(request, events, memory, compressor=compressor)
         round_ = OpenRound(Message(Role.ASSISTANT, tool_calls=(ToolCall("scrape"),)))
         (made,) = await run_calls(

@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator
 
-from sayso.agent.run import structured as json_in_text
+from sayso.agent.run import json_in_text
+from sayso.agent.run.json_in_text import extract_json, values_in
 from sayso.agent.run.structured import (
     build_schema_instruction,
-    extract_json,
     parse_and_validate,
     schema_from_response_format,
     validation_retry_message,
-    values_in,
 )
 
 
@@ -128,7 +127,7 @@ def count_characters_read(text):
     read = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_in_text, "_VALUE", Counting(json_in_text._VALUE, read))
-        for name in ("_FIRST", "_NEXT", "_REST"):
+        for name in ("_AFTER_OPENING", "_AFTER_COMMA", "_AFTER_VALUE"):
             patterns = getattr(json_in_text, name)
             patch.setattr(
                 json_in_text, name, {mark: Counting(each, read) for mark, each in patterns.items()}

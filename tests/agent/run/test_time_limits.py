@@ -43,7 +43,7 @@ def test_call_that_took_too_long_has_an_unknown_outcome(metadata, seconds):
     assert first["error"].endswith("gave no result within 0.01 seconds; it may still be running")
     assert {**first, "error": ""} == {"outcome": "unknown", "error": "", "note": UNKNOWN_NOTE}
     assert second == {"outcome": "unknown", "note": UNKNOWN_NOTE}
-    assert (slow.begun, [call.tool_name for call in slow.result.unclear]) == (1, ["pay"])
+    assert (slow.begun, [call.tool_name for call in slow.result.unknown_outcomes]) == (1, ["pay"])
 
 
 @pytest.mark.parametrize(("metadata", "seconds"), LIMITS)
@@ -51,4 +51,4 @@ def test_call_that_only_reads_failed_and_may_be_made_again(metadata, seconds):
     """It has no effect that could be doubled."""
     slow = SlowPayment(metadata, seconds, read_only=True)
     assert all(text.startswith("Error: ") and "timed out" in text for text in slow.told)
-    assert (slow.begun, slow.result.unclear) == (2, ())
+    assert (slow.begun, slow.result.unknown_outcomes) == (2, ())

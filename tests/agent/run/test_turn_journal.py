@@ -156,7 +156,7 @@ def test_listener_hears_of_each_call_of_a_turn():
     journal.record_answer(ModelAnswer(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats()))
     journal.begin_call(0)
     run_sync(journal.record_outcome(0, CallOutcome(CALLS[0], "ok", has_result=True)))
-    run_sync(journal.record_outcome(1, CallOutcome(CALLS[1], "no", unclear=True)))
+    run_sync(journal.record_outcome(1, CallOutcome(CALLS[1], "no", is_unknown=True)))
     journal.record_answer(ModelAnswer(Message(Role.ASSISTANT, tool_calls=CALLS[:1]), UsageStats()))
     journal.begin_call(0)
     run_sync(journal.record_outcome(0, CallOutcome(CALLS[0], "Error: broken")))
@@ -223,13 +223,13 @@ def test_unanswered_call_stays_unclear():
     shelf = Shelf()
     journal = noted(shelf)
     for at, content in enumerate(("fine", "no answer came")):
-        asyncio.run(journal.record_outcome(at, CallOutcome(CALLS[at], content, unclear=at == 1)))
+        asyncio.run(journal.record_outcome(at, CallOutcome(CALLS[at], content, is_unknown=at == 1)))
     asyncio.run(journal.save())
-    assert [outcome.unclear for outcome in known(shelf).values()] == [False, True]
+    assert [outcome.is_unknown for outcome in known(shelf).values()] == [False, True]
     queued = QueuedTurn(
         1, 0.0, "ana", turn("go", event="e1"), None, None, "", journal=tuple(shelf.entries)
     )
-    assert interrupted_run(queued).unclear == (CALLS[1],)
+    assert interrupted_run(queued).unknown_outcomes == (CALLS[1],)
 
 
 def test_cut_outcomes_keep_different_fingerprints():

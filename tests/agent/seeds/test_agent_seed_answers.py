@@ -24,7 +24,8 @@ from sayso.agent import (
     ToolCall,
     UsageStats,
 )
-from sayso.agent.run.structured import extract_json, parse_and_validate
+from sayso.agent.run.json_in_text import extract_json
+from sayso.agent.run.structured import parse_and_validate
 from tests.agent.listening import SEARCH, Heard, Streaming, search, user
 
 

@@ -87,7 +87,7 @@ def test_call_without_an_answer_is_repeated_only_if_it_is_harmless(read_only, as
     provider = ScriptedProvider([[ToolCall("pay", {"euros": 5})], [again], "sorry"])
     result = Agent(provided(silent, silent.tools), provider).run("pay, please")
     told = [message.content for message in result.messages if message.role is Role.TOOL]
-    assert (len(silent.call_history), [call.tool_name for call in result.unclear]) == (
+    assert (len(silent.call_history), [call.tool_name for call in result.unknown_outcomes]) == (
         asked,
         unclear,
     )

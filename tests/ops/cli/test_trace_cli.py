@@ -395,7 +395,7 @@ def test_journal_of_the_turn_in_progress_is_shown(rig: Rig):
         {"seq": 1, "upto": 1},
         {"answer": {"role": "assistant", "tool_calls": [call]}, "usage": {}},
     ]
-    steps += [{"begun": [0]}, {"call": 0, "content": "4111"}]
+    steps += [{"started": [0]}, {"call": 0, "content": "4111"}]
     rig.journals.journal(lease, 1, 0, [json.dumps(step) for step in steps])
     printed = trace(ASK)
     assert "  the model asked for look\n  look began\n  look returned\n" in printed
@@ -434,7 +434,9 @@ def test_record_of_another_version_is_left_out(rig: Rig, bot: Bot):
     assert story(f"{CHAT.id}@1")["turns"][0]["status"] == "forgotten"
 
 
-@pytest.mark.parametrize("planted", ["", "no json", "[1]", "{}", '{"answer": 5}', '{"begun": [7]}'])
+@pytest.mark.parametrize(
+    "planted", ["", "no json", "[1]", "{}", '{"answer": 5}', '{"started": [7]}']
+)
 def test_forged_values_in_redis_do_not_break_the_command(rig: Rig, planted: str):
     """A person with access to Redis may have written any value."""
     rig.accept(turn("one", event=ASK))
