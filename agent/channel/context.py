@@ -387,7 +387,7 @@ class TurnFiles:
     async def store_all(self, artifacts: Sequence[Artifact], turn: Turn) -> list[Media]:
         """Store the files, and return those that can be delivered."""
         stored = [await self.store(turn, artifact) for artifact in artifacts]
-        return [artifact.kept for artifact in stored if artifact.kept]
+        return [artifact.media for artifact in stored if artifact.media]
 
     async def store_after_effect(
         self, artifacts: list[Artifact], turn: Turn, action_id: str
@@ -407,11 +407,11 @@ class TurnFiles:
 
         Return the artifact with its place.
         """
-        if artifact.kept or artifact.content is None or self._store is None:
+        if artifact.media or artifact.content is None or self._store is None:
             return artifact
         owner = owner_of(turn.conversation.channel, turn.user_id)
-        kept = await call_in_thread(_put, self._store, artifact, artifact.content, owner)
-        return replace(artifact, content=None, kept=kept)
+        media = await call_in_thread(_put, self._store, artifact, artifact.content, owner)
+        return replace(artifact, content=None, media=media)
 
 
 def _put(store: MediaStore, artifact: Artifact, content: SpooledBytes, owner: str) -> Media:

@@ -77,7 +77,7 @@ class LongReplies:
         except (NoRoom, TooLarge, OSError) as exc:
             log.warning("media.not_stored", extra={"reason": type(exc).__name__})
             return None
-        return stored.kept
+        return stored.media
 
 
 def _is_too_long(reply: Reply) -> bool:

@@ -532,8 +532,8 @@ def _outcome_to_dict(outcome: CallOutcome) -> dict[str, Any]:
 def _file_to_dict(artifact: Artifact) -> dict[str, Any]:
     """Return a file as JSON-ready data, with its place in the media store."""
     data = artifact.to_dict()
-    if artifact.kept:
-        data["kept"] = asdict(artifact.kept)
+    if artifact.media:
+        data["media"] = asdict(artifact.media)
     return data
 
 
@@ -662,6 +662,6 @@ def _parse_outcome(call: ToolCall, entry: Mapping[str, Any]) -> CallOutcome:
 def _file_from_dict(data: Mapping[str, Any]) -> Artifact:
     """Return the file that `_file_to_dict` wrote."""
     media = None
-    if data.get("kept"):
-        media = Media(**data["kept"])
-    return Artifact(**{**data, "kept": media})
+    if data.get("media"):
+        media = Media(**data["media"])
+    return Artifact(**{**data, "media": media})

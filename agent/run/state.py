@@ -126,7 +126,7 @@ class CallOutcome:
         if not self.is_open:
             content = self.content
         pictures = [
-            Picture(each.mime_type, each.data or b"", each.kept)
+            Picture(each.mime_type, each.data or b"", each.media)
             for each in self.artifacts
             if each.shown
         ]

@@ -1,4 +1,9 @@
-"""The arguments of one call: those of the model, checked, and those that are injected."""
+"""The arguments of one call of a tool: how the model's are checked, and how others are injected.
+
+A model sends a JSON object. TypedArguments checks it by the type hints of a function,
+SchemaArguments by a JSON Schema. Both give the same errors, with words from which the model can
+correct its call. HiddenArguments holds the arguments that the program fills and no model sees.
+"""
 
 from __future__ import annotations
 
@@ -35,18 +40,18 @@ from sayso.pending.tool_context import with_context
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-#: Most mistakes that are collected for one call by a JSON Schema.
+#: Most mistakes of one call that are collected while it is checked by a JSON Schema.
 MAX_MISTAKES = 100
 #: Longest value that an error quotes to the model, in characters.
 MAX_QUOTED_CHARS = 80
-#: Most problems that one error lists: a list of a thousand wrong numbers has one problem.
-MAX_ISSUES = 10
+#: Most mistakes that one error lists: in a list of a thousand wrong numbers each is one.
+MAX_LISTED_MISTAKES = 10
 #: The problem of text with a lone surrogate.
 LONE_SURROGATE = "it holds half a character (a lone surrogate), which no UTF-8 can hold"
 #: The problem of a required parameter that is left out, in the documented words.
 MISSING = "Missing required parameter"
 #: The type of pydantic's issue -> the type that the value must have.
-_WANTED: Mapping[str, type] = {
+_WANTED_TYPES: Mapping[str, type] = {
     "string_type": str,
     "list_type": list,
     "dict_type": dict,
@@ -58,14 +63,12 @@ _WANTED: Mapping[str, type] = {
     "bool_type": bool,
     "bool_parsing": bool,
 }
-
-
 #: The keywords of a JSON Schema by which a part of it may name properties.
 _NAMES_PROPERTIES = frozenset({"properties", "$ref", "allOf", "anyOf", "oneOf"})
 
 
 class ValidatedArguments:
-    """The arguments of one call. The function is called with `values` once, and may change them."""
+    """The checked arguments of one call. Used once: the tool's function may change the values."""
 
     def __init__(self, values: dict[str, Any], to_json: Callable[[], dict[str, Any]]) -> None:
         #: The arguments as Python values, with defaults filled in.
@@ -76,19 +79,20 @@ class ValidatedArguments:
     def json(self) -> dict[str, Any]:
         """The arguments as exact JSON values.
 
-        Read it before the call begins. Raises ToolParameterError.
+        It is made when it is first read: read it before the function is called, which may change
+        the values. Raises ToolParameterError for values that JSON cannot express.
         """
         return self._to_json()
 
 
 class TypedArguments(ParameterModel):
-    """Checks the arguments of one tool by type hints.
+    """Checks the arguments of one tool by the type hints of its parameters.
 
-    Compiled once; a call costs one pass of the validator.
+    It is compiled when the tool is defined; a call costs one pass of pydantic's validator.
     """
 
     def __init__(self, tool_name: str, parameters: Sequence[ToolParameter]) -> None:
-        """Raises ToolValidationError for a type hint that no JSON can fill."""
+        """Compile the type hints. Raises ToolValidationError for one that no JSON can fill."""
         super().__init__(tool_name, parameters)
         self._validate: Callable[[Any], BaseModel] = self.validator.validate_python
 
@@ -114,31 +118,26 @@ class TypedArguments(ParameterModel):
         recorded = self._as_json(validated)
         before = self._values(validated)
         after = self._values(self._validated(recorded))
-        changed = []
-        for name in recorded:
-            one = before[name]
-            other = after[name]
-            # Values of one type count as equal if that type compares by identity.
-            compares = any(
-                "__eq__" in vars(each) for each in type(one).__mro__ if each is not object
-            )
-            if not (one == other or (type(one) is type(other) and not compares)):
-                changed.append(name)
+        changed = [name for name in recorded if not _are_equal(before[name], after[name])]
         if changed:
             raise ToolParameterError(
                 tool_name=self._tool_name,
                 param_name=", ".join(changed),
-                issue=f"{changed!r} cannot be recorded: what is written down of it reads as something else",
+                issue=f"{changed!r} cannot be recorded: "
+                "what is written down of it reads as something else",
                 suggestion="give it a type that JSON can hold, or do without a review",
             )
         return recorded
 
     def _values(self, validated: BaseModel) -> dict[str, Any]:
+        """Return the values by the names of the function's parameters."""
         if not self.renamed:
             return validated.__dict__
         return {self.renamed.get(name, name): value for name, value in validated.__dict__.items()}
 
     def _as_json(self, validated: BaseModel) -> dict[str, Any]:
+        """Return the values as JSON. Raises ToolParameterError."""
+        # A default that JSON cannot express is left out: it is filled in again later.
         omitted = self.internal_defaults - validated.model_fields_set
         try:
             return validated.model_dump(
@@ -149,6 +148,7 @@ class TypedArguments(ParameterModel):
             raise self._unusable(f"cannot be written down: {error_text(exc)}") from exc
 
     def _validated(self, params: Mapping[str, Any]) -> BaseModel:
+        """Return the validated arguments, repaired if they must be. Raises ToolParameterError."""
         try:
             try:
                 return self._validate(params)
@@ -163,16 +163,20 @@ class TypedArguments(ParameterModel):
             ) from exc
 
     def _repaired(self, params: Mapping[str, Any], error: ValidationError) -> BaseModel:
-        """Validate again, without the text and the nulls that stand for something else."""
+        """Repair what models often write, such as a list as JSON text, and validate again.
+
+        `error` is the one of the first time. Raises ToolParameterError.
+        """
         if not isinstance(params, Mapping):
             raise self._refusal(error)
+        repairer = Repairer(self.schema, StepBudget())
         try:
-            return self._validate(Repairer(self.schema, StepBudget()).repaired(dict(params)))
+            return self._validate(repairer.repaired(dict(params)))
         except ValidationError as exc:
             raise self._refusal(exc) from exc
 
     def _refusal(self, error: ValidationError) -> ToolParameterError:
-        """Return pydantic's issues in words for the model."""
+        """Return the error with pydantic's issues in words for the model."""
         mistakes = []
         for issue in error.errors(include_url=False):
             value = issue["input"]
@@ -186,17 +190,33 @@ class TypedArguments(ParameterModel):
             else:
                 problem = f"is {quoted(value)}: {issue['msg']}"
             path = ".".join(map(str, issue["loc"])) or "parameters"
-            # Below the top level, a path may name a part of a union, which a call cannot give.
+
+            # Only at the top level: below it a path may name a part of a union, which a call cannot
+            # give.
             cure = ""
-            wanted = _WANTED.get(issue["type"])
-            if is_top_level and wanted:
-                cure = cure_of_type(path, value, wanted)
+            wanted_type = _WANTED_TYPES.get(issue["type"])
+            if is_top_level and wanted_type:
+                cure = cure_of_type(path, value, wanted_type)
             mistakes.append(Mistake(path, problem, cure))
         expected = {name: bool(each.required) for name, each in self.parameters.items()}
         return refusal(self._tool_name, mistakes, expected)
 
     def _unusable(self, why: str) -> ToolParameterError:
         return ToolParameterError(tool_name=self._tool_name, issue=f"its arguments {why}")
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Return whether two values are the same, as far as their type can tell.
+
+    Two objects of one class without an `__eq__` count as equal: Python would compare their
+    identity, and both were made of the same JSON.
+    """
+    if one == other:
+        return True
+    if type(one) is not type(other):
+        return False
+    classes = [each for each in type(one).__mro__ if each is not object]
+    return not any("__eq__" in vars(each) for each in classes)
 
 
 def _has_properties_in_parts(schema: Mapping[str, Any]) -> bool:
@@ -215,12 +235,14 @@ class SchemaArguments:
     """Checks the arguments of one tool by its JSON Schema. Values that fit stay unchanged."""
 
     def __init__(self, tool_name: str, schema: Mapping[str, Any]) -> None:
-        """Check the schema.
+        """Take a schema of an object. Without `additionalProperties` it allows no others.
 
-        Raises ToolValidationError for one that is not an object's, or that refers to something
-        outside itself.
+        Raises ToolValidationError for the schema of anything but an object, and for one that is no
+        JSON Schema or refers to something outside itself.
         """
         self._tool_name = tool_name
+        #: The schema as it was given, which the validator needs. `schema` is in the plain form that
+        #: models read.
         self._raw = dict(schema)
         if self._raw.get("type", "object") != "object":
             raise ToolValidationError(
@@ -228,8 +250,8 @@ class SchemaArguments:
             )
         self._raw = {"type": "object", "properties": {}, **self._raw}
 
-        # A call must have no other properties. Only `unevaluatedProperties` takes those into
-        # account that parts of the schema name.
+        # `additionalProperties` would refuse properties that only a part of the schema names, such
+        # as one of its `allOf`.
         keyword = "additionalProperties"
         if "additionalProperties" not in self._raw and _has_properties_in_parts(self._raw):
             keyword = "unevaluatedProperties"
@@ -250,7 +272,7 @@ class SchemaArguments:
         Raises ToolParameterError.
         """
         values = self.values(params)
-        return ValidatedArguments(values, partial(self._copied, values))
+        return ValidatedArguments(values, partial(self._copy_of, values))
 
     def read_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return a copy of the arguments: JSON values read as themselves again.
@@ -264,12 +286,14 @@ class SchemaArguments:
         arguments: Any = params
         if isinstance(params, Mapping):
             arguments = dict(params)
+        # A hostile schema could take longer than any call lasts: then the check raises an error.
         budget = StepBudget()
         validator = with_budget(self._validator, budget)
         try:
-            # A model may write 3.0 for an integer. It is valid, and many servers refuse it.
-            is_as_meant = not has_whole_float(arguments)
-            if is_as_meant and validator.is_valid(arguments) and not _not_writable(arguments):
+            # A model may write 3.0 for an integer. It is valid, but many servers refuse it, so it
+            # is repaired like a mistake.
+            needs_no_repair = not has_whole_float(arguments) and validator.is_valid(arguments)
+            if needs_no_repair and not _why_unwritable(arguments):
                 return dict(arguments)
             arguments = Repairer(self.schema, budget).repaired(arguments)
             errors = list(itertools.islice(validator.iter_errors(arguments), MAX_MISTAKES))
@@ -287,19 +311,20 @@ class SchemaArguments:
                 mistakes += _mistakes(error)
             raise self._refusal(mistakes)
 
-        problem = _not_writable(arguments)
+        problem = _why_unwritable(arguments)
         if problem:
             raise self._refusal([Mistake("parameters", f"is {quoted(arguments)}: {problem}")])
         return dict(arguments)
 
-    def _copied(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _copy_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a copy, which the function cannot change. Raises ToolParameterError."""
         try:
-            copied: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
+            copy: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
         except (TypeError, ValueError) as exc:
             raise ToolParameterError(
                 tool_name=self._tool_name, issue=f"its arguments are not JSON: {exc}"
             ) from exc
-        return copied
+        return copy
 
     @cached_property
     def _validator(self) -> Validator:
@@ -307,18 +332,19 @@ class SchemaArguments:
 
     def _refusal(self, mistakes: list[Mistake]) -> ToolParameterError:
         required = self.schema["required"]
-        return refusal(
-            self._tool_name,
-            mistakes,
-            {name: name in required for name in self.schema["properties"]},
-        )
+        expected = {name: name in required for name in self.schema["properties"]}
+        return refusal(self._tool_name, mistakes, expected)
 
     def _parameter(self, name: str) -> ToolParameter:
+        """Return a property of the schema as a parameter, for descriptions of the tool."""
         schema = self.schema["properties"][name]
-        kind = schema.get("type")
+        json_type = schema.get("type")
+        param_type = Any
+        if isinstance(json_type, str):  # it may be a list of types
+            param_type = JSON_TYPES.get(json_type, Any)
         return ToolParameter(
             name=name,
-            param_type=JSON_TYPES.get(kind, Any) if isinstance(kind, str) else Any,
+            param_type=param_type,
             description=str(schema.get("description", "")),
             required=name in self.schema["required"],
             enum=schema.get("enum"),
@@ -332,15 +358,16 @@ def is_json_schema(parameters: Any) -> bool:
 
     Otherwise they are ToolParameters by their names.
     """
-    if not isinstance(parameters, Mapping) or any(
-        isinstance(each, ToolParameter) for each in parameters.values()
-    ):
+    if not isinstance(parameters, Mapping):
         return False
+    if any(isinstance(each, ToolParameter) for each in parameters.values()):
+        return False
+    # `{}` is the schema of a tool without parameters.
     return not parameters or any(key in parameters for key in ("type", "properties", *DEFINITIONS))
 
 
 def _mistakes(error: Any) -> list[Mistake]:
-    """Return jsonschema's error as mistakes."""
+    """Return an error of jsonschema as mistakes: one for each missing or unknown name."""
     path = ".".join(map(str, error.absolute_path))
     keyword = error.validator
     expected = error.validator_value
@@ -354,79 +381,86 @@ def _mistakes(error: Any) -> list[Mistake]:
         problem = f"must be of {keyword} {quoted(expected)}"
     else:
         problem = f"breaks {keyword}: {quoted(expected)}"
-    is_type = keyword == "type" and len(error.absolute_path) == 1 and isinstance(expected, str)
-    if is_type:
-        wanted = JSON_TYPES.get(expected)
-    else:
-        wanted = None
+
+    wanted_type = None
+    is_top_level = len(error.absolute_path) == 1
+    if keyword == "type" and is_top_level and isinstance(expected, str):
+        wanted_type = JSON_TYPES.get(expected)
     cure = ""
-    if wanted:
-        cure = cure_of_type(path, error.instance, wanted)
+    if wanted_type:
+        cure = cure_of_type(path, error.instance, wanted_type)
     return [Mistake(path or "parameters", f"is {quoted(error.instance)}: {problem}", cure)]
 
 
-def _not_writable(value: Any) -> str:
-    """Return why the value cannot be written as JSON in UTF-8; "" if it can."""
+def _why_unwritable(value: Any) -> str:
+    """Return why the value cannot be written as JSON in UTF-8; "" if it can.
+
+    A value of another type than JSON has gives "" too: a program may pass one to a tool, and it is
+    refused only where the call is recorded.
+    """
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return LONE_SURROGATE
     except ValueError:
         return "JSON holds neither NaN nor infinities"
-    except TypeError:  # refused where it has to be written as JSON
+    except TypeError:
         return ""
     return ""
 
 
 class Mistake(NamedTuple):
-    """One problem of a call: the parameter's path, the problem, and what to try instead."""
+    """One mistake in the arguments of a call."""
 
+    #: The parameter, and where the mistake is inside of it, such as "order.items.0".
     path: str
-    #: "" for a parameter that does not exist.
+    #: What is wrong; "" for a parameter that does not exist.
     problem: str
+    #: What to try instead; "" if the problem says it.
     cure: str = ""
 
 
 def refusal(
     tool_name: str, mistakes: Sequence[Mistake], expected: Mapping[str, bool]
 ) -> ToolParameterError:
-    """Return the error of a call.
+    """Return the error of a call: its mistakes, their cures, and the parameters of the tool.
 
-    It names the problems, how to correct them, and the parameters that the tool expects.
-
-    `expected` says for each parameter whether it is required.
+    `expected` says for each parameter of the tool whether it is required.
     """
+    listed_mistakes = mistakes[:MAX_LISTED_MISTAKES]
     problems = list[str]()
     cures = list[str]()
-    for each in mistakes[:MAX_ISSUES]:
+    for each in listed_mistakes:
         name = quoted(each.path)
-        close = nearest(each.path, expected) if not each.problem else ""
         if each.problem == MISSING:
             problems.append(f"{MISSING}: {name}")
             cures.append(each.cure)
-        elif each.problem:
+            continue
+        if each.problem:
             problems.append(f"{name} {each.problem}")
             cures.append(each.cure)
-        elif close:
-            problems.append(f"Unexpected parameter(s): {name}")
-            cures.append(f"{name} -> Did you mean {close!r}?")
+            continue
+
+        problems.append(f"Unexpected parameter(s): {name}")
+        similar = nearest(each.path, expected)
+        if similar:
+            cures.append(f"{name} -> Did you mean {similar!r}?")
         else:
-            problems.append(f"Unexpected parameter(s): {name}")
             cures.append(f"{name} is not a valid parameter")
-    if len(mistakes) > MAX_ISSUES:
-        problems.append(f"and {len(mistakes) - MAX_ISSUES} more")
-    is_missing = any(each.problem == MISSING and each.path in expected for each in mistakes)
-    required = _listed("Required", (name for name, is_required in expected.items() if is_required))
-    suggestion = [
-        "; ".join(filter(None, cures)),
-        required if is_missing else "",
-        _listed("Expected", expected),
-    ]
+    if len(mistakes) > MAX_LISTED_MISTAKES:
+        problems.append(f"and {len(mistakes) - MAX_LISTED_MISTAKES} more")
+
+    suggestions = ["; ".join(filter(None, cures))]
+    if any(each.problem == MISSING and each.path in expected for each in mistakes):
+        required = [name for name, is_required in expected.items() if is_required]
+        suggestions.append(_listed("Required", required))
+    suggestions.append(_listed("Expected", expected))
+
     return ToolParameterError(
         tool_name=tool_name,
-        param_name=", ".join(each.path for each in mistakes[:MAX_ISSUES]),
+        param_name=", ".join(each.path for each in listed_mistakes),
         issue="; ".join(problems),
-        suggestion="\n".join(filter(None, suggestion)),
+        suggestion="\n".join(filter(None, suggestions)),
     )
 
 
@@ -437,8 +471,8 @@ def _listed(kind: str, names: Iterable[str]) -> str:
 def cure_of_type(path: str, value: Any, wanted: type) -> str:
     """Return what to try for a value of the wrong type, in the documented words.
 
-    A number or boolean that should be text can be sent as text. The other way round needs no cure:
-    text that reads as a number is accepted.
+    A number or boolean that should be text can be sent as text. The other way round never gets
+    here: text that reads as a number is accepted.
     """
     if wanted is str and isinstance(value, int | float):
         return f"Try: {path}=str({quoted(value)})"
@@ -447,8 +481,11 @@ def cure_of_type(path: str, value: Any, wanted: type) -> str:
 
 def quoted(value: Any) -> str:
     """Return a value as an error shows it, cut after MAX_QUOTED_CHARS."""
+    beginning = value
+    if isinstance(value, str):  # it may be very long, and only the beginning is shown
+        beginning = value[: MAX_QUOTED_CHARS + 1]
     try:
-        text = repr(value[: MAX_QUOTED_CHARS + 1] if isinstance(value, str) else value)
+        text = repr(beginning)
     except Exception:  # nested too deep, or a number of too many digits
         return f"a {type(value).__name__} that cannot be shown"
     if len(text) <= MAX_QUOTED_CHARS:
@@ -456,8 +493,9 @@ def quoted(value: Any) -> str:
     return text[:MAX_QUOTED_CHARS] + "..."
 
 
-#: Returns what to inject into a call: a mapping or None, or a context manager of one, which is
-#: closed afterwards. It may have one ToolContext parameter.
+#: Returns the arguments to inject into a call: a mapping by name, or None for none. It may return
+#: a context manager that yields the mapping, which is closed after the call. A ToolContext
+#: parameter of it is filled.
 Injector = Callable[..., Any]
 
 
@@ -495,12 +533,10 @@ class InjectedArguments(Mapping[str, Any]):
 
 
 class HiddenArguments:
-    """The arguments of one tool that no model fills.
+    """The arguments of one tool that no model fills. Lives as long as its tool.
 
-    They are `fixed` values, and what the injector returns at each call.
-
-    A name that was injected once stays hidden for the life of the process, as do the `unfillable`
-    ones: an injector that leaves a name out does not hand it to the model.
+    A name that was injected once stays hidden from models for the life of the process: if the
+    injector leaves it out at another call, a model must not fill it instead.
     """
 
     def __init__(
@@ -510,6 +546,10 @@ class HiddenArguments:
         injector: Injector | None,
         unfillable: Collection[str] = (),
     ) -> None:
+        """Take the `fixed` values, and the `injector` that returns more at each call.
+
+        `unfillable` are names that no model can fill, so that the injector must.
+        """
         self._tool_name = tool_name
         self._fixed = dict(fixed)
         self._injector = injector
@@ -528,22 +568,22 @@ class HiddenArguments:
         Calls the injector the first time. Raises ToolExecutionError.
         """
         if not self.is_complete:
-            with self.opened():
+            with self.opened():  # adds the names of the injector
                 pass
         return self.known_names
 
     @contextmanager
     def opened(self) -> Iterator[dict[str, Any]]:
-        """Yield what is injected now; what the injector opened is closed afterwards.
+        """Yield the values of one call by name; what the injector opened is closed afterwards.
 
-        An injector returns a mapping or None, or a context manager that yields one. A ToolContext
-        parameter of the injector is filled. Raises ToolExecutionError if the injector fails or
-        returns something else. If the context manager swallows an error of the tool, the error is
-        raised all the same: a failed call never counts as done.
+        Raises ToolExecutionError if the injector fails, or returns anything but what Injector says.
         """
         if self._injector is None:
             yield self._fixed
             return
+
+        # If the injector's context manager swallows an error of the tool, the error is raised all
+        # the same: a call that failed must not count as done.
         failure: BaseException | None = None
         with ExitStack() as stack:
             injected = self._call(self._injector, stack)
@@ -558,10 +598,11 @@ class HiddenArguments:
             raise failure
 
     def _call(self, injector: Injector, stack: ExitStack) -> Mapping[str, Any]:
-        """Return what the injector returns or yields; `stack` closes it.
+        """Return the mapping that the injector returns or yields; `stack` closes it.
 
         Raises ToolExecutionError.
         """
+        injected: dict[Any, Any] | None = None
         try:
             returned = injector(**with_context(injector, current_context))
             if isinstance(returned, AbstractContextManager):
@@ -570,14 +611,14 @@ class HiddenArguments:
                 injected = {}
             elif isinstance(returned, Mapping):
                 injected = dict(returned)
-            else:
-                injected = None
         except (Exception, *FATAL_ERRORS) as exc:
             raise ToolExecutionError(
-                f"the config_injector of {self._tool_name!r} failed: {type(exc).__name__}: {error_text(exc)}",
+                f"the config_injector of {self._tool_name!r} failed: "
+                f"{type(exc).__name__}: {error_text(exc)}",
                 tool_name=self._tool_name,
                 error=exc,
             ) from exc
+
         if injected is None or not all(isinstance(name, str) for name in injected):
             if inspect.iscoroutine(returned):
                 returned.close()  # avoids the warning that it was never awaited

@@ -1,4 +1,8 @@
-"""What a tool is: its fields, names and tags, their checks, and the proposal of a call."""
+"""ToolDefinition: the fields of a tool, with their checks. ProposalDraft: a call to be confirmed.
+
+`sayso.agent.tools.tool.Tool` extends ToolDefinition by what can be done with a tool: checking
+arguments, running it, proposing a call.
+"""
 
 from __future__ import annotations
 
@@ -40,16 +44,16 @@ SEARCH = "tool_search"
 UNDO_SECONDS = 300.0
 #: The name of a tool. Only Gemini accepts a dot; `get_schema` refuses it for the other vendors.
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-#: Takes any of the tool's arguments by name, and `result`, the text that the tool returned;
-#: sync or async.
+#: A function that undoes a call. It takes any of the tool's arguments by name, and `result`, the
+#: text that the tool returned. Sync or async.
 Undo = Callable[..., Any]
 
 
 class ToolTag(StrEnum):
-    """Common classes of tools.
+    """Common classes of tools, by which policies and agents choose among them.
 
-    `DESTRUCTIVE` is a hint that a confirmation is wanted: a policy's `allow` overrules the tag,
-    but never `requires_approval`.
+    `DESTRUCTIVE` is a hint that a confirmation is wanted. A policy's `allow` overrules the tag. It
+    does not overrule `requires_approval`.
     """
 
     READ_ONLY = "read_only"
@@ -62,25 +66,25 @@ class ToolTag(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolMetadata:
-    """Hints for the code that runs a tool, and the tool's classification.
+    """Hints for the code that runs a tool, and the tool's classification."""
 
-    The Tool sets `is_async` itself. A tool that is not `is_concurrency_safe` never runs beside
-    another call of the same answer.
-    """
-
+    #: Whether the function is async. The Tool sets it itself.
     is_async: bool = False
+    #: False: a call never runs at the same time as another call of the same model answer.
     is_concurrency_safe: bool = True
-    #: The time limit of a call, in seconds.
+    #: The time limit of a call, in seconds; None for no limit.
     timeout: float | None = None
     tags: AbstractSet[ToolTag] = frozenset()
+    #: Tags that the program chose.
     custom_tags: AbstractSet[str] = frozenset()
-    #: Whether to ask the model for a `toolcall_reason` with each call; None follows the
-    #: registry.
+    #: Whether to ask the model for a `toolcall_reason` with each call; None for what the registry
+    #: says.
     think_augment: bool | None = None
-    #: The characters of one result that the model reads at most.
+    #: How many characters of one result the model reads at most; None for
+    #: no limit of the tool.
     max_result_size: int | None = None
-    #: MEMORY for the tools of an agent's memory, RESULTS for the one that reads the rest of a
-    #: result, and SEARCH for the one that finds other tools.
+    #: Where the tool comes from. MEMORY for the tools of an agent's memory, RESULTS for the one
+    #: that reads the rest of a result, and SEARCH for the one that finds other tools.
     source: str = "native"
 
     def __post_init__(self) -> None:
@@ -92,7 +96,8 @@ class ToolMetadata:
             )
         if self.max_result_size is not None and self.max_result_size < 1:
             raise ValueError(
-                f"max_result_size={self.max_result_size!r} leaves nothing to read: give 1 or more, or None"
+                f"max_result_size={self.max_result_size!r} leaves nothing to read: "
+                "give 1 or more, or None"
             )
 
     @property
@@ -136,7 +141,7 @@ class ToolOptions(TypedDict, total=False):
     other_message: OtherMessage | Literal[""]
 
 
-#: Fields whose type is checked when a tool is defined: name, type, and what to give.
+#: Fields whose type is checked when a tool is defined: name, type, and the type in words.
 _FIELD_TYPES: Sequence[tuple[str, Any, str]] = (
     ("name", str, "text"),
     ("description", str, "text"),
@@ -152,26 +157,28 @@ _FIELD_TYPES: Sequence[tuple[str, Any, str]] = (
 
 @dataclass(frozen=True, eq=False)
 class ToolDefinition:
-    """The fields of a Tool, completed and checked.
+    """The fields of a Tool. The constructor checks them, and fills what is left out.
 
+    Arguments and results:
+
+    - `parameters` may be given as ToolParameters, in a list or by name, or as one JSON Schema of an
+      object. Afterwards it is always a tuple of ToolParameters, and `input_schema` is the JSON
+      Schema, or None.
     - `injected_kwargs` and the values that `config_injector()` returns reach the function;
       the model never sees them.
+    - A `streaming` tool yields its result in pieces. With `screen_output` its result is searched
+      for prompt injection before the model reads it. The result of a `terminal` tool is the final
+      answer of the run.
+    - The result of a `cacheable` tool may be reused for `cache_ttl` seconds.
+
+    Confirmation, which the user gives in a chat:
+
     - `requires_approval`: a call is proposed to the user in the words of `preview`, and runs after
       their confirmation. With `typed_code` the user must type a code to confirm.
-    - `idempotent` promises that running twice with the same arguments does no harm;
-      `pending.idempotency_key()` names the effect, the same at each repetition. `read_only`
-      promises that the tool changes nothing: an interrupted call runs again.
-    - `proposes` declares that the code may call `stash_pending`; `sayso check` shows it. By default
-      it is whether the function itself names `stash_pending`.
+    - `proposes` declares that the code itself may ask for a confirmation, with `stash_pending`;
+      `sayso check` shows it. None for whether the function names `stash_pending`.
     - `editable`: the arguments that the person may change before the yes, by name. A change is
       asked about anew. A tool whose own code asks has none.
-    - `reconcile(record)` says how an interrupted run ended: True, or words for the user, when it
-      took effect; False when it certainly did not; None when that is unknown.
-    - `marks_effect` promises that the code says where its effect begins, with `effect` or
-      `effect_begins` of its ToolContext. What comes before is preparation: it runs again if its
-      worker dies there. From there on the call never runs again.
-    - `undo` takes the effect back, for `undo_seconds` after the reply. It is called with the tool's
-      arguments, and with `result` if it has such a parameter.
     - Change `version` when a call that was previewed before the change must not run any more. A
       changed description, schema or preview counts as another version by itself.
     - `after` says what follows the outcome of a confirmed call: "continue" lets the model go on
@@ -180,13 +187,23 @@ class ToolDefinition:
     - `other_message` says what a message about something else does to an open question of the tool:
       "drop" ends it, "keep" leaves it open while the message is answered. "" leaves it to the
       channel.
-    - The result of a `cacheable` tool may be reused for `cache_ttl` seconds.
+
+    Interrupted runs, and undoing:
+
+    - `idempotent` promises that running twice with the same arguments does no harm;
+      `pending.idempotency_key()` names the effect, the same at each repetition. `read_only`
+      promises that the tool changes nothing. An interrupted call of both kinds runs again.
+    - `marks_effect` promises that the code says where its effect begins, with `effect` or
+      `effect_begins` of its ToolContext. What comes before is preparation: it runs again if its
+      worker dies there. From there on the call never runs again.
+    - `reconcile(record)` says how an interrupted run ended: True, or words for the user, when it
+      took effect; False when it certainly did not; None when that is unknown.
+    - `undo` takes the effect back, for `undo_seconds` after the reply. It is called with the tool's
+      arguments, and with `result` if it has such a parameter.
     """
 
     name: str
     description: str = ""
-    #: ToolParameters, in a list or by name, or one JSON Schema of an object; after construction
-    #: they are always a tuple of ToolParameters.
     parameters: Any = ()
     function: Callable[..., Any] | None = field(default=None, repr=False)
     streaming: bool = False
@@ -210,8 +227,7 @@ class ToolDefinition:
     method_name: str | None = None
     metadata: ToolMetadata = field(default_factory=ToolMetadata)
     is_async: bool | None = None
-    #: Another name of `function`. A tool without a function is only a description, and its provider
-    #: runs it.
+    #: Another name of `function`. A tool without a function only describes what its provider runs.
     callable: Callable[..., Any] | None = field(default=None, repr=False)
     input_schema: Mapping[str, Any] | None = field(default=None, repr=False)
     proposes: bool | None = None
@@ -219,7 +235,8 @@ class ToolDefinition:
     editable: Sequence[str] = ()
     other_message: OtherMessage | Literal[""] = ""
 
-    #: The tool that `dataclasses.replace` copies.
+    #: The tool that `dataclasses.replace` copies; None for a new tool. The constructor sets the
+    #: attribute to the tool itself, so that `replace` passes it on to the constructor of the copy.
     _original: InitVar[ToolDefinition | None] = None
 
     def __post_init__(self, _original: ToolDefinition | None) -> None:
@@ -254,10 +271,11 @@ class ToolDefinition:
             except RecursionError as exc:
                 raise self._undefinable("its parameters are nested too deep") from exc
             self._set(input_schema=schema, parameters=())
-        self._set(parameters=with_own_defaults(as_parameters(self.name, self.parameters), function))
+        declared = as_parameters(self.name, self.parameters)
+        self._set(parameters=with_own_defaults(declared, function))
         if self.input_schema is not None:
             arguments = SchemaArguments(self.name, self.input_schema)
-            # `_compiled` is a cached property of Tool.
+            # `_compiled` is a cached property of Tool: the schema need not be compiled twice.
             self._set(
                 parameters=as_parameters(self.name, arguments.parameters), _compiled=arguments
             )
@@ -272,36 +290,43 @@ class ToolDefinition:
 
     @property
     def repeatable(self) -> bool:
-        """Whether an interrupted call may run again."""
+        """Whether a call that was interrupted may run again without harm."""
         return self.idempotent or self.read_only
 
     def update_namespace(
         self, namespace: str | None, force: bool = False, sep: Literal["-", "."] = "-"
     ) -> Self:
-        """Return the same tool in a namespace: `{namespace}{sep}{method_name}`.
+        """Return the same tool in a namespace, named `{namespace}{sep}{method_name}`.
 
-        A name that has a namespace already keeps it, unless `force`. A Tool is immutable, so this
-        returns another one: see docs/reference/deviations.md.
+        A tool that has a namespace already keeps it, unless `force`. "" and None change nothing. A
+        Tool is immutable, so this returns another one: see docs/reference/deviations.md. Raises
+        ToolValidationError for a namespace without a letter or digit.
         """
         if not namespace:
             return self
-        # What is before a `-` or `.` is a namespace, too.
+
+        # The part of a name before its first `-` or `.` is a namespace, too.
         *in_name, rest = _SEPARATORS.split(self.name, maxsplit=1)
-        base = self.method_name or rest
+        base_name = self.method_name or rest
         existing = self.namespace or "".join(in_name)
-        normalized = normalize_namespace(namespace if force or not existing else existing)
+        if existing and not force:
+            namespace = existing
+        normalized = normalize_namespace(namespace)
         return replace(
-            self, name=f"{normalized}{sep}{base}", namespace=normalized, method_name=base
+            self,
+            name=f"{normalized}{sep}{base_name}",
+            namespace=normalized,
+            method_name=base_name,
         )
 
     def _reconcile_aliases(self, original: ToolDefinition | None) -> None:
-        """Set fields that can be given in two ways.
+        """Make fields agree that say the same in two ways, such as `function` and `callable`.
 
-        In a copy, the one that differs from the original counts.
+        In a copy, the field that differs from the original counts.
         """
         if original is None:
-            given = self.function or self.callable
-            self._set(function=given, callable=given)
+            function = self.function or self.callable
+            self._set(function=function, callable=function)
             return
 
         function = self.function
@@ -309,7 +334,8 @@ class ToolDefinition:
             function = self.callable
         metadata = self.metadata
         if function is not original.function and self.is_async is original.is_async:
-            self._set(is_async=None)  # it described the original's function
+            # It describes the original's function. None: detect it for the new one.
+            self._set(is_async=None)
             metadata = replace(metadata, is_async=False)
         if original.read_only and not self.read_only:
             metadata = replace(metadata, tags=metadata.tags - {ToolTag.READ_ONLY})
@@ -321,99 +347,102 @@ class ToolDefinition:
     def _take_functions_of_tools(self) -> None:
         """Replace tools that are given as preview, undo or reconciler by their functions."""
         for name in ("preview", "undo", "reconcile"):
-            given = getattr(self, name)
-            if isinstance(given, ToolDefinition) and given.function is not None:
-                self._set(**{name: given.function})
+            value = getattr(self, name)
+            if isinstance(value, ToolDefinition) and value.function is not None:
+                self._set(**{name: value.function})
 
     def _check_types(self) -> None:
         """Raise ToolValidationError, with the cure, for a field of the wrong type."""
-        for name, kind, cure in _FIELD_TYPES:
+        for name, kind, in_words in _FIELD_TYPES:
             value = getattr(self, name)
             if not isinstance(value, kind):
                 raise self._undefinable(
-                    f"its {name} is of type {type(value).__name__}: give {cure}"
+                    f"its {name} is of type {type(value).__name__}: give {in_words}"
                 )
         if returns_awaitable(self.config_injector):
             raise self._undefinable(
                 "its config_injector is async: give a plain function, and await in the tool"
             )
         for name in ("undo", "reconcile"):
-            # Its call would run none of its code.
+            # A call of a generator function runs none of its code.
             if _is_generator(getattr(self, name)):
                 raise self._undefinable(f"its {name} yields: return the text")
 
     def _check(self) -> None:
-        """Raise ToolValidationError if the tool could not be called by its description.
+        """Raise ToolValidationError, with the cure, for a tool that could not be called."""
+        problem = next(self._problems(), "")
+        if problem:
+            raise self._undefinable(problem)
 
-        Its text names the cure.
-        """
         names = [parameter.name for parameter in self.parameters]
-        for wrong, cure in (
-            (
-                not _TOOL_NAME.fullmatch(self.name),
-                "a name is 1 to 64 letters, digits, '_', '-' or '.'",
-            ),
-            (
-                not self.description.strip(),
-                "give it a docstring or description=: a model chooses tools by it",
-            ),
-            (len(set(names)) < len(names), f"a parameter is declared twice in {names!r}"),
-            (
-                self.streaming and not _is_generator(self.function),
-                "streaming=True needs a function that yields",
-            ),
-            (
-                not 0 < self.undo_seconds <= MAX_TTL_SECONDS,
-                f"undo_seconds is {self.undo_seconds!r}: at most {MAX_TTL_SECONDS:g}",
-            ),
-            (
-                self.read_only and bool(self.proposes),
-                "it asks for a confirmation (stash_pending), and what it asks for changes something: leave read_only "
-                "out, and say idempotent=True where a second run does no harm",
-            ),
-            (
-                bool(self.editable) and bool(self.proposes),
-                "its own code asks for a confirmation (stash_pending), so no argument of it is editable: leave "
-                "editable out, or let the agent ask, with requires_approval=True",
-            ),
-            (
-                self.marks_effect and self.repeatable,
-                "an interrupted call of it runs again anyway: leave marks_effect out, or idempotent and read_only",
-            ),
-            (
-                self.marks_effect
-                and self.function is not None
-                and not context_parameters(self.function),
-                "marks_effect=True needs a parameter of the type ToolContext, to say where the effect begins: "
-                "`with context.effect():`",
-            ),
-            (not self.cache_ttl > 0, f"cache_ttl is {self.cache_ttl!r}: give seconds above 0"),
-            (
-                self.after not in ("", *get_args(After)),
-                f"after is {self.after!r}: give 'continue', 'say', or '' for what the channel has",
-            ),
-            (
-                self.other_message not in ("", *get_args(OtherMessage)),
-                f"other_message is {self.other_message!r}: give 'drop', 'keep', or '' for what the channel has",
-            ),
-        ):
-            if wrong:
-                raise self._undefinable(cure)
         if self.input_schema is not None:
             names = [str(name) for name in self.input_schema.get("properties", {})]
         elif self.function is not None:
             self._check_signature(self.function, names)
         _check_undo(self.name, self.undo, [*names, *self.injected_kwargs, "result"])
 
+    def _problems(self) -> Iterator[str]:
+        """Yield what is wrong with single fields, and with fields that contradict each other.
+
+        Each text names the cure.
+        """
+        if not _TOOL_NAME.fullmatch(self.name):
+            yield "a name is 1 to 64 letters, digits, '_', '-' or '.'"
+        if not self.description.strip():
+            yield "give it a docstring or description=: a model chooses tools by it"
+
+        names = [parameter.name for parameter in self.parameters]
+        if len(set(names)) < len(names):
+            yield f"a parameter is declared twice in {names!r}"
+        if self.streaming and not _is_generator(self.function):
+            yield "streaming=True needs a function that yields"
+        if not 0 < self.undo_seconds <= MAX_TTL_SECONDS:
+            yield f"undo_seconds is {self.undo_seconds!r}: at most {MAX_TTL_SECONDS:g}"
+
+        if self.read_only and self.proposes:
+            yield (
+                "it asks for a confirmation (stash_pending), and what it asks for changes "
+                "something: leave read_only out, and say idempotent=True where a second run does "
+                "no harm"
+            )
+        if self.editable and self.proposes:
+            yield (
+                "its own code asks for a confirmation (stash_pending), so no argument of it is "
+                "editable: leave editable out, or let the agent ask, with requires_approval=True"
+            )
+        if self.marks_effect and self.repeatable:
+            yield (
+                "an interrupted call of it runs again anyway: leave marks_effect out, or "
+                "idempotent and read_only"
+            )
+        is_called = self.function is not None
+        if self.marks_effect and is_called and not context_parameters(self.function):
+            yield (
+                "marks_effect=True needs a parameter of the type ToolContext, to say where the "
+                "effect begins: `with context.effect():`"
+            )
+
+        if not self.cache_ttl > 0:
+            yield f"cache_ttl is {self.cache_ttl!r}: give seconds above 0"
+        if self.after not in ("", *get_args(After)):
+            yield f"after is {self.after!r}: give 'continue', 'say', or '' for what the channel has"
+        if self.other_message not in ("", *get_args(OtherMessage)):
+            yield (
+                f"other_message is {self.other_message!r}: "
+                "give 'drop', 'keep', or '' for what the channel has"
+            )
+
     def _check_signature(self, function: Callable[..., Any], names: list[str]) -> None:
+        """Raise ToolValidationError if the function does not take the parameters called `names`.
+
+        Also if it needs one that neither the model nor the program fills.
+        """
         try:
             signature = inspect.signature(function).parameters
-        except (
-            ValueError,
-            TypeError,
-        ):
+        except (ValueError, TypeError):
             # Some built-ins have none: only the declared parameters are known.
             return
+
         takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in signature.values())
         positional = [
             param.name
@@ -423,21 +452,19 @@ class ToolDefinition:
         unnamed = [name for name in names if name in positional]
         if unnamed and not takes_any:
             raise self._undefinable(
-                f"its function takes {unnamed!r} by position only, and a model gives arguments by name: write a "
-                "function around it, or remove the `/` from its parameters",
+                f"its function takes {unnamed!r} by position only, and a model gives arguments by "
+                "name: write a function around it, or remove the `/` from its parameters",
                 unnamed,
             )
         unknown = [name for name in names if name not in signature]
         if unknown and not takes_any:
             raise self._undefinable(f"its function takes no {unknown!r} by name", unknown)
-        given = {*names, *self.injected_kwargs, *context_parameters(function)}
+
+        filled = {*names, *self.injected_kwargs, *context_parameters(function)}
         if is_method(function):
-            given.add(next(iter(signature)))
-        unfilled = [
-            param.name
-            for param in signature.values()
-            if param.name not in given and _is_required(param)
-        ]
+            filled.add(next(iter(signature)))
+        required = [param.name for param in signature.values() if _is_required(param)]
+        unfilled = [name for name in required if name not in filled]
         if unfilled and self.config_injector is None:
             raise self._undefinable(f"no model fills {unfilled!r}; inject them", unfilled)
 
@@ -448,13 +475,14 @@ class ToolDefinition:
         )
 
     def _set(self, **values: Any) -> None:
+        """Set fields of this frozen dataclass, while it is constructed."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
 class AlreadyPending(ToolResult):
-    """The result when this turn has a proposal already, and nothing was added."""
+    """The result when the call waits for a yes already, or no more proposals fit in this turn."""
 
     kind: ClassVar[str] = "already_pending"
 
@@ -481,37 +509,39 @@ class PreviewRefused(ToolResult):
 
 @dataclass(frozen=True, slots=True)
 class ProposalDraft:
-    """A call's recorded arguments and its preview.
-
-    A ToolResult as `preview` means that there is nothing to propose.
-
-    `tool_digest` is the `definition_digest` of the tool.
-    """
+    """A call that may be proposed: the arguments to be recorded, and their preview."""
 
     tool: ToolDefinition
     args: dict[str, Any]
+    #: A ToolResult means that there is nothing to propose.
     preview: CheckedPreview | str | ToolResult
+    #: The `definition_digest` of the tool.
     tool_digest: str
 
     @property
     def text(self) -> str:
-        """The preview that the user reads, "" if there is nothing to propose."""
+        """The preview that the user reads; "" if there is nothing to propose."""
         if isinstance(self.preview, CheckedPreview):
             return self.preview.text
-        return self.preview if isinstance(self.preview, str) else ""
+        if isinstance(self.preview, str):
+            return self.preview
+        return ""
 
     @property
     def values_digest(self) -> str:
-        """The digest of the values in the preview that count, "" if its whole text does."""
+        """The digest of the values of a CheckedPreview; "" if the whole text counts."""
         if isinstance(self.preview, CheckedPreview):
             return self.preview.digest
         return ""
 
     def propose(self, reason: str = "", form: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
-        """Ask the user of the current channel run to confirm; `reason` is why.
+        """Ask the user of the current channel run to confirm the call.
 
-        `form`: the fields that the user may change, as `edit_fields` returns them.
-        Raises ToolExecutionError.
+        `reason` is why they are asked, for them to read; "" for none. `form` has the fields that
+        the user may change, as `edit_fields` returns them; empty for none.
+
+        Returns a PendingConfirmation, or the result that says why nothing was asked. Raises
+        ToolExecutionError where no user could answer, and for a call that cannot be stored.
         """
         name = self.tool.name
         preview = self.preview
@@ -538,7 +568,8 @@ class ProposalDraft:
             ) from exc
         if proposal is None:
             raise ToolExecutionError(
-                f"{name!r} needs a confirmation, but there is no user to give it: run it on a channel",
+                f"{name!r} needs a confirmation, but there is no user to give it: "
+                "run it on a channel",
                 tool_name=name,
             )
         return PendingConfirmation(action=name, preview=self.text)
@@ -548,19 +579,22 @@ def returns_awaitable(function: Any) -> bool:
     """Return whether a call only creates a coroutine or an async generator, and so never blocks."""
     while isinstance(function, functools.partial):
         function = function.func
-    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    return any(kind(each) for kind in kinds for each in (function, call_method(function)))
+    return _is_async(function) or _is_async(call_method(function))
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _is_generator(function: Callable[..., Any] | None) -> bool:
-    """Return whether a function yields.
+    """Return whether a function yields, also behind decorators or as a `__call__` method."""
+    if function is None:
+        return False
+    return _yields(inspect.unwrap(function)) or _yields(call_method(function))
 
-    It may be behind decorators, or the `__call__` of an instance.
-    """
-    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    return function is not None and any(
-        kind(each) for kind in kinds for each in (inspect.unwrap(function), call_method(function))
-    )
+
+def _yields(function: Any) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _is_required(param: inspect.Parameter) -> bool:
@@ -579,32 +613,32 @@ def names_stash_pending(function: Callable[..., Any] | None) -> bool:
         plain = call_method(plain)
     if not inspect.isfunction(plain):
         return False
+
     names = set(_names_in(plain.__code__))
-    return "stash_pending" in names or any(
-        plain.__globals__.get(name) is stash_pending for name in names
-    )
+    if "stash_pending" in names:
+        return True
+    return any(plain.__globals__.get(name) is stash_pending for name in names)
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
-    """Yield the global, attribute and closure names that code uses, including functions inside it."""
-    yield from (*code.co_names, *code.co_freevars)
+    """Yield the global, attribute and closure names in code, and in the functions inside it."""
+    yield from code.co_names
+    yield from code.co_freevars
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names_in(constant)
 
 
 def _check_undo(tool_name: str, undo: Undo | None, names: Collection[str]) -> None:
-    """Raise ToolValidationError for an undo that could not be called.
-
-    Each argument comes by name, from `names`.
-    """
+    """Raise ToolValidationError for an undo that needs other arguments than those in `names`."""
     if undo is None:
         return
     try:
         parameters = inspect.signature(undo).parameters
     except (ValueError, TypeError) as exc:
         raise ToolValidationError(
-            f"undo of {tool_name!r} is a built-in whose parameters Python does not know: write a function around it"
+            f"undo of {tool_name!r} is a built-in whose parameters Python does not know: "
+            "write a function around it"
         ) from exc
     known = {*names, *context_parameters(undo)}
     required = {name: param for name, param in parameters.items() if _is_required(param)}
@@ -618,18 +652,21 @@ def _check_undo(tool_name: str, undo: Undo | None, names: Collection[str]) -> No
     ]
     if unnamed:
         raise ToolValidationError(
-            f"undo of {tool_name!r} takes {unnamed!r} by position only, and gets them by name: remove the `/`"
+            f"undo of {tool_name!r} takes {unnamed!r} by position only, and gets them by name: "
+            "remove the `/`"
         )
 
 
 async def call_undo(undo: Undo, arguments: Mapping[str, Any]) -> Any:
-    """Call the undo with those of the arguments that it takes.
+    """Call the undo with those of the arguments that it takes, and return its value.
 
-    One with `**kwargs` takes all. A sync one runs in a thread.
+    An undo with `**kwargs` takes all. A sync undo runs in a thread.
     """
     parameters = inspect.signature(undo).parameters
     takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in parameters.values())
-    kwargs = {name: value for name, value in arguments.items() if takes_any or name in parameters}
+    kwargs = dict(arguments)
+    if not takes_any:
+        kwargs = {name: value for name, value in arguments.items() if name in parameters}
     kwargs |= with_context(undo, current_context)
     return await call_foreign(undo, **kwargs)
 
@@ -637,7 +674,7 @@ async def call_undo(undo: Undo, arguments: Mapping[str, Any]) -> Any:
 _SEPARATORS = re.compile(r"[.-]")
 #: A name that vendors accept, with a namespace before it.
 _QUALIFIED_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
-#: Logged in place of a name that a model invented.
+#: Logged in place of a name that no tool can have, which a model invented.
 NO_NAME = "(no name)"
 
 
@@ -656,9 +693,9 @@ def normalize_namespace(namespace: str) -> str:
 
 
 def loggable_name(name: str) -> str:
-    """Return the name if it can be a tool's.
+    """Return the name if a tool can have it, else NO_NAME.
 
-    A model may invent one from its user's words: keep it out of logs.
+    A model may make up a name of its user's words, which must not get into logs.
     """
     return name if _QUALIFIED_NAME.fullmatch(name) else NO_NAME
 

@@ -1,7 +1,12 @@
-"""What the code of a running tool can reach: files to send and received, choices, and timers.
+"""What the code of a running tool can use besides its arguments.
 
-All of it is in the ToolEnvironment, which adds fields to the CallContext of
-`sayso.pending.call_context`. Tasks and threads that are started inside a block inherit it.
+A tool may send files (`emit_artifact`), read the files that the user sent (`received_file`), offer
+answers as buttons (`offer_choices`), and send messages later (`schedule_reply`, `remind`; such a
+message is a *timer*). Each of these is a plain function that a tool imports and calls.
+
+The functions find their data in the ToolEnvironment. It extends the CallContext of
+`sayso.pending.call_context`, which is one context variable: the run sets it for each call of a
+tool, and the tasks and threads that the tool starts inherit it. Outside a run its fields are None.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ from sayso.pending.turns import Timer
 UNKNOWN_MIME_TYPE = "application/octet-stream"
 #: Largest artifact, in bytes: the limit of the media store.
 MAX_ARTIFACT_BYTES = MAX_FILE_BYTES
-#: Most labels of one offer. A button carries the index of its label as one digit.
+#: Most labels of one offer of choices. A button carries the index of its label as one digit.
 MAX_CHOICES = 10
 #: Longest label, in characters. Platforms shorten longer ones, or show them as a list.
 MAX_LABEL_CHARS = 60
@@ -44,49 +49,56 @@ HORIZON_SECONDS = 400 * 86_400.0
 #: Longest scheduled text, in characters: it fits in one message of every platform.
 MAX_TIMER_CHARS = 500
 #: The error text outside of a channel's run, and for tools that run after a confirmation.
-CANNOT_SCHEDULE = "Nothing can be scheduled here: that needs a channel, and a tool that its policy allows without a confirmation."
+CANNOT_SCHEDULE = (
+    "Nothing can be scheduled here: that needs a channel, and a tool that its policy allows "
+    "without a confirmation."
+)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file that a tool made: at a URL, or as its `content`.
+    """A file that a tool sends: at a `url`, or as its `content`.
 
-    The caller of the run puts the content in the media store.
+    The caller of the run puts the content in the media store, from where it is delivered. From then
+    on the file has its `media` instead.
     """
 
+    #: Where the platform fetches the file; "" for a file that has `content` or `media`.
     url: str = ""
     mime_type: str = UNKNOWN_MIME_TYPE
     filename: str = ""
-    #: The digest by which the file can still be identified when the URL is gone; "" if unknown.
+    #: The digest in hex, which still identifies the file when the URL is gone; "" if unknown.
     sha256: str = ""
-    #: In bytes.
+    #: In bytes; 0 if unknown.
     size: int = 0
+    #: What the file is for, and how long to store it, in the words of the tool. Sayso only passes
+    #: both on, to programs that read `AgentResult.artifacts`.
     role: str = "primary"
     retention: str = ""
     #: Whether the model sees the file too, if it is an image.
     shown: bool = False
-    #: The bytes, None for a file at a URL. They stay out of `to_dict`.
+    #: The bytes; None for a file at a URL or in the media store. They are left out of `to_dict`.
     content: SpooledBytes | None = field(default=None, repr=False, compare=False)
-    #: The file in the media store, once it is stored. It stays out of `to_dict`.
-    kept: Media | None = field(default=None, repr=False, compare=False)
+    #: The file in the media store; None until it is stored. It is left out of `to_dict`.
+    media: Media | None = field(default=None, repr=False, compare=False)
 
     @property
     def data(self) -> bytes | None:
         """The bytes, read anew each time.
 
-        None for a URL, and for a file that is in the media store.
+        None for a file at a URL, and for a file in the media store.
         """
         if self.content:
             return self.content.read()
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields except the bytes and the stored file, JSON-ready."""
+        """Return all fields except `content` and `media`, ready for JSON."""
         return {
             each.name: getattr(self, each.name)
             for each in fields(self)
-            if each.name not in ("content", "kept")
+            if each.name not in ("content", "media")
         }
 
 
@@ -94,12 +106,12 @@ class Artifact:
 class ReceivedFile:
     """A file that the user of this turn sent in this conversation."""
 
-    #: Pictures and voice messages come without a name: theirs is built from type and content.
+    #: Pictures and voice messages come without a name. Sayso makes one of their type and content.
     filename: str
     mime_type: str
     #: In bytes.
     size: int
-    #: The SHA-256 of the bytes.
+    #: The SHA-256 of the bytes in hex, which is the id of the file in the media store.
     ref: str
     #: Returns the bytes of a file by its `ref`. Raises KeyError if they were deleted.
     load: Callable[[str], bytes] = field(repr=False, compare=False)
@@ -115,26 +127,26 @@ class ReceivedFile:
 
 #: Lists the files of the current user, oldest first.
 FileListing = Callable[[], Sequence[ReceivedFile]]
-#: Loads a stored text; None if it is not there any more.
+#: Loads a long text that the history only refers to; None if it is not stored any more.
 TextLoader = Callable[[KeptText], Awaitable[str | None]]
 
 
 class LongResult(NamedTuple):
-    """A result that was shortened for the model."""
+    """A tool's result in full, of which the model was only shown the beginning and the end."""
 
     tool_name: str
     #: The whole text.
     text: str
-    #: How much of it the model may read at once.
+    #: How many tokens of it the model may read at once.
     max_tokens: int
 
 
-#: Finds a result of the run by its id. Raises ToolError with words for the model.
+#: Finds a shortened result of the run by its id. Raises ToolError with words for the model.
 ResultFinder = Callable[[str], Awaitable[LongResult]]
 
 
 class FileNotReceived(ToolError, ValueError):
-    """Raised when the user sent no such file. The text says which files there are."""
+    """Raised when the user sent no file of that name. The text lists the files they sent."""
 
 
 class SchedulingError(ToolError):
@@ -143,51 +155,59 @@ class SchedulingError(ToolError):
 
 @dataclass(frozen=True, slots=True)
 class TimerChange:
-    """One change that a tool call made to the timers.
+    """One change that a tool call made to the timers of a conversation.
 
-    `timer` was added, or the timer of the id `cancelled` was removed.
+    The journal of the turn stores it, so that a worker that repeats the turn after a crash makes
+    the same change without calling the tool again.
     """
 
+    #: The timer that was added; None if one was cancelled.
     timer: Timer | None = None
-    cancelled: str = ""
+    #: The id of the timer that was cancelled; "" if one was added.
+    cancelled_id: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the change as JSON-ready data."""
         if self.timer:
             return {"timer": asdict(self.timer)}
-        return {"cancelled": self.cancelled}
+        return {"cancelled_id": self.cancelled_id}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TimerChange:
         """Return the change that `to_dict` wrote. Raises KeyError or TypeError on anything else."""
         if "timer" in data:
             return cls(Timer(**data["timer"]))
-        return cls(cancelled=str(data["cancelled"]))
+        return cls(cancelled_id=str(data["cancelled_id"]))
 
 
 @dataclass
 class ToolEnvironment(CallContext):
-    """What running tools hand over, and what they can look up. None: not available here."""
+    """What a running tool hands over besides its result, and what it can look up.
 
-    #: Collects the files that tools make.
+    A list collects what the tool hands over. A field that is None is not available to the code that
+    runs now. The fields are set by `own_context(ToolEnvironment)`, which copies the environment
+    around it for one block.
+    """
+
+    #: Collects the files that the tool sends.
     artifacts: list[Artifact] | None = None
     #: Where files wait for the media store. None: in the system's folder for temporary files.
     spool_folder: Path | None = None
-    #: Collects the answers that tools offer as buttons.
+    #: Collects the answers that the tool offers as buttons.
     choices: list[str] | None = None
     #: Lists the files that the user sent.
     received_files: FileListing | None = None
     #: The scheduled messages of the conversation.
     timers: TurnTimers | None = None
-    #: Collects what tools change in the timers.
+    #: Collects what the tool changes in `timers`.
     timer_changes: list[TimerChange] | None = None
-    #: Kinds of prompt injection found in the outputs of tools.
+    #: Collects the kinds of prompt injection that were found in the outputs of tools.
     suspicions: list[str] | None = None
     #: The scope of the memory that the tools read and write. "" is a memory without an owner.
     memory_scope: str | None = None
-    #: Loads the texts of the user's conversation that are stored in files.
+    #: Loads the long texts of the user's conversation, which are stored in files.
     load_text: TextLoader | None = None
-    #: Finds the results that the run may read on. None outside of runs.
+    #: Finds the shortened results of the run, so that the model can read on in them.
     find_result: ResultFinder | None = None
     #: Whether the run that called the tool can wait for a decision about a call.
     pauses: bool = False
@@ -197,7 +217,7 @@ _OUTSIDE = ToolEnvironment()
 
 
 def tool_environment() -> ToolEnvironment:
-    """Return the environment of the code that runs now."""
+    """Return the environment of the code that runs now; an empty one outside of a run."""
     context = call_context()
     if isinstance(context, ToolEnvironment):
         return context
@@ -206,7 +226,10 @@ def tool_environment() -> ToolEnvironment:
 
 @contextmanager
 def collect_artifacts() -> Iterator[list[Artifact]]:
-    """Collect what `emit_artifact` makes in this block, including tasks and threads started in it."""
+    """Collect the files that `emit_artifact` makes in this block.
+
+    Tasks and threads that are started in the block count too.
+    """
     with own_context(ToolEnvironment) as own:
         own.artifacts = []
         yield own.artifacts
@@ -214,7 +237,10 @@ def collect_artifacts() -> Iterator[list[Artifact]]:
 
 @contextmanager
 def collect_choices() -> Iterator[list[str]]:
-    """Collect what `offer_choices` offers in this block, including tasks and threads started in it."""
+    """Collect the labels that `offer_choices` offers in this block.
+
+    Tasks and threads that are started in the block count too.
+    """
     with own_context(ToolEnvironment) as own:
         own.choices = []
         yield own.choices
@@ -225,35 +251,39 @@ def scope_digest(scope: str) -> str:
 
     It has 32 hex digits, which do not reveal the scope.
     """
+    # A scope may hold lone surrogates: it contains ids that a platform or a program chose.
     return hashlib.sha256(scope.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class ArtifactsOfCall:
-    """Passes the artifacts made in this block to the run, unless the block raises.
+    """A block that passes the artifacts made in it to the run, unless the block raises.
 
     So a call that failed leaves no file behind, and a call that is repeated leaves its file once.
-    Not a `contextmanager`, which would take as long as checking the arguments.
+    Outside a run it does nothing. It is not a `contextmanager`, since that would take as long as
+    checking the arguments.
     """
 
-    __slots__ = ("_block", "_outer", "_own")
+    __slots__ = ("_artifacts_of_call", "_artifacts_of_run", "_context")
 
     def __enter__(self) -> None:
-        self._outer = tool_environment().artifacts
-        if self._outer is not None:
-            self._own: list[Artifact] = []
-            self._block = own_context(ToolEnvironment)
-            self._block.__enter__().artifacts = self._own
+        self._artifacts_of_run = tool_environment().artifacts
+        if self._artifacts_of_run is None:
+            return
+        self._artifacts_of_call: list[Artifact] = []
+        self._context = own_context(ToolEnvironment)
+        own = self._context.__enter__()
+        own.artifacts = self._artifacts_of_call
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
-        if self._outer is None:
+        if self._artifacts_of_run is None:
             return
-        self._block.__exit__(kind, *exc_info)
+        self._context.__exit__(kind, *exc_info)
         if kind is None:
-            self._outer += self._own
+            self._artifacts_of_run += self._artifacts_of_call
 
 
-#: The scheme of a URL: at least two letters, since a path on Windows
-#: begins with one letter and a colon.
+#: The scheme of a URL: at least two letters, since a path on Windows begins with one letter and a
+#: colon.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 #: Characters that no URL holds, but `urlsplit` ignores.
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
@@ -270,17 +300,25 @@ def emit_artifact(
     retention: str = "",
     shown: bool = False,
 ) -> Artifact:
-    """Send a file to the user from inside a tool: its URL, its path or its bytes.
+    """Send a file to the user from inside a tool. Outside a run nothing is sent.
 
-    Text with a scheme is a URL, other text a path. Files and bytes are copied at once, to the disk
-    if they are large, and go through the media store; their `sha256` and `size` (bytes) are
-    computed. For a URL they are taken as given. A large file is best given as a path: it is never
-    in memory as a whole. A call that fails delivers no file. Outside a run nothing is sent; the
-    Artifact is returned all the same. With `shown`, a model that accepts images
-    sees the image in this run.
+    Files and bytes are copied at once, to the disk if they are large, and go through the media
+    store. A large file is best given as a path: it is never in memory as a whole. A call that fails
+    delivers no file.
 
-    Raises ValueError for a URL that no platform can fetch, and for a file that does not exist, has
-    more than MAX_ARTIFACT_BYTES, or for which the disk has no room.
+    Args:
+        source: The bytes, a path, or text. Text with a scheme is a URL, other text a path.
+        mime_type: None to guess it from the filename or the URL.
+        filename: The name that the user sees; "" for the name of the path.
+        sha256: The digest of the file at a URL, in hex. It is computed for files and bytes.
+        size: The size of the file at a URL, in bytes. It is computed for files and bytes.
+        role: Carried on the Artifact for programs. Delivery does not use it.
+        retention: The same.
+        shown: Whether a model that accepts images sees the image in this run.
+
+    Returns the Artifact, also outside a run. Raises ValueError for a URL that no platform can
+    fetch, and for a file that does not exist, has more than MAX_ARTIFACT_BYTES, or for which the
+    disk has no room.
     """
     url = ""
     url_path = ""
@@ -298,45 +336,57 @@ def emit_artifact(
         sha256 = content.sha256
         size = content.size
 
-    mime_type = mime_type or mimetypes.guess_type(filename or url_path)[0] or UNKNOWN_MIME_TYPE
-    artifact = Artifact(url, mime_type, filename, sha256, size, role, retention, shown, content)
-    collected = tool_environment().artifacts
-    if collected is not None:
-        collected.append(artifact)
+    if not mime_type:
+        guessed_type, _ = mimetypes.guess_type(filename or url_path)
+        mime_type = guessed_type or UNKNOWN_MIME_TYPE
+    artifact = Artifact(
+        url=url,
+        mime_type=mime_type,
+        filename=filename,
+        sha256=sha256,
+        size=size,
+        role=role,
+        retention=retention,
+        shown=shown,
+        content=content,
+    )
+    artifacts = tool_environment().artifacts
+    if artifacts is not None:
+        artifacts.append(artifact)
     return artifact
 
 
 def _url_path(url: str) -> str:
-    """Return the path of a URL, which may tell the MIME type.
+    """Return the path of a URL, whose ending may tell the MIME type.
 
-    Raises ValueError if no platform can fetch it.
+    Raises ValueError for a URL that no platform can fetch.
     """
     try:
         parts = urlsplit(url)
-        can_be_fetched = (
-            parts.scheme in ("http", "https") and parts.hostname and not _UNPRINTABLE.search(url)
-        )
-    except ValueError:  # brackets around something that is no IPv6 address
-        can_be_fetched = False
-    if not can_be_fetched:
+        is_web_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:  # brackets around something other than an IPv6 address
+        is_web_address = False
+    if not is_web_address or _UNPRINTABLE.search(url):
         raise ValueError(
-            f"no platform can fetch {url!r}: give an https URL, or the file itself as a Path or bytes"
+            f"no platform can fetch {url!r}: "
+            "give an https URL, or the file itself as a Path or bytes"
         )
     return parts.path
 
 
 def _copied_bytes(source: bytes | bytearray | memoryview, filename: str) -> SpooledBytes:
-    """Return a copy: the tool may change its own. Raises ValueError."""
+    """Return a copy of the bytes, since the tool may change its own. Raises ValueError."""
+    name = filename or "artifact"
     with memoryview(source) as view:
+        # Before any copy is made. A view may have items of several bytes, so `len` would be wrong.
         if view.nbytes > MAX_ARTIFACT_BYTES:
-            raise ValueError(_too_large(filename or "artifact", view.nbytes))
-        return _spooled(
-            source if isinstance(source, bytes) else view.tobytes(), filename or "artifact"
-        )
+            raise ValueError(_too_large(name, view.nbytes))
+        unchangeable = source if isinstance(source, bytes) else view.tobytes()
+    return _spooled(unchangeable, name)
 
 
 def _copied_file(path: Path) -> SpooledBytes:
-    """Return a copy: the tool may remove its file. Raises ValueError."""
+    """Return a copy of the file, since the tool may remove it. Raises ValueError."""
     if "\0" in str(path):
         raise ValueError(f"cannot read the artifact {str(path)!r}: no path holds a NUL character")
     try:
@@ -349,12 +399,14 @@ def _copied_file(path: Path) -> SpooledBytes:
         raise ValueError(
             f"cannot read the artifact {str(path)!r} ({exc.strerror}): check the path"
         ) from exc
-    if content.size > MAX_ARTIFACT_BYTES:  # it has grown, or has no size, as a device
+    # It has grown meanwhile, or it is a device, which has no size.
+    if content.size > MAX_ARTIFACT_BYTES:
         raise ValueError(_too_large(path.name, content.size))
     return content
 
 
 def _spooled(source: bytes | BinaryIO, name: str) -> SpooledBytes:
+    """Return a copy that waits for the media store. Raises ValueError if the disk has no room."""
     folder = tool_environment().spool_folder
     try:
         return SpooledBytes(source, folder=folder, most=MAX_ARTIFACT_BYTES)
@@ -373,15 +425,19 @@ def offer_choices(*labels: str) -> None:
     second offer in the same turn replaces the first. On platforms without buttons the labels are
     listed. Outside a run this does nothing.
 
-    Raises ValueError for no label or more than MAX_CHOICES, for two equal labels, and for a label
-    that is empty or has more than MAX_LABEL_CHARS; TypeError for a label that is no text, such as a
-    list of labels.
+    Raises ValueError for no label or more than MAX_CHOICES, for two labels that differ in case
+    alone, and for a label that is empty or has more than MAX_LABEL_CHARS; TypeError for a label
+    that is no text, such as a list of labels.
     """
     for label in labels:
         if not isinstance(label, str):
             raise TypeError(
-                f"choice {label!r} is no text: give each label by itself, as in offer_choices(*labels)"
+                f"choice {label!r} is no text: "
+                "give each label by itself, as in offer_choices(*labels)"
             )
+
+    # A label is shown on one line, and its invisible characters as codes: two labels must not look
+    # alike and mean different things.
     choices = [" ".join(readable(label).split()) for label in labels]
     if not 1 <= len(choices) <= MAX_CHOICES:
         raise ValueError(f"{len(choices)} choices cannot be offered: give 1 to {MAX_CHOICES}")
@@ -392,17 +448,17 @@ def offer_choices(*labels: str) -> None:
             )
     if len({label.casefold() for label in choices}) < len(choices):
         raise ValueError(f"choices {choices!r} contain a duplicate: make every label different")
-    offered = tool_environment().choices
-    if offered is not None:
-        offered[:] = choices
+
+    choices_of_turn = tool_environment().choices
+    if choices_of_turn is not None:
+        choices_of_turn[:] = choices
 
 
 def received_files() -> tuple[ReceivedFile, ...]:
     """Return the files that the user of this turn sent in this conversation, oldest first.
 
-    Only those that the history remembers.
-
-    In a group, files of other members are left out. Outside of a channel's turn there are none.
+    These are the files in the messages that the stored history still holds. In a group, files of
+    other members are left out. Outside of a channel's turn there are none.
     """
     listing = tool_environment().received_files
     if listing is None:
@@ -413,57 +469,71 @@ def received_files() -> tuple[ReceivedFile, ...]:
 def received_file(name: str = "") -> ReceivedFile:
     """Return the last file of this name that the user sent; without a name, the last file of all.
 
-    Case is ignored; and, if no file has exactly this name, all but letters and digits, since the
-    model reads names with other brackets and without invisible characters.
+    Upper and lower case are the same. If no file has the name, names that have the same letters and
+    digits match: a model reads names with other brackets and without invisible characters, and asks
+    for them so.
 
     A tool that runs after a confirmation finds the files that were there when it was proposed: a
-    file that arrives in between cancels the question, as any other message does. Raises
-    FileNotReceived, a ToolError and a ValueError.
+    file that arrives in between cancels the question, as any other message does.
+
+    Raises FileNotReceived, which is a ToolError and a ValueError.
     """
     files = received_files()
-    matches = [each for each in files if not name or each.filename.casefold() == name.casefold()]
-    if not matches:
-        letters = _letters_of(name)
-        matches = [each for each in files if letters and _letters_of(each.filename) == letters]
-    if matches:
-        return matches[-1]
-    available = "no file was sent in this conversation yet"
-    if files:
+    if not files:
+        available = "no file was sent in this conversation yet"
+    else:
         names = [each.filename for each in files[-MAX_LISTED_FILES:]]
         available = f"there are {names!r}"
+
     if not name:
-        raise FileNotReceived(available)
-    raise FileNotReceived(f"file {name!r} was not sent: {available}")
+        if not files:
+            raise FileNotReceived(available)
+        return files[-1]
+
+    matches = [each for each in files if each.filename.casefold() == name.casefold()]
+    letters = _letters_of(name)
+    if not matches and letters:
+        matches = [each for each in files if _letters_of(each.filename) == letters]
+    if not matches:
+        raise FileNotReceived(f"file {name!r} was not sent: {available}")
+    return matches[-1]
 
 
 def _letters_of(name: str) -> str:
-    """Return the letters and digits of a name in lower case.
-
-    An accent may be a character of its own in some names.
-    """
-    return "".join(filter(str.isalnum, unicodedata.normalize("NFC", name).casefold()))
+    """Return the letters and digits of a name in lower case."""
+    # Some systems write an accent as a separate character, which is no letter and would be lost.
+    composed = unicodedata.normalize("NFC", name)
+    return "".join(filter(str.isalnum, composed.casefold()))
 
 
 @dataclass(slots=True)
 class TurnTimers:
-    """The timers of one turn.
+    """The timers of a conversation, as the tools of one turn see and change them.
 
-    They are those of its conversation, and the changes that are stored when the turn is committed.
-
-    `now` is when the turn was received, by the server's clock, in Unix seconds. Locked, because the
-    tools of one answer run in threads of their own.
+    A timer is a message that Sayso will send later. Nothing is stored here: `added` and `cancelled`
+    are stored when the turn is committed, so a turn that fails changes no timer. A lock guards the
+    lists, because the tools of one model answer run in several threads.
     """
 
+    #: The user of this turn. Members of a group cannot see or cancel each other's timers.
     user: str
+    #: When the turn was received, in Unix seconds by the server's clock.
     now: float
+    #: The language of the user, as a code such as "en".
     language: str
+    #: The timers that the conversation had at the beginning of the turn, of all its users.
     waiting: tuple[Timer, ...] = ()
+    #: The timers that this turn adds.
     added: list[Timer] = field(default_factory=list)
+    #: The ids of those in `waiting` that this turn cancels.
     cancelled: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, text: str, at: float, note: str) -> Timer:
-        """Add a timer that says `text` at `at` (Unix seconds). Raises SchedulingError."""
+        """Add a timer that says `text` at `at` (Unix seconds), and return it.
+
+        `note` is what the timer is about, for lists of timers. Raises SchedulingError.
+        """
         with self._lock:
             if at <= self.now:
                 raise SchedulingError("That time is in the past.")
@@ -477,29 +547,34 @@ class TurnTimers:
                 raise SchedulingError(
                     f"{MAX_TIMERS} reminders are waiting here already: cancel one first."
                 )
-            numbers = [
-                int(timer.id) for timer in (*self.waiting, *self.added) if timer.id.isdecimal()
-            ]
-            timer_id = str(max(numbers, default=0) + 1)
             timer = Timer(
-                timer_id, round(at, 3), storable(text), self.user, storable(note), self.language
+                id=self._next_id(),
+                at=round(at, 3),  # in milliseconds, as Redis stores it
+                text=storable(text),
+                user=self.user,
+                note=storable(note),
+                language=self.language,
             )
             self.added.append(timer)
-            _record(TimerChange(timer))
+            _collect_change(TimerChange(timer))
             return timer
 
-    def own(self) -> list[Timer]:
+    def _next_id(self) -> str:
+        """Return the next number: people and models name a timer by its id."""
+        known = (*self.waiting, *self.added)
+        numbers = [int(timer.id) for timer in known if timer.id.isdecimal()]
+        return str(max(numbers, default=0) + 1)
+
+    def timers_of_user(self) -> list[Timer]:
         """Return the timers of this turn's user, the next one first."""
         with self._lock:
-            own = [timer for timer in (*self.waiting, *self.added) if timer.user == self.user]
-            return sorted(
-                (timer for timer in own if timer.id not in self.cancelled),
-                key=lambda timer: timer.at,
-            )
+            of_user = [timer for timer in (*self.waiting, *self.added) if timer.user == self.user]
+            remaining = [timer for timer in of_user if timer.id not in self.cancelled]
+        return sorted(remaining, key=lambda timer: timer.at)
 
     def cancel(self, timer_id: str) -> Timer | None:
-        """Cancel a timer of this turn's user and return it; None if there is none of that id."""
-        timer = next((each for each in self.own() if each.id == timer_id), None)
+        """Cancel a timer of this turn's user and return it; None if they have none of that id."""
+        timer = next((each for each in self.timers_of_user() if each.id == timer_id), None)
         if timer is None:
             return None
         with self._lock:
@@ -507,25 +582,31 @@ class TurnTimers:
                 self.added.remove(timer)
             else:
                 self.cancelled.append(timer_id)
-            _record(TimerChange(cancelled=timer_id))
+            _collect_change(TimerChange(cancelled_id=timer_id))
         return timer
 
     def restore(self, change: TimerChange) -> None:
-        """Repeat a change that an earlier attempt at this turn made."""
+        """Make a change again that an earlier attempt at this turn made before its worker died.
+
+        Nothing is checked: the change passed the checks of that attempt. If it were refused now,
+        such as for a time that has passed meanwhile, the model's answer would promise a timer that
+        does not exist.
+        """
         if change.timer is None:
-            self.cancel(change.cancelled)
+            self.cancel(change.cancelled_id)
         else:
             self.added.append(change.timer)
 
 
-def _record(change: TimerChange) -> None:
+def _collect_change(change: TimerChange) -> None:
+    """Hand a change to the run, which writes it into the journal of the turn."""
     changes = tool_environment().timer_changes
     if changes is not None:
         changes.append(change)
 
 
 def restore_timers(changes: Iterable[TimerChange]) -> None:
-    """Repeat changes that an earlier attempt at this turn made.
+    """Make the changes again that an earlier attempt at this turn made.
 
     Does nothing where nothing can be scheduled.
     """
@@ -536,58 +617,65 @@ def restore_timers(changes: Iterable[TimerChange]) -> None:
 
 
 def schedule_reply(text: str, at: float, *, note: str = "") -> Timer:
-    """Say `text` in this conversation at `at` (Unix seconds), once; `scheduled` lists it by `note`.
+    """Say `text` in this conversation at `at` (Unix seconds), once, and return the timer.
 
-    The text is shown literally, unless it is `Markdown`.
+    The text is shown literally, unless it is `Markdown`. It is marked as scheduled, in the user's
+    language, so that it cannot pass for a question of the bot. `note` describes the timer in the
+    list of `scheduled`; "" for the text itself.
 
-    The text is marked as scheduled, in the user's language, so that it cannot pass for a question
-    of the bot. The timer is set when the turn is committed; a turn that fails sets none. Raises
-    SchedulingError if the time is in the past or too far ahead, if the text is too long, if the
-    conversation has too many timers, and outside of a turn.
+    The timer is set when the turn is committed; a turn that fails sets none. Raises SchedulingError
+    if the time is in the past or too far ahead, if the text is too long, if the conversation has
+    too many timers, and outside of a turn.
     """
-    timers = _timers()
-    return timers.add(texts_for(timers.language).scheduled(text), at, note or text)
+    timers = _timers_of_turn()
+    marked_text = texts_for(timers.language).scheduled(text)
+    return timers.add(marked_text, at, note or text)
 
 
 def remind(text: str, at: float) -> Timer:
-    """Remind the user of `text` at `at` (Unix seconds), in their language.
+    """Remind the user of `text` at `at` (Unix seconds), in their language, and return the timer.
 
-    Raises SchedulingError.
+    Raises SchedulingError, like `schedule_reply`.
     """
-    timers = _timers()
-    return timers.add(texts_for(timers.language).reminder(text), at, text)
+    timers = _timers_of_turn()
+    reminder = texts_for(timers.language).reminder(text)
+    return timers.add(reminder, at, text)
 
 
 def scheduled() -> list[Timer]:
     """Return this user's timers in this conversation, the next one first.
 
-    Raises SchedulingError.
+    Raises SchedulingError outside of a turn.
     """
-    return _timers().own()
+    return _timers_of_turn().timers_of_user()
 
 
 def cancel_scheduled(timer_id: str) -> Timer | None:
     """Cancel one of this user's timers and return it; None if there is none of that id.
 
-    Raises SchedulingError.
+    Raises SchedulingError outside of a turn.
     """
-    return _timers().cancel(timer_id)
+    return _timers_of_turn().cancel(timer_id)
 
 
 def time_of_turn() -> float:
     """Return when the user's message was received, in Unix seconds by the server's clock.
 
-    Raises SchedulingError.
+    Raises SchedulingError outside of a turn.
     """
-    return _timers().now
+    return _timers_of_turn().now
 
 
 def texts_of_turn() -> Texts:
-    """Return Sayso's texts in the language of this user. Raises SchedulingError."""
-    return texts_for(_timers().language)
+    """Return Sayso's texts in the language of this user.
+
+    Raises SchedulingError outside of a turn.
+    """
+    return texts_for(_timers_of_turn().language)
 
 
-def _timers() -> TurnTimers:
+def _timers_of_turn() -> TurnTimers:
+    """Return the timers of this turn. Raises SchedulingError where nothing can be scheduled."""
     timers = tool_environment().timers
     if timers is None:
         raise SchedulingError(CANNOT_SCHEDULE)

@@ -1,4 +1,11 @@
-"""JSON values, checked by a schema that may be hostile, and repaired where they do not fit."""
+"""JSON values that a model sent: checked by a JSON Schema, and repaired where they do not fit.
+
+Models make regular mistakes: they send a number as text, a list as JSON text, or the word "null"
+for an argument that they leave out. A Repairer corrects these before a call is refused.
+
+The schema may come from a foreign server and be hostile: made so that checking a call takes hours.
+`bounded_validator` counts the steps of a check, and never follows a reference to another address.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +14,7 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,14 +24,14 @@ if TYPE_CHECKING:
 #: Most keywords of a schema that are evaluated for one call: about a second of work. A schema whose
 #: references double at each level would take longer than any call lasts.
 MAX_STEPS = 100_000
-#: Text that small models send for a boolean.
+#: Text that small models send for a boolean, in lower case.
 _BOOLEANS: Mapping[str, bool] = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
     **dict.fromkeys(("false", "0", "no", "off"), False),
 }
-#: Text that small models send for an argument that they leave out.
-_NOTHING = frozenset(("", "null", "none"))
-#: Formats of text that has a value of its own, so that no word for nothing can be one.
+#: Text that small models send for an argument that they leave out, in lower case.
+_WORDS_FOR_NULL = frozenset(("", "null", "none"))
+#: Formats of text in which "null" or "" cannot be a value.
 _FORMATS = frozenset(("date", "date-time", "time", "duration", "uuid"))
 #: How often JSON text may be written inside JSON text.
 _MAX_ENCODINGS = 3
@@ -37,13 +44,11 @@ _CURRENT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class Repairer:
-    """Repairs the arguments of a call, for the second try.
-
-    Models may quote a value: text becomes the value that it stands for.
+    """Repairs the arguments of one call, after a check has refused them.
 
     Text becomes the number, boolean, choice, list or object that the schema wants, but never where
     the schema accepts text. A null for "left out" is removed, and so is a word for it; a null that
-    the schema accepts stays.
+    the schema accepts stays. What cannot be repaired stays as it was.
     """
 
     def __init__(self, schema: Mapping[str, Any], budget: StepBudget) -> None:
@@ -53,92 +58,112 @@ class Repairer:
 
     @cached_property
     def _validator(self) -> Validator:
-        return with_budget(
-            bounded_validator({**self._schema, "$schema": _CURRENT_DRAFT}), self._budget
-        )
+        validator = bounded_validator({**self._schema, "$schema": _CURRENT_DRAFT})
+        return with_budget(validator, self._budget)
 
     def repaired(self, arguments: Any) -> Any:
         """Return the arguments repaired.
 
         Raises TooMuchWork, and RecursionError for arguments nested too deep.
         """
-        return self._by(self._schema, arguments)
+        return self._repair(self._schema, arguments)
 
-    def _by(self, schema: Mapping[str, Any], value: Any) -> Any:
+    def _repair(self, schema: Mapping[str, Any], value: Any) -> Any:
+        """Return the value, repaired by all that a schema says about it."""
         if "$ref" in schema:
-            return self._by(
-                self._schema.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), value
-            )
-        value = self._children(schema, value)
+            return self._repair(self._definition(schema["$ref"]), value)
+        value = self._repair_by_type(schema, value)
         for part in schema.get("allOf", ()):
-            value = self._by(part, value)
+            value = self._repair(part, value)
         for key in ("anyOf", "oneOf"):
-            alternatives = schema.get(key, ())
-            fitting = next((part for part in alternatives if self._accepts(part, value)), None)
-            if fitting is None:
-                repaired = ((part, self._by(part, value)) for part in alternatives)
-                value = next((each for part, each in repaired if self._accepts(part, each)), value)
-            else:  # a whole float in it
-                value = self._by(fitting, value)
+            value = self._repair_by_alternatives(schema.get(key, ()), value)
         return value
 
-    def _children(self, schema: Mapping[str, Any], value: Any) -> Any:
+    def _definition(self, reference: str) -> Mapping[str, Any]:
+        """Return the schema that a `$ref` such as "#/$defs/Order" names; empty if there is none."""
+        name = reference.rpartition("/")[2]
+        definition: Mapping[str, Any] = self._schema.get("$defs", {}).get(name, {})
+        return definition
+
+    def _repair_by_alternatives(self, alternatives: Sequence[Mapping[str, Any]], value: Any) -> Any:
+        """Return the value, repaired by the first alternative that accepts it, before or after."""
+        for part in alternatives:
+            if self._accepts(part, value):
+                return self._repair(part, value)  # it may still hold a whole float
+        for part in alternatives:
+            repaired = self._repair(part, value)
+            if self._accepts(part, repaired):
+                return repaired
+        return value
+
+    def _repair_by_type(self, schema: Mapping[str, Any], value: Any) -> Any:
+        """Return the value, repaired by its type, and by the schemas of its items or properties."""
         if isinstance(value, str):
             value = _decoded(schema, value)
         if isinstance(value, list):
             schemas = itertools.chain(
                 schema.get("prefixItems", ()), itertools.repeat(schema.get("items", {}))
             )
-            return [self._by(part, each) for each, part in zip(value, schemas, strict=False)]
+            return [self._repair(part, each) for each, part in zip(value, schemas, strict=False)]
         if isinstance(value, dict):
-            parts = schema.get("properties", {})
-            required = schema.get("required", ())
-            others = schema.get("additionalProperties")
-            given = {
-                name: self._without_word_for_null(
-                    parts.get(name, {}), each, is_required=name in required
-                )
-                for name, each in value.items()
-            }
-            return {
-                name: self._by(parts.get(name, others if isinstance(others, dict) else {}), each)
-                for name, each in given.items()
-                if each is not None
-                or name in required
-                or name not in parts
-                or self._accepts(parts[name], None)
-            }
+            return self._repair_properties(schema, value)
         return _read_as(schema, value)
+
+    def _repair_properties(
+        self, schema: Mapping[str, Any], value: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return an object with its properties repaired, and without those that are left out."""
+        properties = schema.get("properties", {})
+        required = schema.get("required", ())
+        other_properties = schema.get("additionalProperties")
+        if not isinstance(other_properties, dict):  # true and false say nothing about values
+            other_properties = {}
+
+        repaired = {}
+        for name, original in value.items():
+            is_required = name in required
+            part = properties.get(name, other_properties)
+            each = self._without_word_for_null(
+                properties.get(name, {}), original, is_required=is_required
+            )
+            # A null means "left out", unless the schema requires the property, does not know it, or
+            # accepts a null.
+            is_left_out = each is None and name in properties and not is_required
+            if is_left_out and not self._accepts(part, None):
+                continue
+            repaired[name] = self._repair(part, each)
+        return repaired
 
     def _without_word_for_null(
         self, schema: Mapping[str, Any], value: Any, *, is_required: bool
     ) -> Any:
         """Return None for a word that stands for it, else the value.
 
-        Only where the schema accepts no such text and something may be left out.
+        The word is text where the schema accepts text. It is a mistake, and stays, where the
+        property is required and cannot be null.
         """
-        if not isinstance(value, str) or value.strip().lower() not in _NOTHING:
+        if not isinstance(value, str) or value.strip().lower() not in _WORDS_FOR_NULL:
             return value
-        if self._takes_text(schema, value) or (is_required and not self._accepts(schema, None)):
+        if self._takes_text(schema, value):
+            return value
+        if is_required and not self._accepts(schema, None):
             return value
         return None
 
     def _takes_text(self, schema: Mapping[str, Any], text: str) -> bool:
-        """Return whether a parameter is a text, so that this may be one.
+        """Return whether the text may be a value of a property, and not just a word for null.
 
-        Dates, times, UUIDs and choices are not.
+        It cannot be a date, a time or a UUID, and a choice only if it is one of them.
         """
         if "$ref" in schema:
-            return self._takes_text(
-                self._schema.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), text
-            )
+            return self._takes_text(self._definition(schema["$ref"]), text)
         alternatives = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
         if alternatives:
             return any(self._takes_text(part, text) for part in alternatives)
         if "enum" in schema or "const" in schema:
             return self._accepts(schema, text)
-        kinds = _types_of(schema)
-        return kinds == [None] or ("string" in kinds and schema.get("format") not in _FORMATS)
+        types = _types_of(schema)
+        return types == [None] or ("string" in types and schema.get("format") not in _FORMATS)
 
     def _accepts(self, schema: Mapping[str, Any], value: Any) -> bool:
         # The common case, without jsonschema.
@@ -148,41 +173,45 @@ class Repairer:
 
 
 def _decoded(schema: Mapping[str, Any], text: str) -> Any:
-    """Return the list or object that the text is as JSON, if the schema wants one; else the text."""
-    kinds = _types_of(schema)
-    wanted = tuple(kind for name, kind in (("array", list), ("object", dict)) if name in kinds)
-    if not wanted or "string" in kinds:
+    """Return the list or object in a JSON text, if the schema wants one; else the text."""
+    types = _types_of(schema)
+    wanted: list[type] = []
+    if "array" in types:
+        wanted.append(list)
+    if "object" in types:
+        wanted.append(dict)
+    if not wanted or "string" in types:
         return text
     try:
         value = read_json(text)
     except (ValueError, RecursionError):
         return text
-    return value if isinstance(value, wanted) else text
+    return value if isinstance(value, tuple(wanted)) else text
 
 
 def read_json(text: str) -> Any:
     """Return the JSON value of a text as models write it.
 
-    It may stand in a code fence, be encoded twice, or have a comma at its end.
-
-    Raises ValueError or RecursionError for a text that holds no JSON.
+    The JSON may be in a code fence, be encoded several times, or have a comma behind its last
+    value. Raises ValueError or RecursionError for a text that holds no JSON.
     """
     value: Any = text
     for _ in range(_MAX_ENCODINGS):
         inside = value.strip()
         if inside.startswith(_FENCE) and inside.endswith(_FENCE):
-            inside = inside.removesuffix(_FENCE).partition("\n")[2]
+            _, _, inside = inside.removesuffix(_FENCE).partition("\n")
         try:
             value = json.loads(inside, parse_constant=_refuse_constant)
         except ValueError:
-            mended = _LAST_COMMA.sub(lambda found: found["text"] or "", inside)
-            value = json.loads(mended, parse_constant=_refuse_constant)
+            without_last_commas = _LAST_COMMA.sub(lambda match: match["text"] or "", inside)
+            value = json.loads(without_last_commas, parse_constant=_refuse_constant)
         if not isinstance(value, str):
             break
     return value
 
 
 def _refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python's reader of JSON would accept."""
     raise ValueError(f"{name} is no JSON")
 
 
@@ -199,26 +228,36 @@ def _read_as(schema: Mapping[str, Any], value: Any) -> Any:
 
     A whole float becomes an integer.
     """
+    types = _types_of(schema)
     if is_whole_float(value):
-        kinds = _types_of(schema)
-        is_integer = "integer" in kinds and "number" not in kinds
+        is_integer = "integer" in types and "number" not in types
         if "enum" in schema or is_integer:
             return int(value)
         return value
     if not isinstance(value, str):
         return value
     if "enum" in schema:
-        boolean = _BOOLEANS.get(value.lower(), ...)
-        choices = (each for each in schema["enum"] if each is boolean or str(each) == value)
-        if value in schema["enum"]:
-            return value
-        return next(choices, value)
-    kinds = _types_of(schema)
-    for kind in kinds if "string" not in kinds else ():
-        if kind in _READERS:
+        return _read_choice(schema["enum"], value)
+    if "string" in types:
+        return value
+    for name in types:
+        if name in _READERS:
             with contextlib.suppress(ValueError, KeyError):
-                return _READERS[kind](value)
+                return _READERS[name](value)
     return value
+
+
+def _read_choice(choices: Sequence[Any], text: str) -> Any:
+    """Return the choice that a text stands for, such as 3 for "3"; else the text."""
+    if text in choices:
+        return text
+    boolean = _BOOLEANS.get(text.lower())
+    for choice in choices:
+        if isinstance(choice, bool) and choice is boolean:
+            return choice
+        if str(choice) == text:
+            return choice
+    return text
 
 
 def is_whole_float(value: Any) -> bool:
@@ -252,8 +291,8 @@ class TooMuchWork(Exception):
 class StepBudget:
     """Counts the evaluated keywords of one call, so that a hostile schema cannot hold the process.
 
-    It takes the place of jsonschema's format checker, the only field that every validator hands to
-    those of its subschemas. Formats are not checked.
+    It is passed in the place of jsonschema's format checker, since that is the only field that a
+    validator hands on to the validators of its subschemas. So formats are not checked.
     """
 
     def __init__(self) -> None:
@@ -266,14 +305,14 @@ class StepBudget:
             raise TooMuchWork(f"it takes more than {MAX_STEPS} steps")
 
     def check(self, *_: Any) -> None:
-        """Accept any format."""
+        """Accept any format: jsonschema calls this method of a format checker."""
 
 
 def bounded_validator(schema: Mapping[str, Any]) -> Validator:
     """Return the validator of a schema, by its draft. Use it `with_budget` only.
 
-    It has a registry of its own, so that no reference is ever fetched:
-    the address would be chosen by the schema's author.
+    Its registry holds the official schemas alone. With the default registry a reference could make
+    this process fetch an address that the author of the schema chose.
     """
     from jsonschema_specifications import REGISTRY
 
@@ -287,9 +326,9 @@ def with_budget(validator: Validator, budget: StepBudget) -> Validator:
 
 
 def draft_of(schema: Mapping[str, Any]) -> Any:
-    """Return the validator class of the draft that a schema names.
+    """Return the validator class for the draft (version of JSON Schema) that a schema names.
 
-    Without a name it is the newest draft that accepts the schema.
+    If it names none, it is the newest draft that accepts the schema.
     """
     import jsonschema
 
@@ -316,15 +355,16 @@ def _bounded_class(draft: Any) -> Any:
         validator.format_checker.spend()
         return keyword(validator, value, instance, schema)
 
-    own: dict[str, _Keyword] = {"pattern": _pattern, "uniqueItems": _unique_items}
-    keywords = {
-        name: partial(counted, own.get(name, keyword)) for name, keyword in draft.VALIDATORS.items()
-    }
-    return jsonschema.validators.extend(draft, keywords)  # type: ignore[no-untyped-call]  # missing in the stubs
+    # jsonschema evaluates these two in a time that a hostile schema can make endless.
+    replaced: dict[str, _Keyword] = {"pattern": _pattern, "uniqueItems": _unique_items}
+    evaluators = {**draft.VALIDATORS, **replaced}
+    keywords = {name: partial(counted, evaluators[name]) for name in draft.VALIDATORS}
+    # The stubs of jsonschema lack the types of `extend`.
+    return jsonschema.validators.extend(draft, keywords)  # type: ignore[no-untyped-call]
 
 
 def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[Any]:
-    """Search in linear time, unless only Python's own engine accepts the pattern."""
+    """Search in linear time; with Python's own engine if only that accepts the pattern."""
     from jsonschema.exceptions import ValidationError
 
     if isinstance(instance, str):
@@ -335,7 +375,7 @@ def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[Any]:
 
 @functools.lru_cache(maxsize=1024)
 def linear_search(pattern: str) -> Callable[[str], bool] | None:
-    """Return what searches a text without backtracking.
+    """Return a function that tells whether a text matches, without backtracking.
 
     None for a pattern that needs backtracking, or that is invalid.
     """

@@ -1,20 +1,22 @@
 """Tool: a function that a model may call, with its schema, its checked arguments and its result.
 
-A tool is defined by `@tool` or `Tool.from_function`; what can be set of it is in `definition.py`.
-Arguments come from three sides: from the model (checked against the schema), injected by the
-program (`injected_kwargs`, `config_injector`), and the ToolContext of the current call. The model
-never sees the last two. `arguments.py` checks, `signature.py` reads the function.
+A tool is defined by `@tool` or `Tool.from_function`; `definition.py` explains its fields.
+
+The arguments of a call come from three sides: from the model (checked against the schema), from the
+program (`injected_kwargs`, `config_injector`), and from Sayso, which fills a parameter of the type
+ToolContext. The model sees none but its own. `arguments.py` checks arguments, `signature.py` reads
+the parameters of a function.
 
 Which of the many methods to use:
 
 | to | call |
 |---|---|
 | describe the tool to a model | `schema`, `get_schema` for a vendor's format |
-| check arguments | `validate`; `validate_json` and `validate_record` as a policy and a record need them |
-| run it and have its own value | `run_raw`, `arun_raw`; `ainvoke` with one kind of error |
-| run it and have a text for a model | `execute`, `aexecute` |
+| check arguments | `validate`; for a policy `validate_json`, for a record `validate_record` |
+| run it and get its own value | `run_raw`, `arun_raw`; `ainvoke` raises ToolErrors only |
+| run it and get a text for a model | `execute`, `aexecute` |
 | ask the user first | `propose`; `draft` to see what would be asked |
-| take a run back | `aundo_raw` |
+| undo a run | `aundo_raw` |
 """
 
 from __future__ import annotations
@@ -98,9 +100,8 @@ from sayso.pending.tool_context import context_parameters
 MAX_REFUSAL_CHARS = 2_000
 #: How many decorators and partials around a function are looked through.
 MAX_WRAPPERS = 100
-#: Runs a sync function in a thread.
-InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
-
+#: Runs a sync function in a thread, and returns its result.
+ThreadRunner = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 #: The parameters and the result of a tool's function, for type checkers. A bare `Tool` is any tool.
 P = ParamSpec("P", default=...)
@@ -117,8 +118,10 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     """A function that a model may call. Immutable; lives as long as the process.
 
     ToolDefinition explains its fields. For type checkers `Tool[P, R]` is the function itself: they
-    refuse a wrong call, and know its result. Creating one raises ToolValidationError for what could
-    not be called, so that a mistake shows at import and not in front of a user.
+    refuse a wrong call, and know its result.
+
+    The constructor raises ToolValidationError for a tool that could not be called, so that a
+    mistake shows when the program starts, and not in front of a user.
     """
 
     __pydantic_serializer__: ClassVar[SchemaSerializer]
@@ -126,8 +129,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def __post_init__(self, _original: ToolDefinition | None) -> None:
         super().__post_init__(_original)
         self._check_preview()
-        # Both fail for parameters that cannot be filled. With an injector the schema is known only
-        # once it was called, since it decides what the model is not shown.
+        # Reading these cached properties raises for parameters that cannot be filled. An injector
+        # decides which parameters the model is not shown. It is not called yet, since it may open a
+        # database, so then only the names known without it are checked.
         if self.config_injector is not None:
             _ = self._hidden_arguments
         else:
@@ -152,12 +156,13 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     ) -> Tool[MethodP, R_co]: ...
 
     def __get__(self, instance: object, owner: type | None = None) -> Tool[Any, Any]:
-        """Return a decorated method, taken from an instance, as a tool of that instance."""
+        """Make `@tool` work on methods: `instance.method` is a tool bound to the instance."""
         if instance is None or not is_method(self.function):
             return self
         bound = MethodType(self._own_function(), instance)
         return replace(self, function=bound, callable=bound)
 
+    # A tool is immutable, so it is its own copy. An injected value may refuse to be copied.
     def __copy__(self) -> Self:
         return self
 
@@ -193,20 +198,20 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         Args:
             func: A function or a method, sync or async. Whether it is async is detected, whatever
                 `metadata.is_async` says. One that is a tool already is returned unchanged.
-            name: The name that models call it by; with a `namespace` it is
-                `{namespace}-{method_name}`.
-            description: What models read about it.
-            namespace: A group of tools, such as a service.
-            method_name: The name without the namespace.
+            name: The name that models call it by; None for the function's name. With a `namespace`
+                it is `{namespace}-{method_name}`.
+            description: What models read about it; None for the docstring.
+            namespace: A group of tools, such as a service; None for no group.
+            method_name: The name without the namespace; None for the name.
             metadata: Tags, limits and other facts that do not change what the tool does.
-            param_metadata: More of single parameters, by name, such as a description or an enum.
+            param_metadata: Descriptions and enums of single parameters, by parameter name.
             injected_kwargs: Arguments that the program fills, and no model sees.
             options: Other fields of ToolDefinition.
 
-        Raises ValueError for a lambda without a name, ToolValidationError for what cannot be a
-        tool, and for a tool that is given options.
+        Raises ValueError for a lambda without a name; ToolValidationError for a function that
+        cannot be a tool, and for a function that is a tool already if options are given with it.
         """
-        given = (
+        named_options = (
             name,
             description,
             namespace,
@@ -215,7 +220,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             param_metadata,
             injected_kwargs,
         )
-        has_options = bool(options) or any(each is not None for each in given)
+        has_options = bool(options) or any(each is not None for each in named_options)
         existing = _existing_tool(func, has_options=has_options)
         if existing is not None:
             return cast("Tool[FunctionP, FunctionR]", existing)
@@ -223,13 +228,15 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         check_function(func)
         if name_of(func) == "<lambda>" and not (name or method_name):
             raise ValueError("a lambda has no name: give the tool one with name=")
-        documented, descriptions = describe(func)
-        base = method_name or name or name_of(func)
+
+        documented, parameter_descriptions = describe(func)
+        base_name = method_name or name or name_of(func)
         injected = injected_kwargs or {}
+        parameters = infer_parameters(func, param_metadata or {}, parameter_descriptions, injected)
         tool = cls(
-            name=name or base,
-            description=description or documented or name_in_words(base),
-            parameters=infer_parameters(func, param_metadata or {}, descriptions, injected),
+            name=name or base_name,
+            description=description or documented or name_in_words(base_name),
+            parameters=parameters,
             function=func,
             injected_kwargs=injected,
             metadata=replace(metadata or ToolMetadata(), is_async=False),
@@ -240,19 +247,18 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     @property
     def takes_hidden_arguments(self) -> bool:
-        """Whether the function gets anything that no model sends: injected values, a ToolContext."""
-        return bool(
-            self.injected_kwargs or self.config_injector is not None or self._context_parameters
-        )
+        """Whether the function gets values that no model sends: injected ones, a ToolContext."""
+        has_injected = bool(self.injected_kwargs) or self.config_injector is not None
+        return has_injected or bool(self._context_parameters)
 
     @property
     def hidden_names(self) -> frozenset[str]:
-        """The names of the injected arguments that are known without calling the injector."""
+        """The names of arguments that no model fills, as far as known without the injector."""
         return frozenset({*self._hidden_arguments.known_names, *self._context_parameters})
 
     @property
     def parameters_model(self) -> type[BaseModel] | None:
-        """The pydantic model that checks the arguments; None for a tool defined by a JSON Schema."""
+        """The pydantic model that checks arguments; None for a tool defined by a JSON Schema."""
         compiled = self._compiled
         if isinstance(compiled, TypedArguments):
             return compiled.model
@@ -261,13 +267,14 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def schema(self) -> dict[str, Any]:
         """Return name, description and JSON schema of the parameters, as a model reads them.
 
-        The returned value is immutable. A tool with a `config_injector` calls it for the first
-        schema, which may block: see `aschema`.
+        The returned value is immutable. The first call for a tool with a `config_injector` calls
+        the injector, which may block: async code uses `aschema`.
         """
         return self._schema
 
     async def aschema(self) -> dict[str, Any]:
         """Return `schema()`. A `config_injector`, which may block, is called in a thread."""
+        # Once `_compiled` is cached, the injector is not called any more for a schema.
         if self.config_injector is None or "_compiled" in self.__dict__:
             return self._schema
         return await call_in_tool_thread(self.schema)
@@ -277,8 +284,8 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     ) -> dict[str, Any]:
         """Return the definition for a vendor's API. Raises like `vendor_schema`.
 
-        `_think_augment`: whether the model is asked for the reason of each call; None: as the
-        metadata says.
+        `_think_augment`: whether the model is asked for the reason of each call; None for what
+        `metadata.think_augment` says.
         """
         asks_for_reason = _think_augment
         if asks_for_reason is None:
@@ -288,16 +295,17 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             parameters = with_reason(parameters)
         return vendor_schema(self.name, self.description, parameters, api_format)
 
+    # APIs that Sayso follows call `get_schema` by these two names.
     def describe(self, api_format: ApiFormat = "openai-chat") -> dict[str, Any]:
-        """Return `get_schema`, with a DeprecationWarning. The old name is a documented one."""
-        return self._deprecated("describe", api_format)
+        """Return `get_schema`, with a DeprecationWarning."""
+        return self._get_schema_by_old_name("describe", api_format)
 
     def get_json_schema(self, api_format: ApiFormat = "openai-chat") -> dict[str, Any]:
-        """Return `get_schema`, with a DeprecationWarning. The old name is a documented one."""
-        return self._deprecated("get_json_schema", api_format)
+        """Return `get_schema`, with a DeprecationWarning."""
+        return self._get_schema_by_old_name("get_json_schema", api_format)
 
-    def _deprecated(self, old: str, api_format: ApiFormat) -> dict[str, Any]:
-        warnings.warn(f"{old}() is called get_schema() now", DeprecationWarning, stacklevel=3)
+    def _get_schema_by_old_name(self, old_name: str, api_format: ApiFormat) -> dict[str, Any]:
+        warnings.warn(f"{old_name}() is called get_schema() now", DeprecationWarning, stacklevel=3)
         return self.get_schema(api_format)
 
     def model_dump(self) -> dict[str, Any]:
@@ -327,16 +335,17 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return self.check(params).json
 
     def validate_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments like `validate_json`, as a pending action stores them.
+        """Return the arguments as a pending action stores them: exact JSON values.
 
-        They are read again at the yes, and have the same values then. Raises ToolParameterError.
+        When the user says yes, they are read again. Unlike `validate_json` this refuses values that
+        would be read as other ones then. Raises ToolParameterError.
         """
         return self._compiled.read_record(self._without_reason(params))
 
     def check(self, params: Mapping[str, Any]) -> ValidatedArguments:
         """Return the checked arguments for one `ainvoke`, which then does not check them again.
 
-        Raises ToolParameterError.
+        They serve one call, since the function may change the values. Raises ToolParameterError.
         """
         return self._compiled.check(self._without_reason(params))
 
@@ -345,14 +354,20 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     ) -> Any:
         """Run the tool from sync code, in this thread, and return its own value.
 
-        `chunk_callback` receives the pieces of a result that comes in pieces. Raises
-        ToolParameterError, and what the tool raises.
+        `chunk_callback` receives each piece of a streamed result; None if nothing reads them.
+        Raises ToolParameterError, and what the tool raises.
         """
         if self.is_async or self.metadata.timeout is not None:
             return run_sync(self.arun_raw(parameters, chunk_callback))
-        with ArtifactsOfCall(), self._declared(), self._hidden_arguments.opened() as injected:
-            value = self._own_function()(**self._arguments(parameters, injected))
-            if type(value) is str:  # as most are: no chunks and nothing to await
+        with (
+            ArtifactsOfCall(),
+            self._as_running_tool(),
+            self._hidden_arguments.opened() as injected,
+        ):
+            arguments = self._arguments(parameters, injected)
+            value = self._own_function()(**arguments)
+            # Most values are text. They have no chunks, and nothing to await.
+            if type(value) is str:
                 return value
             value = join_chunks(value, chunk_callback)
             if is_async_value(value):
@@ -368,33 +383,46 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     ) -> Any:
         """Run the tool and return its own value.
 
-        A sync function runs in a thread, with a copy of the context variables. `chunk_callback`
-        receives the pieces of a result that comes in pieces. `checked` is the result of `check`
-        with these parameters, for this call alone. Raises ToolParameterError, EffectUnknownError
-        after the tool's own `timeout`, and what the tool raises.
+        A sync function runs in a thread, with a copy of the context variables.
+
+        Args:
+            parameters: The arguments, as a model gave them.
+            chunk_callback: Receives each piece of a streamed result; None if nothing reads them.
+            checked: The result of `check` with these parameters, for this call alone; None to check
+                them now.
+
+        Raises ToolParameterError, EffectUnknownError after the tool's own `timeout`, and what the
+        tool raises.
         """
         seconds = self.metadata.timeout
         if seconds is None:
-            with self._declared():
+            with self._as_running_tool():
                 return await self._value(parameters, checked, chunk_callback, call_in_caller_thread)
+
+        # In a tool thread, since a call in the caller's thread blocks the event loop, and the time
+        # limit could not end it.
         try:
             async with execution_timeout(seconds) as limit:
-                with self._declared():
+                with self._as_running_tool():
                     return await self._value(
                         parameters, checked, chunk_callback, call_in_tool_thread
                     )
         except TimeoutError as exc:
             if not limit.expired():
-                raise  # the tool's own
+                raise  # the tool's own error
             raise EffectUnknownError(
-                f"tool {self.name!r} timed out: it gave no result within {seconds:g} seconds; it may still be running",
+                f"tool {self.name!r} timed out: it gave no result within {seconds:g} seconds; "
+                "it may still be running",
                 tool_name=self.name,
                 error=exc,
                 params=parameters,
             ) from exc
 
-    def _declared(self) -> AbstractContextManager[Any]:
-        """Tell `stash_pending` which tool calls it, and what the tool declares."""
+    def _as_running_tool(self) -> AbstractContextManager[Any]:
+        """Return a block in which `stash_pending` knows the tool that calls it.
+
+        It refuses a tool that declares to change nothing, for example.
+        """
         return running_tool(
             RunningTool(
                 self.name,
@@ -410,11 +438,12 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         parameters: Mapping[str, Any],
         checked: ValidatedArguments | None,
         chunk_callback: ChunkCallback | None,
-        thread: InThread,
+        in_thread: ThreadRunner,
     ) -> Any:
         """Call the function and await its value.
 
-        It is called by `thread`, or in the event loop where neither it nor an injector can block.
+        It is called `in_thread`, or in the event loop if neither the function nor an injector can
+        block.
         """
 
         def call(injected: Mapping[str, Any] = self.injected_kwargs) -> Any:
@@ -423,20 +452,20 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
         with ArtifactsOfCall():
             if self.config_injector is not None:
-                return await self._with_injector(call, thread, chunk_callback)
-            value = call() if self._returns_awaitable else await thread(call)
+                return await self._with_injector(call, in_thread, chunk_callback)
+            value = call() if self._returns_awaitable else await in_thread(call)
             return await await_value(value, chunk_callback)
 
     async def _with_injector(
         self,
         call: Callable[[Mapping[str, Any]], Any],
-        thread: InThread = call_in_tool_thread,
+        in_thread: ThreadRunner = call_in_tool_thread,
         chunk_callback: ChunkCallback | None = None,
     ) -> Any:
         """Return the awaited value of a call that gets the values of the `config_injector`.
 
         An injector may be a context manager, such as a database connection. It is opened and closed
-        by `thread`, since both may block, and stays open until the value is there.
+        `in_thread`, since both may block, and stays open until the value is there.
         """
         still_open = ExitStack()
 
@@ -444,31 +473,33 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             with ExitStack() as stack:
                 injected = stack.enter_context(self._hidden_arguments.opened())
                 value = call(injected)
-                if is_async_value(value):  # the function goes on: what is open stays open
+                # An async function goes on after this thread: what is open stays open for it.
+                if is_async_value(value):
                     still_open.push(stack.pop_all())
                 return value
 
-        value = await thread(begin)
+        value = await in_thread(begin)
         if not is_async_value(value):
             return value
         try:
             return await await_value(value, chunk_callback)
         finally:
+            # An error of the tool is passed on, so that a connection rolls back.
             error = sys.exc_info()
-            await thread(lambda: still_open.__exit__(*error))
+            await in_thread(lambda: still_open.__exit__(*error))
 
     def run(self, parameters: Mapping[str, Any]) -> Any:
         """Run the tool like `run_raw`, but return an error as text, with a DeprecationWarning."""
         try:
             return self.run_raw(parameters)
-        except (Exception, *FATAL_ERRORS) as exc:  # any error: that is documented
+        except (Exception, *FATAL_ERRORS) as exc:  # every error becomes text, as documented
             return self._error_text(exc)
 
     async def arun(self, parameters: Mapping[str, Any]) -> Any:
         """Run the tool like `arun_raw`, but return an error as text, with a DeprecationWarning."""
         try:
             return await self.arun_raw(parameters)
-        except Exception as exc:  # any error: that is documented
+        except Exception as exc:  # every error becomes text, as documented
             return self._error_text(exc)
 
     def _error_text(self, error: BaseException) -> str:
@@ -519,16 +550,18 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             raise ToolExecutionError(tool_name=self.name, error=exc, params=params) from exc
 
     async def aundo_raw(self, params: Mapping[str, Any], result: str = "") -> Any:
-        """Undo the effect of a run with these arguments that returned `result`.
+        """Undo the effect of a run with these arguments that returned the text `result`.
 
-        Return the undo's own value. Raises like `ainvoke`.
+        Return the undo's own value. Raises like `ainvoke`, and ToolExecutionError for a tool
+        without an undo.
         """
         if self.undo is None:
             raise ToolExecutionError(f"tool {self.name!r} cannot be undone", tool_name=self.name)
         undo = self.undo
 
         def call(injected: Mapping[str, Any] = self.injected_kwargs) -> Awaitable[Any]:
-            return call_undo(undo, {**self._arguments(params, injected), "result": result})
+            arguments = {**self._arguments(params, injected), "result": result}
+            return call_undo(undo, arguments)
 
         try:
             if self.config_injector is None:
@@ -550,9 +583,10 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def propose(self, params: Mapping[str, Any], *, reason: str = "") -> ToolResult:
         """Ask the user of the current channel run to confirm the call. Run nothing.
 
-        `reason` is why they are asked, for them to read; "" for none. Returns the
-        PendingConfirmation, or another result when there is nothing to propose. Raises
-        ToolExecutionError when no user could answer, and PreviewError when the preview fails.
+        `reason` is why they are asked, for them to read; "" for none. Returns a
+        PendingConfirmation, or another ToolResult when there is nothing to propose. Raises
+        ToolParameterError, ToolExecutionError when no user could answer, and PreviewError when the
+        preview fails.
         """
         draft = self.draft(params)
         return draft.propose(reason, self.edit_fields(self.editable, draft.args))
@@ -572,8 +606,8 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def draft(self, params: Mapping[str, Any]) -> ProposalDraft:
         """Return what `propose` would ask, without asking: the arguments and their preview.
 
-        A preview refuses by returning a ToolResult such as NotFound, or by raising a ToolError,
-        whose words become a PreviewRefused. Raises ToolParameterError and PreviewError.
+        A preview refuses the call by returning a ToolResult such as NotFound, or by raising a
+        ToolError, whose words become a PreviewRefused. Raises ToolParameterError and PreviewError.
         """
         args = self._in_stored_order(self.validate_record(params))
         values = self.validate(args)
@@ -581,11 +615,12 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             each.name for each in self.parameters if not each.required and each.default is None
         }
         try:
-            shown = preview_text(self.name, self.preview, values, optional)
-            draft = ProposalDraft(self, args, shown, self.definition_digest)
-            _ = draft.values_digest  # values that JSON cannot express fail here
-            if isinstance(shown, ToolResult):
-                shown.to_json()
+            preview = preview_text(self.name, self.preview, values, optional)
+            draft = ProposalDraft(self, args, preview, self.definition_digest)
+            # A preview that cannot be stored fails here, where its tool is named, and not later.
+            _ = draft.values_digest
+            if isinstance(preview, ToolResult):
+                preview.to_json()
         except (Exception, *FATAL_ERRORS) as exc:
             words = ""
             if isinstance(exc, ToolError):
@@ -600,7 +635,8 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         """Return the arguments in the order of the parameters, and the keys in them by alphabet.
 
         A record is stored with its keys by alphabet. If a preview showed the order in which a model
-        wrote them, the preview that is made from the record at the yes would be another one.
+        wrote them, the preview that is made from the record at the yes would differ from it, and
+        the call would be refused.
         """
         stored: dict[str, Any] = json.loads(encode_canonical(args))
         names = [each.name for each in self.parameters if each.name in stored]
@@ -610,10 +646,10 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def definition_digest(self) -> str:
         """The digest of what a yes relies on, besides the arguments and the text of the preview.
 
-        A changed description, schema, preview template or version makes it another tool; another
-        order or other white space in them does not. The code is not in it: each deployment would
-        end all open questions, and `version` is for a change that neither the schema nor the
-        preview shows.
+        A changed description, schema, preview template or version changes it; another order or
+        other white space in them does not. A yes to a question with another digest is refused.
+        The code is not part of it, since then each deployment would end all open questions: a tool
+        changes its `version` for a change that neither the schema nor the preview shows.
         """
         template = None
         if isinstance(self.preview, str):
@@ -628,19 +664,20 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     @functools.cached_property
     def _compiled(self) -> TypedArguments | SchemaArguments:
+        """What checks the arguments of a model. Calls the injector, if there is one."""
         if self.input_schema is not None:
             return SchemaArguments(self.name, self.input_schema)
         hidden = self._hidden_arguments.names()
         if self.config_injector is not None:
             self._check_preview()
-        return TypedArguments(
-            self.name, [each for each in self.parameters if each.name not in hidden]
-        )
+        visible = [each for each in self.parameters if each.name not in hidden]
+        return TypedArguments(self.name, visible)
 
     def _check_preview(self) -> None:
-        """Raise ToolValidationError for a preview that cannot be made of what a model fills.
+        """Raise ToolValidationError for a preview that uses arguments which no model fills.
 
-        Called again once the injector has told what it fills.
+        It is called when the tool is defined, and again when the names are known that the injector
+        fills.
         """
         visible = [each.name for each in self.parameters if each.name not in self.hidden_names]
         is_complete = self._hidden_arguments.is_complete
@@ -649,7 +686,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def _check_editable(self) -> None:
         """Raise ToolValidationError for editable arguments that no person could fill in.
 
-        With an injector the schema is known later. Then the form leaves out what does not fit.
+        With an injector the schema is not known yet. Then the form leaves out what does not fit.
         """
         names = [each.name for each in self.parameters if each.name not in self.hidden_names]
         unknown = sorted(set(self.editable) - set(names))
@@ -677,7 +714,8 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     @functools.cached_property
     def _hidden_arguments(self) -> HiddenArguments:
-        # With an injector, a parameter that no model could fill is one that it must fill.
+        """The arguments that no model fills."""
+        # The injector must fill a parameter whose type no JSON can express, such as a connection.
         unfillable: list[str] = []
         if self.config_injector:
             for each in self.parameters:
@@ -691,6 +729,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     @functools.cached_property
     def _schema(self) -> FrozenDict:
+        """What `schema` returns."""
         parameters = self._compiled.schema
         if self.metadata.think_augment:
             parameters = with_reason(parameters)
@@ -706,11 +745,11 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         """
         if not isinstance(params, Mapping) or REASON not in params:
             return params
-        own_names = {
+        declared_names = {
             *self._compiled.schema.get("properties", {}),
             *(each.name for each in self.parameters),
         }
-        if REASON in own_names:
+        if REASON in declared_names:
             return params
         return {name: value for name, value in params.items() if name != REASON}
 
@@ -720,11 +759,15 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         injected: Mapping[str, Any],
         checked: ValidatedArguments | None = None,
     ) -> dict[str, Any]:
-        """Return the function's keyword arguments: from the model, injected, and the ToolContext.
+        """Return the function's keyword arguments: the model's, the injected, the ToolContext.
 
-        An injector may inject a name that models have filled until now; such a call is refused.
+        `params` are the model's arguments; `checked` are the same when they have been checked
+        already. `injected` are the values of this call that no model fills.
+
+        Raises ToolParameterError for the model's arguments. Raises ToolExecutionError if both the
+        model and the injector fill an argument, and if none of them fills one that is required.
         """
-        given = self._without_reason(params)
+        model_params = self._without_reason(params)
         context = {}
         if self._context_parameters:
             context = dict.fromkeys(self._context_parameters, current_context())
@@ -733,48 +776,57 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             if checked:
                 values = checked.values
             else:
-                values = self._compiled.values(given)
+                values = self._compiled.values(model_params)
+            # Without a copy: the values are used for this call only.
             return {**values, **context} if context else values
 
-        names = given if isinstance(given, Mapping) else {}
-        shadowed = [name for name in self._newly_hidden(injected) if name in names]
-        if shadowed:
+        model_names = model_params if isinstance(model_params, Mapping) else {}
+        filled_twice = [name for name in self._hide_injected(injected) if name in model_names]
+        if filled_twice:
             raise ToolExecutionError(
-                f"{shadowed!r} of {self.name!r} is injected by now, and the model fills it: inject it always, or never",
+                f"{filled_twice!r} of {self.name!r} is injected by now, and the model fills it: "
+                "inject it always, or never",
                 tool_name=self.name,
             )
 
-        # Only now: what is newly hidden is no part of the schema any more.
-        values = {**self._compiled.values(given), **injected}
+        # `_hide_injected` may have changed the schema, so the arguments are checked after it, and
+        # `checked`, which was made before, does not count.
+        values = {**self._compiled.values(model_params), **injected}
         missing = [
             each.name for each in self.parameters if each.required and each.name not in values
         ]
         if missing:
             raise ToolExecutionError(
-                f"the config_injector of {self.name!r} did not return {missing!r}, which no model fills: "
-                "return all of them at each call",
+                f"the config_injector of {self.name!r} did not return {missing!r}, "
+                "which no model fills: return all of them at each call",
                 tool_name=self.name,
             )
         return {**values, **context}
 
-    def _newly_hidden(self, injected: Mapping[str, Any]) -> list[str]:
-        """Return the injected names that models have seen so far, and hide them from now on.
+    def _hide_injected(self, injected: Mapping[str, Any]) -> list[str]:
+        """Hide the injected names from models, and return those that were in the schema until now.
 
-        A tool that is defined by a JSON Schema keeps it: all injected names are returned.
+        An injector may return a name for the first time at any call. A tool that is defined by a
+        JSON Schema keeps its schema: all injected names are returned.
         """
         if self.input_schema is not None:
             return list(injected)
         newly_hidden = sorted(injected.keys() & self._compiled.schema["properties"].keys())
         if newly_hidden:
+            # These cached properties are computed again, without the hidden names.
             for name in ("_compiled", "_schema", "definition_digest"):
                 self.__dict__.pop(name, None)
         return newly_hidden
 
     def _own_function(self) -> Callable[..., Any]:
-        """Return the function. Raises ToolExecutionError for a mere description."""
+        """Return the function. Raises ToolExecutionError for a tool without one.
+
+        Such a tool only describes what its provider runs.
+        """
         if self.function is None:
             raise ToolExecutionError(
-                f"{self.name!r} is only a description: have its provider run it, or give it a function",
+                f"{self.name!r} is only a description: "
+                "have its provider run it, or give it a function",
                 tool_name=self.name,
             )
         return self.function
@@ -783,8 +835,8 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 def _existing_tool(function: Any, *, has_options: bool) -> Tool | None:
     """Return the tool that a function is already; None for a function without a tool behind it.
 
-    Raises ToolValidationError for a tool with other options, and for a decorator or a partial above
-    a tool. A tool made of that would have lost the options of the first, such as
+    Raises ToolValidationError if a tool is given options, and for a decorator or a partial around a
+    tool. A second tool made of these would silently lose the options of the first, such as
     `requires_approval`.
     """
     existing = _tool_behind(function)
@@ -846,4 +898,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """
     if function is not None:
         return Tool.from_function(function)
-    return lambda decorated: Tool.from_function(decorated, **options)
+
+    def decorate(decorated: Callable[..., Any]) -> Tool:
+        return Tool.from_function(decorated, **options)
+
+    return decorate

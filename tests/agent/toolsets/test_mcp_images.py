@@ -68,11 +68,11 @@ def test_vision_model_is_shown_the_image(shared_tiny, server: Server, name: str)
 @pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
 def test_stored_image_is_shown_after_a_killed_worker(server: Server, name: str) -> None:  # noqa: F811  # the fixture
     """The successor reads the outcome from the journal and the bytes from the media store."""
-    kept = Media("ref-1", "image/png", "file.png", len(IMAGE))
+    media = Media("ref-1", "image/png", "file.png", len(IMAGE))
     outcome = CallOutcome(
         ToolCall("chart", {}, "c1"),
         "Here.",
-        artifacts=(Artifact(mime_type="image/png", shown=True, kept=kept),),
+        artifacts=(Artifact(mime_type="image/png", shown=True, media=media),),
     )
     said = [
         Message(Role.USER, "Draw"),
