@@ -24,8 +24,10 @@ def rules_of(channel: AnyChannel) -> AccessRules:
 
 
 def access_config(settings: Settings, redis: RedisParts) -> AccessConfig | None:
-    """Return the access rules of all channels with their lists of people,
-    None where no channel has `access`.
+    """Return the access rules of all channels, with what they need of Redis.
+
+    None where no channel has `access`. Messages a minute are counted in Redis, and only where a
+    channel has such a limit.
     """
     rules_by_channel = {
         name: rules_of(channel) for name, channel in settings.channels.items() if channel.access

@@ -1,4 +1,4 @@
-"""The state of a bot for commands: its Redis and its secret keys."""
+"""What a command needs of a bot without starting it: a client of its Redis, and its secret keys."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from sayso.infra.redis.client import connect
 def find_state(settings: Settings, data: Path) -> BotState | None:
     """Return the state of the bot on a data folder, None if its Redis or its keys are not known.
 
-    Creates nothing.
+    Creates nothing, and raises no error: the commands that call this report a missing Redis by
+    another check, which names the reason.
     """
     try:
         keys = known_keys(data)
         redis = connect(find_redis(settings, data))
-    except (ConfigError, ValueError, OSError, RedisError):  # another check names the reason
+    except (ConfigError, ValueError, OSError, RedisError):
         return None
     if not keys:
         return None
@@ -30,10 +31,12 @@ def find_state(settings: Settings, data: Path) -> BotState | None:
 
 
 def open_state(settings: Settings, data: Path, channel: str) -> BotState:
-    """Return the state of the bot for a command of one channel. Creates the keys where it has none.
+    """Return the state of the bot for a command of one channel.
 
-    Raises ConfigError, also where the channel needs a library that is missing.
+    Creates the secret keys if there are none. Raises ConfigError, also where the channel needs a
+    library that is missing.
     """
+    # Imported here, because it imports the agent, which `find_state` does not need.
     from sayso.config.wiring.libraries import require_channel_library
 
     require_channel_library(settings, channel)

@@ -1,4 +1,8 @@
-"""Try the libraries of the configured features that an extra brings."""
+"""Try whether the optional libraries that the configured features need are installed.
+
+An *extra* is an optional part of the package, such as `sayso[llm]`, which installs the libraries of
+one feature.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,10 @@ from sayso.config.wiring.tools import mcp_library_problems
 
 
 def library_problems(settings: Settings) -> list[str]:
-    """Import the library of every configured feature that needs one: models, tools, tracing,
-    the bucket.
+    """Return a problem for each library that is missing or broken, with its line and its cure.
 
-    Returns a problem, with its line and its cure, for each library that is missing or broken. Takes
-    a second or two where a model is configured, since its library is large.
+    The library of every configured feature is imported: models, tools, tracing, the bucket and
+    channels. This takes a second or two where a model is configured, since its library is large.
     """
     return [
         *model_library_problems(settings),
@@ -33,7 +36,10 @@ def library_problems(settings: Settings) -> list[str]:
 
 
 def require_channel_library(settings: Settings, channel: str) -> None:
-    """Import the library that a channel needs beside that of its platform. Raises ConfigError."""
+    """Import the library that a channel needs besides that of its platform, if it needs one.
+
+    Raises ConfigError where it is missing or broken.
+    """
     extra, module = settings.channels[channel].needed_library
     if not extra:
         return

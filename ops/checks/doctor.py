@@ -56,8 +56,7 @@ from sayso.infra.redis.client import (
 from sayso.infra.redis.failures import Failure
 from sayso.infra.redis.leader_lock import LeaderLock
 from sayso.infra.storage.objects import StoreUnavailable
-from sayso.ops.server.processes import FILE as UP_FILE
-from sayso.ops.server.processes import Running
+from sayso.ops.server.processes import UP_FILE, RunningBot
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss.resume import halts_of, is_restoring
 from sayso.workers.recovery import Heartbeat, own_version
@@ -110,7 +109,7 @@ class Doctor:
         *,
         web: httpx.AsyncClient,
         clock: Callable[[], float] = time.time,
-        running: Running | None = None,
+        running: RunningBot | None = None,
     ) -> None:
         self._settings = settings
         self._data = data

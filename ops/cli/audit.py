@@ -272,7 +272,7 @@ def erase(options: Options, user: str) -> None:
     settings = None
     has_file = options.config or given_config() or DEFAULT.exists()
     if has_file:
-        settings = options.load(running=False, without_secrets=True)
+        settings = options.load(prefer_running=False, without_secrets=True)
 
     with clear_errors():
         bodies = ledger.erase(user, at=round(time.time() * 1000))

@@ -172,7 +172,7 @@ def _platform_setup(
     """Return what registers the webhook of a channel. Exits where its platform has none."""
     from sayso.channels.setup import SetupOptions
 
-    settings = options.load(running=False)
+    settings = options.load(prefer_running=False)
     with clear_errors():
         from sayso.config.wiring.bot_state import find_state
 
@@ -371,7 +371,7 @@ def _platform_command(platform: str, command: PlatformCommand) -> SaysoCommand:
         from sayso.config.settings.loader import find_public_url
 
         settings = options.load(
-            running=command.needs_secrets, without_secrets=not command.needs_secrets
+            prefer_running=command.needs_secrets, without_secrets=not command.needs_secrets
         )
         name = _channel_of(settings, platform, channel, of_workspaces=command.of_workspaces)
 

@@ -32,7 +32,7 @@ def chat(options: Options, channel: str | None) -> None:
 
     set_up_logs("warning")  # INFO lines would stand between the lines of the conversation
     with clear_errors():
-        settings = load_for_terminal(options.file(running=False), channel)
+        settings = load_for_terminal(options.file(prefer_running=False), channel)
 
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="sayso-chat-"))

@@ -36,10 +36,11 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
     from sayso.ops.checks.describe import describe
     from sayso.ops.checks.workspaces import workspace_warnings
 
+    # A file without its option is the likeliest mistake, so its error names the option.
     if files:
         raise click.UsageError(f"the file is an option: write `sayso check -c {files[0]}`")
     with clear_errors():
-        file = options.file(running=False)
+        file = options.file(prefer_running=False)
 
     try:
         settings = load_settings(file)
@@ -53,15 +54,17 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
             click.echo(f"Error: {exc}", err=True)
         sys.exit(FINDING)
 
+    # Workspaces are asked over the network, and for what Redis stores of them.
     if not offline:
-        in_workspaces = workspace_warnings(settings, options.data)
-        description = replace(description, warnings=(*description.warnings, *in_workspaces))
+        warnings = (*description.warnings, *workspace_warnings(settings, options.data))
+        description = replace(description, warnings=warnings)
 
     unreachable = description.unreachable
     lines = str(description).splitlines()
     if not unreachable:
         lines.append(f"{file}: ok")
-    options.print({"file": str(file), "problems": list(unreachable), **asdict(description)}, lines)
+    value = {"file": str(file), "problems": list(unreachable), **asdict(description)}
+    options.print(value, lines)
     if unreachable:
         if not options.as_json:
             count = counted(len(unreachable), "source of tools", "sources of tools")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: Exit codes. Wrong usage is click's 2.
 FINDING = 1
 CANNOT_RUN = 3
-#: The data folder where neither --data nor SAYSO_DATA names one.
+#: The data folder if neither --data nor SAYSO_DATA names one.
 DEFAULT_DATA = Path(".sayso")
 
 
@@ -49,28 +49,31 @@ class Options:
         """The data folder: of --data, of SAYSO_DATA, or `.sayso`."""
         return self.data_option or Path(os.environ.get("SAYSO_DATA") or DEFAULT_DATA)
 
-    def file(self, *, running: bool = True) -> Path:
+    def file(self, *, prefer_running: bool = True) -> Path:
         """Return the configuration file: that of --config, else the default one.
 
-        With `running` the file of the bot that runs on the data folder comes before the default.
-        Raises ConfigError without any file.
+        With `prefer_running` the file of a bot that runs on the data folder comes before the
+        default. A command that asks about a bot wants that one; a command that starts a bot does
+        not. Raises ConfigError without any file.
         """
         from sayso.config.settings.loader import default_config
         from sayso.ops.server.processes import find_config
 
-        if running:
+        if prefer_running:
             return find_config(self.config, self.data)
         return self.config or default_config()
 
-    def load(self, *, running: bool = True, without_secrets: bool = False) -> Settings:
-        """Return the settings of `file`. Exits where they cannot be used.
+    def load(self, *, prefer_running: bool = True, without_secrets: bool = False) -> Settings:
+        """Return the settings in the file that `file` returns. Exits where they cannot be used.
 
         With `without_secrets` no secret is looked up, so that it may be missing here.
         """
         from sayso.config.settings.loader import ConfigError, load_settings
 
         try:
-            return load_settings(self.file(running=running), without_secrets=without_secrets)
+            return load_settings(
+                self.file(prefer_running=prefer_running), without_secrets=without_secrets
+            )
         except ConfigError as exc:
             fail(str(exc))
 
@@ -108,11 +111,12 @@ class Options:
         try:
             click.echo(printable)
         except BrokenPipeError:
-            raise  # the reader of a pipe has enough, such as `head`: click exits quietly
+            raise  # a reader such as `head` has closed the pipe: click exits quietly
         except OSError as exc:
             fail(f"the result cannot be written ({exc.strerror}): make room for it")
 
 
+#: Passes the `Options` of the invocation to a command, as its first argument.
 pass_options = click.make_pass_decorator(Options, ensure=True)
 
 
@@ -198,8 +202,8 @@ class SaysoGroup(SaysoCommand, click.Group):
         return super().resolve_command(ctx, args)
 
 
-#: How the names of those log events end that a command prints itself, with their line and cure.
-#: An example is `mcp.tool_left_out`.
+#: Log events with these endings, such as `mcp.tool_left_out`, report what a command prints itself
+#: with its line and cure.
 _OWN_FINDINGS = ("_left_out", "_incomplete")
 
 
@@ -309,7 +313,7 @@ def counted(number: int, one: str, many: str) -> str:
 
 
 def resumed_parts(resumed: Resumed) -> str:
-    """Return in words what was changed in a Redis before it went on after a loss of data."""
+    """Return as a sentence what was changed in a Redis before it went on after a loss of data."""
     conversations = counted(
         resumed.conversations, "conversation has new numbers", "conversations have new numbers"
     )

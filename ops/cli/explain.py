@@ -55,7 +55,7 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
 
     os.environ.setdefault("SAYSO_DATA", str(options.data))
     with clear_errors():
-        settings = options.load(running=False)
+        settings = options.load(prefer_running=False)
         check_channel(settings, channel)
         if user:
             check_id(settings, channel, user)

@@ -21,6 +21,7 @@ from sayso.ops.server.metrics_port import MetricsAddress
 @pass_options
 def poll(options: Options, metrics: MetricsAddress) -> None:
     """Run the process that fetches messages from platforms, for channels with `polling: true`."""
+    # Before the imports below, some of which decide where they count (as in `sayso web`).
     exit_on_signals()
     count_for_metrics(metrics, forks=False)
     from sayso.channels.registry import polled_platforms
@@ -30,14 +31,14 @@ def poll(options: Options, metrics: MetricsAddress) -> None:
     from sayso.ops.server.metrics_port import listen_for_readers, serve_metrics
 
     set_up_logs()
-    settings = options.load(running=False)
+    settings = options.load(prefer_running=False)
     with clear_errors():
-        readers = listen_for_readers(metrics)
+        metrics_socket = listen_for_readers(metrics)
         services = bootstrap(settings, data=options.data)
         if not ingress.polled_channels(settings):
             platforms = " or ".join(polled_platforms())
             fail(f"no channel polls: write `polling: true` into a channel of {platforms}")
         ingress.check_redis_if_reachable(services)
 
-    serve_metrics(metrics_endpoint(options.data), readers)
+    serve_metrics(metrics_endpoint(options.data), metrics_socket)
     ingress.poll(services)

@@ -46,7 +46,7 @@ metrics_option = click.option(
     "--metrics",
     metavar="[HOST:]PORT",
     envvar="SAYSO_METRICS",
-    callback=lambda _, __, text: _address(text),
+    callback=lambda _context, _parameter, text: _address(text),
     help="Serve /metrics for Prometheus on this port of this machine, or of HOST.  [default: do not]",
 )
 processes_option = click.option(
@@ -90,7 +90,7 @@ def count_for_metrics(metrics: MetricsAddress, *, forks: bool) -> None:
     `metrics` is the address of --metrics, None without the option. Call it before anything is
     imported that counts. Exits where the folder of the counts is unusable.
     """
-    # Not `clear_errors`: it imports modules that count.
+    # `clear_errors` cannot be used here, because it imports modules that count.
     try:
         share_counts(metrics, forks=forks)
     except MetricsUnusable as exc:
@@ -114,8 +114,8 @@ def _address(text: str | None) -> MetricsAddress:
 def exit_on_signals() -> None:
     """Exit at once on SIGINT and SIGTERM, until the command installs its own handlers.
 
-    Nothing runs yet that has to be stopped. The handler raises no exception: a module that is
-    being imported could catch or print it.
+    Nothing runs yet that has to be stopped. The handler raises no exception, because a module that
+    is being imported could catch or print it.
     """
 
     from sayso.infra.stop_signals import accept_interrupts  # `sayso --help` imports no package

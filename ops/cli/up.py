@@ -58,10 +58,10 @@ def run_up(
     set_up_logs()
     if reload:
         os.environ["SAYSO_RELOAD"] = "true"
-    settings = options.load(running=False)
+    settings = options.load(prefer_running=False)
     with clear_errors():
         try:
-            file = options.file(running=False)
+            file = options.file(prefer_running=False)
             supervisor = Up(
                 settings,
                 file,

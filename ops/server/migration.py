@@ -1,8 +1,11 @@
 """Migration: change stored data for a new release, and show what is left to change.
 
-A release can work on the data of the release before, so processes are upgraded first and the data
-afterwards. The migration removes what only older processes need, so it is refused while any of them
-runs.
+A release can work on the data of the release before it, so an operator upgrades the processes
+first and the data afterwards. The migration removes what only older processes need, so it is
+refused while any of them runs.
+
+The *layout* is the version of the form of all keys, and stored once for a bot. Each *record*, such
+as a waiting turn, has a version as well.
 """
 
 from __future__ import annotations
@@ -24,11 +27,11 @@ from sayso.workers.recovery import GONE_SECONDS, Heartbeat, own_version
 
 #: Keys that Redis looks at per SCAN.
 SCAN_COUNT = 1000
-#: The keys of layout 1 that no process of layout 2 uses:
-#: a watermark and an identity for the whole server.
+#: The keys of layout 1 that no process of layout 2 uses: a counter of writes and an identity for
+#: the whole server.
 _LAYOUT_1 = ("tide", "founded")
-#: How the records in a key are read, by the part of its name after the shard.
-#: The texts may have a number before them.
+#: Queues the command that reads the records in a key, by the kind in its name: the part after the
+#: shard. A record is a text of JSON, which may have a number before it.
 _RECORDS: Mapping[str, Callable[[Pipeline, str], object]] = {
     "inbox": lambda pipe, key: pipe.lrange(key, 0, -1),
     "outbox": lambda pipe, key: pipe.lrange(key, 0, -1),
@@ -38,7 +41,7 @@ _RECORDS: Mapping[str, Callable[[Pipeline, str], object]] = {
     "person": lambda pipe, key: pipe.get(key),
     "pending": lambda pipe, key: pipe.hmget(key, "record"),
 }
-#: Names of the kinds of records, for messages.
+#: What messages call each kind of record.
 _KINDS = {
     "inbox": "waiting messages",
     "outbox": "waiting replies",
@@ -51,29 +54,30 @@ _KINDS = {
 
 
 class OtherProcesses(Exception):
-    """Raised when data cannot be migrated because processes of another version may need it as
-    it is. The message names the cure.
+    """Raised when processes of another version run, which may need the data in its old form.
+
+    The message names the cure.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationState:
-    """The stored data: the layout of the keys, keys of older layouts,
-    and the number of records by kind and version.
+    """The stored data of a bot, and the processes that use it, at one moment."""
 
-    `workers`, `ingress`: how many workers, and web and poll processes, of each version of Sayso
-    live, "" for those that note none.
-    """
-
+    #: The layout of the keys.
     layout: int
+    #: The names, without the bot's prefix, of keys that only older layouts use.
     old_keys: tuple[str, ...] = ()
+    #: The number of records, by kind (as messages call it) and version.
     records: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    #: The number of live workers by their version of Sayso, "" for an unknown one.
     workers: Mapping[str, int] = field(default_factory=dict)
+    #: The number of live web and poll processes by their version, "" for an unknown one.
     ingress: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def steps(self) -> list[str]:
-        """Return what a migration would do, in words; nothing when there is nothing to do."""
+        """What a migration would do, each step in words; [] when there is nothing to do."""
         steps = [
             f"delete the key {key!r}, which only versions before layout {LAYOUT} use"
             for key in self.old_keys
@@ -86,20 +90,23 @@ class MigrationState:
 
     @property
     def unreadable(self) -> int:
-        """Return how many records this version cannot read."""
-        return sum(count for (_, version), count in self.records.items() if version not in READABLE)
+        """How many records this version cannot read."""
+        total = 0
+        for (_, version), count in self.records.items():
+            if version not in READABLE:
+                total += count
+        return total
 
 
 def inspect(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState:
-    """Return the state of a bot's data.
+    """Return the state of a bot's data. Changes nothing.
 
-    Changes nothing. Raises RedisUnfit for a newer layout, and redis.RedisError.
+    `name` is the name of the bot. Raises RedisUnfit for a newer layout, and redis.RedisError.
     """
     record = json.loads(str(client.get(f"{prefix}deployment") or "null"))
+    layout = LAYOUT
     if record:
         layout = check_layout(record, name)
-    else:
-        layout = LAYOUT
     old_keys = tuple(key for key in _LAYOUT_1 if client.exists(f"{prefix}{key}"))
     records = Counter(_records(client, prefix))
     workers = Heartbeat(client, prefix=prefix)
@@ -110,27 +117,28 @@ def inspect(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState
 def migrate(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState:
     """Change the stored data for this version, and return the state before.
 
-    If it is killed, run it again.
+    `name` is the name of the bot. If this is killed, run it again.
 
-    Raises OtherProcesses while those of another version than this one are alive,
-    RedisUnfit and redis.RedisError.
+    Raises OtherProcesses while processes of another version than this one are alive, RedisUnfit and
+    redis.RedisError.
     """
-    found = inspect(client, name, prefix=prefix)
-    others = [
-        f"{count} of {sum(versions.values())} {kind}"
-        for kind, versions in (
-            ("workers", found.workers),
-            ("web and poll processes", found.ingress),
-        )
-        if (count := sum(versions.values()) - versions.get(own_version(), 0))
-    ]
+    before = inspect(client, name, prefix=prefix)
+    others = []
+    for kind, versions in (("workers", before.workers), ("web and poll processes", before.ingress)):
+        total = sum(versions.values())
+        other = total - versions.get(own_version(), 0)
+        if other:
+            others.append(f"{other} of {total} {kind}")
     if others:
         raise OtherProcesses(
             f"of another version than this command: {', '.join(others)}. They may still read old data: restart them "
             f"with this version first. One that ended may count for {GONE_SECONDS} seconds"
         )
-    if found.old_keys:
-        client.delete(*(f"{prefix}{key}" for key in found.old_keys))
+
+    if before.old_keys:
+        client.delete(*(f"{prefix}{key}" for key in before.old_keys))
+
+    # As a transaction: a process that starts now may write the same record.
     key = f"{prefix}deployment"
 
     def note_layout(pipe: Pipeline) -> None:
@@ -140,7 +148,7 @@ def migrate(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState
             pipe.set(key, json.dumps({**record, "v": LAYOUT}))
 
     client.transaction(note_layout, key)
-    return found
+    return before
 
 
 def _records(client: Redis, prefix: str) -> Iterator[tuple[str, int]]:
@@ -149,23 +157,31 @@ def _records(client: Redis, prefix: str) -> Iterator[tuple[str, int]]:
         pipe = client.pipeline(transaction=False)
         kinds = []
         for key in map(str, keys):
-            name = key.removeprefix(prefix)
-            if name.startswith("{"):
-                kind = name.partition("}:")[2].partition(":")[0]
-            else:
-                kind = name.partition(":")[0]
+            kind = _kind_of(key.removeprefix(prefix))
             if kind in _RECORDS:
                 _RECORDS[kind](pipe, key)
-                kinds.append(_KINDS[kind])
-        for kind, found in zip(kinds, pipe.execute(), strict=True):
-            for text in filter(None, [found] if isinstance(found, str) else found or ()):
-                yield kind, _action_version(text) if kind == _KINDS["pending"] else version_of(text)
+                kinds.append(kind)
+
+        for kind, answer in zip(kinds, pipe.execute(), strict=True):
+            # One text or a list of texts, with None for a key that vanished meanwhile.
+            texts = [answer] if isinstance(answer, str) else answer or []
+            for text in filter(None, texts):
+                version = _action_version(text) if kind == "pending" else version_of(text)
+                yield _KINDS[kind], version
+
+
+def _kind_of(name: str) -> str:
+    """Return the kind in the name of a key: that of `{17}:inbox:...` and of `inbox:...` is `inbox`."""
+    if name.startswith("{"):
+        _, _, name = name.partition("}:")
+    return name.partition(":")[0]
 
 
 def _action_version(record: str) -> int:
-    """Return the version of a signed record, whose keys are in any order.
+    """Return the version of the signed record of an action.
 
-    A damaged one is refused by its reader.
+    Its keys are in any order, so `version_of`, which looks at the end of the text, cannot be used. A
+    damaged record counts as version 1; its reader refuses it.
     """
     try:
         return int(json.loads(record).get("v", 1))
@@ -177,9 +193,8 @@ def describe(state: MigrationState) -> Iterator[str]:
     """Yield what is stored, in lines for an operator."""
     yield f"keys: layout {state.layout}, this version writes {LAYOUT}"
     for (kind, version), count in sorted(state.records.items()):
-        if version in READABLE:
-            note = ""
-        else:
+        note = ""
+        if version not in READABLE:
             note = " (this version leaves them to others)"
         yield f"records: {kind} of version {version}: {count:,}{note}"
     for kind, versions in (("workers", state.workers), ("web and poll processes", state.ingress)):

@@ -34,13 +34,14 @@ from sayso.ops.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from sayso.ops.server.metrics_port import ADDRESS, MetricsAddress, listen_for_readers
 from sayso.ops.server.processes import (
     GRACE_SECONDS,
+    UP_FILE,
     Child,
-    Running,
+    RunningBot,
     check_free,
+    delete_running_bot,
     die_with_parent,
-    leave_note,
     local_url,
-    take_note_back,
+    save_running_bot,
 )
 
 log = logging.getLogger(__name__)
@@ -175,15 +176,15 @@ class Up:
 
             if not self._is_stopping:
                 config = self.config.resolve()
-                running = Running(config, self.local_url, os.getpid(), self.public_url)
-                leave_note(self._state_folder, running)
+                running_bot = RunningBot(config, self.local_url, os.getpid(), self.public_url)
+                save_running_bot(self._state_folder, running_bot, UP_FILE)
                 self._announce()
             while not self._is_stopping:
                 for part in self._parts:
                     part.check(time.monotonic())
                 self._sleep(WATCH_SECONDS)
         finally:
-            take_note_back(self._state_folder)
+            delete_running_bot(self._state_folder, UP_FILE)
             self._stop()
 
     def _start_redis(self) -> str:

@@ -55,7 +55,7 @@ def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: 
     from sayso.testing.simulation.processes import MachineError
 
     if options.config:
-        settings = options.load(running=False, without_secrets=True)
+        settings = options.load(prefer_running=False, without_secrets=True)
     else:
         settings = None
     folder = options.new_folder("sayso-bench-")

@@ -29,7 +29,7 @@ from sayso.infra.redis.client import connect
 from sayso.infra.redis.leader_lock import LeaderLock
 from sayso.ops.checks.doctor import Doctor, _check_safety, check_models
 from sayso.ops.cli.main import main
-from sayso.ops.server.processes import Running, leave_note
+from sayso.ops.server.processes import UP_FILE, RunningBot, save_running_bot
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.alerts import KEEP_HEARD_SECONDS, RedisAlerts
@@ -73,7 +73,7 @@ class Clinic:
     def __init__(self, folder: Path, platforms: FakePlatforms, worker: Heartbeat) -> None:
         self.folder, self.platforms = folder, platforms
         self.worker: Heartbeat | None = worker
-        self.running: Running | None = None
+        self.running: RunningBot | None = None
         self.mailbox = services.FakeMailbox()
         self.web = our_web(self.mailbox)
         self.config = written(folder, platforms)
@@ -483,8 +483,8 @@ def test_unreachable_redis_is_found(clinic: Clinic, monkeypatch: pytest.MonkeyPa
 def test_embedded_redis_that_ended_is_found(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
     """For example on a full disk, while `sayso up` restarts it again and again. The line names the server's log."""
     monkeypatch.delenv("REDIS_URL")
-    running = Running(clinic.config, PUBLIC_URL, os.getpid())
-    leave_note(load_settings(clinic.config).state_folder(clinic.folder), running)
+    running = RunningBot(clinic.config, PUBLIC_URL, os.getpid())
+    save_running_bot(load_settings(clinic.config).state_folder(clinic.folder), running, UP_FILE)
     (log := clinic.folder / "redis" / "server.log").parent.mkdir()
     log.touch()
     clinic.running = running

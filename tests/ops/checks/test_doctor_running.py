@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sayso.channels.setup import BOT_HEADER
-from sayso.ops.server.processes import WEB_FILE, Running, leave_note, running_bots
+from sayso.ops.server.processes import UP_FILE, WEB_FILE, RunningBot, running_bots, save_running_bot
 from tests.config.processes import ForkedCommand, free_port, sayso, until
 
 CONFIG = "name: {name}\nagent: {{model: offline}}\nchannels: {{web: {{platform: console}}}}\n"
@@ -102,9 +102,9 @@ def test_note_of_a_dead_process_is_ignored(bots: tuple[Bot, Bot]):
     shop, _ = bots
     folder, running = (
         shop.data / "bots" / "shop",
-        Running(shop.config, "http://127.0.0.1:1", os.getpid()),
+        RunningBot(shop.config, "http://127.0.0.1:1", os.getpid()),
     )
-    leave_note(folder, running, WEB_FILE)
+    save_running_bot(folder, running, WEB_FILE)
     assert [bot.pid for bot in running_bots(shop.data)] == [os.getpid()]
     note = json.loads((folder / WEB_FILE).read_text())
     (folder / WEB_FILE).write_text(json.dumps({**note, "born": "1"}))
@@ -126,8 +126,9 @@ def test_web_that_ends_removes_its_note(bots: tuple[Bot, Bot], redis_client: obj
 def test_port_on_which_the_bot_does_not_answer_is_named(bots: tuple[Bot, Bot]):
     """The process of the note lives, and nothing listens on its port any more."""
     shop, _ = bots
-    leave_note(
+    save_running_bot(
         shop.data / "bots" / "shop",
-        Running(shop.config, f"http://127.0.0.1:{free_port()}", os.getpid()),
+        RunningBot(shop.config, f"http://127.0.0.1:{free_port()}", os.getpid()),
+        UP_FILE,
     )
     assert shop.findings()["healthz"]["id"] == "web-away"

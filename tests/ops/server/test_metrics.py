@@ -24,7 +24,7 @@ from sayso.infra.metrics_endpoint import (
     MetricsUnusable,
     read_token,
 )
-from sayso.ops.server.metrics_port import _remove_left, listen_for_readers, serve_metrics
+from sayso.ops.server.metrics_port import _remove_abandoned, listen_for_readers, serve_metrics
 from sayso.ops.server.processes import AddressUnusable
 from tests.config.processes import free_port, sayso
 
@@ -188,7 +188,7 @@ def test_folders_of_killed_commands_are_removed(
     (tmp_path / "sayso-metrics-link").symlink_to(running)
     with (running / "0.lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _remove_left(tmp_path)
+        _remove_abandoned(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"sayso-metrics-{n}" for n in ("link", "running", "starting")
     ]
