@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from sayso.channels.types import Intent, Scope
 from sayso.infra.tracing import current_trace
 from sayso.pending.action import ActionSigner, ActionState, PendingAction, encode_canonical
-from sayso.pending.stored_action import SIGNED_FIELDS, StoredAction
+from sayso.pending.stored_action import SIGNED_FIELDS, SIGNED_ID, StoredAction
 from sayso.pending.turns import Lease, NewAction, TurnChange
 
 #: The answer to a claim. Only `mine` may go on; with any other, nothing is executed. `other`: an
@@ -44,7 +44,7 @@ def sign_action(
     `user` is the id of the scope that the action waits in. `occupies_scope`: whether a plain yes of
     that user answers it. `steps`: the ids of its steps, if the action is a plan.
     """
-    signed: dict[str, Any] = {"pid": action.pending_action_id}
+    signed: dict[str, Any] = {SIGNED_ID: action.pending_action_id}
     for name, default in SIGNED_FIELDS.items():
         value = getattr(action, name)
         if value != default:

@@ -22,6 +22,9 @@ EXECUTED_STATES: tuple[ActionState, ...] = ("done", "failed", "unknown")
 #: Shown in place of the preview of a record that was tampered with.
 CHANGED = "an action that was changed"
 
+#: The name of the action's id in a signed record. It is short and cannot change: the MAC of every
+#: stored record is over it.
+SIGNED_ID = "pid"
 _UNSIGNED = ("state", "expires_at", "outcome", "pending_action_id")
 #: The fields of an action that are signed, with their defaults, which the record leaves out.
 SIGNED_FIELDS = {
@@ -192,7 +195,7 @@ class StoredAction:
         """Return the id that the record was signed with, and the action in it."""
         try:
             signed = json.loads(self.record)
-            pid = signed.pop("pid")
+            signed_id = signed.pop(SIGNED_ID)
             _ = signed.pop("v", 1)
             action = PendingAction(
                 **signed,
@@ -211,7 +214,7 @@ class StoredAction:
                 expires_at=self.expires_at,
                 pending_action_id=self.action_id,
             )
-        return pid, action
+        return signed_id, action
 
 
 def _check_types(action: PendingAction) -> None:

@@ -57,8 +57,9 @@ from sayso.infra.storage.objects import StoreRefused, StoreUnavailable
 from sayso.infra.storage.s3 import Bucket
 from sayso.pending.action import ActionSigner
 from sayso.pending.audit.collector import AuditCollector
+from sayso.pending.audit.entries import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
-from sayso.pending.audit.ledger import AuditLedger, EntrySigner
+from sayso.pending.audit.ledger import AuditLedger
 from sayso.pending.consent.phrases import phrasebook
 from sayso.pending.open_forms import OpenForms
 from sayso.pending.redis_repository import RedisActionRepository

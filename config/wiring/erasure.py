@@ -16,8 +16,9 @@ from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
 from sayso.config.wiring.redis_parts import RedisParts
 from sayso.config.wiring.stores import FileStores, local_texts
 from sayso.infra.storage.objects import StoreUnavailable
+from sayso.pending.audit.entries import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
-from sayso.pending.audit.ledger import AuditLedger, EntrySigner
+from sayso.pending.audit.ledger import AuditLedger
 from sayso.workers.data_loss.notices import FOLDER as ACKNOWLEDGED
 from sayso.workers.data_loss.notices import NoteFiles
 from sayso.workers.erasure import ErasedPerson, Erasure

@@ -27,8 +27,10 @@ from sayso.ops.checks.story import (
     TracedReply,
     TracedTurn,
 )
+from sayso.pending.audit.bodies import AuditBody
 from sayso.pending.audit.collector import UncollectedEntries
-from sayso.pending.audit.ledger import FILE, AuditBody, AuditEntry, AuditLedger, EntrySigner
+from sayso.pending.audit.entries import AuditEntry, EntrySigner
+from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.workers.lease import worker_of
 from sayso.workers.recovery import ALIVE, INTERVAL, Heartbeat, WorkerLock
 from sayso.workers.rq.jobs import is_suspended
@@ -295,9 +297,11 @@ class Tracer:
         if action_id not in self._read_entries:
             entries = set(self._uncollected)
             if self._ledger:
-                entries |= set(self._ledger.find_entries(having=f'"pid":"{action_id}"'))
+                entries |= set(self._ledger.find_by_action(action_id))
             ordered = [entry for _, entry in sorted(entries, key=_place_of)]
-            self._read_entries[action_id] = [each for each in ordered if each.pid == action_id]
+            self._read_entries[action_id] = [
+                each for each in ordered if each.action_id == action_id
+            ]
         return self._read_entries[action_id]
 
     def _decided_by(self, is_it: Callable[[str], bool]) -> list[str]:
@@ -308,8 +312,10 @@ class Tracer:
         entries: list[AuditEntry] = []
         if self._ledger:
             entries += self._ledger.find_decided(is_it)
-        entries += [entry for _, entry in self._uncollected if entry.by and is_it(entry.by)]
-        return list(dict.fromkeys(entry.pid for entry in entries))
+        for _, entry in self._uncollected:
+            if entry.decided_by_event and is_it(entry.decided_by_event):
+                entries.append(entry)
+        return list(dict.fromkeys(entry.action_id for entry in entries))
 
     def _find(self, wanted: str) -> Iterator[Clue]:
         """Yield what an id leads to. Forms that cost a search of all keys come last."""
@@ -330,7 +336,7 @@ class Tracer:
         if not clues:
             clues = list(self._receipts(wanted))
         if not clues and self._ledger and len(wanted) >= _MIN_REFERENCE:
-            clues = [self._action(action_id) for action_id in self._ledger.find_told(wanted)]
+            clues = [self._action(action_id) for action_id in self._ledger.find_by_outcome(wanted)]
         yield from clues
 
     def _place(self, place: re.Match[str]) -> Clue:
@@ -346,9 +352,9 @@ class Tracer:
         """Yield the actions of the audit entry `n` of a shard, in the ledger and in Redis."""
         entries = {each for each in self._uncollected if _place_of(each) == (shard, n)}
         if self._ledger:
-            entries |= set(self._ledger.find_entries(shard=shard, n=n))
+            entries |= set(self._ledger.find_by_number(shard, n))
         for _, entry in entries:
-            yield self._action(entry.pid)
+            yield self._action(entry.action_id)
 
     def _knows_action(self, action_id: str) -> bool:
         if self._entries_of(action_id):
@@ -484,8 +490,8 @@ class Tracer:
         for action_id in action_ids:
             seqs.add(state.seq_of(action_id=action_id))
             for entry in self._entries_of(action_id):
-                if entry.by:
-                    seqs.add(state.seq_of(event=digest(entry.by)))
+                if entry.decided_by_event:
+                    seqs.add(state.seq_of(event=digest(entry.decided_by_event)))
         return seqs
 
     def _why_waiting(self, state: _State) -> str:
@@ -602,7 +608,7 @@ class Tracer:
 
         events = []
         for entry in self._entries_of(action_id):
-            by = digest(entry.by) if entry.by else ""
+            by = digest(entry.decided_by_event) if entry.decided_by_event else ""
             seq = state.seq_of(event=by) if by else 0
             turn = f"{state.conversation}@{seq}" if seq else ""
             events.append(TracedEvent(entry.event, entry.at / 1000, by, turn))
@@ -648,7 +654,7 @@ def _steps(journal: Sequence[str]) -> Iterator[str]:
 
 def _place_of(entry: tuple[int, AuditEntry]) -> tuple[int, int]:
     """Return the shard of an audit entry and its number there."""
-    return entry[0], entry[1].n
+    return entry[0], entry[1].number
 
 
 def _fields(text: object) -> dict[str, Any]:

@@ -30,9 +30,11 @@ from sayso.ops.cli.command import (
 )
 
 if TYPE_CHECKING:
+    from sayso.pending.audit.bodies import AuditBody
     from sayso.pending.audit.chain import ChainReport
     from sayso.pending.audit.collector import UncollectedEntries
-    from sayso.pending.audit.ledger import AuditBody, AuditEntry, AuditLedger
+    from sayso.pending.audit.entries import AuditEntry
+    from sayso.pending.audit.ledger import AuditLedger
 
 #: The most faults that are printed: a ledger that was restored from an old copy may have thousands.
 MAX_FAULTS = 20
@@ -63,7 +65,7 @@ def verify(options: Options, files: tuple[Path, ...], *, whole: bool, offline: b
 
     The workers of several machines write parts of one log: give all their files together.
     """
-    from sayso.pending.audit import collector
+    from sayso.pending.audit.verify import verify as verify_copies
 
     keys = _keys(options.data)
     paths = list(files) or [_ledger_path(options)]
@@ -72,7 +74,7 @@ def verify(options: Options, files: tuple[Path, ...], *, whole: bool, offline: b
     if not offline:
         uncollected, notes = _uncollected_entries(options)
     with clear_errors():
-        report = collector.verify(paths, keys, tail=uncollected, whole=whole)
+        report = verify_copies(paths, keys, uncollected=uncollected, whole=whole)
 
     notes = [*notes, *report.notes]
     value = {
@@ -139,12 +141,12 @@ def show(options: Options, action: str, user: str, last: int) -> None:
     with clear_errors():
         bodies = ledger.bodies()
         entries = _chosen_entries(ledger, bodies, action, user)
-        newest = heapq.nlargest(last, entries, key=lambda entry: (entry.at, entry.n))
+        newest = heapq.nlargest(last, entries, key=lambda entry: (entry.at, entry.number))
 
     values = []
     lines = []
     for entry in reversed(newest):
-        body = bodies.get(entry.pid)
+        body = bodies.get(entry.action_id)
         change = _change(body, bodies)
         values.append({**_as_json(entry, body), **change})
         lines.append(_row(entry, body, change))
@@ -159,9 +161,9 @@ def _chosen_entries(
         entry = recorded.entry
         if entry is None:
             continue
-        if action and entry.pid != action:
+        if action and entry.action_id != action:
             continue
-        body = bodies.get(entry.pid)
+        body = bodies.get(entry.action_id)
         if user and (body is None or body.user != user):
             continue
         yield entry
@@ -221,7 +223,7 @@ def _row(entry: AuditEntry, body: AuditBody | None, change: Mapping[str, Any]) -
 
     columns = [
         utc_time(entry.at / 1000),
-        f"{entry.pid:22}",
+        f"{entry.action_id:22}",
         f"{entry.event:10}",
         f"{one_line(user, WIDTH):20}",
         f"{one_line(preview, WIDTH):{WIDTH}}",
@@ -237,7 +239,7 @@ def _row(entry: AuditEntry, body: AuditBody | None, change: Mapping[str, Any]) -
 @pass_options
 def export(options: Options, out: Path | None) -> None:
     """Write the entries as signed JSON lines without personal data, to be stored elsewhere."""
-    from sayso.pending.audit.ledger import to_lines
+    from sayso.pending.audit.export import to_lines
 
     ledger = _ledger(options)
     with clear_errors():
@@ -296,7 +298,8 @@ def erase(options: Options, user: str) -> None:
 
 
 def _ledger(options: Options) -> AuditLedger:
-    from sayso.pending.audit.ledger import AuditLedger, EntrySigner
+    from sayso.pending.audit.entries import EntrySigner
+    from sayso.pending.audit.ledger import AuditLedger
 
     return AuditLedger(_ledger_path(options), EntrySigner(_keys(options.data)))
 

@@ -48,8 +48,10 @@ from sayso.ops.server.backup import (
 )
 from sayso.ops.server.snapshot import StoredKey, delete_keys, write_keys
 from sayso.pending.audit.chain import ChainReport
-from sayso.pending.audit.collector import UncollectedEntries, verify
-from sayso.pending.audit.ledger import AuditLedger, EntrySigner
+from sayso.pending.audit.collector import UncollectedEntries
+from sayso.pending.audit.entries import EntrySigner
+from sayso.pending.audit.ledger import AuditLedger
+from sayso.pending.audit.verify import verify
 from sayso.workers.data_loss.resume import RESTORING, Resumed, halt, is_restoring, resume
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.data_loss.watermarks import HaltReason, Watermark, WatermarkFile
@@ -308,8 +310,8 @@ def _cut_ledger(ledger: Path, client: Redis, prefix: str, keys: Sequence[str]) -
     """
     if not ledger.exists():
         return
-    heads = UncollectedEntries(client, prefix=prefix).tips()
-    last_numbers = {shard: head.n for shard, head in heads.items()}
+    heads = UncollectedEntries(client, prefix=prefix).heads()
+    last_numbers = {shard: head.number for shard, head in heads.items()}
     AuditLedger(ledger, EntrySigner(keys)).cut(last_numbers)
 
 
@@ -377,4 +379,4 @@ def _check_audit_log(bot: Bot, client: Redis | None, keys: Sequence[str]) -> Cha
         uncollected = UncollectedEntries(client, prefix=bot.prefix)
     if not ledgers and uncollected is None:
         return None
-    return verify(ledgers, keys, tail=uncollected)
+    return verify(ledgers, keys, uncollected=uncollected)

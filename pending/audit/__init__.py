@@ -1,4 +1,6 @@
-"""Audit: the hash-chained log of all transitions.
+"""Audit: the log of all states that actions entered, in hash chains that show any change.
 
-Collected from Redis, verified, exported, and erased on request.
+Redis scripts write the entries (`entries.py`). Each worker moves them to the ledger on its disk
+(`collector.py`, `ledger.py`) with the body of each action, which can be erased (`bodies.py`).
+Entries can be exported (`export.py`), and all copies verified together (`chain.py`, `verify.py`).
 """

@@ -1,5 +1,7 @@
-"""Verification: check the hash chains of the audit log,
-and that each action made only allowed transitions.
+"""Check the chains of the audit log, and that each action made only allowed transitions.
+
+Several sources may have copies of one log: the ledgers of several machines, exported files, and
+Redis with its newest entries. They are checked together, shard by shard. `verify.py` reads them.
 """
 
 from __future__ import annotations
@@ -9,18 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from sayso.pending.audit.ledger import (
+from sayso.pending.audit.entries import (
     AuditEntry,
     ChainHead,
     EntrySigner,
     Fault,
+    FaultReason,
     RecordedEntry,
     entry_hash,
 )
 from sayso.pending.limits import NO_HEAD
 
-#: The events that may follow each event; "" is a new action. When a Redis is restored,
-#: open actions become unknown.
+#: The events that may follow each event of an action; "" is a new action. When a Redis is restored
+#: from a backup, open actions become unknown.
 ALLOWED: Mapping[str, Set[str]] = {
     "": {"armed"},
     "armed": {"shown", "cancelled", "expired", "superseded", "unknown"},
@@ -41,26 +44,31 @@ FINAL = frozenset({"done", "failed", "unknown", "cancelled", "expired", "superse
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What is known besides the entries."""
+    """What a check knows besides the entries. The defaults know nothing, and forgive the most."""
 
+    #: None: signatures are not checked.
     signer: EntrySigner | None = None
-    #: The actions that may be started only once.
-    once: Set[str] = frozenset()
-    #: Expect every shard from its first entry on.
+    #: The ids of the actions that may be started only once.
+    run_once: Set[str] = frozenset()
+    #: Whether every chain must be here from its first entry on. A ledger may begin late otherwise.
     whole: bool = False
-    #: Where the chains in Redis ended before the entries were read.
-    tips: Mapping[int, ChainHead] = field(default_factory=dict)
-    #: Where they ended afterwards.
-    newest: Mapping[int, ChainHead] | None = None
+    #: By shard, where the chain in Redis ended before the entries were read; empty without Redis.
+    heads_before: Mapping[int, ChainHead] = field(default_factory=dict)
+    #: Where the chains ended after the entries were read; None: as before.
+    heads_after: Mapping[int, ChainHead] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ChainReport:
-    """What a check found. `faults` are in order of shard and number."""
+    """The result of a check."""
 
+    #: How many different entries there are.
     entries: int
+    #: How many shards have entries.
     shards: int
+    #: In order of shard and number.
     faults: tuple[Fault, ...] = ()
+    #: What is worth knowing and no fault, in words for an operator.
     notes: tuple[str, ...] = ()
 
 
@@ -69,34 +77,47 @@ def check_chains(
 ) -> ChainReport:
     """Check the copies of the log that several sources have, each in the order of its source."""
     context = context or CheckContext()
-    shards: dict[int, list[Sequence[RecordedEntry]]] = defaultdict(
-        list, {shard: [] for shard in context.tips}
-    )
+    shards: dict[int, list[Sequence[RecordedEntry]]] = defaultdict(list)
+    for shard in context.heads_before:
+        # A shard without entries is checked too: Redis may remember some.
+        shards[shard] = []
     for source in sources:
-        by_shard: dict[int, list[RecordedEntry]] = defaultdict(list)
-        for recorded in source:
-            by_shard[recorded.shard].append(recorded)
-        for shard, entries in by_shard.items():
+        for shard, entries in _by_shard(source).items():
             shards[shard].append(entries)
+
     chains = [Chain(shard, shards[shard], context) for shard in sorted(shards)]
+    faults: list[Fault] = []
+    for chain in chains:
+        faults += chain.faults()
     return ChainReport(
         entries=sum(chain.size for chain in chains),
         shards=sum(chain.size > 0 for chain in chains),
-        faults=tuple(fault for chain in chains for fault in chain.faults()),
+        faults=tuple(faults),
         notes=tuple(chain.note for chain in chains if chain.note),
     )
 
 
+def _by_shard(source: Sequence[RecordedEntry]) -> Mapping[int, Sequence[RecordedEntry]]:
+    by_shard: dict[int, list[RecordedEntry]] = defaultdict(list)
+    for recorded in source:
+        by_shard[recorded.shard].append(recorded)
+    return by_shard
+
+
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """An entry whose signature is genuine, or that is not signed yet."""
+    """A genuine entry of a chain and its hash."""
 
     entry: AuditEntry
-    head: str
+    hash: str
 
 
 class Chain:
-    """The chain of one shard, as several sources have it."""
+    """The chain of one shard, as several sources have it.
+
+    An entry is *genuine* if its signature and the hash beside it fit its text, or if it has none
+    yet. Other entries are *spoiled*. Entries *meet* if the second names the hash of the first.
+    """
 
     def __init__(
         self, shard: int, sources: Sequence[Sequence[RecordedEntry]], context: CheckContext
@@ -104,146 +125,173 @@ class Chain:
         self._shard = shard
         self._sources = sources
         self._context = context
-        self._tip = context.tips.get(shard)
-        self._genuine: dict[RecordedEntry, AuditEntry | None] = {}
+        #: Where the chain in Redis ended before the entries were read; None without Redis.
+        self._head = context.heads_before.get(shard)
+        #: The parsed genuine entries; None for a spoiled one.
+        self._parsed: dict[RecordedEntry, AuditEntry | None] = {}
+        #: By number, the different genuine entries: more than one if the chain was forked.
         self._links: dict[int, list[_Link]] = {}
+        #: By number, the first spoiled entry.
         self._spoiled: dict[int, RecordedEntry] = {}
         #: By the hash that entries name as their predecessor: the numbers of these entries.
         self._followers: dict[str, set[int]] = defaultdict(set)
+
         for source in sources:
             for recorded in source:
-                self._add(recorded)
+                if recorded not in self._parsed:
+                    self._add(recorded)
         self._numbers = sorted(self._links.keys() | self._spoiled.keys())
         self.size = len(self._numbers)
 
     @property
     def note(self) -> str:
-        """Return a note when older entries are not here, which is no fault:
-        a ledger may begin late.
-        """
+        """Return a note if older entries are not here, which is no fault; "" for none."""
         if self._context.whole or not self._numbers or self._numbers[0] == 1:
             return ""
         return f"shard {self._shard} begins with entry {self._numbers[0]}: older ones are not here"
 
     def faults(self) -> list[Fault]:
-        """Return at most one fault for each number. The rule that says most comes first."""
-        faults: dict[int, Fault] = {}
-        for rule in (
+        """Return at most one fault for each number."""
+        # Of several faults of one number, the first counts: the rule that says most comes first.
+        rules = (
             self._order,
             self._signatures,
             self._forks,
             self._joints,
             self._holes,
             self._end,
-        ):
+        )
+        faults: dict[int, Fault] = {}
+        for rule in rules:
             for fault in rule():
-                faults.setdefault(fault.n, fault)
+                faults.setdefault(fault.number, fault)
         for fault in self._transitions(faults.keys()):
-            faults.setdefault(fault.n, fault)
+            faults.setdefault(fault.number, fault)
         return sorted(faults.values())
 
     def _add(self, recorded: RecordedEntry) -> None:
-        if recorded in self._genuine:
-            return
         entry = recorded.entry
         if entry:
-            self._followers[entry.prev].add(entry.n)
-        head = entry_hash(recorded.text)
-        signer = self._context.signer
-        sig = recorded.sig
-        is_genuine = recorded.head in (None, head)
-        if entry and is_genuine and signer and sig is not None:
-            # The signature is over the entry's own number, so a misplaced entry is genuine too.
-            is_genuine = signer.verify(sig, "entry", self._shard, entry.n, recorded.text)
-        if entry is None or not is_genuine:
-            self._genuine[recorded] = None
-            self._spoiled.setdefault(recorded.n, recorded)
+            self._followers[entry.previous].add(entry.number)
+        if entry is None or not self._is_genuine(recorded, entry):
+            self._parsed[recorded] = None
+            self._spoiled.setdefault(recorded.number, recorded)
             return
-        self._genuine[recorded] = entry
-        links = self._links.setdefault(entry.n, [])
-        link = _Link(entry, head)
-        if all(link.head != other.head for other in links):
+
+        self._parsed[recorded] = entry
+        links = self._links.setdefault(entry.number, [])
+        link = _Link(entry, entry_hash(recorded.text))
+        if all(link.hash != other.hash for other in links):
             links.append(link)
 
+    def _is_genuine(self, recorded: RecordedEntry, entry: AuditEntry) -> bool:
+        if recorded.stored_hash not in (None, entry_hash(recorded.text)):
+            return False
+        signer = self._context.signer
+        if signer is None or recorded.sig is None:
+            return True
+        # The signature is over the number in the text, so a misplaced entry is genuine too.
+        return signer.verify(recorded.sig, "entry", self._shard, entry.number, recorded.text)
+
     def _order(self) -> Iterator[Fault]:
-        """Find repeated entries of a source, and the first place where they are
-        not in the order of their numbers.
-        """
+        """Find entries that a source repeats, and the first one that is not in order."""
         for source in self._sources:
-            seen: set[str] = set()
+            texts: set[str] = set()
             numbers: set[int] = set()
             last = 0
             in_order = True
             for recorded in source:
-                entry = self._genuine[recorded]
-                if recorded.text in seen:
-                    yield Fault(self._shard, recorded.n, "repeated")
-                elif (
-                    entry
-                    and in_order
-                    and (entry.n != recorded.n or (entry.n < last and entry.n not in numbers))
-                ):
-                    in_order = False
-                    yield Fault(self._shard, recorded.n, "reordered")
+                entry = self._parsed[recorded]
+                if recorded.text in texts:
+                    yield Fault(self._shard, recorded.number, "repeated")
                 elif entry:
-                    numbers.add(entry.n)
-                    last = max(last, entry.n)
-                seen.add(recorded.text)
+                    is_misplaced = entry.number != recorded.number
+                    # A number that came before is a fork, which another rule names.
+                    is_late = entry.number < last and entry.number not in numbers
+                    if in_order and (is_misplaced or is_late):
+                        # Only the first: after it, all others may seem to be out of order.
+                        in_order = False
+                        yield Fault(self._shard, recorded.number, "reordered")
+                    else:
+                        numbers.add(entry.number)
+                        last = max(last, entry.number)
+                texts.add(recorded.text)
 
     def _signatures(self) -> Iterator[Fault]:
-        for n, recorded in self._spoiled.items():
-            entry = recorded.entry
-            head = entry_hash(recorded.text)
-            before = self._heads(n - 1)
-            after = self._predecessors(n + 1)
-            fits = (  # it meets the entries before and after it
-                entry is not None
-                and entry.n == n
-                and recorded.head in (None, head)
-                and (not before or entry.prev in before)
-                and (not after or head in after)
-            )
-            yield Fault(self._shard, n, "bad signature" if fits else "edited")
+        """Find spoiled entries. "bad signature": the entry fits the chain, only the seal is wrong."""
+        for number, recorded in self._spoiled.items():
+            reason: FaultReason = "edited"
+            if self._fits(number, recorded):
+                reason = "bad signature"
+            yield Fault(self._shard, number, reason)
+
+    def _fits(self, number: int, recorded: RecordedEntry) -> bool:
+        """Return whether a spoiled entry meets the entries before and after it."""
+        entry = recorded.entry
+        if entry is None or entry.number != number:
+            return False
+        own_hash = entry_hash(recorded.text)
+        if recorded.stored_hash not in (None, own_hash):
+            return False
+        hashes_before = self._hashes(number - 1)
+        if hashes_before and entry.previous not in hashes_before:
+            return False
+        named_by_next = self._predecessors(number + 1)
+        return not named_by_next or own_hash in named_by_next
 
     def _forks(self) -> Iterator[Fault]:
-        for n, links in self._links.items():
+        for number, links in self._links.items():
             if len(links) > 1:
-                yield Fault(self._shard, n, "forked", f"{len(links)} different entries")
+                yield Fault(self._shard, number, "forked", f"{len(links)} different entries")
 
     def _joints(self) -> Iterator[Fault]:
         """Find neighbors that do not meet.
 
         The first of them was edited, unless the second does not meet the third.
         """
-        for n in self._numbers:
-            if self._is_broken(n - 1):
-                yield Fault(self._shard, n if n == 1 or self._is_broken(n) else n - 1, "edited")
+        for number in self._numbers:
+            if not self._is_broken(number - 1):
+                continue
+            if number == 1 or self._is_broken(number):
+                yield Fault(self._shard, number, "edited")
+            else:
+                yield Fault(self._shard, number - 1, "edited")
         if self._numbers and self._is_broken(self._numbers[-1]):
             yield Fault(self._shard, self._numbers[-1], "edited")
 
-    def _is_broken(self, n: int) -> bool:
-        """Return whether entry `n` does not meet what is known to come after it."""
-        heads = self._heads(n)
-        named = self._predecessors(n + 1)
-        if heads and self._tip and self._tip.n == n > 0 and self._tip.head not in heads:
+    def _is_broken(self, number: int) -> bool:
+        """Return whether an entry does not meet what is known to come after it."""
+        hashes = self._hashes(number)
+        if not hashes:
+            return False
+        head = self._head
+        if head and head.number == number > 0 and head.hash not in hashes:
             return True
-        return bool(heads and named) and not heads & named
+        named_by_next = self._predecessors(number + 1)
+        return bool(named_by_next) and hashes.isdisjoint(named_by_next)
 
-    def _heads(self, n: int) -> set[str]:
-        """Return the hashes of entry `n`, which the next entry may name; empty when unknown."""
-        if n:
-            return {link.head for link in self._links.get(n, ())}
-        return {NO_HEAD}
+    def _hashes(self, number: int) -> set[str]:
+        """Return the hashes of the entries of a number, one if there is no fork.
 
-    def _predecessors(self, n: int) -> set[str]:
-        """Return the hashes that entry `n` names as its predecessor; empty when unknown."""
-        return {link.entry.prev for link in self._links.get(n, ())}
+        Empty if they are not known. The next entry names one of them. Number 0 stands before the
+        first entry.
+        """
+        if number == 0:
+            return {NO_HEAD}
+        return {link.hash for link in self._links.get(number, ())}
+
+    def _predecessors(self, number: int) -> set[str]:
+        """Return the hashes that the entries of a number name as their predecessor.
+
+        Empty if they are not known.
+        """
+        return {link.entry.previous for link in self._links.get(number, ())}
 
     def _holes(self) -> Iterator[Fault]:
-        if self._context.whole:
-            before = 0
-        else:
-            before = (self._numbers or [1])[0] - 1
+        """Find missing entries between those that are here."""
+        before = 0
+        if not self._context.whole and self._numbers:
+            before = self._numbers[0] - 1
         for left, right in pairwise([before, *self._numbers]):
             if right - left > 1:
                 yield self._hole(left + 1, right - 1)
@@ -254,63 +302,76 @@ class Chain:
         If an entry under another number names the entry before the hole,
         that entry's number was edited.
         """
-        if any(self._followers.get(head, set()) - {first} for head in self._heads(first - 1)):
-            return Fault(self._shard, first, "edited")
-        return Fault(self._shard, first, "removed", f"up to {last}" if last > first else "")
+        for hash_before in self._hashes(first - 1):
+            if self._followers.get(hash_before, set()) - {first}:
+                return Fault(self._shard, first, "edited")
+        detail = f"up to {last}" if last > first else ""
+        return Fault(self._shard, first, "removed", detail)
 
     def _end(self) -> Iterator[Fault]:
         """Compare the end of the chain with what Redis remembers."""
-        if self._tip is None:
+        if self._head is None:
             return
-        last = self._numbers[-1] if self._numbers else 0
-        if last < self._tip.n:
-            hole = self._hole(last + 1, self._tip.n)
-            at = f"Redis is at {self._tip.n}"
-            yield hole if hole.reason == "edited" else Fault(self._shard, last + 1, "removed", at)
-        newest = (self._context.newest or self._context.tips).get(self._shard, self._tip)
-        if last > newest.n:
-            yield Fault(
-                self._shard,
-                newest.n + 1,
-                "rolled back",
-                f"Redis is at {newest.n}, the log at {last}",
-            )
+        last = 0
+        if self._numbers:
+            last = self._numbers[-1]
+
+        if last < self._head.number:
+            hole = self._hole(last + 1, self._head.number)
+            if hole.reason == "edited":
+                yield hole
+            else:
+                detail = f"Redis is at {self._head.number}"
+                yield Fault(self._shard, last + 1, "removed", detail)
+
+        heads = self._context.heads_before
+        if self._context.heads_after:
+            heads = self._context.heads_after
+        newest = heads.get(self._shard, self._head).number
+        if last > newest:
+            detail = f"Redis is at {newest}, the log at {last}"
+            yield Fault(self._shard, newest + 1, "rolled back", detail)
 
     def _transitions(self, faulty: Set[int]) -> Iterator[Fault]:
         """Find transitions that are not allowed.
 
         After another fault or a hole anything may follow, so that one change is reported
-        once and not for all entries after it.
+        once and not for all entries after it. `faulty` has the numbers of the other faults.
         """
+        if not self._numbers:
+            return
+        # The last entry of each action since the last fault or hole.
         last: dict[str, AuditEntry] = {}
-        from_birth = self._numbers[:1] == [1]
-        for before, n in pairwise([self._numbers[0] - 1, *self._numbers] if self._numbers else []):
-            if n - before > 1 or n in faulty:
+        # Whether all entries from the first on were seen: then an unknown action is a new one.
+        is_complete = self._numbers[0] == 1
+        for before, number in pairwise([self._numbers[0] - 1, *self._numbers]):
+            if number - before > 1 or number in faulty:
                 last.clear()
-                from_birth = False
-            if n in faulty:
+                is_complete = False
+            if number in faulty:
                 continue
-            entry = self._links[n][0].entry
-            known = last.get(entry.pid)
-            last[entry.pid] = entry
+
+            entry = self._links[number][0].entry
+            previous = last.get(entry.action_id)
+            last[entry.action_id] = entry
             if entry.event not in ALLOWED:
-                yield Fault(self._shard, n, "impossible", f"{entry.event!r} is no event")
-            elif (known or from_birth) and (
-                problem := _transition_problem(known, entry, self._context.once)
-            ):
-                yield Fault(self._shard, n, "impossible", problem)
+                yield Fault(self._shard, number, "impossible", f"{entry.event!r} is no event")
+            elif previous or is_complete:
+                problem = _transition_problem(previous, entry, self._context.run_once)
+                if problem:
+                    yield Fault(self._shard, number, "impossible", problem)
 
 
-def _transition_problem(before: AuditEntry | None, entry: AuditEntry, once: Set[str]) -> str:
-    """Return why an entry cannot follow `before`, the last one of its action, None for a new one.
+def _transition_problem(before: AuditEntry | None, entry: AuditEntry, run_once: Set[str]) -> str:
+    """Return why an entry cannot follow `before`; "" if it can.
 
-    "": it can.
+    `before` is the last entry of the same action, None for a new action.
     """
     last = before.event if before else ""
     if entry.event not in ALLOWED.get(last, ()):
         return f"{last or 'nothing'} -> {entry.event}"
-    if last == entry.event == "started" and entry.pid in once:
+    if last == entry.event == "started" and entry.action_id in run_once:
         return "started twice"
-    if before and before.body != entry.body:
+    if before and before.mac != entry.mac:
         return "another record"
     return ""

@@ -1,6 +1,4 @@
-"""AuditCollector: move the entries of the audit log from Redis into the ledger file,
-and verify all copies.
-"""
+"""AuditCollector: moves the entries of the audit log from Redis into the ledger of this machine."""
 
 from __future__ import annotations
 
@@ -9,9 +7,8 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from redis import Redis
@@ -23,19 +20,9 @@ from sayso.infra.ids import random_id
 from sayso.infra.metrics import PENDING, PENDING_ANSWER_SECONDS, bounded
 from sayso.infra.redis.client import PREFIX
 from sayso.infra.redis.scripts import SHARDS, LuaScripts
-from sayso.pending.action import ActionSigner
-from sayso.pending.audit.chain import ChainReport, CheckContext, check_chains
-from sayso.pending.audit.ledger import (
-    AuditBody,
-    AuditEntry,
-    AuditLedger,
-    ChainHead,
-    EntrySigner,
-    LedgerUnusable,
-    RecordedEntry,
-    check_bodies,
-    read_export,
-)
+from sayso.pending.audit.bodies import AuditBody
+from sayso.pending.audit.entries import AuditEntry, ChainHead, RecordedEntry
+from sayso.pending.audit.ledger import AuditLedger, LedgerUnusable
 from sayso.pending.limits import NO_HEAD
 from sayso.pending.scripts import ACTION_SCRIPTS
 
@@ -46,16 +33,27 @@ INTERVAL = 1.0
 #: Entries of one shard that are read at once; the rest follows in the next round.
 BATCH = 500
 
-#: How a SQLite file begins.
-_SQLITE = b"SQLite format 3\0"
+#: A value that a script wrote as a number. Another client may have written anything.
 _NUMBER = re.compile(r"[0-9]{1,15}")
-_TIP = re.compile(r"([0-9]{1,15}) ([0-9a-f]{40})")
+_HEAD = re.compile(r"([0-9]{1,15}) ([0-9a-f]{40})")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFields:
+    """What Redis has of one action, as texts: "" for what is missing."""
+
+    record: str
+    mac: str
+    outcome_text: str
+    #: When the question was shown, in Unix milliseconds.
+    shown_at: str
 
 
 class UncollectedEntries:
     """The entries in Redis that no ledger has yet.
 
-    Reads all shards at once. Every method raises redis.RedisError.
+    Each method reads all shards at once, and raises redis.RedisError. What it returns may have been
+    written by an intruder, so texts are read as bytes and values are checked for their form.
     """
 
     def __init__(self, client: Redis, *, prefix: str = PREFIX) -> None:
@@ -63,80 +61,90 @@ class UncollectedEntries:
         self._prefix = prefix
 
     def read(self, limit: int = BATCH) -> list[list[bytes]]:
-        """Return the oldest entries of each shard, 0 for all, as bytes:
-        an intruder may have written other things.
-        """
+        """Return the texts of the `limit` oldest entries of each shard; 0 means all entries."""
         pipe = self._client.pipeline(transaction=False)
         for shard in range(SHARDS):
-            self._ask(pipe, "LRANGE", f"{self._key(shard)}:audit", 0, limit - 1)
+            _ask(pipe, "LRANGE", f"{self._key(shard)}:audit", 0, limit - 1)
         return [texts or [] for texts in _answers(pipe)]
 
     def entries(self) -> list[RecordedEntry]:
         """Return all entries. They are not signed yet."""
-        return [
-            entry
-            for shard, texts in enumerate(self.read(0))
-            for entry in parse_entries(shard, texts)
-        ]
+        entries: list[RecordedEntry] = []
+        for shard, texts in enumerate(self.read(0)):
+            entries += parse_entries(shard, texts)
+        return entries
 
-    def tips(self) -> dict[int, ChainHead]:
-        """Return the last entry of each shard, as the scripts remember it."""
-        tips = map(_TIP.fullmatch, self._strings("audit:head"))
-        return {
-            shard: ChainHead(int(tip[1]), tip[2]) if tip else ChainHead(0, NO_HEAD)
-            for shard, tip in enumerate(tips)
-        }
+    def heads(self) -> dict[int, ChainHead]:
+        """Return the head of the chain of each shard, as the scripts remember it."""
+        heads: dict[int, ChainHead] = {}
+        for shard, value in enumerate(self._strings("audit:head")):
+            match = _HEAD.fullmatch(value)
+            heads[shard] = ChainHead(0, NO_HEAD)
+            if match:
+                heads[shard] = ChainHead(int(match[1]), match[2])
+        return heads
 
     def drained(self) -> list[int]:
-        """Return the number of each shard's last entry that was stored in a ledger, on any machine."""
-        return [
-            int(value) if _NUMBER.fullmatch(value) else 0
-            for value in self._strings("audit:drained")
-        ]
+        """Return by shard the number of the last entry that a ledger has, on any machine."""
+        values = self._strings("audit:drained")
+        return [int(value) if _NUMBER.fullmatch(value) else 0 for value in values]
 
-    def records(self, places: Sequence[tuple[int, str]]) -> list[list[str]]:
-        """Return record, MAC, outcome text and when it was shown of some actions;
-        "" for what is missing.
-        """
+    def actions(self, places: Sequence[tuple[int, str]]) -> list[StoredFields]:
+        """Return what Redis has of some actions. A place is a shard and the id of an action."""
         pipe = self._client.pipeline(transaction=False)
-        for shard, pid in places:
-            key = f"{self._key(shard)}:pending:{pid}"
-            self._ask(pipe, "HMGET", key, "record", "mac", "outcome_text", "shown_at")
-        return [[_text(value or b"") for value in values or [b""] * 4] for values in _answers(pipe)]
+        for shard, action_id in places:
+            key = f"{self._key(shard)}:pending:{action_id}"
+            _ask(pipe, "HMGET", key, "record", "mac", "outcome_text", "shown_at")
+        actions: list[StoredFields] = []
+        for values in _answers(pipe):
+            texts = [_text(value or b"") for value in values or [b""] * 4]
+            actions.append(StoredFields(*texts))
+        return actions
 
     def _strings(self, name: str) -> list[str]:
+        """Return the value of a key of each shard, "" where it is missing."""
         pipe = self._client.pipeline(transaction=False)
         for shard in range(SHARDS):
-            self._ask(pipe, "GET", f"{self._key(shard)}:{name}")
+            _ask(pipe, "GET", f"{self._key(shard)}:{name}")
         return [_text(value or b"") for value in _answers(pipe)]
-
-    def _ask(self, pipe: Pipeline, *command: str | int) -> None:
-        pipe.execute_command(*command, NEVER_DECODE=True)
 
     def _key(self, shard: int) -> str:
         return f"{self._prefix}{{{shard}}}"
 
 
+def _ask(pipe: Pipeline, *command: str | int) -> None:
+    """Add a command whose answer is bytes: what is no UTF-8 must not stop the client."""
+    pipe.execute_command(*command, NEVER_DECODE=True)
+
+
 def _answers(pipe: Pipeline) -> list[Any]:
-    """Return the answers, None for a key of another type:
-    such a key in one shard must not hide the other shards.
+    """Return the answers, None for a key of another type.
+
+    Such a key in one shard must not hide the other shards.
     """
-    answers = pipe.execute(raise_on_error=False)
-    for answer in answers:
-        is_other_type = isinstance(answer, ResponseError) and str(answer).startswith("WRONGTYPE")
-        if isinstance(answer, Exception) and not is_other_type:
+    answers: list[Any] = []
+    for answer in pipe.execute(raise_on_error=False):
+        if isinstance(answer, ResponseError) and str(answer).startswith("WRONGTYPE"):
+            answers.append(None)
+        elif isinstance(answer, Exception):
             raise answer
-    return [None if isinstance(answer, Exception) else answer for answer in answers]
+        else:
+            answers.append(answer)
+    return answers
 
 
 def parse_entries(shard: int, texts: Sequence[bytes]) -> list[RecordedEntry]:
     """Parse the list of a shard. A text that is not an entry gets the next number."""
     entries: list[RecordedEntry] = []
+    number = 0
     for raw in texts:
         text = _text(raw)
         entry = AuditEntry.parse(text)
-        next_number = entries[-1].n + 1 if entries else 1
-        entries.append(RecordedEntry(shard, entry.n if entry else next_number, text))
+        if entry:
+            number = entry.number
+        else:
+            number += 1
+        entries.append(RecordedEntry(shard, number, text))
     return entries
 
 
@@ -147,10 +155,10 @@ def _text(raw: bytes) -> str:
 class AuditCollector:
     """Moves entries from Redis to the ledger.
 
-    Runs in every worker; a short lock in Redis lets one work at a time.
+    Runs in every worker; a short lock in Redis lets one work at a time. An entry is on disk before
+    Redis deletes it. After a crash in between, the next round stores nothing twice.
 
-    An entry is written to disk before Redis deletes it. After a crash in between,
-    the next round stores nothing twice.
+    `clock` returns the time in Unix seconds.
     """
 
     def __init__(
@@ -188,65 +196,90 @@ class AuditCollector:
     def round(self) -> int:
         """Collect, unless another worker just did.
 
-        Return how many entries. Raises RedisError and LedgerUnusable.
+        Return how many entries were collected. Raises RedisError and LedgerUnusable.
         """
+        # The lock ends a little before the next round, so that any worker may run it.
         if not self._client.set(self._lock, self._token, nx=True, px=round(INTERVAL * 900)):
             return 0
         return self.collect()
 
     def collect(self) -> int:
-        """Move a batch of entries.
+        """Move a batch of entries of each shard, and return how many were moved.
 
         Safe while another worker does the same. Raises RedisError and LedgerUnusable.
         """
         drained = self._uncollected.drained()
-        lists = self._uncollected.read()
-        if not any(lists):
+        texts_by_shard = self._uncollected.read()
+        if not any(texts_by_shard):
             return 0
         drained_since = self._uncollected.drained()
-        found = [parse_entries(shard, texts) for shard, texts in enumerate(lists)]
-        collected = [recorded for entries in found for recorded in entries]
-        places = list(
-            dict.fromkeys((each.shard, each.entry.pid) for each in collected if each.entry)
-        )
-        at = round(self._clock() * 1000)
-        records = self._uncollected.records(places)
-        bodies = [  # of all actions that these entries are about, with their outcome so far
-            AuditBody.of(pid, record or None, mac, outcome_text, at=at)
-            for (_, pid), (record, mac, outcome_text, _) in zip(places, records, strict=True)
-        ]
-        for shard, entries in enumerate(found):
-            _log_gaps(shard, [entry.n for entry in entries], drained[shard], drained_since[shard])
+
+        by_shard = [parse_entries(shard, texts) for shard, texts in enumerate(texts_by_shard)]
+        collected = [recorded for entries in by_shard for recorded in entries]
+        actions = self._actions_of(collected)
+        for shard, entries in enumerate(by_shard):
+            numbers = [recorded.number for recorded in entries]
+            _log_gaps(shard, numbers, drained[shard], drained_since[shard])
+
+        bodies = [action.body for action in actions.values()]
         conflicts = self._ledger.store(collected, bodies)
         for conflict in conflicts:
-            log.error("audit.conflict", extra={"shard": conflict.shard, "entry": conflict.n})
-        shown_at = {pid: shown for (_, pid), (*_, shown) in zip(places, records, strict=True)}
-        _count(collected, {body.pid: (body, shown_at[body.pid]) for body in bodies})
-        for entries, texts in zip(found, lists, strict=True):
+            log.error("audit.conflict", extra={"shard": conflict.shard, "entry": conflict.number})
+        _count(collected, actions)
+
+        # Only now: what the ledger has must be on disk before Redis forgets it.
+        for entries, texts in zip(by_shard, texts_by_shard, strict=True):
             self._delete(entries, texts)
         return len(collected) - len(conflicts)
 
+    def _actions_of(self, collected: Sequence[RecordedEntry]) -> dict[str, _CollectedAction]:
+        """Return the actions that these entries are about, by id, with their outcome so far."""
+        places: dict[tuple[int, str], None] = {}
+        for recorded in collected:
+            entry = recorded.entry
+            if entry:
+                places[recorded.shard, entry.action_id] = None
+
+        at = round(self._clock() * 1000)
+        actions: dict[str, _CollectedAction] = {}
+        stored = self._uncollected.actions(list(places))
+        for (_, action_id), fields in zip(places, stored, strict=True):
+            record = fields.record or None
+            body = AuditBody.of(action_id, record, fields.mac, fields.outcome_text, at=at)
+            actions[action_id] = _CollectedAction(body, fields.shown_at)
+        return actions
+
     def _delete(self, entries: Sequence[RecordedEntry], texts: Sequence[bytes]) -> None:
-        """Delete from Redis what the ledger has now."""
+        """Delete from Redis what the ledger has now: the entries of one shard."""
         if not entries:
             return
-        numbers = [recorded.n for recorded in entries if recorded.entry] or [0]
-        invalid = [
-            text for recorded, text in zip(entries, texts, strict=True) if not recorded.entry
-        ]
-        self._scripts.on_shard(
-            "drained", entries[0].shard, {"first": min(numbers), "last": max(numbers)}, *invalid
-        )
+        numbers: list[int] = []
+        invalid: list[bytes] = []
+        for recorded, text in zip(entries, texts, strict=True):
+            if recorded.entry:
+                numbers.append(recorded.number)
+            else:
+                invalid.append(text)
+        numbers = numbers or [0]  # no entry has this number
+        stored = {"first": min(numbers), "last": max(numbers)}
+        self._scripts.on_shard("drained", entries[0].shard, stored, *invalid)
+
+
+@dataclass(frozen=True, slots=True)
+class _CollectedAction:
+    """An action that collected entries are about."""
+
+    body: AuditBody
+    #: When the question was shown, in Unix milliseconds; "" if that is not known.
+    shown_at: str
 
 
 def _log_gaps(shard: int, numbers: Sequence[int], drained: int, drained_since: int) -> None:
     """Log where entries of a shard are missing: Redis has lost them, or they were deleted.
 
-    `verify` names them all.
-
-    `drained` and `drained_since` are the last entry that a ledger had before these were read, and
-    after it: another worker may have collected some in between. The first one follows an entry of
-    this range.
+    `numbers` are those of the entries just read. `drained` and `drained_since` are the last entry
+    that a ledger had before and after they were read: another worker may have collected some in
+    between. `sayso audit verify` names all missing entries.
     """
     for number in numbers[:1]:
         if not drained < number <= drained_since + 1:
@@ -256,68 +289,21 @@ def _log_gaps(shard: int, numbers: Sequence[int], drained: int, drained_since: i
             log.error("audit.gap", extra={"shard": shard, "after": before, "entry": number})
 
 
-def _count(
-    collected: Sequence[RecordedEntry], actions: Mapping[str, tuple[AuditBody, str]]
-) -> None:
-    """Count what the entries record, for Prometheus.
-
-    `actions`: of each its body and when it was shown, "" if unknown.
+def _count(collected: Sequence[RecordedEntry], actions: Mapping[str, _CollectedAction]) -> None:
+    """Count what the entries record, for Prometheus. `actions` are by id.
 
     An entry that is collected again after a crash counts again.
     """
-    for entry in filter(None, (recorded.entry for recorded in collected)):
-        body, shown = actions[entry.pid]
-        channel = bounded("channel", body.channel or "unknown")
+    for recorded in collected:
+        entry = recorded.entry
+        if entry is None:
+            continue
+        action = actions[entry.action_id]
+        channel = bounded("channel", action.body.channel or "unknown")
         PENDING.labels(channel, bounded("state", entry.event)).inc()
-        is_answer = entry.event == "claimed" or (entry.event == "cancelled" and entry.by)
-        if is_answer and _NUMBER.fullmatch(shown) and not body.is_step:
-            PENDING_ANSWER_SECONDS.labels(channel).observe(max(0, entry.at - int(shown)) / 1000)
 
-
-def verify(
-    files: Sequence[Path],
-    keys: Sequence[str],
-    *,
-    tail: UncollectedEntries | None = None,
-    whole: bool = False,
-) -> ChainReport:
-    """Check ledgers and exports together, and the entries that are
-    still in Redis if a `tail` is given.
-
-    Raises LedgerUnusable and redis.RedisError.
-    """
-    signer = EntrySigner(keys)
-    action_signer = ActionSigner(keys)
-    # An entry is in Redis until a ledger has it. So Redis is read before the files,
-    # and its heads again after them.
-    tips = tail.tips() if tail else {}
-    uncollected = tail.entries() if tail else []
-    copies = [_read(file, signer) for file in files]
-    newest = tail.tips() if tail else None
-    once = {
-        pid
-        for _, bodies in copies
-        for pid, body in (bodies or {}).items()
-        if body.repeatable is False
-    }
-    context = CheckContext(signer, once, whole, tips, newest)
-    report = check_chains([*(entries for entries, _ in copies), uncollected], context)
-    faults = set(report.faults)
-    for entries, bodies in copies:
-        if bodies is not None:  # an export has none; a ledger has one for each of its actions
-            faults |= set(check_bodies(entries, bodies, action_signer, signer))
-    return replace(report, faults=tuple(sorted(faults)))
-
-
-def _read(
-    file: Path, signer: EntrySigner
-) -> tuple[list[RecordedEntry], dict[str, AuditBody] | None]:
-    try:
-        with file.open("rb") as start:
-            is_ledger = start.read(len(_SQLITE)) in (_SQLITE, b"")
-    except OSError as exc:
-        raise LedgerUnusable(f"{file} cannot be read: {exc.strerror}") from exc
-    if not is_ledger:
-        return read_export(file), None
-    ledger = AuditLedger(file, signer)
-    return ledger.entries(), ledger.bodies()
+        is_no = entry.event == "cancelled" and entry.decided_by_event
+        is_answer = entry.event == "claimed" or is_no
+        if is_answer and _NUMBER.fullmatch(action.shown_at) and not action.body.is_step:
+            waited_ms = max(0, entry.at - int(action.shown_at))
+            PENDING_ANSWER_SECONDS.labels(channel).observe(waited_ms / 1000)

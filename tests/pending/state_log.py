@@ -9,7 +9,7 @@ from typing import Any
 from redis import Redis
 
 from sayso.pending.action import ActionSigner, PendingAction
-from sayso.pending.audit.ledger import ChainHead, EntrySigner, RecordedEntry, entry_hash
+from sayso.pending.audit.entries import ChainHead, EntrySigner, RecordedEntry, entry_hash
 from sayso.pending.limits import NO_HEAD
 from sayso.pending.repository import sign_action
 
@@ -28,23 +28,23 @@ class StateLog:
     ) -> None:
         self.shard = shard
         self.texts: list[str] = []
-        self.tip = ChainHead(0, NO_HEAD)
+        self.head = ChainHead(0, NO_HEAD)
         self._redis = redis
         self._key = f"{prefix}{{{shard}}}"
 
     def add(self, pid: str, event: str, *, body: str = "", by: str = "", told: str = "") -> str:
         """Append an entry; a new action's record comes with it."""
         body = body or self.record(pid, told)
-        n = self.tip.n + 1
+        n = self.head.number + 1
         text = (
             f'{{"n":{n},"at":{AT + n},"pid":"{pid}","event":"{event}","by":{json.dumps(by)},'
-            f'"body":"{body}","prev":"{self.tip.head}"}}'
+            f'"body":"{body}","prev":"{self.head.hash}"}}'
         )
-        self.tip = ChainHead(n, entry_hash(text))
+        self.head = ChainHead(n, entry_hash(text))
         self.texts.append(text)
         if self._redis:
             self._redis.rpush(f"{self._key}:audit", text)
-            self._redis.set(f"{self._key}:audit:head", f"{n} {self.tip.head}")
+            self._redis.set(f"{self._key}:audit:head", f"{n} {self.head.hash}")
         return text
 
     def live(self, pid: str, *events: str, told: str = "") -> None:

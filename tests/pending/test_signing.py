@@ -8,7 +8,7 @@ import pytest
 
 from sayso.channels.types import Conversation, Scope
 from sayso.pending.action import ActionSigner, ButtonPress, PendingAction, split_button_token
-from sayso.pending.audit.ledger import EntrySigner
+from sayso.pending.audit.entries import EntrySigner
 
 PID = "A" * 22
 ANA = Scope("ana", Conversation("chat", "room"))

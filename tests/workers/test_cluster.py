@@ -34,8 +34,9 @@ from sayso.infra.redis.cluster import AsyncCluster, ClusterUrl
 from sayso.infra.redis.connections import Connections, Halted, NotReplicated
 from sayso.infra.redis.leader_lock import LeaderLock
 from sayso.infra.redis.scripts import SHARDS, LuaScripts, shard_of
-from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
+from sayso.pending.audit.collector import AuditCollector, UncollectedEntries
 from sayso.pending.audit.ledger import FILE, AuditLedger
+from sayso.pending.audit.verify import verify
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.resume import halts_of, resume
 from sayso.workers.data_loss.watermarks import keys_of
@@ -199,7 +200,9 @@ def test_audit_log_of_all_shards_is_collected(cluster_client: Redis, tmp_path):
     bot.say("yes")
     ledger = AuditLedger(tmp_path / FILE, SIGNER)
     assert AuditCollector(cluster_client, ledger).round() > 3
-    assert not verify([tmp_path / FILE], [KEY], tail=UncollectedEntries(cluster_client)).faults
+    assert not verify(
+        [tmp_path / FILE], [KEY], uncollected=UncollectedEntries(cluster_client)
+    ).faults
 
 
 def test_person_is_erased_from_all_nodes(cluster_client: Redis):

@@ -15,8 +15,9 @@ from sayso.channels.types import Conversation, Scope, Turn, digest
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
 from sayso.infra.storage.objects import LocalObjects
 from sayso.ops.cli.main import main
+from sayso.pending.audit.bodies import AuditBody
 from sayso.pending.audit.collector import AuditCollector
-from sayso.pending.audit.ledger import FILE, AuditBody, AuditLedger
+from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.workers.data_loss.notices import FOLDER, AcknowledgedWork, NoteFiles
 from tests.config.processes import free_port
 from tests.pending.state_log import AT, KEY, SIGNER, StateLog, busy_log, sealed

@@ -17,7 +17,8 @@ from sayso.channels.base import DeliveryUncertain, SendError
 from sayso.channels.types import digest
 from sayso.ops.cli.main import main
 from sayso.pending.audit.collector import AuditCollector
-from sayso.pending.audit.ledger import FILE, AuditLedger, EntrySigner
+from sayso.pending.audit.entries import EntrySigner
+from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.workers.recovery import Heartbeat
 from tests.config.processes import free_port
 from tests.contracts.rigs import CHAT, Rig, turn

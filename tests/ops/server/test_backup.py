@@ -36,8 +36,10 @@ from sayso.ops.server.backup import BackupError, Bot, macs_of, write_backup
 from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.ops.server.restore import Restored, restore_backup
 from sayso.ops.server.snapshot import SnapshotError
-from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
-from sayso.pending.audit.ledger import AuditLedger, EntrySigner
+from sayso.pending.audit.collector import AuditCollector, UncollectedEntries
+from sayso.pending.audit.entries import EntrySigner
+from sayso.pending.audit.ledger import AuditLedger
+from sayso.pending.audit.verify import verify
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.resume import RESTORING, RESUME_STEP, halt, halts_of
 from sayso.workers.data_loss.watermarks import HaltReason
@@ -169,7 +171,7 @@ def test_audit_chain_verifies_and_goes_on(source: Machine, target: Machine):
     again.say("delete D")
     again.say("yes")
     target.collector.collect()
-    assert verify([target.bot.ledger], KEYS, tail=None, whole=True).faults == ()
+    assert verify([target.bot.ledger], KEYS, uncollected=None, whole=True).faults == ()
 
 
 def test_newer_entries_of_the_ledger_are_cut_off(source: Machine, target: Machine):
@@ -237,7 +239,7 @@ def test_restore_that_is_killed_can_be_repeated(
     assert not halts_of(target.client, prefix=PREFIX)
     assert (
         verify(
-            [target.bot.ledger], KEYS, tail=UncollectedEntries(target.client, prefix=PREFIX)
+            [target.bot.ledger], KEYS, uncollected=UncollectedEntries(target.client, prefix=PREFIX)
         ).faults
         == ()
     )

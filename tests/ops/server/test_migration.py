@@ -20,9 +20,11 @@ from sayso.infra.redis.client import RedisUnfit
 from sayso.infra.redis.scripts import LAYOUT
 from sayso.ops.server.migration import OtherProcesses, describe, inspect, migrate
 from sayso.ops.server.snapshot import StoredKey, write_keys
-from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
+from sayso.pending.audit.collector import AuditCollector, UncollectedEntries
+from sayso.pending.audit.entries import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
-from sayso.pending.audit.ledger import AuditLedger, EntrySigner, LedgerUnusable
+from sayso.pending.audit.ledger import AuditLedger, LedgerUnusable
+from sayso.pending.audit.verify import verify
 from sayso.pending.turns import TurnChange
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
@@ -79,7 +81,7 @@ def test_action_of_the_version_before_is_confirmed(redis_client: Redis, state: P
     ledger = AuditLedger(state / LEDGER, EntrySigner(KEYS))
     AuditCollector(redis_client, ledger, prefix=PREFIX).collect()
     tail = UncollectedEntries(redis_client, prefix=PREFIX)
-    assert verify([state / LEDGER], KEYS, tail=tail, whole=True).faults == ()
+    assert verify([state / LEDGER], KEYS, uncollected=tail, whole=True).faults == ()
     assert guard.trouble == ""
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sayso.pending.audit.chain import ALLOWED, CheckContext, check_chains
-from sayso.pending.audit.ledger import (
+from sayso.pending.audit.entries import (
     AuditEntry,
     ChainHead,
     EntrySigner,
@@ -25,10 +25,10 @@ from tests.pending.state_log import KEY, SIGNER, StateLog, as_list, busy_log, si
 LOG = busy_log()
 ROWS = LOG.ledger
 SIZE = len(ROWS)
-TIPS = {0: LOG.tip}
-SIGNED = CheckContext(signer=SIGNER, whole=True, tips=TIPS)
+TIPS = {0: LOG.head}
+SIGNED = CheckContext(signer=SIGNER, whole=True, heads_before=TIPS)
 #: Entries in Redis are unsigned: only the links and the head protect them.
-UNSIGNED = CheckContext(whole=True, tips=TIPS)
+UNSIGNED = CheckContext(whole=True, heads_before=TIPS)
 EVERY = range(SIZE)
 FLIPS = {
     "n": 7_000,
@@ -56,7 +56,7 @@ def flipped(text: str, field: str, value: object = None) -> str:
 def first(kept: list[RecordedEntry], terms: CheckContext) -> tuple[int, str] | None:
     """Return number and reason of the first fault."""
     fault = next(iter(check_chains([kept], terms).faults), None)
-    return (fault.n, fault.reason) if fault else None
+    return (fault.number, fault.reason) if fault else None
 
 
 def changed(rows: list[RecordedEntry], index: int, **changes: object) -> list[RecordedEntry]:
@@ -66,7 +66,7 @@ def changed(rows: list[RecordedEntry], index: int, **changes: object) -> list[Re
 
 def test_whole_log_has_no_fault():
     """The scripts' entries pass in a ledger, in an export, in Redis, and spread over all three."""
-    export = [replace(row, head=None) for row in ROWS]
+    export = [replace(row, stored_hash=None) for row in ROWS]
     for sources in (
         [ROWS],
         [export],
@@ -84,7 +84,7 @@ def test_edited_entry_of_a_ledger_is_named(index, field):
     """An attacker with the file edits a row; a careful one updates its head as well."""
     text = flipped(ROWS[index].text, field)
     assert first(changed(ROWS, index, text=text), SIGNED) == (index + 1, "edited")
-    number, reason = first(changed(ROWS, index, text=text, head=entry_hash(text)), SIGNED)
+    number, reason = first(changed(ROWS, index, text=text, stored_hash=entry_hash(text)), SIGNED)
     assert number == index + 1
     assert reason == ("edited" if field in ("n", "prev") or index < SIZE - 1 else "bad signature")
 
@@ -92,10 +92,10 @@ def test_edited_entry_of_a_ledger_is_named(index, field):
 @pytest.mark.parametrize(("index", "field"), EDITS)
 def test_edited_entry_of_an_export_is_named(index, field):
     """An export has no heads beside its texts, so the signature shows it."""
-    export = [replace(row, head=None) for row in ROWS]
+    export = [replace(row, stored_hash=None) for row in ROWS]
     text = flipped(ROWS[index].text, field)
     place = json.loads(text)["n"]
-    number, reason = first(changed(export, index, text=text, n=place), SIGNED)
+    number, reason = first(changed(export, index, text=text, number=place), SIGNED)
     assert number == index + 1
     assert reason in ("edited", "bad signature")
 
@@ -111,7 +111,7 @@ def test_edited_entry_in_redis_is_named_where_it_is_the_only_one():
     """It has no neighbor, so only the head shows it."""
     log = StateLog()
     log.add("a", "armed")
-    terms = CheckContext(whole=True, tips={0: log.tip})
+    terms = CheckContext(whole=True, heads_before={0: log.head})
     assert first(as_list(0, log.texts), terms) is None
     assert first(as_list(0, [flipped(log.texts[0], "by")]), terms) == (1, "edited")
 
@@ -120,7 +120,7 @@ def test_last_entry_under_an_earlier_number_is_edited_and_not_removed():
     """No entry follows it; the predecessor that it names shows its place."""
     texts = [*LOG.texts[:-1], flipped(LOG.texts[-1], "n", 30)]
     faults = check_chains([as_list(0, texts)], UNSIGNED).faults
-    assert [(fault.n, fault.reason) for fault in faults] == [(30, "forked"), (SIZE, "edited")]
+    assert [(fault.number, fault.reason) for fault in faults] == [(30, "forked"), (SIZE, "edited")]
 
 
 @pytest.mark.parametrize("by", [-1, 1])
@@ -149,9 +149,12 @@ def test_removed_entry_is_named(index, terms):
 
 def test_entry_that_only_a_forged_row_still_has_is_removed():
     """The row is unsigned and has another number. Both the empty and the forged place are named."""
-    rows = [*ROWS[:16], *ROWS[17:], replace(ROWS[16], n=SIZE + 1, sig="")]
+    rows = [*ROWS[:16], *ROWS[17:], replace(ROWS[16], number=SIZE + 1, sig="")]
     faults = check_chains([rows], SIGNED).faults
-    assert [(fault.n, fault.reason) for fault in faults] == [(17, "removed"), (SIZE + 1, "edited")]
+    assert [(fault.number, fault.reason) for fault in faults] == [
+        (17, "removed"),
+        (SIZE + 1, "edited"),
+    ]
 
 
 @pytest.mark.parametrize("left", EVERY)
@@ -165,7 +168,10 @@ def test_swapped_neighbors_are_named(index):
     """Rows have each other's number, or lines of an export or entries in Redis are swapped."""
     here, there = ROWS[index], ROWS[index + 1]
     rows = list(ROWS)
-    rows[index], rows[index + 1] = replace(there, n=here.n), replace(here, n=there.n)
+    rows[index], rows[index + 1] = (
+        replace(there, number=here.number),
+        replace(here, number=there.number),
+    )
     assert first(rows, SIGNED) == (index + 1, "reordered")
     lines = list(ROWS)
     lines[index], lines[index + 1] = there, here
@@ -178,7 +184,7 @@ def test_swapped_neighbors_are_named(index):
 def test_entry_that_was_moved_ahead_is_one_fault():
     """Only the first place out of order is named, not all later ones."""
     faults = check_chains([[ROWS[3], *ROWS[:3], *ROWS[4:]]], SIGNED).faults
-    assert [(fault.n, fault.reason) for fault in faults] == [(1, "reordered")]
+    assert [(fault.number, fault.reason) for fault in faults] == [(1, "reordered")]
 
 
 @pytest.mark.parametrize("index", EVERY)
@@ -186,7 +192,7 @@ def test_repeated_entry_is_named(index):
     """The same entry stands twice: at its place, or as a new row at the end."""
     rows = [*ROWS[: index + 1], *ROWS[index:]]
     assert first(rows, SIGNED) == (index + 1, "repeated")
-    assert first([*ROWS, replace(ROWS[index], n=SIZE + 1)], SIGNED) == (SIZE + 1, "repeated")
+    assert first([*ROWS, replace(ROWS[index], number=SIZE + 1)], SIGNED) == (SIZE + 1, "repeated")
     assert first(changed(ROWS, index, **fields(ROWS[index - 1])), SIGNED)[0] in (
         index,
         index + 1,
@@ -196,7 +202,7 @@ def test_repeated_entry_is_named(index):
 
 def fields(row: RecordedEntry) -> dict[str, str | None]:
     """Return the fields of a row besides its number."""
-    return {"text": row.text, "sig": row.sig, "head": row.head}
+    return {"text": row.text, "sig": row.sig, "stored_hash": row.stored_hash}
 
 
 operations = st.lists(
@@ -246,7 +252,7 @@ def test_garbage_is_a_fault_and_no_crash(texts):
 
 def test_entry_from_another_shard_is_not_genuine():
     """The signature covers the shard."""
-    assert first([replace(row, shard=5) for row in ROWS], replace(SIGNED, tips={})) == (
+    assert first([replace(row, shard=5) for row in ROWS], replace(SIGNED, heads_before={})) == (
         1,
         "bad signature",
     )
@@ -263,18 +269,26 @@ def test_log_that_starts_late_is_a_note():
 def test_redis_from_an_old_file_is_noticed():
     """Its head is behind the log. As soon as it goes on, two entries have one number."""
     for head in (NO_HEAD, "1" * 40):
-        assert first(ROWS, CheckContext(SIGNER, tips={0: ChainHead(0, head)})) == (1, "rolled back")
+        assert first(ROWS, CheckContext(SIGNER, heads_before={0: ChainHead(0, head)})) == (
+            1,
+            "rolled back",
+        )
     other = StateLog()
     other.live("other")
     faults = check_chains([ROWS, other.ledger], CheckContext(SIGNER)).faults
-    assert [(fault.n, fault.reason) for fault in faults] == [(n, "forked") for n in range(1, 6)]
+    assert [(fault.number, fault.reason) for fault in faults] == [
+        (n, "forked") for n in range(1, 6)
+    ]
 
 
 def test_log_that_grows_while_it_is_read_is_whole():
     """Entries written after the first read of the head are found by the second read."""
     early = {0: ChainHead(50, entry_hash(LOG.texts[49]))}
-    assert check_chains([ROWS], CheckContext(SIGNER, tips=early, newest=TIPS)).faults == ()
-    assert check_chains([ROWS], CheckContext(SIGNER, tips=early, newest=early)).faults
+    assert (
+        check_chains([ROWS], CheckContext(SIGNER, heads_before=early, heads_after=TIPS)).faults
+        == ()
+    )
+    assert check_chains([ROWS], CheckContext(SIGNER, heads_before=early, heads_after=early)).faults
 
 
 def test_faults_of_several_shards_come_in_order():
@@ -292,7 +306,7 @@ def test_only_shards_that_have_entries_are_counted():
     log = StateLog(3)
     log.add("a", "armed")
     report = check_chains(
-        [log.ledger], CheckContext(SIGNER, tips={3: log.tip, 4: ChainHead(0, NO_HEAD)})
+        [log.ledger], CheckContext(SIGNER, heads_before={3: log.head, 4: ChainHead(0, NO_HEAD)})
     )
     assert (report.entries, report.shards, report.faults) == (1, 1, ())
 
@@ -308,8 +322,8 @@ def test_impossible_transitions_are_faults(before, after):
     log = StateLog()
     log.live("a", *path.get(before, [*path["started"], "started"]), before, after)
     faults = check_chains([log.ledger], CheckContext(SIGNER, whole=True)).faults
-    expected = [] if after in ALLOWED[before] else [(log.tip.n, "impossible")]
-    assert [(fault.n, fault.reason) for fault in faults] == expected
+    expected = [] if after in ALLOWED[before] else [(log.head.number, "impossible")]
+    assert [(fault.number, fault.reason) for fault in faults] == expected
 
 
 def test_every_impossible_transition_is_named():
@@ -333,7 +347,7 @@ def test_second_start_is_a_fault_unless_it_may_be_repeated():
     log = StateLog()
     log.live("a", "armed", "shown", "claimed", "started", "started", "done")
     assert check_chains([log.ledger], CheckContext(SIGNER)).faults == ()
-    once = check_chains([log.ledger], CheckContext(SIGNER, once=frozenset({"a"})))
+    once = check_chains([log.ledger], CheckContext(SIGNER, run_once=frozenset({"a"})))
     assert [str(fault) for fault in once.faults] == ["shard 0, entry 5: impossible (started twice)"]
 
 
@@ -366,7 +380,7 @@ def test_only_the_spelling_of_the_scripts_is_an_entry():
     ):  # fmt: skip
         assert AuditEntry.parse(other) is None
     awkward = StateLog().add("a", "armed", by='an "odd" \\ \n/ é \u2028 event')
-    assert AuditEntry.parse(awkward).by == 'an "odd" \\ \n/ é \u2028 event'
+    assert AuditEntry.parse(awkward).decided_by_event == 'an "odd" \\ \n/ é \u2028 event'
 
 
 def test_keys_may_rotate():

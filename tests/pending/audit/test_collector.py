@@ -22,9 +22,10 @@ from sayso.pending.audit.collector import (
     AuditCollector,
     UncollectedEntries,
     parse_entries,
-    verify,
 )
-from sayso.pending.audit.ledger import FILE, AuditLedger, ChainHead, LedgerUnusable
+from sayso.pending.audit.entries import ChainHead
+from sayso.pending.audit.ledger import FILE, AuditLedger, LedgerUnusable
+from sayso.pending.audit.verify import verify
 from sayso.pending.limits import NO_HEAD
 from tests.config.processes import free_port
 from tests.pending.state_log import KEY, SIGNER, StateLog
@@ -51,7 +52,10 @@ def log(redis_client):
 def faults(redis_client, *ledgers: AuditLedger, **options) -> list[str]:
     """Return all faults of these ledgers, compared with Redis."""
     report = verify(
-        [ledger.path for ledger in ledgers], [KEY], tail=UncollectedEntries(redis_client), **options
+        [ledger.path for ledger in ledgers],
+        [KEY],
+        uncollected=UncollectedEntries(redis_client),
+        **options,
     )
     return [str(fault) for fault in report.faults]
 
@@ -327,7 +331,9 @@ def test_verify_of_a_running_system_raises_no_false_alarm(redis_client, ledger, 
     log.live("a")
     auditor.collect()
     log.live("b")
-    report = verify([ledger.path], [KEY], tail=BusyTail(redis_client, log, auditor), whole=True)
+    report = verify(
+        [ledger.path], [KEY], uncollected=BusyTail(redis_client, log, auditor), whole=True
+    )
     assert (report.entries, report.faults) == (15, ())
 
 
@@ -358,9 +364,9 @@ def test_redis_without_a_valid_head_counts_as_empty(redis_client):
     """Another client may have overwritten the head."""
     redis_client.set("sayso:{5}:audit:head", "7 garbage")
     redis_client.set("sayso:{5}:audit:drained", "garbage")
-    tail = UncollectedEntries(redis_client)
-    assert set(tail.tips().values()) == {ChainHead(0, NO_HEAD)}
-    assert set(tail.drained()) == {0}
+    uncollected = UncollectedEntries(redis_client)
+    assert set(uncollected.heads().values()) == {ChainHead(0, NO_HEAD)}
+    assert set(uncollected.drained()) == {0}
 
 
 @pytest.mark.parametrize("garbage", ["²", "9" * 5000, b"\xff", ""])
@@ -406,7 +412,7 @@ def test_garbage_gets_the_number_of_the_next_entry():
     for pid in "ab":
         log.add(pid, "armed")
     raw = [b"x", b"y", log.texts[1].encode(), b"\xff"]
-    found = [(kept.shard, kept.n, kept.text) for kept in parse_entries(3, raw)]
+    found = [(kept.shard, kept.number, kept.text) for kept in parse_entries(3, raw)]
     assert found == [(3, 1, "x"), (3, 2, "y"), (3, 2, log.texts[1]), (3, 3, "\\xff")]
 
 

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from sayso.pending.audit.collector import verify
-from sayso.pending.audit.ledger import LedgerUnusable, read_export, to_lines
+from sayso.pending.audit.export import read_export, to_lines
+from sayso.pending.audit.ledger import LedgerUnusable
+from sayso.pending.audit.verify import verify
 from tests.pending.state_log import KEY, StateLog
 
 
@@ -27,7 +28,7 @@ def test_lines_come_back_as_they_were(tmp_path):
     lines = list(to_lines(log.ledger))
     assert json.loads(lines[0]) == {"shard": 3, "text": log.texts[0], "sig": log.ledger[0].sig}
     (kept,) = read_export(written(tmp_path / "x", lines))
-    assert (kept.shard, kept.n, kept.text, kept.sig, kept.head) == (
+    assert (kept.shard, kept.number, kept.text, kept.sig, kept.stored_hash) == (
         3,
         1,
         log.texts[0],
@@ -56,7 +57,7 @@ def test_marks_that_end_a_line_elsewhere_end_none_here(tmp_path):
 READ = """
 import sys
 from pathlib import Path
-from sayso.pending.audit.ledger import read_export
+from sayso.pending.audit.export import read_export
 print(ascii(read_export(Path(sys.argv[1]))[0].text))
 """
 
@@ -83,7 +84,7 @@ def test_text_that_is_no_entry_stands_where_the_next_one_of_its_shard_would(tmp_
         *to_lines(log.ledger),
         *(json.dumps({"shard": shard, "text": "x", "sig": "s"}) for shard in (3, 3, 4)),
     ]
-    assert [(kept.shard, kept.n) for kept in read_export(written(tmp_path / "x", lines))] == [
+    assert [(kept.shard, kept.number) for kept in read_export(written(tmp_path / "x", lines))] == [
         (3, 1), (3, 2), (3, 3), (3, 4), (4, 1),
     ]  # fmt: skip
 

@@ -12,16 +12,15 @@ from pathlib import Path
 import pytest
 
 from sayso.pending.action import PLAN_KIND
-from sayso.pending.audit.collector import verify
+from sayso.pending.audit.bodies import AuditBody
+from sayso.pending.audit.entries import RecordedEntry
+from sayso.pending.audit.export import read_export, to_lines
 from sayso.pending.audit.ledger import (
     FILE,
-    AuditBody,
     AuditLedger,
     LedgerUnusable,
-    RecordedEntry,
-    read_export,
-    to_lines,
 )
+from sayso.pending.audit.verify import verify
 from tests.pending.state_log import AT, KEY, LIFE, SIGNER, StateLog, busy_log, sealed
 
 
@@ -217,7 +216,7 @@ def test_another_entry_under_the_same_number_is_stored_and_reported(filled):
     other = StateLog()
     other.live("other")
     conflicts = filled.store(other.waiting, [body("other")])
-    assert [rival.n for rival in conflicts] == [1, 2, 3, 4, 5]
+    assert [rival.number for rival in conflicts] == [1, 2, 3, 4, 5]
     assert filled.store(other.waiting) == conflicts
     assert len(filled.entries()) == 65
     assert faults(filled.path) == [

@@ -8,8 +8,9 @@ from redis.exceptions import ResponseError
 from sayso.channels.types import Reply
 from sayso.infra.redis.client import connect
 from sayso.infra.redis.scripts import LuaScripts, shard_of
-from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
+from sayso.pending.audit.collector import AuditCollector, UncollectedEntries
 from sayso.pending.audit.ledger import FILE, AuditLedger
+from sayso.pending.audit.verify import verify
 from sayso.pending.turns import LeaseLost, TurnChange
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.resume import RESUME_STEP, halts_of, resume
@@ -257,6 +258,6 @@ def test_audit_log_shows_what_is_missing_and_forks_nowhere(rig, tmp_path):
     bot.say("delete the other")
     assert bot.say("yes") == "deleted B"
     auditor.collect()
-    faults = verify([tmp_path / FILE], [KEY], tail=UncollectedEntries(rig.client)).faults
+    faults = verify([tmp_path / FILE], [KEY], uncollected=UncollectedEntries(rig.client)).faults
     last = rig.data_loss_guard.known[SHARD].writes + RESUME_STEP
     assert [str(fault).partition(": ")[2] for fault in faults] == [f"removed (up to {last})"]
