@@ -46,7 +46,7 @@ from sayso.agent.providers.error_texts import (
     says_no_credit,
     says_too_long,
 )
-from sayso.agent.providers.reasoning import ReasoningFilter, Voided, split_reasoning
+from sayso.agent.providers.reasoning import ReasoningFilter, Retraction, split_reasoning
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.json_validation import read_json
 from sayso.infra.concurrency import await_isolated, call_in_tool_thread
@@ -478,12 +478,12 @@ async def stream_items(
         yield usage
         return
 
-    reasoning = ReasoningFilter(holds=_may_begin_with_reasoning(provider, request))
+    reasoning = ReasoningFilter(holds_back=_may_begin_with_reasoning(provider, request))
     has_text = False
     async with aclosing(_stream(provider, request)) as items:
         async for item in items:
             if isinstance(item, Restart):
-                reasoning = ReasoningFilter(holds=_may_begin_with_reasoning(provider, request))
+                reasoning = ReasoningFilter(holds_back=_may_begin_with_reasoning(provider, request))
             if not isinstance(item, str):
                 yield item
                 continue
@@ -495,7 +495,7 @@ async def stream_items(
         yield _restart_or_text(text)
 
     if has_text:
-        _note_model(provider, request, has_unopened=reasoning.has_unopened)
+        _note_model(provider, request, has_unopened=reasoning.has_unopened_reasoning)
 
 
 def _should_stream(provider: Provider) -> bool:
@@ -506,9 +506,9 @@ def _should_stream(provider: Provider) -> bool:
     return hasattr(provider, "stream") and not completes
 
 
-def _restart_or_text(text: str | Voided) -> Restart | str:
+def _restart_or_text(text: str | Retraction) -> Restart | str:
     """Return a Restart where all text so far was reasoning, else the text."""
-    if isinstance(text, Voided):
+    if isinstance(text, Retraction):
         return Restart()
     return text
 

@@ -1,14 +1,28 @@
 """ReasoningFilter: removes the reasoning that a model writes between tags such as <think>.
 
-Vendors report reasoning apart from the text of an answer. Local servers that do not know the tags
-of a model leave it in the text, where a person would read it. Text about such tags stays: in code,
-in quotes, or as a word of a sentence.
+Most vendors report reasoning apart from the text of an answer. A local server that does not know
+the tags of its model leaves the reasoning in the text, where a person would read it. Text that is
+about such tags stays: in code, in quotes, or as a word of a sentence.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class _TagForm:
+    """One spelling of the tags around reasoning, as two regular expressions."""
+
+    opening: str
+    closing: str
+    #: Whether the closing tag has no other meaning. Then it also ends reasoning without an opening
+    #: tag: some servers write the opening tag into the prompt, so that the answer lacks it.
+    ends_unopened: bool
+    #: Whether the opening tag is a special token of a model. No sentence mentions it by chance.
+    is_special_token: bool
+
 
 #: The names of XML-like tags around reasoning, such as <think>, <seed:think>,
 #: <antThinking> and <deep_think>.
@@ -18,53 +32,103 @@ _NAME = (
     r"(?:_(?:content|process|block|steps))?"
 )
 _ATTRIBUTES = r"(?:\s[^<>]{0,100})?"
-#: The opening and the closing tag of each form: of most models; Magistral; Kimi; special tokens of
-#: Cohere, OpenThinker and DeepSeek; gpt-oss; Gemma; MedGemma. What gpt-oss writes into its channel
-#: "commentary" is a call.
-_FORMS = (
-    (rf"<{_NAME}{_ATTRIBUTES}(?<!/)>", rf"</{_NAME}{_ATTRIBUTES}>"),
-    (r"\[(?-i:THINK|THINKING|REASONING)\]", r"\[/(?-i:THINK|THINKING|REASONING)\]"),
-    (r"◁think(?:ing)?▷", r"◁/think(?:ing)?▷"),
-    (
-        r"<[|\uff5c](?:(?:begin|start)[_\u2581](?:of[_\u2581])?)?(?:think(?:ing)?|thought|reasoning)[|\uff5c]>",
-        r"<[|\uff5c](?:end[_\u2581](?:of[_\u2581])?|/)(?:think(?:ing)?|thought|reasoning)[|\uff5c]>",
-    ),
-    (
-        r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)[^<]{0,100}"
-        r"(?:<\|constrain\|>\w{0,20})?<\|message\|>",
-        r"<\|(?:end|call)\|>",
-    ),
-    (r"<\|channel>thought\b", r"<channel\|>"),
-    (r"<unused94>thought\b", r"<unused95>"),
+
+_XML_FORM = _TagForm(
+    opening=rf"<{_NAME}{_ATTRIBUTES}(?<!/)>",
+    closing=rf"</{_NAME}{_ATTRIBUTES}>",
+    ends_unopened=True,
+    is_special_token=False,
 )
-#: The forms whose closing tag means nothing else. It also ends reasoning that has no opening tag.
-_CLOSING_FORMS = range(4)
-#: The forms that are special tokens of a model. A sentence does not mention them by chance.
-_TOKEN_FORMS = range(3, len(_FORMS))
-#: What gpt-oss writes before its answer. All text before it is none of the answer.
+_MAGISTRAL_FORM = _TagForm(
+    opening=r"\[(?-i:THINK|THINKING|REASONING)\]",
+    closing=r"\[/(?-i:THINK|THINKING|REASONING)\]",
+    ends_unopened=True,
+    is_special_token=False,
+)
+_KIMI_FORM = _TagForm(
+    opening=r"◁think(?:ing)?▷",
+    closing=r"◁/think(?:ing)?▷",
+    ends_unopened=True,
+    is_special_token=False,
+)
+#: Cohere, OpenThinker and DeepSeek.
+_PIPE_FORM = _TagForm(
+    opening=(
+        r"<[|\uff5c](?:(?:begin|start)[_\u2581](?:of[_\u2581])?)?"
+        r"(?:think(?:ing)?|thought|reasoning)[|\uff5c]>"
+    ),
+    closing=(
+        r"<[|\uff5c](?:end[_\u2581](?:of[_\u2581])?|/)"
+        r"(?:think(?:ing)?|thought|reasoning)[|\uff5c]>"
+    ),
+    ends_unopened=True,
+    is_special_token=True,
+)
+#: What gpt-oss writes into its channel "commentary" is a call, which is no text for people either.
+_GPT_OSS_FORM = _TagForm(
+    opening=(
+        r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)[^<]{0,100}"
+        r"(?:<\|constrain\|>\w{0,20})?<\|message\|>"
+    ),
+    closing=r"<\|(?:end|call)\|>",
+    ends_unopened=False,
+    is_special_token=True,
+)
+_GEMMA_FORM = _TagForm(
+    opening=r"<\|channel>thought\b",
+    closing=r"<channel\|>",
+    ends_unopened=False,
+    is_special_token=True,
+)
+_MEDGEMMA_FORM = _TagForm(
+    opening=r"<unused94>thought\b",
+    closing=r"<unused95>",
+    ends_unopened=False,
+    is_special_token=True,
+)
+_FORMS = (
+    _XML_FORM,
+    _MAGISTRAL_FORM,
+    _KIMI_FORM,
+    _PIPE_FORM,
+    _GPT_OSS_FORM,
+    _GEMMA_FORM,
+    _MEDGEMMA_FORM,
+)
+
+#: What gpt-oss writes before its answer. No text before it belongs to the answer.
 _ANSWER_START = r"(?:<\|end\|>)?(?:<\|start\|>\w*)?<\|channel\|>final[^<]{0,100}<\|message\|>"
-#: What the same models write around the answer that follows the reasoning.
-_ANSWER_MARK = r"<\|return\|>|<[|\uff5c](?:begin|start|end)[_\u2581](?:of[_\u2581])?(?:solution|response)[|\uff5c]>"
+#: Special tokens around the answer, which models of `_PIPE_FORM` and gpt-oss write.
+_ANSWER_MARK = (
+    r"<\|return\|>"
+    r"|<[|\uff5c](?:begin|start|end)[_\u2581](?:of[_\u2581])?(?:solution|response)[|\uff5c]>"
+)
 #: Tags that some models write around the whole answer, directly after the reasoning.
 _ANSWER_TAG = r"</?(?:(?:final_)?answer|final|response|output)>"
 #: One tag in place of a pair without reasoning.
-_EMPTY = rf"<{_NAME}\s?/>"
-_CLOSINGS = [re.compile(closing, re.IGNORECASE) for _, closing in _FORMS]
+_EMPTY_TAG = rf"<{_NAME}\s?/>"
+
+_CLOSING_PATTERNS = {form: re.compile(form.closing, re.IGNORECASE) for form in _FORMS}
+#: Name of a group in `_TAG` -> the form whose opening or closing tag it matches.
+_OPENING_GROUPS = {f"open{number}": form for number, form in enumerate(_FORMS)}
+_CLOSING_GROUPS = {
+    f"close{number}": form for number, form in enumerate(_FORMS) if form.ends_unopened
+}
+_TAG_EXPRESSIONS = {
+    **{group: form.opening for group, form in _OPENING_GROUPS.items()},
+    **{group: form.closing for group, form in _CLOSING_GROUPS.items()},
+    "answer_start": _ANSWER_START,
+    "answer_mark": _ANSWER_MARK,
+    "answer_tag": _ANSWER_TAG,
+    "empty_tag": _EMPTY_TAG,
+}
+#: Any tag that means something outside of reasoning. The group that matched tells which.
 _TAG = re.compile(
-    "|".join(
-        [f"(?P<open{at}>{opening})" for at, (opening, _) in enumerate(_FORMS)]
-        + [f"(?P<close{at}>{_FORMS[at][1]})" for at in _CLOSING_FORMS]
-        + [
-            f"(?P<start>{_ANSWER_START})",
-            f"(?P<mark>{_ANSWER_MARK})",
-            f"(?P<wrap>{_ANSWER_TAG})",
-            f"(?P<empty>{_EMPTY})",
-        ]
-    ),
+    "|".join(f"(?P<{group}>{expression})" for group, expression in _TAG_EXPRESSIONS.items()),
     re.IGNORECASE,
 )
 #: The beginning of what may become a tag, at the end of the text that has arrived.
-_PARTIAL = re.compile(
+_PARTIAL_TAG = re.compile(
     r"""(?:
         # <think, </think, <|end_of_
         < (?: [|\uff5c]?/? ) (?: [a-z][\w:\u2581/-]{0,60} [|\uff5c]? (?: \s[^<>]{0,100} )? )?
@@ -75,9 +139,9 @@ _PARTIAL = re.compile(
     )\Z""",
     re.VERBOSE | re.IGNORECASE,
 )
-#: The characters that a tag begins with. Most answers have none of
-#: them and are not searched further.
-_STARTS = re.compile(r"[<\[◁]")
+#: The characters that a tag begins with. Most answers have none of them, so the slower search for
+#: a whole tag is left out.
+_FIRST_CHARS = re.compile(r"[<\[◁]")
 #: Characters before and after a tag that is quoted.
 _QUOTES = frozenset("`\"'\u201c\u201e\u00ab\u2018(")
 _QUOTES_AFTER = frozenset("`\"'\u201c\u201d\u00bb\u2019)")
@@ -85,324 +149,346 @@ _PUNCTUATION = frozenset(".,;:!?)")
 _FENCES = ("```", "~~~")
 #: How many characters of a line are looked at for a fence.
 _LINE_START_CHARS = 40
-#: How much white space may arrive before something is decided. A model that writes nothing else
-#: must not make each further piece cost more than the one before.
+#: How much white space may arrive before something is decided, in characters. If a model writes
+#: nothing else, each further piece must not cost more than the one before.
 MAX_WHITE_SPACE = 1000
 
 
 @dataclass(slots=True)
 class _Line:
-    """A line of Markdown while it arrives.
+    """A line of Markdown, of which more may arrive."""
 
-    `start` holds its first characters, `last` its last one, and `backticks` their number.
-    """
-
+    #: Its first characters, up to `_LINE_START_CHARS`.
     start: str = ""
+    #: Its last character, "" for an empty line.
     last: str = ""
+    #: How many backticks it has.
     backticks: int = 0
 
     def add(self, text: str) -> None:
+        """Append a text without a line break."""
         if len(self.start) < _LINE_START_CHARS:
             self.start = (self.start + text)[:_LINE_START_CHARS]
-        self.last = text[-1:] or self.last
+        if text:
+            self.last = text[-1]
         self.backticks += text.count("`")
 
     @property
     def is_blank(self) -> bool:
+        """Whether the line has only white space so far."""
         return not self.start.strip()
 
     @property
     def is_fence(self) -> bool:
-        """Return whether the line begins or ends a block of code."""
+        """Whether the line begins or ends a block of code."""
         return self.start.lstrip().startswith(_FENCES)
 
     @property
     def is_in_code(self) -> bool:
-        """Return whether the next character stands between backticks."""
+        """Whether the next character stands between backticks."""
         return self.backticks % 2 == 1
 
 
-class Voided:
-    """What a ReasoningFilter returns among its texts when all texts before it were reasoning."""
+class Retraction:
+    """Returned by a ReasoningFilter among its texts when all texts before it were reasoning."""
 
 
-#: The only instance of Voided.
-VOIDED = Voided()
+#: The only instance of Retraction.
+RETRACTION = Retraction()
+#: What a ReasoningFilter returns: pieces of the answer in order.
+FilteredItem = str | Retraction
 
 
 class ReasoningFilter:
     """Removes the reasoning of one answer, which comes in pieces. A piece may end inside a tag.
 
+    One filter reads one answer: `feed` with each piece, then `end` once.
+
     Some models begin with reasoning and write only the closing tag, because the opening one is in
-    their prompt. With `holds`, no text is given until that tag or the end of the answer. Without it
-    the reasoning is given as text, and VOIDED follows when the tag arrives. `has_unopened` tells
-    whether the answer had reasoning without an opening tag.
+    their prompt. Until that tag arrives, such reasoning looks like an answer. With `holds_back`, no
+    text is returned before that tag or the end of the answer. Without it the reasoning is returned
+    as text, and RETRACTION follows when the tag arrives.
     """
 
-    def __init__(self, *, holds: bool = False) -> None:
-        self._holds = holds
-        #: Text that `holds` keeps back.
-        self._held: list[str] = []
+    def __init__(self, *, holds_back: bool = False) -> None:
+        #: Whether the answer had reasoning without an opening tag.
+        self.has_unopened_reasoning = False
+
+        self._holds_back = holds_back
+        #: Text that is held back.
+        self._withheld: list[str] = []
         #: Text that has arrived and is not decided yet.
-        self._rest = ""
+        self._undecided = ""
+
         #: The form of the tag whose reasoning is being read; None outside of reasoning.
-        self._form: int | None = None
-        #: The reasoning so far, if it may turn out to be text about a tag; else None.
-        self._doubtful: list[str] | None = None
-        #: Whether the opening tag in `_doubtful` may be the first word of a sentence.
-        self._begins_sentence = False
-        #: Whether a tag was removed that stands before the whole answer.
-        self._is_wrapped = False
-        #: Whether text with a visible character was given, since reasoning was voided.
-        self._has_shown = False
+        self._open_form: _TagForm | None = None
+        #: The opening tag and what followed it, while all of it may be a text about the tag.
+        #: None if it is reasoning for certain, and outside of reasoning.
+        self._possible_text: list[str] | None = None
+        #: Whether the opening tag in `_possible_text` may be the first word of a sentence.
+        self._may_begin_sentence = False
+        #: The forms with an opening tag that stayed as text: their next closing tag stays, too.
+        self._mentioned_forms: set[_TagForm] = set()
+
+        #: Whether a visible character of the answer was returned or withheld. Retracted text does
+        #: not count.
+        self._has_answer = False
         #: Whether reasoning was removed.
         self._has_removed = False
-        #: Whether the white space that comes next is dropped:
-        #: it stands between reasoning and answer.
-        self._may_strip = False
-        #: The line that the next text goes on with, and whether it
-        #: stands in a fenced block of code.
-        self._line = _Line()
-        self._is_fenced = False
-        #: The forms with an opening tag that stayed as text: their next closing tag stays, too.
-        self._mentioned: set[int] = set()
-        self.has_unopened = False
+        #: Whether the white space that comes next is dropped: it stands between reasoning and
+        #: answer.
+        self._drops_white_space = False
+        #: Whether an opening tag around the whole answer was removed.
+        self._has_removed_answer_tag = False
 
-    def feed(self, piece: str) -> list[str | Voided]:
+        #: The line that the next text continues.
+        self._line = _Line()
+        #: Whether that line stands in a fenced block of code.
+        self._is_fenced = False
+
+    def feed(self, piece: str) -> list[FilteredItem]:
         """Return what can be shown now that this piece has arrived."""
         return self._read(piece, is_last=False)
 
-    def end(self) -> list[str | Voided]:
-        """Return what can be shown at the end of the answer."""
+    def end(self) -> list[FilteredItem]:
+        """Return what can be shown at the end of the answer, withheld text included."""
         output = self._read("", is_last=True)
-        held = self._held
-        self._held = []
-        return [*held, *output]
+        withheld = self._withheld
+        self._withheld = []
+        return [*withheld, *output]
 
-    def _read(self, piece: str, *, is_last: bool) -> list[str | Voided]:
-        """Read as much as can be decided. What cannot stays in `_rest` until more has arrived."""
-        self._rest += piece
-        output: list[str | Voided] = []
-        may_go_on = True
-        while may_go_on:
-            if self._form is None:
-                may_go_on = self._read_text(output, is_last=is_last)
+    def _read(self, piece: str, *, is_last: bool) -> list[FilteredItem]:
+        """Read as much as can be decided. The rest stays in `_undecided` until more has arrived."""
+        self._undecided += piece
+        output: list[FilteredItem] = []
+        has_more = True
+        while has_more:
+            if self._open_form is None:
+                has_more = self._read_text(output, is_last=is_last)
             else:
-                may_go_on = self._skip_reasoning(self._form, output, is_last=is_last)
+                has_more = self._skip_reasoning(self._open_form, output, is_last=is_last)
         return output
 
-    def _skip_reasoning(self, form: int, output: list[str | Voided], *, is_last: bool) -> bool:
-        """Skip reasoning up to its closing tag. Return whether there is more to read."""
-        found = _CLOSINGS[form].search(self._rest)
-        if found:
-            after = self._rest[found.end() :]
-            # What follows decides what it is.
-            if self._begins_sentence and not is_last and not after.strip():
+    def _read_text(self, output: list[FilteredItem], *, is_last: bool) -> bool:
+        """Show the text up to the next tag, and decide about the tag.
+
+        Return whether there is more to read.
+        """
+        if self._drops_white_space:
+            self._undecided = self._undecided.lstrip()
+        may_have_tag = _FIRST_CHARS.search(self._undecided) is not None
+        tag = None
+        if may_have_tag:
+            tag = _TAG.search(self._undecided)
+
+        if tag is None:
+            text = self._undecided
+            if may_have_tag:
+                text = self._before_partial_tag(is_last=is_last)
+            # White space before the first word may stand before a tag.
+            if not self._has_answer and not is_last and not text.strip():
+                self._undecided = self._undecided[-MAX_WHITE_SPACE:]
                 return False
-            inside = self._rest[: found.start()]
-            self._rest = after
+            self._undecided = self._undecided[len(text) :]
+            self._show(text, output)
+            return False
+
+        # Whether the tag is reasoning or a word depends on what follows it.
+        after = self._undecided[tag.end() :]
+        if not is_last and len(after) <= MAX_WHITE_SPACE and not after.strip():
+            return False
+
+        before = self._undecided[: tag.start()]
+        if self._has_answer or before.strip():
+            self._show(before, output)
+            before = ""
+        self._undecided = after
+        if not self._remove_tag(tag, after, output):
+            self._show(before + tag[0], output)
+        return True
+
+    def _skip_reasoning(self, form: _TagForm, output: list[FilteredItem], *, is_last: bool) -> bool:
+        """Skip reasoning up to its closing tag. Return whether there is more to read."""
+        closing = _CLOSING_PATTERNS[form].search(self._undecided)
+        if closing:
+            after = self._undecided[closing.end() :]
+            # Whether the pair of tags belongs to a sentence depends on what follows it.
+            if self._may_begin_sentence and not is_last and not after.strip():
+                return False
+
+            inside = self._undecided[: closing.start()]
+            self._undecided = after
             if self._is_text_about_tags(inside, after):
-                text = "".join([*(self._doubtful or ()), inside, found[0]])
-                self._form = None
-                self._doubtful = None
+                text = "".join([*(self._possible_text or ()), inside, closing[0]])
+                self._open_form = None
+                self._possible_text = None
                 self._show(text, output)
             else:
                 self._end_reasoning()
             return True
 
         skipped = self._before_partial_tag(is_last=is_last)
-        self._rest = self._rest[len(skipped) :]
-        if self._doubtful is not None:
-            self._doubtful.append(skipped)
-        if is_last and self._doubtful is not None:  # it was never closed: a text about the tag
-            self._form = None
-            self._show("".join(self._doubtful), output)
+        self._undecided = self._undecided[len(skipped) :]
+        if self._possible_text is None:
+            return False
+
+        self._possible_text.append(skipped)
+        if is_last:  # the tag was never closed, so the text was about it
+            self._open_form = None
+            self._show("".join(self._possible_text), output)
         return False
 
     def _is_text_about_tags(self, inside: str, after: str) -> bool:
         """Return whether a pair of tags is part of a sentence: "Use <think>...</think> for it"."""
-        if self._doubtful is None:
+        if self._possible_text is None:
             return False
-        content = "".join([*self._doubtful[1:], inside])
-        if self._begins_sentence and _goes_on(after) and "\n" not in content:
+        content = "".join([*self._possible_text[1:], inside])
+        if self._may_begin_sentence and _continues_sentence(after) and "\n" not in content:
             return True
-        return self._has_shown and bool(content.strip()) and not any(map(str.isalnum, content))
+        # Between tags that a sentence mentions there are dots at most, and no letter or digit.
+        has_words = any(map(str.isalnum, content))
+        return self._has_answer and bool(content.strip()) and not has_words
 
     def _before_partial_tag(self, *, is_last: bool) -> str:
-        """Return what has arrived before the beginning of a tag whose end has not arrived yet."""
-        partial = None
-        if not is_last:
-            partial = _PARTIAL.search(self._rest)
-        if partial:
-            return self._rest[: partial.start()]
-        return self._rest
+        """Return the undecided text before the beginning of a tag whose end has not arrived yet."""
+        if is_last:
+            return self._undecided
+        partial_tag = _PARTIAL_TAG.search(self._undecided)
+        if partial_tag is None:
+            return self._undecided
+        return self._undecided[: partial_tag.start()]
 
     def _end_reasoning(self) -> None:
         """Note that what comes next is the answer."""
-        self._form = None
-        self._doubtful = None
+        self._open_form = None
+        self._possible_text = None
         self._has_removed = True
-        self._may_strip = not self._has_shown
-        self._holds = False
+        self._drops_white_space = not self._has_answer
+        self._holds_back = False
 
-    def _read_text(self, output: list[str | Voided], *, is_last: bool) -> bool:
-        """Show the text up to the next tag, and decide about the tag.
+    def _remove_tag(self, tag: re.Match[str], after: str, output: list[FilteredItem]) -> bool:
+        """Begin or end reasoning at a tag, or drop a tag around the answer.
 
-        Return whether there is more to read.
+        Return False for a tag that a text is about: it stays.
         """
-        if self._may_strip:
-            self._rest = self._rest.lstrip()
-        may_have_tag = _STARTS.search(self._rest) is not None
-        if may_have_tag:
-            found = _TAG.search(self._rest)
-        else:
-            found = None
-        if found is None:
-            text = self._rest
-            if may_have_tag:
-                text = self._before_partial_tag(is_last=is_last)
-            # White space before the first word may stand before a tag.
-            if not self._has_shown and not is_last and not text.strip():
-                self._rest = self._rest[-MAX_WHITE_SPACE:]
-                return False
-            self._rest = self._rest[len(text) :]
-            self._show(text, output)
-            return False
-
-        after = self._rest[found.end() :]
-        # What follows the tag decides what it is.
-        if not is_last and len(after) <= MAX_WHITE_SPACE and not after.strip():
-            return False
-        before = self._rest[: found.start()]
-        if self._has_shown or before.strip():
-            self._show(before, output)
-            before = ""
-        self._rest = after
-        if not self._is_boundary(found, after, output):
-            self._show(before + found[0], output)
-        return True
-
-    def _is_boundary(self, found: re.Match[str], after: str, output: list[str | Voided]) -> bool:
-        """Begin or end reasoning at a tag.
-
-        Return False for a tag that a text is about, which stays.
-        """
-        kind = str(found.lastgroup)
-        if kind == "start":
+        group = str(tag.lastgroup)
+        if group in _OPENING_GROUPS:
+            return self._open(_OPENING_GROUPS[group], tag[0], after)
+        if group in _CLOSING_GROUPS:
+            return self._close_unopened(_CLOSING_GROUPS[group], after, output)
+        if group == "answer_start":
             return self._begin_answer(output)
-        if kind == "mark":
+        if group == "answer_mark":
             return self._has_removed
-        if kind == "empty":
-            self._may_strip = not self._has_shown
-            return not self._has_shown
-        if kind == "wrap":
-            return self._unwrap(found[0])
-        form = int(kind.removeprefix("open").removeprefix("close"))
-        if kind.startswith("open"):
-            return self._open(form, found[0], after)
-        return self._close(form, after, output)
+        if group == "answer_tag":
+            return self._remove_answer_tag(tag[0])
+
+        # An empty tag before the answer stands in place of reasoning.
+        self._drops_white_space = not self._has_answer
+        return not self._has_answer
 
     @property
     def _is_quoted(self) -> bool:
-        """Return whether the next character stands in code or directly after a quotation mark."""
+        """Whether the next character stands in code or directly after a quotation mark."""
         return self._is_fenced or self._line.is_in_code or self._line.last in _QUOTES
 
-    def _begin_answer(self, output: list[str | Voided]) -> bool:
-        """Void all text before the mark of an answer.
-
-        Return False for a mark that a text is about.
-        """
+    def _begin_answer(self, output: list[FilteredItem]) -> bool:
+        """Retract all text before the mark that begins an answer. Return False for a quoted mark."""
         if self._is_quoted:
             return False
-        self._void(output)
+        self._retract(output)
         return True
 
-    def _unwrap(self, tag: str) -> bool:
+    def _remove_answer_tag(self, tag: str) -> bool:
         """Return whether a tag stands around the whole answer, so that it is removed."""
-        if tag.startswith("</"):
-            return self._is_wrapped
-        self._is_wrapped = self._has_removed and not self._has_shown
-        return self._is_wrapped
+        is_closing = tag.startswith("</")
+        if not is_closing:
+            self._has_removed_answer_tag = self._has_removed and not self._has_answer
+        return self._has_removed_answer_tag
 
-    def _open(self, form: int, tag: str, after: str) -> bool:
+    def _open(self, form: _TagForm, tag: str, after: str) -> bool:
         """Begin reasoning at an opening tag. Return False for a tag that a text is about."""
-        is_tight = not after[:1].isspace() or after[:1] == "\n"
-        # "Use <think> to start".
-        is_word = self._has_shown and not is_tight and form not in _TOKEN_FORMS
+        # A space after the tag makes it a word of a sentence: "Use <think> to start".
+        is_before_space = after[:1].isspace() and after[:1] != "\n"
+        is_word = self._has_answer and is_before_space and not form.is_special_token
         if self._is_quoted or is_word:
-            self._mentioned.add(form)
+            self._mentioned_forms.add(form)
             return False
-        self._form = form
-        self._begins_sentence = not self._has_shown and _goes_on(after)
-        is_certain = not self._has_shown or self._line.is_blank or form in _TOKEN_FORMS
-        self._doubtful = None
-        if self._begins_sentence or not is_certain:
-            self._doubtful = [tag]
+
+        self._open_form = form
+        self._may_begin_sentence = not self._has_answer and _continues_sentence(after)
+        is_at_beginning = not self._has_answer or self._line.is_blank
+        is_certain = is_at_beginning or form.is_special_token
+        self._possible_text = None
+        if self._may_begin_sentence or not is_certain:
+            self._possible_text = [tag]
         return True
 
-    def _close(self, form: int, after: str, output: list[str | Voided]) -> bool:
-        """Void all text before a closing tag that has no opening one. Return False for other tags.
+    def _close_unopened(self, form: _TagForm, after: str, output: list[FilteredItem]) -> bool:
+        """Retract all text before a closing tag without an opening one.
 
-        A tag inside code counts, too: the reasoning may have left a block of code open.
+        Return False for a tag that a text is about. A tag inside code counts, too: the reasoning
+        may have left a block of code open.
         """
-        if form in self._mentioned:
-            self._mentioned.discard(form)
+        if form in self._mentioned_forms:
+            self._mentioned_forms.discard(form)
             return False
         if self._line.last in _QUOTES and after[:1] in _QUOTES_AFTER:
             return False
-        if self._is_word(after):  # "the tag </think> ends it"
+        if self._is_closing_tag_a_word(after):  # "the tag </think> ends it"
             return False
         if self._has_removed and not after.strip():  # a stray tag at the end of an answer
             return True
-        self.has_unopened = self.has_unopened or not self._has_removed
-        self._void(output)
+
+        if not self._has_removed:
+            self.has_unopened_reasoning = True
+        self._retract(output)
         return True
 
-    def _is_word(self, after: str) -> bool:
+    def _is_closing_tag_a_word(self, after: str) -> bool:
         """Return whether a closing tag is a word of a sentence."""
-        if not self._has_shown:
-            return _goes_on(after)
+        if not self._has_answer:
+            return _continues_sentence(after)
+        is_after_a_word = self._line.last.isspace() and not self._line.is_blank
         ends_line = not after.strip() or after.lstrip(" \t")[:1] == "\n"
-        begins_sentence = after[:1] == " " and after.lstrip()[:1].isupper()
-        return (
-            self._line.last.isspace()
-            and not self._line.is_blank
-            and not ends_line
-            and not begins_sentence
-        )
+        is_before_a_sentence = after[:1] == " " and after.lstrip()[:1].isupper()
+        return is_after_a_word and not ends_line and not is_before_a_sentence
 
-    def _void(self, output: list[str | Voided]) -> None:
-        """Take back all text that was given or held back. What comes next is the answer."""
-        if self._has_shown and not self._holds:
-            output[:] = [VOIDED]
-        self._held.clear()
-        self._has_shown = False
+    def _retract(self, output: list[FilteredItem]) -> None:
+        """Take back all text that was returned or withheld. What comes next is the answer."""
+        if self._has_answer and not self._holds_back:
+            output[:] = [RETRACTION]
+        self._withheld.clear()
+        self._has_answer = False
         self._is_fenced = False
         self._line = _Line()
         self._end_reasoning()
 
-    def _show(self, text: str, output: list[str | Voided]) -> None:
-        """Give a text of the answer, or hold it back, and follow its lines for code and quotes."""
+    def _show(self, text: str, output: list[FilteredItem]) -> None:
+        """Append a text of the answer to the output, or withhold it."""
         if not text:
             return
-        self._may_strip = False
-        self._has_shown = self._has_shown or bool(text.strip())
-
-        *ends, beginning = text.split("\n")
-        for end in ends:
-            self._line.add(end)
-            self._is_fenced ^= self._line.is_fence
-            self._line = _Line()
-        self._line.add(beginning)
-
-        if self._holds:
-            self._held.append(text)
+        self._drops_white_space = False
+        self._has_answer = self._has_answer or bool(text.strip())
+        self._read_lines(text)
+        if self._holds_back:
+            self._withheld.append(text)
         else:
             output.append(text)
 
+    def _read_lines(self, text: str) -> None:
+        """Note where the text leaves off: in which line, and whether in a block of code."""
+        *line_ends, last_line = text.split("\n")
+        for line_end in line_ends:
+            self._line.add(line_end)
+            if self._line.is_fence:
+                self._is_fenced = not self._is_fenced
+            self._line = _Line()
+        self._line.add(last_line)
 
-def _goes_on(after: str) -> bool:
-    """Return whether a sentence goes on after a tag.
+
+def _continues_sentence(after: str) -> bool:
+    """Return whether the text after a tag continues a sentence.
 
     It does with a small letter after a space, or with punctuation.
     """
@@ -413,16 +499,16 @@ def _goes_on(after: str) -> bool:
 
 def split_reasoning(answer: str) -> tuple[str, bool]:
     """Return a whole answer without its reasoning, and whether the reasoning had no opening tag."""
-    if not _STARTS.search(answer):
+    if not _FIRST_CHARS.search(answer):
         return answer, False
-    reading = ReasoningFilter()
+    reasoning_filter = ReasoningFilter()
     texts: list[str] = []
-    for item in (*reading.feed(answer), *reading.end()):
-        if isinstance(item, Voided):
+    for item in (*reasoning_filter.feed(answer), *reasoning_filter.end()):
+        if isinstance(item, Retraction):
             texts.clear()
         else:
             texts.append(item)
-    return "".join(texts), reading.has_unopened
+    return "".join(texts), reasoning_filter.has_unopened_reasoning
 
 
 def without_reasoning(answer: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sayso.agent import Agent, AgentConfig, Message, Role, ToolCall, UsageStats, tool
-from sayso.agent.providers.reasoning import ReasoningFilter, Voided, without_reasoning
+from sayso.agent.providers.reasoning import ReasoningFilter, Retraction, without_reasoning
 from tests.agent.providers.conftest import MAKERS, Server
 from tests.agent.providers.test_contract import called
 
@@ -91,7 +91,7 @@ def read(*pieces: str) -> str:
     """Return what is left of an answer that arrives in these pieces."""
     reading, shown = ReasoningFilter(), list[str]()
     for text in [*(text for piece in pieces for text in reading.feed(piece)), *reading.end()]:
-        if isinstance(text, Voided):
+        if isinstance(text, Retraction):
             shown.clear()
         else:
             shown.append(text)
