@@ -1,9 +1,9 @@
-"""What a provider is: its protocols, a request and its errors, and how every provider is called.
+"""What a provider is, the request that it gets, the errors that it raises, and how it is called.
 
-A provider is the adapter to one vendor of language models, or a stand-in for one. `acall` and
-`astream_call` are the two ways in which the rest of Sayso calls any of them.
+A provider is the adapter to one vendor of language models, or a stand-in for one. The rest of Sayso
+calls any provider with `acall` for a whole answer, and with `astream_call` for a streamed one.
 
-ProviderError
+ProviderError                   the model could not be called, or did not answer in time
 ├── RateLimitedError            the vendor's rate limit (HTTP 429)
 ├── RequestRefusedError         the content of the request
 └── ProviderConfigurationError  the provider's setup
@@ -46,7 +46,12 @@ from sayso.agent.providers.error_texts import (
     says_no_credit,
     says_too_long,
 )
-from sayso.agent.providers.reasoning import ReasoningFilter, Retraction, split_reasoning
+from sayso.agent.providers.reasoning import (
+    FilteredItem,
+    ReasoningFilter,
+    Retraction,
+    split_reasoning,
+)
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.json_validation import read_json
 from sayso.infra.concurrency import await_isolated, call_in_tool_thread
@@ -58,19 +63,20 @@ ToolSchema = Mapping[str, Any]
 
 #: The `code` of an error for a request or an answer that a vendor's content filter stopped.
 FILTERED = "content_filter"
-#: How many characters of a call's unreadable arguments are kept.
+#: How many characters are kept of a call's arguments where they are no JSON object.
 MAX_NOT_JSON_CHARS = 500
 #: How many characters of an error's text are kept.
 MAX_REASON_CHARS = 300
-#: A secret, with the name before it: vendors' errors repeat URLs and headers.
+#: A secret in a vendor's error, which may repeat URLs and headers. The first group is the name before
+#: the secret, which is kept.
 _SECRETS = re.compile(
     r"((?:key|token|secret|password|signature)[\"']?\s{0,3}[=:]\s{0,3}[\"']?|\b(?:bearer|basic)\s{1,3})[^\s&\"',)]+"
     r"|\bsk-[\w-]{8,}",
     re.IGNORECASE,
 )
 
-#: Raises ValueError for a number that JSON does not have,
-#: TypeError for another value that it does not have.
+#: Raises ValueError for a number that JSON does not have, such as NaN, and TypeError for any other
+#: value that it does not have.
 _check_json = json.JSONEncoder(allow_nan=False).encode
 #: Marks the end of a stream. A faulty provider may yield anything else.
 _END: Any = object()
@@ -79,7 +85,7 @@ _END: Any = object()
 class ProviderError(Exception):
     """Raised when a model could not be called, or did not answer in time.
 
-    The code that raises the error sets the attributes that it knows. They are facts for the log,
+    The code that raises the error sets those attributes that it knows. They are facts for the log
     and for the decision what to do next.
     """
 
@@ -112,7 +118,7 @@ class ProviderError(Exception):
 
     @property
     def advice(self) -> str:
-        """What the operator can do about it.
+        """What the operator can do about the error.
 
         "" for an error that passes by itself or that is about the content of one request.
         """
@@ -159,10 +165,7 @@ class RateLimitedError(ProviderError):
 
 
 class RequestRefusedError(ProviderError):
-    """Raised when the vendor refuses the content of a request.
-
-    The text may be too long, or a file broken.
-    """
+    """Raised when the vendor refuses the content of a request, such as a broken file."""
 
     kind: FailureKind = "refused"
 
@@ -171,7 +174,7 @@ class RequestRefusedError(ProviderError):
 
 
 class ProviderConfigurationError(ProviderError):
-    """Raised when a provider cannot work with its configuration."""
+    """Raised when a provider cannot work with its configuration, such as without a key."""
 
     kind: FailureKind = "no_access"
 
@@ -181,25 +184,26 @@ class ProviderConfigurationError(ProviderError):
 
 def reason(error: Exception) -> str:
     """Return the error's class and the first line of its text without secrets. Raise nothing."""
-    kind = type(error).__name__
+    class_name = type(error).__name__
     try:
-        line = next(iter(str(error).strip().splitlines()), "")
-    except Exception:  # a foreign __str__ may raise anything
-        return kind
-    if line:
-        return f"{kind}: {without_secrets(line)}"
-    return kind
+        lines = str(error).strip().splitlines()
+    except Exception:  # the __str__ of another library may raise anything
+        return class_name
+    if not lines:
+        return class_name
+    return f"{class_name}: {without_secrets(lines[0])}"
 
 
 def reason_for_log(error: Exception) -> str:
     """Return the class of an error for the log, and the facts of a ProviderError.
 
-    The error's text is left out, because it may quote a user. The class is that of the vendor's
-    library, where the error came from there.
+    The error's text is left out, because it may quote a user. For an error that a vendor's library
+    raised, the class is the library's.
     """
     if not isinstance(error, ProviderError):
         return type(error).__name__
-    return f"{type(error.__cause__ or error).__name__} {error.facts}"
+    original = error.__cause__ or error
+    return f"{type(original).__name__} {error.facts}"
 
 
 def without_secrets(line: str) -> str:
@@ -208,11 +212,11 @@ def without_secrets(line: str) -> str:
 
 
 class UnchosenTemperature(float):
-    """The default temperature. It equals a plain `float`; its type shows that it is a default.
+    """The default temperature: a `float` whose type shows that no program has chosen it.
 
     `AgentConfig.temperature` is documented to be 0.0 where none is given. Many new models refuse
     any temperature, so the default is sent only to models that are known to take one. A 0.0 that a
-    program has chosen is sent to every model. A plain number would not show which of both it is.
+    program has chosen is sent to every model. With a plain number, the two would look the same.
     """
 
     __slots__ = ()
@@ -228,6 +232,7 @@ class ProviderRequest:
 
     #: The name of the model, "" for the provider's own `default_model`.
     model: str
+    #: The instructions before the conversation, "" without any.
     system_prompt: str
     #: The conversation so far, oldest message first.
     messages: Sequence[Message]
@@ -237,7 +242,8 @@ class ProviderRequest:
     temperature: float | None = DEFAULT_TEMPERATURE
     #: The most tokens that the answer may have.
     max_tokens: int = 1000
-    #: How long to wait for an answer, in seconds; None for no limit.
+    #: How long to wait for a whole answer, or for each item of a stream, in seconds; None for no
+    #: limit.
     timeout: float | None = None
     #: The JSON Schema of the answer, None for text. Passed only to a provider whose
     #: `supports_response_format` is true.
@@ -262,21 +268,22 @@ Completion = tuple[Message, UsageStats]
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """An item of a stream: the answer so far broke off and is void; another answer begins.
+    """An item of a stream: the answer so far is void, because it broke off or was reasoning.
 
-    A consumer drops all items that came before it.
+    A consumer drops all items that came before. What comes next is another answer.
     """
 
 
-#: What a stream yields: pieces of the text, whole tool calls, and the usage and the details if the
-#: vendor reports them. An empty text only shows that the model is at work.
+#: What a stream yields: pieces of the text, whole tool calls, the usage and the details if the
+#: vendor reports them, and a Restart. An empty text only shows that the model is at work.
 StreamItem = str | ToolCall | UsageStats | AnswerDetails | Restart
 
 
 class Completes(Protocol):
     """A blocking provider, called in a thread.
 
-    The methods of all four protocols get the fields of a ProviderRequest as keyword arguments.
+    The methods of all four kinds of provider get the fields of a ProviderRequest as keyword
+    arguments.
     """
 
     def complete(self, *_: Any, **request: Any) -> Completion:
@@ -325,7 +332,10 @@ FallbackListener = Callable[[str, str, Exception], None]
 
 
 def with_listener(provider: Provider, listener: FallbackListener) -> Provider:
-    """Return the provider with its fallbacks reported to the listener; unchanged if it has none."""
+    """Return the provider with its fallbacks reported to the listener.
+
+    A provider that has no method for that calls no other provider. It is returned unchanged.
+    """
     bind = getattr(provider, "with_listener", None)
     if bind is None:
         return provider
@@ -361,29 +371,31 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
         raise _as_provider_error(exc) from exc
 
     match answer:
-        case (str() | Message() as message, UsageStats() | None as usage):
-            if isinstance(message, str):
-                message = Message(Role.ASSISTANT, message)
-            if isinstance(message.content, str):
-                message = _without_reasoning(_valid_message(message), provider, request)
-                if usage is None:
-                    return message, UsageStats()
-                return message, countable(usage)
+        case (str() as text, UsageStats() | None as usage):
+            message = Message(Role.ASSISTANT, text)
+        case (Message(content=str()) as message, UsageStats() | None as usage):
+            pass
+        case _:
+            class_name = type(provider).__name__
+            raise ProviderError(
+                f"{class_name} gave {type(answer).__name__!r} for an answer: "
+                "return (Message, UsageStats)"
+            )
 
-    kind = type(provider).__name__
-    raise ProviderError(
-        f"{kind} gave {type(answer).__name__!r} for an answer: return (Message, UsageStats)"
-    )
+    message = _without_reasoning(_valid_message(message), provider, request)
+    if usage is None:
+        return message, UsageStats()
+    return message, countable(usage)
 
 
 async def astream_call(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
     """Call the provider like `acall`, and pass the text to `on_text` as it arrives.
 
-    `timeout` limits the pause before each item of the stream.
+    The request's `timeout` limits the pause before each item of the stream. The text of a provider
+    that does not stream is passed on as one piece.
 
-    The text of a provider that does not stream is passed on as one piece. Where an answer breaks
-    off, its text is void and `on_text.anew()` is called, if there is such a method. Raise
-    ProviderError, and what `on_text` raises.
+    Where an answer breaks off, its text is void and `on_text.anew()` is called, if there is such a
+    method. Raise ProviderError, and what `on_text` raises.
     """
     items: list[StreamItem] = []
     stream = stream_items(provider, request)
@@ -402,38 +414,41 @@ async def astream_call(provider: Provider, request: ProviderRequest, on_text: On
 
 
 def _discard(items: list[StreamItem], on_text: OnText) -> None:
-    """Clear the items of an answer that broke off; tell the listener, if it has received text."""
-    if hasattr(on_text, "anew") and any(isinstance(item, str) and item for item in items):
+    """Clear the items of an answer that broke off. Report that to `on_text` if it got any text."""
+    has_text = any(isinstance(item, str) and item for item in items)
+    if has_text and hasattr(on_text, "anew"):
         on_text.anew()
     items.clear()
 
 
 def _without_reasoning(message: Message, provider: Provider, request: ProviderRequest) -> Message:
     """Return the message without the reasoning that the model wrote into its text."""
-    text, has_unopened = split_reasoning(message.content)
+    text, has_unopened_reasoning = split_reasoning(message.content)
     if message.content:
-        _note_model(provider, request, has_unopened=has_unopened)
+        _note_model(provider, request, has_unopened_reasoning=has_unopened_reasoning)
     if text == message.content:
         return message
     return replace(message, content=text)
 
 
-#: For how many models one process remembers whether their answers begin with reasoning.
+#: For how many models one process remembers whether their answers begin with unopened reasoning.
 MAX_KNOWN_MODELS = 1000
-#: (provider, model) -> whether its answers begin with reasoning that has only a closing tag. The
-#: opening tag of such a model is in the prompt that its server writes.
+#: (provider, model) -> whether its answers begin with unopened reasoning: one that has only a closing
+#: tag. The opening tag of such a model is in the prompt that its server writes.
 _known_models: dict[tuple[str, str], bool] = {}
 
 
 def _model_key(provider: Provider, request: ProviderRequest) -> tuple[str, str]:
+    """Return the names of the provider and of the model that it is asked for."""
     return name_of(provider), request.model or str(getattr(provider, "default_model", ""))
 
 
 def _may_begin_with_reasoning(provider: Provider, request: ProviderRequest) -> bool:
-    """Return whether an answer may begin with reasoning that has a closing tag only.
+    """Return whether an answer may begin with unopened reasoning.
 
-    Before the first answer of a model the provider decides (`separates_reasoning`). The default is
-    no, so that the streams of an application's own provider are never held back without need.
+    Before the first answer of a model, the provider decides by `separates_reasoning`. Without that
+    attribute the answer is no, so that the streams of an application's own provider are not held
+    back without need.
     """
     key = _model_key(provider, request)
     if key in _known_models:
@@ -441,15 +456,20 @@ def _may_begin_with_reasoning(provider: Provider, request: ProviderRequest) -> b
     return not getattr(provider, "separates_reasoning", True)
 
 
-def _note_model(provider: Provider, request: ProviderRequest, *, has_unopened: bool) -> None:
-    """Remember whether an answer of this model began with reasoning. Once one did, that stays."""
+def _note_model(
+    provider: Provider, request: ProviderRequest, *, has_unopened_reasoning: bool
+) -> None:
+    """Remember whether an answer of this model had unopened reasoning.
+
+    After one that had, later answers without it change nothing.
+    """
     key = _model_key(provider, request)
     if _known_models.get(key):
         return
     if key not in _known_models and len(_known_models) >= MAX_KNOWN_MODELS:
         return
-    _known_models[key] = has_unopened
-    if has_unopened:
+    _known_models[key] = has_unopened_reasoning
+    if has_unopened_reasoning:
         log.warning("model.reasoning_in_text provider=%s model=%s", *key)
 
 
@@ -460,10 +480,10 @@ async def stream_items(
 
     Raise only ProviderError.
 
-    Reasoning without an opening tag is recognized only at its closing tag. So where a server may
-    leave reasoning in the text, the first answer of a model is held back until it ends or such a
-    tag arrives. Later answers are held back only if an earlier one had such reasoning. Where text
-    was yielded that proves to be reasoning, a Restart follows.
+    Unopened reasoning is recognized only at its closing tag. So where a server may leave reasoning
+    in the text, the first answer of a model is held back until it ends or such a tag arrives. Later
+    answers are held back only if an earlier one had such reasoning. Where text was yielded that
+    proves to be reasoning, a Restart follows.
 
     Without `astream`, a provider is called through `acomplete` or `complete`, if it has one: its
     blocking `stream` may yield text alone and lose the tool calls.
@@ -478,39 +498,41 @@ async def stream_items(
         yield usage
         return
 
-    reasoning = ReasoningFilter(holds_back=_may_begin_with_reasoning(provider, request))
+    reasoning_filter = ReasoningFilter(holds_back=_may_begin_with_reasoning(provider, request))
     has_text = False
     async with aclosing(_stream(provider, request)) as items:
         async for item in items:
             if isinstance(item, Restart):
-                reasoning = ReasoningFilter(holds_back=_may_begin_with_reasoning(provider, request))
+                holds_back = _may_begin_with_reasoning(provider, request)
+                reasoning_filter = ReasoningFilter(holds_back=holds_back)
             if not isinstance(item, str):
                 yield item
                 continue
             has_text = has_text or bool(item)
             # An empty text shows that the model is at work, also while the filter holds text back.
-            for text in reasoning.feed(item) or [""]:
-                yield _restart_or_text(text)
-    for text in reasoning.end():
-        yield _restart_or_text(text)
+            for filtered_item in reasoning_filter.feed(item) or [""]:
+                yield _restart_or_text(filtered_item)
+    for filtered_item in reasoning_filter.end():
+        yield _restart_or_text(filtered_item)
 
     if has_text:
-        _note_model(provider, request, has_unopened=reasoning.has_unopened_reasoning)
+        has_unopened_reasoning = reasoning_filter.has_unopened_reasoning
+        _note_model(provider, request, has_unopened_reasoning=has_unopened_reasoning)
 
 
 def _should_stream(provider: Provider) -> bool:
-    """Return whether to call the provider's streaming method, and not one for whole answers."""
+    """Return whether to call the provider's streaming method, not one for whole answers."""
     if hasattr(provider, "astream"):
         return True
     completes = hasattr(provider, "acomplete") or hasattr(provider, "complete")
     return hasattr(provider, "stream") and not completes
 
 
-def _restart_or_text(text: str | Retraction) -> Restart | str:
+def _restart_or_text(filtered_item: FilteredItem) -> Restart | str:
     """Return a Restart where all text so far was reasoning, else the text."""
-    if isinstance(text, Retraction):
+    if isinstance(filtered_item, Retraction):
         return Restart()
-    return text
+    return filtered_item
 
 
 async def _stream(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
@@ -535,7 +557,7 @@ async def _stream(provider: Provider, request: ProviderRequest) -> AsyncGenerato
 
 
 def _kwargs_for(provider: Provider, request: ProviderRequest) -> dict[str, Any]:
-    """Return a request's keyword arguments, those that the provider has parameters for."""
+    """Return those keyword arguments of a request that the provider has parameters for."""
     kwargs = request.as_kwargs()
     if not getattr(provider, "supports_conversation_key", False):
         kwargs.pop("conversation_key", None)
@@ -544,7 +566,7 @@ def _kwargs_for(provider: Provider, request: ProviderRequest) -> dict[str, Any]:
 
 async def _complete(provider: Provider, kwargs: dict[str, Any]) -> Completion:
     """Return the answer of the first method that the provider has; async methods come first."""
-    # Not isinstance: for a Protocol that takes as long as a round trip to Redis.
+    # Not isinstance: a check against a Protocol takes as long as a round trip to Redis.
     methods: Any = provider
     if hasattr(methods, "acomplete"):
         return cast("Completion", await methods.acomplete(**kwargs))
@@ -563,7 +585,7 @@ async def _complete(provider: Provider, kwargs: dict[str, Any]) -> Completion:
 async def _opened_stream(
     provider: Provider, kwargs: dict[str, Any]
 ) -> AsyncIterator[AsyncIterator[StreamItem]]:
-    """Yield the provider's stream, and close it at the end: no connection outlives the answer."""
+    """Yield the provider's stream. Close it at the end, so that no connection outlives the answer."""
     methods: Any = provider
     if hasattr(methods, "astream"):
         stream = methods.astream(**kwargs)
@@ -604,11 +626,12 @@ def _timeout(provider: Provider, request: ProviderRequest) -> float | None:
 
 
 def _no_answer(request: ProviderRequest) -> ProviderError:
+    """Return the error for a request whose time limit has passed."""
     return ProviderError(f"no answer within {request.timeout} seconds")
 
 
 def _as_provider_error(exc: Exception) -> ProviderError:
-    """Return another library's error as a ProviderError, with what its text says of the cause."""
+    """Return another library's error as a ProviderError, whose `kind` is what the text says."""
     error = ProviderError(reason(exc))
     text = str(error)
     if says_too_long(text):
@@ -623,6 +646,7 @@ def _as_provider_error(exc: Exception) -> ProviderError:
 
 
 def _valid_item(item: Any) -> StreamItem:
+    """Return an item of a stream. Raise ProviderError for one of another type than StreamItem."""
     if isinstance(item, str | ToolCall | UsageStats | AnswerDetails | Restart):
         return item
     raise ProviderError(
@@ -633,7 +657,8 @@ def _valid_item(item: Any) -> StreamItem:
 def join_items(items: Iterable[StreamItem]) -> Completion:
     """Return the items of a stream as one answer; only those after the last Restart count.
 
-    Raise ProviderError for an item that is none of StreamItem.
+    The usages of several UsageStats are added. Raise ProviderError for an item of another type than
+    StreamItem.
     """
     parts = [_valid_item(item) for item in items]
     restarts = [index for index, part in enumerate(parts) if isinstance(part, Restart)]
@@ -665,7 +690,8 @@ def is_cut_off(answer: Message, usage: UsageStats, max_tokens: int) -> bool:
 def _valid_message(message: Message) -> Message:
     """Return the message as the assistant's, with tool calls that can be run and stored.
 
-    Raise ProviderError for tool calls of another type.
+    A message that is valid is returned unchanged. Raise ProviderError for tool calls of another
+    type.
     """
     raw_calls: Any = message.tool_calls
     if raw_calls and not isinstance(raw_calls, Sequence):
@@ -683,7 +709,7 @@ def _valid_message(message: Message) -> Message:
 
 
 def _valid_call(call: object) -> ToolCall:
-    """Return the call with a name and an id that are text, "" for others, and valid arguments."""
+    """Return the call with valid arguments, and "" for a name or an id that is not text."""
     if not isinstance(call, ToolCall):
         raise _invalid_calls(f"{type(call).__name__!r} for a tool call")
     parameters = _valid_arguments(call.parameters)
@@ -697,12 +723,16 @@ def _valid_call(call: object) -> ToolCall:
     return ToolCall(name, parameters, call_id)
 
 
-def _invalid_calls(what: str) -> ProviderError:
-    return ProviderError(f"a provider gave {what}: return ToolCalls in a tuple")
+def _invalid_calls(fault: str) -> ProviderError:
+    """Return the error for tool calls of a wrong type. `fault` says what was given for what."""
+    return ProviderError(f"a provider gave {fault}: return ToolCalls in a tuple")
 
 
 def _valid_arguments(arguments: object) -> dict[str, Any]:
-    """Return the arguments of a call; where they are no JSON object, `{NOT_JSON: <their text>}`."""
+    """Return the arguments of a call as a dict that JSON can hold.
+
+    For arguments that are no JSON object, return `{NOT_JSON: <the beginning of their text>}`.
+    """
     if arguments is None:
         return {}
     if isinstance(arguments, str):  # vendors send arguments as the text of a JSON object

@@ -1,11 +1,15 @@
-"""FallbackProvider: calls providers in order until one answers, each with a circuit breaker."""
+"""FallbackProvider: calls providers in order until one answers.
+
+A provider is the adapter to a vendor of language models. Each one here has a circuit breaker, which
+keeps requests away from it for a while after it has failed several times in a row.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, replace
@@ -31,9 +35,10 @@ from sayso.agent.providers.base import (
 from sayso.infra.concurrency import run_sync
 
 _log = logging.getLogger(__name__)
-#: How many characters of each provider's error are kept in the error of all.
+#: How many characters of each provider's error the joint error repeats. The joint error is raised
+#: when no provider has answered.
 SHORT_REASON_CHARS = 120
-#: What the error of all providers takes from the one that caused it.
+#: The attributes that the joint error takes from the chief one of its errors.
 _FACTS = (
     "kind",
     "status",
@@ -47,24 +52,24 @@ _FACTS = (
 
 
 class FallbackProvider:
-    """Calls its providers in order until one answers.
+    """Calls its providers in order until one answers. One per agent; thread-safe.
 
-    Thread-safe; one per agent.
+    * A provider that failed `max_failures` times in a row (1 or more) is skipped for
+      `cooldown_seconds`. Then one request at a time tries it again.
+    * If all providers are skipped, the one whose cooldown ends first is called all the same.
+    * The request's model is meant for the first provider. Every other provider gets its own
+      `default_model`, if it has one.
+    * Each provider gets the whole timeout of the request.
+    * A provider without access (a wrong key, no credit) is reported once in the error log, although
+      another one answers. It is reported again if it has answered in between.
 
-    A provider that failed `max_failures` times in a row (1 or more) is skipped for
-    `cooldown_seconds`. Then one request at a time tries it again. If all providers are skipped, the
-    one whose cooldown ends first is called all the same.
+    `on_fallback` is called with the name of the failed provider and its error, before the next
+    provider is called. `clock` returns monotonic seconds.
 
-    `on_fallback` is called with the name of the failed provider and its error. `clock` returns
-    monotonic seconds.
-
-    A provider without access (a wrong key, no credit) is reported once in the error log, although
-    another one answers. It is reported again if it has answered in between.
-
-    The request's model is meant for the first provider; every other gets its own `default_model`,
-    if it has one. Each provider gets the whole timeout of the request.
+    Raise ValueError for `max_failures` below 1, and without providers.
     """
 
+    #: Each provider is called with the timeout of the request, so a caller sets no limit around all.
     keeps_time = True
 
     def __init__(
@@ -95,14 +100,16 @@ class FallbackProvider:
         self._clock = clock
 
     def with_listener(self, listener: FallbackListener) -> FallbackProvider:
-        """Return a copy with the same circuit breakers that reports its fallbacks to `listener` too.
+        """Return a copy that also reports its fallbacks to `listener`.
 
-        The listener is called where the provider is: in the run's event loop, or in a thread.
+        The copy shares the circuit breakers. The listener is called where the provider is: in the
+        run's event loop, or in a thread.
         """
         candidates = [
             replace(each, provider=with_listener(each.provider, listener))
             for each in self._candidates
         ]
+        # A copy keeps all else, such as the clock, and it needs no second set of circuit breakers.
         listening = copy(self)
         vars(listening).update(_listener=listener, _candidates=candidates)
         return listening
@@ -119,21 +126,21 @@ class FallbackProvider:
 
     @property
     def supports_response_format(self) -> bool:
-        """Whether all providers support it."""
+        """Whether all providers take the JSON Schema of an answer."""
         return all(
             getattr(provider, "supports_response_format", False) for provider in self.providers
         )
 
     @property
     def supports_conversation_key(self) -> bool:
-        """Whether any provider supports it. The others are called without the key."""
+        """Whether any provider takes a conversation key. The others are called without it."""
         return any(
             getattr(provider, "supports_conversation_key", False) for provider in self.providers
         )
 
     @property
     def supports_tools(self) -> bool:
-        """Whether all providers support them."""
+        """Whether all providers take tools."""
         return all(getattr(provider, "supports_tools", True) for provider in self.providers)
 
     def context_tokens(self, model: str = "") -> int | None:
@@ -150,58 +157,53 @@ class FallbackProvider:
         return settings
 
     async def acomplete(self, **kwargs: Any) -> Completion:
-        """Return the first answer.
+        """Return the first answer. `kwargs` are the fields of a ProviderRequest.
 
         Raise ProviderError with the reason of each provider if none answers.
         """
-        request = ProviderRequest(**kwargs)
-        attempts = _Attempts(self._candidates, self._report_fallback, self._clock)
-        for candidate, call in attempts.admitted():
-            own_request = replace(request, model=candidate.model_for(request.model))
+        attempts = self._attempts(kwargs)
+        for attempt in attempts.admitted():
             try:
-                answer, usage = await acall(candidate.provider, own_request)
+                answer, usage = await acall(attempt.provider, attempt.request)
             except ProviderError as error:
-                attempts.record_error(candidate, call, error)
+                attempts.record_error(attempt, error)
                 continue
-            except BaseException:
-                # The request was cancelled. That says nothing about the provider.
-                candidate.breaker.record(call, succeeded=None)
+            except BaseException:  # the request was cancelled
+                attempts.record_abandoned(attempt)
                 raise
-            attempts.record_answer(candidate, call)
-            return answer, candidate.with_name(usage)
-        raise attempts.error()
+            attempts.record_answer(attempt)
+            return answer, attempt.candidate.with_name(usage)
+        raise attempts.joint_error()
 
     async def astream(self, **kwargs: Any) -> AsyncGenerator[StreamItem, None]:
-        """Yield the items of the first whole answer.
+        """Yield the items of the first answer that is complete.
 
-        A Restart follows the items of an answer that broke off.
+        If an answer breaks off, a Restart follows its items, and the next provider is asked. Raise
+        ProviderError like `acomplete`.
         """
-        request = ProviderRequest(**kwargs)
         has_begun = False
-        attempts = _Attempts(self._candidates, self._report_fallback, self._clock)
-        for candidate, call in attempts.admitted():
-            own_request = replace(request, model=candidate.model_for(request.model))
+        attempts = self._attempts(kwargs)
+        for attempt in attempts.admitted():
             try:
                 if has_begun:
                     yield Restart()
                     has_begun = False
-                async with aclosing(stream_items(candidate.provider, own_request)) as stream:
+                async with aclosing(stream_items(attempt.provider, attempt.request)) as stream:
                     async for item in stream:
                         has_begun = True
                         if isinstance(item, UsageStats):
-                            yield candidate.with_name(item)
+                            yield attempt.candidate.with_name(item)
                         else:
                             yield item
             except ProviderError as error:
-                attempts.record_error(candidate, call, error)
+                attempts.record_error(attempt, error)
                 continue
-            except BaseException:
-                # The request was cancelled, or its reader closed the stream.
-                candidate.breaker.record(call, succeeded=None)
+            except BaseException:  # the request was cancelled, or its reader closed the stream
+                attempts.record_abandoned(attempt)
                 raise
-            attempts.record_answer(candidate, call)
+            attempts.record_answer(attempt)
             return
-        raise attempts.error()
+        raise attempts.joint_error()
 
     def complete(self, **kwargs: Any) -> Completion:
         """Do the same as `acomplete`, for sync code."""
@@ -224,7 +226,14 @@ class FallbackProvider:
             finally:
                 portal.call(stream.aclose)
 
+    def _attempts(self, kwargs: Mapping[str, Any]) -> _Attempts:
+        """Return the attempts to get a request answered. `kwargs` are its fields."""
+        return _Attempts(
+            ProviderRequest(**kwargs), self._candidates, self._report_fallback, self._clock
+        )
+
     def _report_fallback(self, failed: str, following: str, error: ProviderError) -> None:
+        """Report that `following` is called because `failed` did not answer; both are names."""
         _log.warning("provider.fallback failed=%s next=%s %s", failed, following, error.cause)
         try:
             if self._on_fallback is not None:
@@ -243,20 +252,20 @@ def _default_model(provider: Provider) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """One provider with what is remembered of it between requests."""
+    """One provider with what is remembered of it between requests. Lives as long as its owner."""
 
     provider: Provider
     #: The provider's name in logs and usage.
     name: str
-    #: Whether the provider may be called now.
+    #: Decides whether the provider may be called now.
     breaker: CircuitBreaker
-    #: Whether the log already has that the provider gives no access.
+    #: Reports that the provider gives no access.
     access: AccessReport
     #: Whether the provider is the first one, whose model the request names.
     is_first: bool
 
     def model_for(self, requested: str) -> str:
-        """Return the model that this provider is asked for, if the request names `requested`."""
+        """Return the model that this provider is asked for when a request names `requested`."""
         if self.is_first:
             return requested
         return _default_model(self.provider) or requested
@@ -272,37 +281,61 @@ class _Candidate:
     def with_name(self, usage: UsageStats) -> UsageStats:
         """Return the usage with this provider's name.
 
-        A provider without a `name` may have set it in the usage.
+        A provider without the attribute `name` may have named itself in the usage: that stays.
         """
         if usage.provider and not getattr(self.provider, "name", None):
             return usage
         return replace(usage, provider=self.name)
 
 
+#: A call that a circuit breaker admitted: a usual one, or a trial after the provider's cooldown.
+Call = Literal["usual", "trial"]
+#: How a call ended, for its circuit breaker. An "unclear" end says nothing about the provider.
+CallOutcome = Literal["answered", "failed", "unclear"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One call of one provider, admitted by its circuit breaker."""
+
+    candidate: _Candidate
+    call: Call
+    #: The request with the model that this provider is asked for.
+    request: ProviderRequest
+
+    @property
+    def provider(self) -> Provider:
+        """The provider to call."""
+        return self.candidate.provider
+
+
 class _Attempts:
     """The attempts to get one request answered. Lives as long as the request.
 
-    Each call that `admitted` yields is recorded once: by `record_answer`, by `record_error`, or in
-    the circuit breaker alone where its outcome says nothing about the provider.
+    Each attempt that `admitted` yields is recorded once, with one of the `record_` methods.
     """
 
     def __init__(
         self,
-        candidates: list[_Candidate],
+        request: ProviderRequest,
+        candidates: Sequence[_Candidate],
         report_fallback: Callable[[str, str, ProviderError], None],
         clock: Callable[[], float],
     ) -> None:
+        self._request = request
         self._candidates = candidates
         self._report_fallback = report_fallback
         self._clock = clock
+        #: Name and error of each provider that failed, in order.
         self._failures: list[tuple[str, ProviderError]] = []
+        #: A text about each provider that was skipped, for the joint error.
         self._skipped: list[str] = []
 
-    def admitted(self) -> Iterator[tuple[_Candidate, Call]]:
-        """Yield the providers to call, in order; the caller stops at the first answer.
+    def admitted(self) -> Iterator[_Attempt]:
+        """Yield the calls to make, in order. The caller stops at the first answer.
 
-        Before each but the first, the fallback to it is reported. If the circuit breakers admit
-        none, the provider whose cooldown ends first is yielded.
+        Before a provider that follows a failed one, the fallback is reported. If the circuit
+        breakers skip all providers, the one whose cooldown ends first is called.
         """
         for candidate in self._candidates:
             call = candidate.breaker.take()
@@ -311,28 +344,40 @@ class _Attempts:
                 self._skipped.append(f"{candidate.name}: skipped for {seconds:.0f} s")
                 continue
             if self._failures:
-                name, error = self._failures[-1]
-                self._report_fallback(name, candidate.name, error)
-            yield candidate, call
+                failed_name, error = self._failures[-1]
+                self._report_fallback(failed_name, candidate.name, error)
+            yield self._attempt(candidate, call)
 
-        if not self._failures:  # all were skipped
+        if not self._failures:  # the loop has yielded nothing
             self._skipped = []
-            yield min(self._candidates, key=lambda each: each.breaker.open_until), "usual"
+            first_back = min(self._candidates, key=lambda each: each.breaker.open_until)
+            yield self._attempt(first_back, "usual")
 
-    def record_answer(self, candidate: _Candidate, call: Call) -> None:
+    def _attempt(self, candidate: _Candidate, call: Call) -> _Attempt:
+        model = candidate.model_for(self._request.model)
+        return _Attempt(candidate, call, replace(self._request, model=model))
+
+    def record_answer(self, attempt: _Attempt) -> None:
         """Record that the provider answered."""
-        candidate.access.note_answer()
-        candidate.breaker.record(call, succeeded=True)
+        attempt.candidate.access.note_answer()
+        attempt.candidate.breaker.record(attempt.call, "answered")
 
-    def record_error(self, candidate: _Candidate, call: Call, error: ProviderError) -> None:
+    def record_error(self, attempt: _Attempt, error: ProviderError) -> None:
         """Record why the provider did not answer. A request that it refused is not its failure."""
+        candidate = attempt.candidate
         candidate.access.note_failure(candidate.name, error)
         self._failures.append((candidate.name, error))
-        is_refused = isinstance(error, RequestRefusedError)
-        candidate.breaker.record(call, succeeded=None if is_refused else False)
+        if isinstance(error, RequestRefusedError):
+            candidate.breaker.record(attempt.call, "unclear")
+        else:
+            candidate.breaker.record(attempt.call, "failed")
 
-    def error(self) -> ProviderError:
-        """Return the errors of all providers as one error, with the facts of the chief one."""
+    def record_abandoned(self, attempt: _Attempt) -> None:
+        """Record that the call ended before the provider did: it is not known how it would end."""
+        attempt.candidate.breaker.record(attempt.call, "unclear")
+
+    def joint_error(self) -> ProviderError:
+        """Return one error for those of all providers, with the facts of the chief one."""
         errors = [error for _, error in self._failures]
         reasons = [
             f"{name}: {without_secrets(str(error))[:SHORT_REASON_CHARS]}"
@@ -342,20 +387,20 @@ class _Attempts:
         error_class = ProviderError
         if all(isinstance(error, RateLimitedError) for error in errors):
             error_class = RateLimitedError
-        failure = error_class(
+        joint_error = error_class(
             f"no provider answered ({'; '.join(reasons + self._skipped)})",
             retry_after=min(pauses, default=None),
             retryable=any(error.retryable for error in errors),
         )
 
-        cause = _chief_error(errors)
-        failure.__cause__ = cause
+        chief_error = _chief_error(errors)
+        joint_error.__cause__ = chief_error
         for name in _FACTS:
-            setattr(failure, name, getattr(cause, name))
+            setattr(joint_error, name, getattr(chief_error, name))
         # A skipped provider may give access later.
-        if failure.kind == "no_access" and self._skipped:
-            failure.kind = "away"
-        return failure
+        if joint_error.kind == "no_access" and self._skipped:
+            joint_error.kind = "away"
+        return joint_error
 
 
 def _chief_error(errors: list[ProviderError]) -> ProviderError:
@@ -376,36 +421,36 @@ def _chief_error(errors: list[ProviderError]) -> ProviderError:
 class AccessReport:
     """Reports once in the error log that a provider gives no access.
 
-    Each provider of a FallbackProvider has one. People do not notice the fault, because another
-    provider answers. So only the log can tell the operator.
+    Each provider of a FallbackProvider has one. People do not notice that it gives no access, since
+    another provider answers. So only the log can tell the operator.
     """
 
     def __init__(self) -> None:
+        #: Whether the log has it, since the provider's last answer.
         self._is_reported = False
 
     def note_answer(self) -> None:
-        """Have the next fault reported."""
+        """Note that the provider gives access. When it stops giving access, that is reported."""
         self._is_reported = False
 
     def note_failure(self, name: str, error: ProviderError) -> None:
-        """Report a fault that only the operator can mend, unless the log has it already."""
+        """Report an error that only the operator can mend, unless the log has it already."""
         if error.kind != "no_access" or self._is_reported:
             return
         self._is_reported = True
-        advice = {"advice": error.advice}
-        _log.error("provider.no_access provider=%s %s", name, error.cause, extra=advice)
-
-
-#: A call that a circuit breaker admitted: a usual one, or a trial after the provider's cooldown.
-Call = Literal["usual", "trial"]
+        _log.error(
+            "provider.no_access provider=%s %s", name, error.cause, extra={"advice": error.advice}
+        )
 
 
 class CircuitBreaker:
-    """A circuit breaker: keeps calls from a provider that fails. Thread-safe.
+    """Keeps calls away from one provider that fails. Thread-safe.
 
-    The breaker is closed at first. After `max_failures` failures in a row it opens for `cooldown`
-    seconds. Then it admits one call at a time, until one succeeds and closes it. `clock` returns
-    monotonic seconds.
+    The breaker is closed at first: it admits all calls. After `max_failures` failures in a row it
+    opens and admits none for `cooldown` seconds. Then it admits one call at a time, the trial,
+    until one is answered and closes the breaker. Each failed trial begins another cooldown.
+
+    `clock` returns monotonic seconds.
     """
 
     def __init__(self, max_failures: int, cooldown: float, clock: Callable[[], float]) -> None:
@@ -413,13 +458,18 @@ class CircuitBreaker:
         self._cooldown = cooldown
         self._clock = clock
         self._lock = threading.Lock()
+        #: The number of failures since the last answer.
         self._failures = 0
+        #: Whether a trial is running.
         self._has_trial = False
         #: When the cooldown ends, by the clock.
         self.open_until = 0.0
 
     def take(self) -> Call | None:
-        """Admit a call; None during the cooldown and while a trial is running after it."""
+        """Admit a call, to be ended with `record`.
+
+        Return None during the cooldown, and after it while a trial is running.
+        """
         with self._lock:
             if self._failures < self._max_failures:
                 return "usual"
@@ -428,14 +478,14 @@ class CircuitBreaker:
             self._has_trial = True
             return "trial"
 
-    def record(self, call: Call, *, succeeded: bool | None) -> None:
-        """End a call. `succeeded` is None where the outcome says nothing about the provider."""
+    def record(self, call: Call, outcome: CallOutcome) -> None:
+        """End a call that `take` has admitted."""
         with self._lock:
             if call == "trial":
                 self._has_trial = False
-            if succeeded:
+            if outcome == "answered":
                 self._failures = 0
-            elif succeeded is False:
+            elif outcome == "failed":
                 self._failures += 1
                 if self._failures >= self._max_failures:
                     self.open_until = self._clock() + self._cooldown
