@@ -21,7 +21,7 @@ from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from sayso.agent.messages import Message, Role
-from sayso.agent.providers.offline import words_of
+from sayso.agent.providers.offline_words import words_of
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.word_ranking import WordRanking
 from sayso.channels.base import web_address, without_secrets

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from sayso.agent.providers.offline import words_of
+from sayso.agent.providers.offline_words import words_of
 
 #: Most stems that are cached. A catalog of a thousand tools has about 5,000 words.
 _MAX_STEMS = 20_000

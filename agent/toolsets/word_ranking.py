@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from sayso.agent.providers.offline import words_of
+from sayso.agent.providers.offline_words import words_of
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.english_words import english_words
 from sayso.agent.toolsets.request_meaning import RequestMeaning, WordMeaning, meaning_of

@@ -21,7 +21,7 @@ from sayso.agent import (
     ToolPolicy,
     tool,
 )
-from sayso.agent.providers.offline import match_tools
+from sayso.agent.providers.offline_matching import match_tools
 from sayso.channels.types import Media
 
 

@@ -1,0 +1,179 @@
+"""Which tools a text means: match_tools compares its words with those of each tool.
+
+No language model is asked. The same text and tools give the same answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sayso.agent.providers.base import ToolSchema
+from sayso.agent.providers.offline_words import STOP_WORDS, stem, stems, tokens, words_of
+
+#: General verbs, which match a tool only together with another word of its name.
+WEAK_WORDS = frozenset(
+    {"do", "get", "give", "look", "make", "run", "see", "set", "show", "tell", "use"}
+)
+#: The score of a word in a tool's name; a word in its description or parameters scores 1.
+NAME_WEIGHT = 10
+#: Negations. "Don't delete INV-42" contains every word of the request that it forbids.
+_NEGATION = re.compile(
+    r"\b(?:do|does|did|wo|would|should|must|could|have|has|was|were|is)n['\u2019]?t\b|\bcan(?:no|['\u2019])t\b"
+    r"|\b(?:do|does|did|will|would|should|must|can|could|have|has) not\b|\bnever\b",
+    re.IGNORECASE,
+)
+#: What a text says, and the verbs of tools that do the opposite. "Restore task 5" has the noun of
+#: `delete_task`. A text that removes something says nothing against `add_note`: "remove" may be in
+#: the content of the note.
+_OPPOSITES = (
+    ("add create recover restore", "archive delete erase remove"),
+    ("allow", "ban block deny"),
+    ("ban block deny", "allow"),
+    ("enable", "disable"),
+    ("disable", "enable"),
+    ("open reopen", "close"),
+    ("close", "open reopen"),
+    ("resume start", "pause stop"),
+    ("pause stop", "resume start"),
+)
+#: Beginnings that reverse a word: "unblock", "deactivate", "disconnect".
+_REVERSING_PREFIXES = ("un", "de", "dis")
+#: Such a beginning with a hyphen behind it: "un-delete".
+_PREFIX_WITH_HYPHEN = re.compile(r"\b(un|de|dis)-(?=\w)", re.IGNORECASE)
+#: Stems of words that reverse the next one: "cancel the deletion".
+_UNDOING_STEMS = frozenset({"cancel", "revert", "stop", "undo"})
+_OPPOSITE_STEMS = tuple((stems(words.split()), stems(verbs.split())) for words, verbs in _OPPOSITES)
+_WEAK_STEMS = frozenset(stem(word) for word in WEAK_WORDS)
+
+
+def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
+    """Return the tools that a text may mean.
+
+    The list is empty if the text matches no tool, forbids something, or asks for the opposite. With
+    several tools in it, only the user can say which one is meant.
+    """
+    if _NEGATION.search(text):
+        return []
+
+    # What is quoted is data and says nothing about the tool.
+    unquoted = " ".join(token.text for token in tokens(text) if not token.is_quoted)
+    words = words_of(unquoted)
+    text_stems = stems(words)
+    ordered_stems = _stems_in_order(unquoted)
+    matches = [_Match.of(text_stems, tool) for tool in tools]
+
+    candidates = []
+    for match in matches:
+        is_named = bool(match.name_hits) and match.is_distinct()
+        if is_named and not _says_opposite(ordered_stems, match):
+            candidates.append(match)
+    if not candidates:
+        return []
+
+    # A name of one word is in many sentences, so that word must be all that the text says.
+    longest = max(_exact_words(match, words) for match in candidates)
+    has_only_the_name = longest == 1 and len(_action_words(words)) == 1
+    if longest > 1 or has_only_the_name:
+        candidates = [match for match in candidates if _exact_words(match, words) == longest]
+
+    best_score = max(match.score for match in candidates)
+    best = [match for match in candidates if match.score == best_score]
+    if len(best) == 1:
+        # The best match must have a word that tells it from all other tools. Otherwise its score
+        # came from descriptions, and the tools with as many words of their names may be meant, too.
+        other_names = [match.name_stems for match in matches if match is not best[0]]
+        if not best[0].is_distinct(frozenset().union(*other_names)):
+            hits = len(best[0].name_hits)
+            best = [match for match in candidates if len(match.name_hits) == hits]
+    return [match.tool for match in best]
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """How well a text matches a tool."""
+
+    tool: ToolSchema
+    #: The stems of the tool's name.
+    name_stems: frozenset[str]
+    #: Those of them that the text contains.
+    name_hits: frozenset[str]
+    #: How many stems of the tool the text contains; those of the name weigh more.
+    score: int
+
+    @classmethod
+    def of(cls, text_stems: frozenset[str], tool: ToolSchema) -> _Match:
+        """Return how well the stems of a text match a tool."""
+        name_stems = frozenset(stem(word) for word in words_of(tool["name"]))
+        name_hits = name_stems & text_stems
+        context_hits = (text_stems & stems(_context_words(tool))) - name_stems
+        score = NAME_WEIGHT * len(name_hits) + len(context_hits)
+        return cls(tool, name_stems, name_hits, score)
+
+    def is_distinct(self, other_names: frozenset[str] = frozenset()) -> bool:
+        """Return whether the text contains what tells this tool from others.
+
+        That is its whole name, or a word of it that is not weak and not in `other_names`, the stems
+        of other tools' names.
+        """
+        own_hits = self.name_hits - other_names - _WEAK_STEMS
+        return self.name_hits == self.name_stems or bool(own_hits)
+
+
+def _context_words(tool: ToolSchema) -> list[str]:
+    """Return the words of a tool's description, parameters and choices."""
+    words = words_of(str(tool.get("description", "")))
+    for parameter, schema in tool.get("parameters", {}).get("properties", {}).items():
+        words += words_of(parameter)
+        for choice in schema.get("enum", ()):
+            words += words_of(str(choice))
+    return words
+
+
+def _stems_in_order(text: str) -> list[str]:
+    """Return the stems of a text but its stop words, with "un-delete" as one word."""
+    words = words_of(_PREFIX_WITH_HYPHEN.sub(r"\1", text))
+    return [stem(word) for word in words if word not in STOP_WORDS]
+
+
+def _says_opposite(ordered_stems: Sequence[str], match: _Match) -> bool:
+    """Return whether a text, as its stems in order, asks for the opposite of a tool."""
+    verb = stem(words_of(match.tool["name"])[0])
+    for word, following in pairwise(ordered_stems):
+        if word in _UNDOING_STEMS - match.name_stems and following.startswith(verb):
+            return True
+
+    other_stems = set(ordered_stems) - match.name_stems
+    opposites: set[str] = set()
+    for words, verbs in _OPPOSITE_STEMS:
+        if other_stems & words:
+            opposites |= verbs
+    for prefix in _REVERSING_PREFIXES:
+        opposites |= {word.removeprefix(prefix) for word in other_stems if word.startswith(prefix)}
+        opposites |= {f"{prefix}{word}" for word in other_stems}
+
+    # A text that has the tool's own word, too, may ask for both.
+    missing_name_stems = match.name_stems - set(ordered_stems)
+    return bool(opposites & missing_name_stems)
+
+
+def _exact_words(match: _Match, words: Sequence[str]) -> int:
+    """Return how many words the tool's name has, if the text has them in a row, else 0.
+
+    The words must be spelled the same. Stop words may stand between them: "delete the task" has the
+    words of `delete_task`.
+    """
+    name = words_of(match.tool["name"])
+    text = [word for word in words if word not in STOP_WORDS or word in name]
+    starts = range(len(text) - len(name) + 1)
+    if any(text[start : start + len(name)] == name for start in starts):
+        return len(name)
+    return 0
+
+
+def _action_words(words: Sequence[str]) -> list[str]:
+    """Return the words that say what to do: no stop words, and no identifiers or amounts."""
+    meaningful = [word for word in words if word not in STOP_WORDS]
+    return [word for word in meaningful if not any(map(str.isdigit, word))]
