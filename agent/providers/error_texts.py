@@ -1,7 +1,8 @@
-"""Read what only the text of a vendor's error says.
+"""What the text of a vendor's error says, where its status and its code do not.
 
-The request is too long, the account has no money, a content filter stopped it, the model wrote a
-broken call, or the operator has to mend something.
+Many vendors and servers send the same status for different faults. Their message tells whether the
+request is too long, the account has no money, a content filter stopped the request, the model wrote
+a broken call, or the operator has to mend something. The patterns are from messages of real servers.
 """
 
 from __future__ import annotations
@@ -101,13 +102,13 @@ _REFUSED_SETTING = re.compile(
 )
 #: Numbers of tokens, such as 8,192 or 131072. Numbers in the name of a model do not match.
 _TOKENS = re.compile(r"(?<![\w.-])\d{1,3}(?:,\d{3})+(?![\w-])|(?<![\w.-])\d{3,9}(?![\w-])")
-#: The number of tokens that the words around it call the limit.
+#: A number of tokens behind words that call it the limit.
 _NAMED_LIMIT = re.compile(
     r"(?:maximum\D{0,30}|context (?:size|length|window)\D{0,20}"
     r"|\blimit(?::| of)? |\bmodel with |[<>]=? ?)(\d[\d,]*)",
     re.IGNORECASE,
 )
-#: The share of the named limit that is used, since tokens are only estimated here.
+#: The share of the limit to fill, since Sayso only estimates tokens.
 LIMIT_SHARE = 0.9
 
 
@@ -132,9 +133,9 @@ def says_filtered(text: str) -> bool:
 
 
 def says_broken_answer(text: str) -> bool:
-    """Return whether a refusal is the model's own fault, such as a malformed call.
+    """Return whether the server refuses what the model wrote, such as a malformed call.
 
-    It is worth a retry.
+    A retry may succeed.
     """
     return _BROKEN_ANSWER.search(text) is not None
 
@@ -142,9 +143,8 @@ def says_broken_answer(text: str) -> bool:
 def access_fault(text: str) -> AccessFault | None:
     """Return what the operator has to mend, by the text of a refused request.
 
-    None if it does not say so.
-
-    The text is the vendor's message, or the field of the request that it names.
+    The text is the vendor's message, or the field of the request that it names. Return None for a
+    text about anything else.
     """
     if _WRONG_REGION.search(text):
         return "region"
@@ -160,11 +160,11 @@ def access_fault(text: str) -> AccessFault | None:
 
 
 def fitting_share(text: str) -> float | None:
-    """Return the share of a request that the model would take, by a message that it is too long.
+    """Return which share (0 to 1) of a too long request the model would take, by the vendor's message.
 
     Such a message is "maximum context length is 8192 tokens. However, you requested 9500 tokens
     (8500 in the messages, 1000 in the completion)". The limit is the number that the words name,
-    and the largest number is the request. Returns None where the message does not name both.
+    and the largest number is the request. Return None where the message does not name both.
     """
     named = _NAMED_LIMIT.search(text)
     if named is None:

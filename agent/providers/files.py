@@ -1,7 +1,7 @@
-"""FileReading: the files of a transcript as a model gets them.
+"""FileReading: reads the files of a conversation for a request to a model.
 
-A model that cannot read a file reads its name instead. A request holds the bytes of its files in
-memory, so all requests of an event loop share one limit.
+A model that cannot read a file gets a line with its name instead. A request holds the bytes of its
+files in memory, so all requests of an event loop share one limit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_NAME_CHARS = 120
 #: about five bytes of memory: raw, in base64 and in the request body. 40 users who send 12 MB each
 #: cost a worker about 95 MB over idle.
 MAX_BYTES_AT_ONCE = 12_000_000
-#: What a model is told of a file for which its request has no room.
+#: Why a model does not get a file, where the files of its request would be too large together.
 NO_ROOM = "there is no room for it beside newer files"
 #: How long converting a voice message may take, in seconds.
 CONVERT_SECONDS = 20.0
@@ -55,7 +55,7 @@ _SPELLINGS = {
 #: another type than its declared one, and as the file stays in the transcript, every later request
 #: too.
 _VERIFIABLE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"})
-#: What a model is told of a tool's image that it is not sent.
+#: What a model reads in place of a tool's image that it is not sent.
 _UNSEEN = "[you cannot see the image]"
 #: The type that voice messages are converted to for models that accept it.
 _CONVERTED_TYPE = "audio/mpeg"
@@ -71,9 +71,10 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class MessageWithFiles:
-    """A message, and its files as the model gets them: as text or as a file."""
+    """A message of a conversation with its files, as the model gets them."""
 
     message: Message
+    #: Each file as a file, or as a text: that of a text file, or a line with the file's name.
     files: tuple[str | Binary, ...] = ()
 
 
@@ -81,7 +82,7 @@ class MessageWithFiles:
 class FileReading:
     """Reads the files of one request."""
 
-    #: Returns the bytes of a file; None: no file can be loaded.
+    #: Returns the bytes of a file. None: no file can be loaded.
     load: LoadMedia | None
     #: The MIME types that the model takes as files.
     accepts: Collection[str]
@@ -92,7 +93,7 @@ class FileReading:
 
     @asynccontextmanager
     async def holding(self, messages: Sequence[Message]) -> AsyncIterator[list[MessageWithFiles]]:
-        """Read the files of a request like `read`, and hold memory for them until the block ends.
+        """Yield what `read` returns, and hold memory for the files until the block ends.
 
         All requests of one event loop share MAX_BYTES_AT_ONCE. A request waits until enough of it
         is free.
@@ -100,7 +101,7 @@ class FileReading:
         size = 0
         for message in messages:
             if message.role is Role.USER:
-                size += sum(map(self._loaded_bytes, message.media))
+                size += sum(map(self._bytes_to_load, message.media))
         memory = _memory_by_loop.setdefault(asyncio.get_running_loop(), _SharedMemory())
         async with memory.reserved(size):
             yield await self.read(messages)
@@ -126,12 +127,12 @@ class FileReading:
             results.append(MessageWithFiles(message, tuple(files)))
         return results[::-1]
 
-    def _loaded_bytes(self, media: Media) -> int:
-        """Return how many bytes of a user's file are loaded, by its size as the platform names it."""
+    def _bytes_to_load(self, media: Media) -> int:
+        """Return how many bytes of a user's file are loaded, by the size that the platform named."""
         kind = _type(media)
         if not self._is_readable(kind):
             return 0
-        # Of a large text file the beginning is shown, and all of it is loaded for that.
+        # A model reads only the beginning of a large text file, but all of the file is loaded.
         if media.size > self.max_bytes and not _is_text(kind):
             return 0
         return media.size
@@ -148,7 +149,7 @@ class FileReading:
         return ""
 
     async def _picture(self, picture: Picture, room: int) -> str | Binary:
-        """Return an image that a tool made, or a text that the model does not get it."""
+        """Return an image that a tool made, or a text which says that the model cannot see it."""
         data = picture.data
         if not data and picture.media:
             data = await self._bytes(picture.media) or b""
@@ -164,7 +165,7 @@ class FileReading:
         if message.role is not Role.USER:
             return f"[file {_quoted_name(media)}]"
 
-        # Before it is loaded, as far as its declared type and size can tell.
+        # What its declared type and size can tell is checked before the file is loaded.
         kind = _type(media)
         if not self._is_readable(kind):
             return _not_shown(media, _cannot(kind))
@@ -186,22 +187,25 @@ class FileReading:
             return _text_of_file(media, data)
 
         if kind not in self.accepts:
-            converted = None
+            mp3 = None
             if self._is_convertible(kind):
-                converted = await call_in_tool_thread(partial(as_mp3, data))
-            if not converted:
+                mp3 = await call_in_tool_thread(partial(as_mp3, data))
+            if not mp3:
                 return _not_shown(media, _cannot(kind))
-            data = converted
+            data = mp3
             kind = _CONVERTED_TYPE
+
         refusal = self._refusal(len(data), room)
         if refusal:
             return _not_shown(media, refusal)
         return Binary(data, kind)
 
     def _is_readable(self, kind: str) -> bool:
+        """Return whether the model can get files of this MIME type, in some form."""
         return _is_text(kind) or kind in self.accepts or self._is_convertible(kind)
 
     def _is_convertible(self, kind: str) -> bool:
+        """Return whether ffmpeg can convert files of this MIME type to one that the model accepts."""
         return (
             kind.startswith("audio/")
             and _CONVERTED_TYPE in self.accepts
@@ -209,6 +213,7 @@ class FileReading:
         )
 
     async def _bytes(self, media: Media) -> bytes | None:
+        """Return the bytes of a file, None if it cannot be loaded."""
         load = self.load
         if load is None:
             return None
@@ -231,7 +236,7 @@ class _SharedMemory:
 
     @asynccontextmanager
     async def reserved(self, size: int) -> AsyncIterator[None]:
-        """Reserve `size` bytes while the context lasts, but at most all there are."""
+        """Wait until `size` bytes are free, at most all there are, and hold them until the block ends."""
         size = min(size, MAX_BYTES_AT_ONCE)
         if not size:
             yield
@@ -252,23 +257,25 @@ _memory_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _SharedMemory] = W
 
 
 def without_files(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with all but text files named in text, as a vendor refused one of them."""
+    """Return the messages with a line of text in place of each file that is not text.
+
+    Such messages are sent after a vendor has refused one of the files.
+    """
     changed = []
     for message in messages:
-        removed = [
-            media
-            for media in message.media
-            if message.role is Role.USER and not _is_text(_type(media))
-        ]
-        notes = [_not_shown(media, "it could not be shown to you") for media in removed]
+        removed_files = []
+        if message.role is Role.USER:
+            removed_files = [media for media in message.media if not _is_text(_type(media))]
+        notes = [_not_shown(media, "it could not be shown to you") for media in removed_files]
         if message.pictures:
             notes.append(_UNSEEN)
         if not notes:
             changed.append(message)
             continue
+
         content = "\n".join(filter(None, [message.content, *notes]))
-        media = tuple(each for each in message.media if each not in removed)
-        changed.append(replace(message, content=content, media=media, pictures=()))
+        remaining_files = tuple(media for media in message.media if media not in removed_files)
+        changed.append(replace(message, content=content, media=remaining_files, pictures=()))
     return changed
 
 
@@ -289,13 +296,13 @@ def as_mp3(data: bytes) -> bytes | None:
         "pipe:1",
     ]
     try:
-        done = subprocess.run(  # noqa: S603
+        process = subprocess.run(  # noqa: S603
             command, input=data, capture_output=True, timeout=CONVERT_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError) as exc:
         log.warning("provider.voice_not_converted reason=%s", type(exc).__name__)
         return None
-    return done.stdout or None
+    return process.stdout or None
 
 
 def _text_of_file(media: Media, data: bytes) -> str:
@@ -316,7 +323,7 @@ def _type(media: Media) -> str:
 
 
 def _verified_type(data: bytes) -> str:
-    """Return the verifiable type that the first bytes show, or ""."""
+    """Return the type that the first bytes of a file show, if it is in _VERIFIABLE, else ""."""
     if b"%PDF-" in data[:1024]:  # PDF readers ignore bytes before it
         return "application/pdf"
     kind = settle_type(data, "")
@@ -324,25 +331,32 @@ def _verified_type(data: bytes) -> str:
 
 
 def _is_text(kind: str) -> bool:
+    """Return whether files of this MIME type are text."""
     return kind.startswith("text/") or kind in _TEXT_TYPES
 
 
 def _cannot(kind: str) -> str:
+    """Return why a model does not get a file of this MIME type."""
     if kind.startswith("audio/"):
-        return "it is sound, which you cannot hear: give its name to a tool that reads sound, or ask for text instead"
+        return (
+            "it is sound, which you cannot hear: give its name to a tool that reads sound, "
+            "or ask for text instead"
+        )
     return "you cannot see files of this type"
 
 
 def _not_shown(media: Media, why: str) -> str:
+    """Return the line that a model reads in place of a user's file."""
     return f"[file {_quoted_name(media)} was sent, but {why}]"
 
 
 def _quoted_name(media: Media) -> str:
-    """Return name and type of a file, quoted.
+    """Return name and type of a file, quoted and without brackets.
 
-    A user chooses the name, and it must not read as an instruction.
+    A user chooses the name. It must not read as an instruction, nor end the line in brackets that
+    it stands in.
     """
-    name = json.dumps(
-        inert(media.filename)[:MAX_NAME_CHARS] or "without a name", ensure_ascii=False
-    )
-    return f"{name} ({inert(_type(media))[:MAX_NAME_CHARS]})".replace("[", "(").replace("]", ")")
+    filename = inert(media.filename)[:MAX_NAME_CHARS] or "without a name"
+    kind = inert(_type(media))[:MAX_NAME_CHARS]
+    quoted_name = f"{json.dumps(filename, ensure_ascii=False)} ({kind})"
+    return quoted_name.replace("[", "(").replace("]", ")")

@@ -1,6 +1,7 @@
-"""Translates what pydantic-ai raises into a ProviderError that says whether to retry.
+"""Translates the errors that pydantic-ai raises into ProviderErrors, which say whether to retry.
 
-The text of the ProviderError has no secrets.
+The text of a ProviderError has no secrets. `_Translation._api_error` has the table of all cases. The
+helpers below it answer its questions by the status, the code and the message of an error.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from sayso.agent.providers.error_texts import (
 
 #: How many characters of a vendor's error message are kept.
 MAX_REASON_CHARS = 200
-#: How many faulty fields of a request are named.
+#: How many faulty fields of a request an error names.
 MAX_FIELD_ERRORS = 3
 #: How many characters of a model's refusal are kept.
 MAX_REFUSAL_CHARS = 2000
@@ -55,28 +56,30 @@ MAX_REFUSAL_CHARS = 2000
 _SECRETS = re.compile(
     r"\b(?:sk|pk|rk|gsk|xai)-[\w*.-]{4,}|\bAIza[\w*-]{6,}|\bBearer \S+|\bhttps?://\S+"
 )
-#: Client error statuses that are worth a retry: timeout, conflict, too early.
+#: Statuses of client errors that are worth a retry: timeout, conflict, too early.
 _RETRYABLE = frozenset({408, 409, 425})
-#: Statuses that are caused by the content of the request, so that every vendor would refuse it.
+#: Statuses for a request whose content is refused, which other vendors would refuse as well.
 _REFUSALS = frozenset({400, 413, 422})
-#: Statuses that do not change before the operator acts: a wrong key, an empty account,
-#: a closed door, an unknown model.
+#: Statuses that stay until the operator acts: a wrong key, an account without credit, a key without
+#: rights, an unknown model.
 _NO_ACCESS = frozenset({401, 402, 403, 404})
 #: Statuses with which vendors and gateways say that an account has no credit.
 _MAYBE_NO_CREDIT = frozenset({400, 402, 403, 412, 422, 429})
 #: Codes with which OpenAI refuses a field of the request that the operator has set, or that its
 #: model does not know.
 _SETUP_CODES = frozenset({"unsupported_parameter", "unsupported_value", "unknown_parameter"})
-#: Statuses with which vendors and servers refuse what the operator has set. llama.cpp answers 500.
+#: Statuses with which vendors and servers refuse what the operator has set. None is an error inside
+#: of a stream. llama.cpp answers 500.
 _MAYBE_SETUP = frozenset({None, 400, 422, 500})
-#: Those of them that mostly pass by themselves: a failing server, and an error inside of a stream.
+#: Those of `_MAYBE_SETUP` that mostly pass by themselves: a failing server, and an error inside of a
+#: stream.
 _MOSTLY_PASSING = frozenset({None, 500})
 #: The longest waiting time of a rate limit, in seconds. A longer one is a used-up quota.
 MAX_RATE_LIMIT_SECONDS = 3600
 #: The status of a request that is too large.
 _TOO_LARGE = 413
-#: Statuses with which vendors and servers refuse a request that is too long. An error inside of a
-#: stream may have none.
+#: Statuses with which vendors and servers refuse a request that is too long. None is an error inside
+#: of a stream.
 _MAYBE_TOO_LONG = _REFUSALS | {None, 429, 500}
 #: Statuses of an overloaded vendor; Anthropic answers 529, Groq 498.
 _OVERLOADED = frozenset({498, 503, 529})
@@ -86,16 +89,16 @@ _FRACTIONAL_SECONDS = re.compile(r"\d{1,9}\.\d{0,9}")
 
 @contextmanager
 def translated(provider: str, api_key: str, settings: Collection[str] = ()) -> Iterator[None]:
-    """Raise every error of the vendor's library as a ProviderError without the API key.
+    """Raise every error of the block as a ProviderError, whose text does not have the API key.
 
     `provider` is the vendor's name. `settings` are the names of the operator's model settings that
-    were sent: the error of a refused request names them.
+    were sent: the error of a refused request names them, since one of them may be the cause.
     """
     try:
         yield
     except ProviderError:
         raise
-    except Exception as exc:  # raised again as ProviderError
+    except Exception as exc:
         translation = _Translation(provider, api_key, settings)
         raise translation.error(exc) from translation.cause(exc)
 
@@ -112,17 +115,14 @@ def content_filtered(provider: str, refusal: str = "") -> ProviderError:
 
 
 def unreadable_answer(provider: str) -> ProviderError:
-    """Return the error for an answer that its vendor calls broken, such as a malformed call.
-
-    A retry may succeed.
-    """
+    """Return the error for an answer that its vendor calls broken. A retry may succeed."""
     return ProviderError(f"{provider}: its answer cannot be read")
 
 
 def call_in_text(provider: str) -> ProviderError:
-    """Return the error for a tool call that its server left in the text.
+    """Return the error for a tool call that a server left in the text of the answer.
 
-    A model may do better at the next try.
+    A retry may succeed, since the model may write the call in another way.
     """
     cure = "its server needs a parser for the model's calls"
     error = ProviderError(f"{provider}: it wrote a tool call as text: {cure}")
@@ -138,7 +138,7 @@ def cut_off_stream(provider: str) -> ProviderError:
 
 
 class _Translation:
-    """Translates one error."""
+    """Translates one error of pydantic-ai or of a vendor's library."""
 
     def __init__(self, provider: str, api_key: str, settings: Collection[str]) -> None:
         self._provider = provider
@@ -171,14 +171,14 @@ class _Translation:
         return error
 
     def cause(self, exc: Exception) -> Exception | None:
-        """Return the error itself, or None if its traceback would show the key."""
+        """Return the error as the cause of its translation, or None if its traceback has the key."""
         text = "".join(format_exception(exc))
         if self._without_key(text) != text:
             return None
         return exc
 
     def _api_error(self, exc: ModelAPIError) -> ProviderError:
-        """Return an error of the vendor's API. The order of the questions matters.
+        """Return an error of the vendor's API. The first row of the table that fits decides.
 
         | the vendor says                           | is it worth a retry?                         |
         |-------------------------------------------|----------------------------------------------|
@@ -242,23 +242,28 @@ class _Translation:
             return ""
         return f" (model_settings sent: {self._settings})"
 
-    def _refused(self, what: str) -> ProviderError:
-        return RequestRefusedError(f"{self._provider}: {what}")
+    def _refused(self, reason: str) -> ProviderError:
+        """Return the error for a request that the vendor refused."""
+        return RequestRefusedError(f"{self._provider}: {reason}")
 
     def _error(
-        self, what: str, *, retryable: bool, retry_after: float | None = None
+        self, reason: str, *, retryable: bool, retry_after: float | None = None
     ) -> ProviderError:
+        """Return an error with the vendor's name in its text."""
         return ProviderError(
-            f"{self._provider}: {what}", retryable=retryable, retry_after=retry_after
+            f"{self._provider}: {reason}", retryable=retryable, retry_after=retry_after
         )
 
     def _cleaned(self, text: str) -> str:
-        line = " ".join(_SECRETS.sub("[hidden]", self._without_key(text)).split())
+        """Return the beginning of a text on one line, with its secrets hidden."""
+        without_secrets = _SECRETS.sub("[hidden]", self._without_key(text))
+        line = " ".join(without_secrets.split())
         if len(line) <= MAX_REASON_CHARS:
             return line
         return line[:MAX_REASON_CHARS] + "..."
 
     def _without_key(self, text: str) -> str:
+        """Return the text with the API key of the request hidden."""
         if self._api_key:
             return text.replace(self._api_key, "[hidden]")
         return text
@@ -308,7 +313,7 @@ def _message_of_object(body: dict[str, Any]) -> str:
 
 
 def _upstream_message(error: object) -> str:
-    """Return what the vendor behind OpenRouter said; "" elsewhere."""
+    """Return the message of the vendor that OpenRouter passed the request to; "" for none."""
     if not isinstance(error, dict):
         return ""
     metadata = error.get("metadata")
@@ -324,9 +329,10 @@ def _upstream_message(error: object) -> str:
 
 
 def _field_error(error: object) -> str:
-    """Return the path and the fault of one field of a request, as FastAPI names them.
+    """Return the path and the fault of one field of a request, "" for anything else.
 
-    Many servers are made with FastAPI. The value is left out, since a person may have written it.
+    Many servers are made with FastAPI, which reports faulty fields in a list. Their values are left
+    out, since a person may have written them.
     """
     if not isinstance(error, dict) or not isinstance(error.get("msg"), str):
         return ""
@@ -341,7 +347,10 @@ def _field_error(error: object) -> str:
 
 
 def _retry_after(exc: ModelAPIError) -> float | None:
-    """Return the seconds to wait. Some vendors send a fraction, which the library does not read."""
+    """Return the seconds to wait, None if the vendor names none.
+
+    Some vendors send a fraction of a second, which the library does not read.
+    """
     seconds = exc.retry_after
     header = ""
     if isinstance(exc, ModelHTTPError):
@@ -354,10 +363,10 @@ def _retry_after(exc: ModelAPIError) -> float | None:
 
 
 def _is_too_long(exc: ModelAPIError, status: int | None) -> bool:
-    """Return whether a request exceeds the context window or the tokens per minute.
+    """Return whether a request exceeds the context window, or the limit of tokens per minute.
 
-    Waiting does not help against either. Self-hosted servers only say it in their message, some
-    with status 500.
+    Waiting does not help with either: this one request is more than the limit. Self-hosted servers
+    say it only in their message, some with status 500.
     """
     if isinstance(exc, ModelContextWindowExceededError) or status == _TOO_LARGE:
         return True
@@ -367,7 +376,7 @@ def _is_too_long(exc: ModelAPIError, status: int | None) -> bool:
 
 
 def _set_kind(error: ProviderError, exc: ModelAPIError) -> None:
-    """Set what the error means for the user, where its class does not say it."""
+    """Set the kind, the code or the access fault of an error, where its class does not say it."""
     if _is_too_long(exc, error.status):
         error.kind = "too_long"
         error.fitting_share = fitting_share(_message(exc.body))
@@ -383,7 +392,7 @@ def _set_kind(error: ProviderError, exc: ModelAPIError) -> None:
 
 
 def _access_fault(exc: ModelAPIError, status: int | None) -> AccessFault | None:
-    """Return what only the operator can mend, None where it is nothing of that kind."""
+    """Return what only the operator can mend, None where there is no such fault."""
     if _has_no_credit(exc, status):
         return "credit"
     named_fault = _named_fault(exc, status)
@@ -405,7 +414,8 @@ def _named_fault(exc: ModelAPIError, status: int | None) -> AccessFault | None:
         return "model"
     for text in (field, exc.provider_error_code, _message(exc.body)):
         fault = access_fault(text or "")
-        # Words such as "stream error" or "reasoning engine crashed" name no setting there.
+        # In an error that mostly passes, "stream error" or "reasoning engine crashed" names no
+        # setting.
         if fault == "setting" and status in _MOSTLY_PASSING:
             continue
         if fault is not None:
@@ -420,7 +430,7 @@ def _named_fault(exc: ModelAPIError, status: int | None) -> AccessFault | None:
 def _refused_field(exc: ModelAPIError) -> str:
     """Return the field of the request that an error names, "" for none.
 
-    OpenAI and servers that speak its protocol name one.
+    OpenAI and servers with its API name one.
     """
     body: Any = exc.body
     if not isinstance(body, dict):
@@ -430,16 +440,16 @@ def _refused_field(exc: ModelAPIError) -> str:
 
 
 def _has_no_credit(exc: ModelAPIError, status: int | None) -> bool:
-    """Return whether the account has no credit.
+    """Return whether the account has no credit, or its quota is used up.
 
-    Anthropic says so with 400, gateways with 400 or 429. A rate limit that lasts for hours is a
-    used-up quota too. An error inside of a stream may have no status.
+    Anthropic answers that with 400, gateways with 400 or 429. A rate limit that lasts for hours is
+    a used-up quota too. An error inside of a stream may have no status.
     """
     if isinstance(exc, ModelQuotaExceededError):
         return True
     if status is not None and status not in _MAYBE_NO_CREDIT:
         return False
-    texts = [text for text in _texts(exc) if text]
+    texts = _texts(exc)
     if any(says_no_credit(text) for text in texts):
         return True
     if status != 429:
@@ -451,14 +461,16 @@ def _has_no_credit(exc: ModelAPIError, status: int | None) -> bool:
 
 
 def _is_filtered(exc: ModelAPIError) -> bool:
-    return any(says_filtered(text) for text in _texts(exc) if text)
+    """Return whether the vendor's content filter stopped the request."""
+    return any(says_filtered(text) for text in _texts(exc))
 
 
 def _is_broken_answer(exc: ModelAPIError) -> bool:
     """Return whether the server refuses what the model wrote, and not the request. Groq answers 400."""
-    return any(says_broken_answer(text) for text in _texts(exc) if text)
+    return any(says_broken_answer(text) for text in _texts(exc))
 
 
-def _texts(exc: ModelAPIError) -> tuple[str | None, ...]:
-    """Return the code, the type and the message of a vendor's error."""
-    return exc.provider_error_code, exc.provider_error_type, _message(exc.body)
+def _texts(exc: ModelAPIError) -> list[str]:
+    """Return the code, the type and the message of a vendor's error, those that it has."""
+    texts = (exc.provider_error_code, exc.provider_error_type, _message(exc.body))
+    return [text for text in texts if text]

@@ -1,4 +1,8 @@
-"""pydantic-ai's model of OpenAI's chat completions, adapted. Needs the extra `llm`."""
+"""ChatModel: pydantic-ai's model of OpenAI's chat completions, for servers that differ from OpenAI.
+
+Needs the extra `llm`. Many vendors, gateways and self-hosted servers have OpenAI's API. Each function
+here mends one way in which some of them differ from it.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,12 @@ from typing import Any
 
 from openai import AsyncStream
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
+from openai.types.chat.chat_completion_chunk import Choice, ChoiceDelta, ChoiceDeltaToolCall
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIStreamedResponse
 
-#: Finish reasons of other vendors and servers -> OpenAI's. pydantic-ai would take them for no
-#: reason, so half an answer would pass for a whole one.
+#: Finish reasons of other vendors and servers -> OpenAI's. pydantic-ai would ignore them, so half an
+#: answer would pass for a whole one.
 _FINISH_REASONS: Mapping[str, Any] = {
     # Mistral, Cohere, Z.ai
     "model_length": "length",
@@ -31,10 +35,11 @@ _BROKEN_OFF = {
 
 
 class ChatModel(OpenAIChatModel):
-    """pydantic-ai's model, made to work with other vendors and gateways.
+    """pydantic-ai's model, made to work with other vendors and gateways. One per request.
 
-    Streamed tool calls are told apart, other vendors' finish reasons are known, and errors that
-    some gateways answer with status 200 are raised. The hooks are documented for subclasses.
+    Several streamed tool calls under one index become several calls, other vendors' finish reasons
+    are known, and errors that some gateways answer with status 200 are raised. The methods that are
+    overridden here are documented by pydantic-ai for subclasses.
     """
 
     @property
@@ -44,12 +49,14 @@ class ChatModel(OpenAIChatModel):
     async def _process_streamed_response(
         self, response: Any, *args: Any, **options: Any
     ) -> OpenAIStreamedResponse:
+        """Return the reader of a stream."""
         # Some servers and gateways cannot stream, or not with tools.
         if "application/json" in response.response.headers.get("content-type", ""):
             response = _JsonAnswer(response)
         return await super()._process_streamed_response(response, *args, **options)
 
     def _validate_completion(self, response: ChatCompletion) -> Any:
+        """Return a whole answer in the form that the library reads."""
         _raise_error_in(response, self.model_name)
         _settle_finish_reasons(response, self.model_name)
         # Some servers leave out what the library requires here, though not in a stream.
@@ -59,7 +66,7 @@ class ChatModel(OpenAIChatModel):
         for index, choice in enumerate(response.choices or []):
             choice.index = index
             choice.message.role = "assistant"
-            # Snowflake sends "". In a stream it may stand in each chunk, so there it is no end.
+            # Snowflake sends "". That is not done in a stream, where each chunk may have "".
             choice.finish_reason = choice.finish_reason or "stop"
             for call in choice.message.tool_calls or []:
                 _mend_call(call)
@@ -67,14 +74,16 @@ class ChatModel(OpenAIChatModel):
 
 
 def _raise_error_in(answer: ChatCompletion | ChatCompletionChunk, model_name: str) -> None:
-    """Raise the error that stands in place of an answer.
+    """Raise the error that stands in place of an answer, if there is one.
 
-    OpenRouter sends one beside the choices or inside of a choice,
-    older vLLM in place of all fields.
+    OpenRouter sends an error next to the choices or inside of a choice, older vLLM in place of all
+    fields.
     """
     extra = answer.model_extra or {}
     object_type: str = answer.object
-    errors = [extra if object_type == "error" else extra.get("error")]
+    errors = [extra.get("error")]
+    if object_type == "error":
+        errors = [extra]
     errors += [(choice.model_extra or {}).get("error") for choice in answer.choices or []]
     for error in errors:
         if error and isinstance(error, dict):
@@ -85,7 +94,7 @@ def _raise_error_in(answer: ChatCompletion | ChatCompletionChunk, model_name: st
 
 
 def _status_of(code: str) -> int:
-    """Return an error code that is an HTTP status as one; 502, a fault of the server, for others."""
+    """Return an error code as an HTTP status; 502, a fault of the server, for any other code."""
     if code.isdigit() and 400 <= int(code) < 600:
         return int(code)
     return 502
@@ -94,7 +103,7 @@ def _status_of(code: str) -> int:
 def _settle_finish_reasons(answer: ChatCompletion | ChatCompletionChunk, model_name: str) -> None:
     """Write other vendors' finish reasons as OpenAI's.
 
-    Raise an error for an answer that broke off.
+    Raise ModelHTTPError for an answer that broke off.
     """
     for choice in answer.choices or []:
         reason: str = choice.finish_reason or ""
@@ -110,8 +119,8 @@ def _settle_finish_reasons(answer: ChatCompletion | ChatCompletionChunk, model_n
 def _mend_call(call: Any) -> None:
     """Write a whole call as OpenAI does: with an id, and arguments that are text.
 
-    Some servers send no id, null for no arguments, or an object. The library refuses the whole
-    answer for any of them, though it reads them in a stream.
+    Some servers send no id, null for no arguments, or arguments as an object. The library would
+    refuse the whole answer, although it reads such calls in a stream.
     """
     if call.id is None:
         call.id = ""
@@ -125,16 +134,17 @@ def _mend_call(call: Any) -> None:
 
 
 class _JsonAnswer:
-    """The body of a JSON response to a request for a stream.
+    """The stream of chunks in a response that is declared as JSON.
 
-    It is mostly a whole answer, which is read as a stream of one chunk.
-    Some servers call a stream JSON.
+    It is mostly a whole answer, which becomes the only chunk. Some servers declare a stream as JSON:
+    its chunks are read as usual.
     """
 
     def __init__(self, stream: AsyncStream[ChatCompletionChunk]) -> None:
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[ChatCompletionChunk]:
+        """Yield the chunks."""
         body = await self._stream.response.aread()
         if body.lstrip().startswith(b"{"):
             yield _chunk_of(json.loads(body))
@@ -149,31 +159,40 @@ class _JsonAnswer:
 
 def _chunk_of(answer: dict[str, Any]) -> ChatCompletionChunk:
     """Return a whole answer as the only chunk of a stream."""
-    choices = [
-        {
-            **choice,
-            "delta": choice.get("message"),
-            "finish_reason": choice.get("finish_reason") or "stop",
-        }
-        for choice in answer.get("choices") or []
-    ]
+    choices = []
+    for choice in answer.get("choices") or []:
+        finish_reason = choice.get("finish_reason") or "stop"
+        delta = choice.get("message")
+        choices.append({**choice, "delta": delta, "finish_reason": finish_reason})
+
     chunk = ChatCompletionChunk.construct(**{**answer, "choices": choices})
-    for choice in chunk.choices:
-        for number, call in enumerate((choice.delta.tool_calls or []) if choice.delta else []):
+    for chunk_choice in chunk.choices:
+        for number, call in enumerate(_call_deltas(chunk_choice)):
             call.index = number
             _mend_call(call)
     return chunk
 
 
+def _call_deltas(choice: Choice) -> list[ChoiceDeltaToolCall]:
+    """Return the pieces of tool calls in a choice. Some servers send a choice without a delta."""
+    delta: ChoiceDelta | None = choice.delta
+    if delta is None:
+        return []
+    return delta.tool_calls or []
+
+
 class _Stream(OpenAIStreamedResponse):
+    """Reads a streamed answer."""
+
     async def _validate_response(self) -> AsyncIterator[ChatCompletionChunk]:
+        """Yield the chunks in the form that the library reads."""
         numbers = CallNumbers()
         names: dict[int, str] = {}
         async for chunk in super()._validate_response():
             _raise_error_in(chunk, self.model_name)
             _settle_finish_reasons(chunk, self.model_name)
             for choice in chunk.choices or []:
-                for delta in (choice.delta.tool_calls or []) if choice.delta else []:
+                for delta in _call_deltas(choice):
                     delta.index = numbers.number(delta)
                     _drop_repeated_name(delta, names)
             yield chunk
@@ -182,27 +201,29 @@ class _Stream(OpenAIStreamedResponse):
 def _drop_repeated_name(delta: ChoiceDeltaToolCall, names: dict[int, str]) -> None:
     """Remove the name from a delta whose call has it already: the library would write it twice.
 
-    `names` has the name of each call so far.
+    `names` has the name of each call so far, by the number of the call. Parts of a name are added.
     """
     if delta.function is None or not delta.function.name:
         return
-    known = names.get(delta.index, "")
-    if known == delta.function.name:
+    known_name = names.get(delta.index, "")
+    if known_name == delta.function.name:
         delta.function.name = None
     else:
-        names[delta.index] = known + delta.function.name
+        names[delta.index] = known_name + delta.function.name
 
 
 class CallNumbers:
     """Unique numbers for the tool calls of one streamed answer.
 
-    Some servers send several calls under one index. The library joins deltas by index, and would
-    make one call of all their names and arguments. A delta with an id that its index has not had
-    therefore starts a new call.
+    A call arrives in pieces, called deltas. Some servers send several calls under one index. The
+    library joins deltas by index, and would make one call of all their names and arguments.
+    Therefore a delta with an id that its index has not had yet starts a new call.
     """
 
     def __init__(self) -> None:
+        #: Index -> the number of the call that deltas without an id belong to.
         self._current: dict[int, int] = {}
+        #: (index, id) -> the number of the call.
         self._numbers: dict[tuple[int, str], int] = {}
 
     def number(self, delta: ChoiceDeltaToolCall) -> int:

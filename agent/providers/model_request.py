@@ -1,8 +1,8 @@
 """ModelRequest: one request to a vendor's model through pydantic-ai, answered whole or as a stream.
 
-This module and the ones beside it that begin with `model_` import pydantic-ai, which takes a second
-or two. They are imported when a model is first asked. The libraries of single vendors are imported
-in `model_openai` and `model_gemini` only, because each of them comes with an extra of its own.
+The modules of this folder that begin with `model_` import pydantic-ai, which takes a second or two.
+So they are imported when a model is first asked. The libraries of single vendors are imported in
+`model_openai` and `model_gemini` only, because each library has its own extra, which may be missing.
 """
 
 from __future__ import annotations
@@ -68,33 +68,32 @@ from sayso.agent.tools.vendor_schemas import ApiFormat, for_vendor, inlined
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: Time to connect, and the longest pause in an answer where a request has no timeout of its own,
-#: in seconds.
+#: How long connecting may take, in seconds.
 CONNECT_SECONDS = 5.0
+#: The longest pause in an answer to a request without a timeout, in seconds.
 READ_SECONDS = 600.0
-#: How many connections one event loop may have, and how many of them it
-#: keeps open while they are idle.
+#: How many connections one event loop may have.
 MAX_CONNECTIONS = 1000
+#: How many of them it keeps open while they are idle.
 MAX_IDLE_CONNECTIONS = 100
 #: Collects the HTTP responses that a vendor's library opens; see `closing_responses`.
 _opened_responses: ContextVar[list[httpx2.Response] | None] = ContextVar(
     "sayso_responses", default=None
 )
-#: Logs the same line once, for the latest thousand: a misconfigured server may invent model names.
+#: Logs the same line once. It remembers a thousand lines at most, since a misconfigured server may
+#: invent model names.
 _log_once = functools.lru_cache(maxsize=1000)(log.info)
 #: Returns the TLS context of this process. Loading the certificates takes 20 ms.
 _tls_context = functools.cache(httpx2.create_ssl_context)
 #: Characters that the name of an answer's schema may not have.
 _ILLEGAL_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
-
-
-#: How models mark a call that their server should have taken out of the text, outside of code: Qwen
-#: and Hermes, Mistral, Llama, DeepSeek, Kimi.
+#: How models mark a call in their text, outside of code: Qwen and Hermes, Mistral, Llama, DeepSeek,
+#: Kimi. Their server should have taken the call out of the text.
 _CALL_MARK = re.compile(
     r"(?<!`)(?:<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>|<function="
     r"|<\uff5ctool\u2581calls?\u2581begin\uff5c>|<\|tool_calls?_(?:section_)?begin\|>)"
 )
-#: How far behind the mark the name of the tool stands, in characters.
+#: How many characters behind the mark are searched for the name of a tool.
 _MAX_CHARS_TO_NAME = 200
 
 
@@ -128,9 +127,9 @@ class ModelRequest:
     messages: Sequence[MessageWithFiles]
     #: The settings in the form that pydantic-ai takes.
     settings: Mapping[str, Any]
-    #: The key, to hide it in the text of errors.
+    #: The API key, which is hidden in the text of errors.
     api_key: str = field(repr=False)
-    #: Where the request marks the end of the messages that the next turn repeats; None: nowhere.
+    #: Where the request marks the end of the messages that the next turn repeats. None: nowhere.
     mark: StableMark | None = None
 
     async def completion(self) -> Completion:
@@ -141,12 +140,10 @@ class ModelRequest:
         return message_of(response, self._source), self._usage(response)
 
     async def stream(self) -> AsyncGenerator[StreamItem]:
-        """Yield the answer as it arrives: its text, then its calls and the usage.
+        """Yield the answer as it arrives: its text, then its calls, its details and the usage.
 
-        Raise ProviderError.
-
-        Thinking and parts of calls are yielded as empty texts,
-        which show that the vendor is not silent.
+        Thinking and parts of calls are yielded as empty texts, which show that the vendor is not
+        silent. Raise ProviderError.
         """
         with self._translated():
             opening = direct.model_request_stream(**self._arguments(is_stream=True))
@@ -154,8 +151,9 @@ class ModelRequest:
                 async for event in stream:
                     yield _text(event)
                 response = stream.get()
+
+        # A proxy may cut the connection between two events, which looks like the end of the answer.
         reason = (response.provider_details or {}).get("finish_reason")
-        # A proxy may cut between two events.
         is_cut = not reason and response.finish_reason != "content_filter"
         if is_cut and self.vendor.ends_streams:
             raise cut_off_stream(self.vendor.name)
@@ -166,15 +164,18 @@ class ModelRequest:
         yield self._usage(response)
 
     def _usage(self, response: ModelResponse) -> UsageStats:
+        """Return the tokens and the cost of an answer."""
         usage = usage_of(response, self.vendor.name, self.model.model_name)
-        if note := getattr(self.model, "note_cached_tokens", None):
-            note(usage.cache_read_tokens)
+        # GeminiModel learns from it whether an explicit cache would pay.
+        note_cached_tokens = getattr(self.model, "note_cached_tokens", None)
+        if note_cached_tokens:
+            note_cached_tokens(usage.cache_read_tokens)
         return usage
 
     def _translated(self) -> AbstractContextManager[None]:
-        """Raise errors as ProviderError.
+        """Return a context that raises errors as ProviderError.
 
-        A refused request names the operator's settings, without their values.
+        The error of a refused request names the operator's settings, without their values.
         """
         sent_settings = sorted(
             name for name, value in self.vendor.model_settings.items() if value is not None
@@ -183,26 +184,31 @@ class ModelRequest:
 
     @property
     def _source(self) -> str:
-        """Vendor and model, as only they can read back the reasoning they sent."""
+        """Vendor and model. Only the same ones can read back the reasoning that they sent."""
         return f"{self.vendor.name}/{self.model.model_name}"
 
     def _check(self, response: ModelResponse) -> None:
-        """Raise ProviderError for an answer without content, if its finish reason is an error."""
+        """Raise ProviderError for an answer that cannot be used.
+
+        It was filtered, is broken, has a call in its text, or used up its tokens before it said
+        anything.
+        """
         if response.finish_reason == "content_filter":
-            raise content_filtered(
-                self.vendor.name, str((response.provider_details or {}).get("refusal") or "")
-            )
-        if _is_broken(response, self.vendor.api_format) and not response.tool_calls:
+            refusal = (response.provider_details or {}).get("refusal") or ""
+            raise content_filtered(self.vendor.name, str(refusal))
+        if response.tool_calls:
+            return
+
+        if _is_broken(response, self.vendor.api_format):
             raise unreadable_answer(self.vendor.name)
         text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
         text = without_reasoning(text)
-        if not response.tool_calls and self._has_call(text):
+        if self._has_call(text):
             raise call_in_text(self.vendor.name)
-        has_text = bool(text.strip())
-        if response.finish_reason == "length" and not has_text and not response.tool_calls:
+        if response.finish_reason == "length" and not text.strip():
             error = RequestRefusedError(
-                f"{self.vendor.name}: {self.model.model_name!r} used up max_tokens={self.request.max_tokens} "
-                "before it said anything: raise max_tokens"
+                f"{self.vendor.name}: {self.model.model_name!r} used up "
+                f"max_tokens={self.request.max_tokens} before it said anything: raise max_tokens"
             )
             error.kind = "cut_off"
             raise error
@@ -219,11 +225,11 @@ class ModelRequest:
         """Return the arguments of pydantic-ai's request functions."""
         messages = transcript(self.messages, self._source, mark=self.mark)
         settings = self._settings(is_stream=is_stream)
-        # Such a model must have thought before each call.
+        # Anthropic refuses calls without thinking before them, where thinking is enabled.
         thinking = settings.get("anthropic_thinking") or {}
         must_think = thinking.get("type") == "enabled"
         if must_think and lacks_thinking(messages):
-            # Without reasoning, which is refused where thinking is disabled.
+            # Where thinking is disabled, it refuses reasoning, so no reasoning is sent either.
             messages = transcript(self.messages, mark=self.mark)
             settings["anthropic_thinking"] = {"type": "disabled"}
         return {
@@ -234,7 +240,7 @@ class ModelRequest:
         }
 
     def _settings(self, *, is_stream: bool) -> dict[str, Any]:
-        """Return pydantic-ai's settings."""
+        """Return the settings in the form that pydantic-ai takes."""
         settings: dict[str, Any] = {"max_tokens": self.request.max_tokens, **self.settings}
         temperature = self._temperature(settings)
         if temperature is not None:
@@ -245,11 +251,11 @@ class ModelRequest:
         return settings
 
     def _temperature(self, settings: Mapping[str, Any]) -> float | None:
-        """Return the temperature to send, None for none."""
+        """Return the temperature to send, None to send none."""
         temperature: float | None = self.vendor.model_settings.get(
             "temperature", self.request.temperature
         )
-        # Many unknown and thinking models refuse the default.
+        # No program has chosen the default, and many unknown and thinking models refuse it.
         if isinstance(temperature, UnchosenTemperature):
             thinks = "anthropic_thinking" in settings
             if thinks or not self.vendor.knows_model:
@@ -257,10 +263,11 @@ class ModelRequest:
 
         # Thinking models take no temperature, and the library would warn each time.
         profile: Mapping[str, Any] = self.model.profile
-        thinks_by_default = profile.get("thinking_enabled_by_default", False)
-        can_stop = profile.get("openai_supports_reasoning_effort_none", False)
-        if profile.get("openai_supports_reasoning", False) and (thinks_by_default or not can_stop):
-            return None
+        if profile.get("openai_supports_reasoning", False):
+            thinks_by_default = profile.get("thinking_enabled_by_default", False)
+            can_stop_thinking = profile.get("openai_supports_reasoning_effort_none", False)
+            if thinks_by_default or not can_stop_thinking:
+                return None
         if profile.get("anthropic_disallows_sampling_settings", False):
             return None
         return temperature
@@ -268,12 +275,15 @@ class ModelRequest:
     def _parameters(self) -> ModelRequestParameters:
         """Return the tools, the system prompt and the form of the answer, as pydantic-ai's."""
         tools = [self._tool(schema) for schema in self.request.tools or ()]
-        first, *added = instructions(self.request.system_prompt, self.messages)
-        parts = [InstructionPart(content="\n\n".join([first, *added]))]
-        # Anthropic caches the first part, which must be the same in every turn.
+
+        # The first part is the same in every turn. Anthropic caches it, so it stands alone there.
+        first, *others = instructions(self.request.system_prompt, self.messages)
         if self.vendor.api_format == "anthropic":
             parts = [InstructionPart(content=first)]
-            parts += [InstructionPart(content=each, dynamic=True) for each in added]
+            parts += [InstructionPart(content=each, dynamic=True) for each in others]
+        else:
+            parts = [InstructionPart(content="\n\n".join([first, *others]))]
+
         parameters = ModelRequestParameters(
             function_tools=[tool for tool in tools if tool is not None], instruction_parts=parts
         )
@@ -289,19 +299,19 @@ class ModelRequest:
         return parameters
 
     def _knows_schemas(self) -> bool:
-        """Return whether the vendor itself makes the model keep to the schema of the answer."""
+        """Return whether the vendor itself makes the model follow the schema of the answer."""
         profile: Mapping[str, Any] = self.model.profile
         if not profile.get("supports_json_schema_output", False):
             return False
-        # Older Gemini models refuse such a schema beside tools.
+        # Older Gemini models refuse such a schema together with tools.
         if self.vendor.api_format == "gemini" and self.request.tools:
             return bool(profile.get("google_supports_tool_combination", False))
         return True
 
     def _tool(self, schema: Mapping[str, Any]) -> ToolDefinition | None:
-        """Return a tool in the vendor's format; None if the vendor would refuse it.
+        """Return a tool in the vendor's format, or None if the vendor would refuse it.
 
-        One refused tool would fail the whole request.
+        One refused tool would make the whole request fail.
         """
         name = schema["name"]
         api_format = self.vendor.api_format
@@ -315,7 +325,7 @@ class ModelRequest:
                 self.vendor.omitted_tools.add(name)
                 log.warning("tool.left_out", extra={"tool": name, "why": str(exc)})
             return None
-        # A strict schema would make every parameter required. Gemini has no such setting.
+        # A strict schema would make every parameter required. Gemini does not have that setting.
         strict = None if api_format == "gemini" else False
         return ToolDefinition(
             name=name, description=description, parameters_json_schema=parameters, strict=strict
@@ -324,17 +334,17 @@ class ModelRequest:
     def _for_model(self, name: str, parameters: dict[str, Any]) -> dict[str, Any]:
         """Return parameters that pydantic-ai can adapt to the model.
 
-        Some models (Qwen, Llama, all of Ollama) know no references, so pydantic-ai writes out what
-        a schema refers to. Where that refers to itself, to nothing, or is too large, pydantic-ai
-        sends no object or raises. Then it is written out here. Raises ToolValidationError if that
-        cannot be done either.
+        Some models (Qwen, Llama, all of Ollama) know no references. For them pydantic-ai writes out
+        the definitions that a schema refers to. Where a definition refers to itself or is missing,
+        or the result is too large, pydantic-ai returns a schema that is no object, or raises. Then
+        the definitions are written out here. Raise ToolValidationError if that fails, too.
         """
         profile: Mapping[str, Any] = self.model.profile
         transformer = profile.get("json_schema_transformer")
         if transformer is None or "$defs" not in parameters:
             return parameters
         for schema in (parameters, inlined(parameters)):
-            with suppress(Exception):  # any of a library that meets an odd schema
+            with suppress(Exception):  # the library may raise anything for an odd schema
                 if transformer(deepcopy(schema)).walk().get("type") == "object":
                     return schema
         raise ToolValidationError(
@@ -345,18 +355,17 @@ class ModelRequest:
 def _is_broken(response: ModelResponse, api_format: str) -> bool:
     """Return whether the vendor calls its answer broken.
 
-    Gemini's reasons that the library does not know are all failures, such as OTHER or
-    MALFORMED_RESPONSE: the text before them is half an answer.
+    Gemini has finish reasons that the library does not know, such as OTHER or MALFORMED_RESPONSE.
+    All of them are failures: the text before them is half an answer.
     """
     if response.finish_reason is not None or api_format != "gemini":
         return response.finish_reason == "error"
-    return (response.provider_details or {}).get("finish_reason") not in (
-        None,
-        "FINISH_REASON_UNSPECIFIED",
-    )
+    unknown_reason = (response.provider_details or {}).get("finish_reason")
+    return unknown_reason not in (None, "FINISH_REASON_UNSPECIFIED")
 
 
 def _text(event: Any) -> str:
+    """Return the text that an event of a stream adds to the answer, "" for other events."""
     if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
         return event.part.content
     if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
@@ -367,13 +376,13 @@ def _text(event: Any) -> str:
 def usage_of(response: ModelResponse, provider: str, model: str) -> UsageStats:
     """Return the tokens and the cost of an answer.
 
-    `model` is the requested one, if the answer names none.
+    `model` is the requested model. It is used where the answer names none.
     """
     usage = response.usage
     name = response.model_name or model
     try:
         cost = float(response.cost().total_price)
-    except Exception as exc:  # an unknown price never costs an answer
+    except Exception as exc:  # an unknown price must never prevent an answer
         cost = 0.0
         _log_once(
             "provider.no_price provider=%s model=%s reason=%s", provider, name, type(exc).__name__
@@ -408,6 +417,7 @@ def http_client() -> httpx2.AsyncClient:
 
 
 async def _collect(response: httpx2.Response) -> None:
+    """Note a response that a vendor's library opens, for `closing_responses`."""
     responses = _opened_responses.get()
     if responses is not None:
         responses.append(response)
@@ -425,14 +435,17 @@ async def closing_responses(opening: AbstractAsyncContextManager[T]) -> AsyncIte
         stack.push_async_callback(_close, responses)
         token = _opened_responses.set(responses)
         try:
-            opened = await stack.enter_async_context(opening)
+            stream = await stack.enter_async_context(opening)
         finally:
             _opened_responses.reset(token)
-        stack.push_async_callback(_close, responses)  # before the library's own cleanup
-        yield opened
+        # This callback runs before the library's own cleanup. The one above runs after it, also when
+        # the stream could not be entered.
+        stack.push_async_callback(_close, responses)
+        yield stream
 
 
 async def _close(responses: list[httpx2.Response]) -> None:
+    """Close the responses. A response may be closed twice."""
     for response in responses:
         with suppress(Exception):  # the answer is complete, or its error is being raised already
             await response.aclose()

@@ -1,6 +1,6 @@
 """Prices and context windows of models, from the optional library genai-prices.
 
-Never uses the network.
+The library has a list of models in it. Nothing here uses the network.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from sayso.agent.messages import UsageStats
 
 log = logging.getLogger(__name__)
-#: US dollars for a million tokens, two or four numbers: of the prompt and of the completion; then,
-#: if they cost something else, of those parts of the prompt that were read from and written to the
-#: vendor's prompt cache.
+#: US dollars for a million tokens, as two or four numbers: for tokens of the prompt and of the
+#: completion, then for tokens of the prompt that the vendor read from its prompt cache and wrote to
+#: it. With two numbers, the latter cost as much as others of the prompt.
 Price = tuple[float, ...]
 
 
@@ -25,10 +25,10 @@ def cost_usd(
 ) -> float | None:
     """Return what the usage cost in US dollars; None where the price of the model is unknown.
 
-    A price in `prices` comes first; without prices of its own for the prompt cache, cached tokens
-    cost as much as others. Otherwise genai-prices is asked if it is installed: only among the
-    models of the provider where one is named, so that a local model does not get the price of a
-    hosted model with the same name. The first call imports that library, about a tenth of a second.
+    A price in `prices`, by the name of the model, comes first. Otherwise genai-prices is asked if
+    it is installed. Where a provider is named, only its models count, so that a local model does
+    not get the price of a hosted model with the same name. The first call imports that library,
+    which takes about a tenth of a second.
     """
     if prices is not None and model in prices:
         return _cost_at(prices[model], usage)
@@ -51,9 +51,9 @@ def cost_usd(
 
 
 def with_cost(usage: UsageStats, prices: Mapping[str, Price]) -> UsageStats:
-    """Return the usage with its cost at these prices.
+    """Return the usage with its cost at these prices, by the name of the model.
 
-    It is unchanged if its vendor named a cost, or its model is not among them.
+    A usage with a cost, or of a model without a price here, is returned unchanged.
     """
     if usage.cost_usd or usage.model not in prices:
         return usage
@@ -61,19 +61,22 @@ def with_cost(usage: UsageStats, prices: Mapping[str, Price]) -> UsageStats:
 
 
 def _cost_at(price: Price, usage: UsageStats) -> float:
-    prompt, completion, *cache = price
-    read, write = cache or (prompt, prompt)
-    uncached_tokens = max(
-        0, usage.prompt_tokens - usage.cache_read_tokens - usage.cache_write_tokens
-    )
-    dollars = uncached_tokens * prompt + usage.completion_tokens * completion
-    dollars += usage.cache_read_tokens * read + usage.cache_write_tokens * write
-    return dollars / 1_000_000
+    """Return what the usage costs at this price, in US dollars."""
+    prompt_price, completion_price, *cache_prices = price
+    read_price, write_price = cache_prices or (prompt_price, prompt_price)
+
+    cached_tokens = usage.cache_read_tokens + usage.cache_write_tokens
+    uncached_tokens = max(0, usage.prompt_tokens - cached_tokens)
+    total = uncached_tokens * prompt_price
+    total += usage.cache_read_tokens * read_price
+    total += usage.cache_write_tokens * write_price
+    total += usage.completion_tokens * completion_price
+    return total / 1_000_000
 
 
 @lru_cache(maxsize=256)
 def context_tokens(model: str, provider: str) -> int | None:
-    """Return the size of a model's context window in tokens; None where it is unknown."""
+    """Return the size of a provider's model's context window in tokens; None where it is unknown."""
     library = _library()
     if library is None:
         return None
@@ -89,6 +92,7 @@ def context_tokens(model: str, provider: str) -> int | None:
 
 @lru_cache(maxsize=1)
 def _library() -> Any:
+    """Return the module genai_prices, None where it is not installed."""
     try:
         import genai_prices
         import genai_prices.data_snapshot

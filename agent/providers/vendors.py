@@ -1,10 +1,11 @@
-"""The vendors' providers, through pydantic-ai: Anthropic, Gemini, OpenAI, Ollama.
+"""The providers of Anthropic, Gemini, OpenAI and Ollama. They call the vendors through pydantic-ai.
 
 A server with OpenAI's API, such as Azure OpenAI, vLLM or OpenRouter, needs no class: it is an
 OpenAIProvider with a `base_url`. To add another vendor, write a subclass of VendorProvider here,
-read its key in `config/settings/agent.py`, and translate its errors in `model_errors.py`. What all
-requests have in common is in `model_request.py`. Faults of one vendor's library are mended in
-`model_openai.py` and `model_gemini.py`.
+read its key in `config/settings/agent.py`, and translate its errors in `model_errors.py`.
+
+What all requests have in common is in `model_request.py`. Faults of one vendor's library are mended
+in `model_openai.py` and `model_gemini.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
 from itertools import dropwhile
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 from sayso.agent.extras import LibraryError, import_libraries, is_installed, missing_library
 from sayso.agent.messages import Role
@@ -57,13 +58,13 @@ NO_KEY = "none"
 #: Other servers may omit it.
 _SEND_FINISH_REASON = frozenset({"openai", "ollama"})
 _REQUIRES_FINISH_REASON: Any = {"openai_chat_streaming_requires_finish_reason": True}
-#: Tags that no text has. The library would treat every <think> as reasoning, also in a text about
-#: it, and in a stream only one that arrives as a piece of its own;
-#: `sayso.agent.providers.reasoning` does it instead.
+#: Tags that no text has, so that pydantic-ai looks for none. It would treat every <think> as
+#: reasoning, also in a text about the tag, and in a stream it would miss a tag that does not arrive
+#: as one piece. `sayso.agent.providers.reasoning` does it instead.
 _NO_THINKING_TAGS: Any = {"thinking_tags": ("\ufdd0", "\ufdd1")}
 #: Image types that the models of every vendor read.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-#: Request fields that cannot be set in model_settings -> what to do instead.
+#: Fields of a request that cannot be set in model_settings -> what to do instead, as an error says.
 RESERVED: Mapping[str, str] = {
     "model": "use model",
     "max_tokens": "use max_tokens",
@@ -77,67 +78,77 @@ RESERVED: Mapping[str, str] = {
     "tools": "the tools are sent there",
     "stream": "it is chosen by itself",
 }
-#: The text of a refusal that gives a reason other than a cache or a field that is not known.
+#: The text of a refusal with a reason other than the prompt cache or an unknown field.
 _OTHER_REASON = re.compile(
     r"it answered \d+: (?!.*(?:cache|extra|unknown|unrecogni[sz]ed|unexpected|unsupported|not (?:permitted|allowed)))"
     r"|too long|content filter",
     re.IGNORECASE,
 )
-#: The fields for the vendor's prompt cache, as an error of a server names them.
+#: The fields that ask a vendor to cache the prompt, as an error names them.
 _CACHE_FIELDS = re.compile(r"cache_control|prompt_cache_key")
 #: Names that HTTP headers may have.
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 #: Values that HTTP headers may have.
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
-#: Settings that are not sent as fields of the request under their own name.
+#: Names in model_settings that are no fields of the vendor's request.
 _NOT_FIELDS = ("temperature", "extra_headers", "extra_body", "thinking_budget")
 
 
 class VendorOptions(TypedDict, total=False):
-    """The options of every vendor's provider."""
+    """The options of every vendor's provider. All may be omitted; None means the same."""
 
     #: Returns the bytes of an inbound file, such as `lambda media: store.read(media.ref)`. Without
     #: it models see only the names of files.
     load_media: LoadMedia | None
-    #: The MIME types that are sent as files; by default, what the vendor is known to accept.
+    #: The MIME types that are sent as files. By default those that the vendor is known to accept.
     accepts: Collection[str] | None
     #: Fields of the vendor's request, such as `top_p`, and `extra_headers` and `extra_body`.
     model_settings: Mapping[str, Any] | None
-    #: Whether requests ask the vendor to cache the prompt (default True). "explicit" also rents
-    #: caches from Gemini while they pay.
+    #: Whether requests ask the vendor to cache the prompt (default True). With "explicit",
+    #: GeminiProvider also rents caches while they pay.
     cache_prompt: bool | Literal["explicit"]
 
 
+class _Clients(NamedTuple):
+    """The connections to a vendor from one event loop."""
+
+    http: httpx2.AsyncClient
+    #: The client of the vendor's library, which sends its requests through `http`.
+    library: Any
+
+
 class VendorProvider(ABC):
-    """A provider for one vendor.
+    """A provider for one vendor. Lives as long as its process; event loops and threads may share it.
 
-    Lives as long as its process; event loops and threads may share it.
-
-    A subclass names its vendor in the attributes below and makes the library's client (`_connect`)
+    A subclass names its vendor in the attributes below, and makes the library's client (`_connect`)
     and model (`_model`). It overrides `cache_settings` and `stable_mark` where the vendor must be
     asked to cache a prompt.
+
+    Each `__init__` of a subclass takes the API key, the model for requests that name none, the
+    address of the server, and VendorOptions. A key of None is read from the environment, an address
+    of None is the vendor's own.
     """
 
     #: The vendor's name in usage and errors.
     name: str
     supports_response_format = True
     supports_conversation_key = True
-    #: Whether its streams always end with a finish reason, so that one without was cut off.
+    #: Whether its streams always end with a finish reason, so that a stream without one was cut off.
     ends_streams = True
-    #: Whether its answers have no reasoning in their text.
+    #: Whether the vendor reports reasoning apart from the text of an answer.
     separates_reasoning = True
     #: Whether the price list has limits and prices for the models under these names.
     knows_models = True
 
     #: The format of its tool schemas.
     api_format: ApiFormat
-    #: The module of the vendor's own library.
+    #: The name of the vendor's library, as it is imported.
     sdk: str
     #: The extra of Sayso that installs this library.
     extra: str
     #: The vendor's own address.
     own_url: str
-    #: The modules that its requests need besides ModelRequest's.
+    #: The modules that its requests need besides those of `model_request.py`.
     modules: tuple[str, ...]
     #: The MIME types that the vendor's models are known to accept as files.
     file_types: Collection[str] = ()
@@ -149,7 +160,7 @@ class VendorProvider(ABC):
     def __init__(
         self, api_key: str, default_model: str, base_url: str, **options: Unpack[VendorOptions]
     ) -> None:
-        """Check the options. No library is imported and no connection opened.
+        """Check the options. No library is imported yet, and no connection is opened.
 
         Raise ProviderConfigurationError for a missing library or an invalid URL, and ValueError
         for a model setting that cannot be sent.
@@ -175,16 +186,15 @@ class VendorProvider(ABC):
 
         #: Whether requests ask the vendor to cache the prompt. False once a server has refused it.
         self.caches = bool(options.get("cache_prompt", True))
-        #: Whether a request that asked for it was answered.
+        #: Whether a request that asked the vendor to cache was answered. Then the server knows the
+        #: fields for it.
         self._has_cached = False
-        #: (process id, event loop) -> the HTTP client and the vendor's client. Connections work only
-        #: where they were opened.
-        self._clients: dict[
-            tuple[int, asyncio.AbstractEventLoop], tuple[httpx2.AsyncClient, Any]
-        ] = {}
+        #: (process id, event loop) -> the connections that were opened there. They work only there.
+        self._clients: dict[tuple[int, asyncio.AbstractEventLoop], _Clients] = {}
         #: The names of tools that the vendor does not accept and that were logged already.
         self.omitted_tools: set[str] = set()
-        self._preloaded = False
+        #: Whether the vendor's library is imported.
+        self._is_preloaded = False
 
     async def acomplete(self, **request: Any) -> Completion:
         """Return the model's answer; see ProviderRequest. Raise ProviderError."""
@@ -229,24 +239,24 @@ class VendorProvider(ABC):
         )
 
     def preload(self) -> None:
-        """Import the vendor's library once. Call it before a process forks its workers.
+        """Import the vendor's library once. Call this before a process forks its workers.
 
-        Raise ProviderConfigurationError, which names the missing module and the cure, or the
-        original error.
+        Then the workers share the memory of the library. Raise ProviderConfigurationError, which
+        names the missing module and the cure, or says why the library cannot be imported.
         """
-        if self._preloaded:
+        if self._is_preloaded:
             return
         try:
             self.import_library()
         except LibraryError as exc:
             raise ProviderConfigurationError(str(exc)) from exc
-        self._preloaded = True
+        self._is_preloaded = True
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
-        http, _ = self._clients.pop((os.getpid(), asyncio.get_running_loop()), (None, None))
-        if http is not None:
-            await http.aclose()
+        clients = self._clients.pop((os.getpid(), asyncio.get_running_loop()), None)
+        if clients is not None:
+            await clients.http.aclose()
 
     def accepted(self, model: str) -> Collection[str]:
         """Return the MIME types that are sent to this model as files."""
@@ -267,19 +277,20 @@ class VendorProvider(ABC):
     def stable_mark(
         self, request: ProviderRequest, profile: Mapping[str, Any]
     ) -> StableMark | None:
-        """Return where to mark the end of the messages that the next turn repeats; None for no mark.
+        """Return where to mark the end of the stable messages; None for no mark.
 
-        `profile` is what pydantic-ai knows of the model.
+        Stable messages are those that the request of the next turn repeats. `profile` is what
+        pydantic-ai knows of the model.
         """
         return None
 
     def _may_refuse_caching(self, request: Mapping[str, Any], error: ProviderError) -> bool:
         """Return whether a server may have refused the fields for the vendor's prompt cache.
 
-        The error then names such a field, says that some field is not known, or has no text that
-        Sayso can read. Some servers fail at the field and answer 500.
+        Then its error names such a field or says that some field is unknown, or Sayso cannot read
+        the error. Some servers fail at the field and answer 500.
         """
-        # Vendors know their own fields, and so does a server that has answered a request with them.
+        # A vendor knows its own fields, and so does a server that has answered a request with them.
         if self.base_url == self.own_url or self._has_cached:
             return False
 
@@ -294,9 +305,9 @@ class VendorProvider(ABC):
 
     @asynccontextmanager
     async def _without_caching(self) -> AsyncIterator[None]:
-        """Ask without the fields for the prompt cache.
+        """Send the requests in the block without the fields for the prompt cache.
 
-        If the block succeeds, the server is never sent them again.
+        If the block succeeds, the server is never sent these fields again.
         """
         self.caches = False
         try:
@@ -310,8 +321,8 @@ class VendorProvider(ABC):
     def _connect(self, http: httpx2.AsyncClient) -> Any:
         """Return a new client of the vendor's library, which sends its requests through `http`."""
 
-    def _client(self) -> tuple[httpx2.AsyncClient, Any]:
-        """Return the clients of the running loop in this process; make them if there are none yet."""
+    def _clients_of_loop(self) -> _Clients:
+        """Return the clients of the running loop in this process. Make them if there are none yet."""
         key = (os.getpid(), asyncio.get_running_loop())
         if key not in self._clients:
             from sayso.agent.providers.model_request import http_client
@@ -323,7 +334,7 @@ class VendorProvider(ABC):
                     self._clients.pop(other, None)
 
             http = http_client()
-            self._clients[key] = (http, self._connect(http))
+            self._clients[key] = _Clients(http, self._connect(http))
         return self._clients[key]
 
     @abstractmethod
@@ -333,7 +344,7 @@ class VendorProvider(ABC):
     @asynccontextmanager
     async def _model_request(self, kwargs: Mapping[str, Any]) -> AsyncIterator[ModelRequest]:
         """Yield one request. The bytes of its files stay in memory until the block ends."""
-        if not self._preloaded:
+        if not self._is_preloaded:
             await call_in_thread(self.preload)
         from sayso.agent.providers.model_request import ModelRequest, VendorTraits
 
@@ -347,8 +358,7 @@ class VendorProvider(ABC):
             self._load_media, self.accepted(name), self.max_file_bytes, self.max_request_bytes
         )
         async with files.holding(request.messages) as messages:
-            _, client = self._client()
-            model = self._model(client, name)
+            model = self._model(self._clients_of_loop().library, name)
 
             caching: dict[str, Any] = {}
             mark: StableMark | None = None
@@ -371,9 +381,9 @@ class VendorProvider(ABC):
 
 
 def key_of(api_key: str | None, variable: str, provider: str) -> str:
-    """Return the key, or the environment variable's value.
+    """Return the API key or, if it is empty, the value of the environment variable.
 
-    Raise ProviderConfigurationError if both are empty.
+    Raise ProviderConfigurationError if both are empty. `provider` is the class that needs the key.
     """
     key = api_key or os.environ.get(variable, "")
     if not key:
@@ -384,9 +394,9 @@ def key_of(api_key: str | None, variable: str, provider: str) -> str:
 
 
 def checked_settings(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return a copy of the settings.
+    """Return a copy of the operator's model settings, {} for None.
 
-    Raise ValueError for a reserved field or a value that cannot be sent.
+    Raise ValueError for a reserved field and for a value that cannot be sent.
     """
     settings = dict(settings or {})
     for name, cure in RESERVED.items():
@@ -413,7 +423,8 @@ def checked_settings(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
     # A bool is an int in Python, so it is excluded by name.
     budget = settings.get("thinking_budget")
-    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int)):
+    is_whole_number = isinstance(budget, int) and not isinstance(budget, bool)
+    if budget is not None and not is_whole_number:
         raise ValueError(
             f"model_settings.thinking_budget={budget!r} is no number of tokens: "
             "use 2000, or 0 for none"
@@ -451,7 +462,7 @@ def library_settings(settings: Mapping[str, Any], api_format: ApiFormat) -> dict
     budget = settings.get("thinking_budget")
     if budget is not None:
         fields |= _thinking_fields(budget, api_format)
-    # Not in the body: thinking changes what else the library sends.
+    # Not in the body, because the library sends other fields with thinking than without.
     if api_format == "anthropic" and "thinking" in fields:
         for_library["anthropic_thinking"] = fields.pop("thinking")
 
@@ -465,9 +476,9 @@ def library_settings(settings: Mapping[str, Any], api_format: ApiFormat) -> dict
 
 
 def _thinking_fields(budget: int, api_format: ApiFormat) -> dict[str, Any]:
-    """Return the field with which a vendor limits a model's thinking to so many tokens.
+    """Return the field with which a vendor limits a model's thinking to `budget` tokens.
 
-    0 is no thinking. Raise ValueError for a vendor without such a field.
+    A budget of 0 is no thinking. Raise ValueError for a vendor without such a field.
     """
     if api_format == "gemini":
         return {"thinkingConfig": {"thinkingBudget": budget}}
@@ -496,12 +507,12 @@ def _camel_case(value: Any) -> Any:
 
 
 class AnthropicProvider(VendorProvider):
-    """Models of Anthropic.
+    """Models of Anthropic. The API key is by default that in ANTHROPIC_API_KEY.
 
-    Anthropic caches a prompt up to each mark in it, for five minutes. Writing costs a quarter more
-    than the tokens themselves, reading a tenth of them. With `cache_prompt`, four marks are set,
-    the most that a request may have: after the tools, the system prompt, the messages that the next
-    turn repeats, and the last message, which the next call of the same turn repeats.
+    Anthropic caches a prompt up to each mark in it, for five minutes. To write a token to the cache
+    costs a quarter more than the token itself, to read it a tenth. With `cache_prompt`, four marks
+    are set, the most that a request may have: after the tools, the system prompt, the messages that
+    the next turn repeats, and the last message, which the next call of the same turn repeats.
     """
 
     name = "anthropic"
@@ -525,8 +536,8 @@ class AnthropicProvider(VendorProvider):
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
         """Mark the tools and the system prompt, and the last message if a request may repeat it."""
-        # System notes behind the history belong to this turn. Only the next call of the same turn
-        # repeats them, and there is none without tools.
+        # System messages behind the history belong to this turn. Only the next call of the same turn
+        # repeats them, and without tools there is no such call.
         has_next_call = bool(request.tools)
         is_end_repeated = _is_repeated(request) and (has_next_call or not _has_notes(request))
         return {
@@ -579,6 +590,8 @@ def _has_notes(request: ProviderRequest) -> bool:
 class GeminiProvider(VendorProvider):
     """Models of Google Gemini, which also read audio and video.
 
+    The API key is by default that in GEMINI_API_KEY.
+
     Gemini caches prompts by itself, but does not promise it. With `cache_prompt="explicit"`, the
     system prompt and the tools are stored in an explicit cache for an hour, once six requests
     within an hour found nothing in Gemini's own cache.
@@ -611,8 +624,11 @@ class GeminiProvider(VendorProvider):
             self._explicit_caches = ExplicitCaches()
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
-        """Let a request use an explicit cache, unless its system prompt has a summary."""
-        # A summary is personal, and an explicit cache must hold nothing personal.
+        """Let a request use an explicit cache, unless its system prompt has a summary.
+
+        A summary is personal, and an explicit cache, which serves all users, must hold nothing
+        personal.
+        """
         has_summary = bool(request.messages) and request.messages[0].role is Role.SYSTEM
         if self._explicit_caches is None or has_summary:
             return {}
@@ -655,8 +671,8 @@ class OpenAIProvider(VendorProvider):
     """Models of OpenAI or, with a `base_url`, of a server with the same API.
 
     Such servers are Azure OpenAI, vLLM and LM Studio. They get only the `api_key` that is passed:
-    the key in OPENAI_API_KEY is sent to OpenAI alone. For a proxy in front of OpenAI itself, give a
-    `base_url` and `name="openai"`.
+    the key in OPENAI_API_KEY, the default, is sent to OpenAI alone. For a proxy in front of OpenAI
+    itself, give a `base_url` and `name="openai"`.
 
     With `cache_prompt`, OpenAI gets a `prompt_cache_key` for each conversation, so that its
     requests reach the machine that has the prompt in its cache. Other servers may refuse unknown
@@ -767,9 +783,10 @@ class OpenAIProvider(VendorProvider):
 
 
 class OllamaProvider(OpenAIProvider):
-    """Models of a local Ollama.
+    """Models of a local Ollama, which needs no API key.
 
-    Ollama does not say which models read images. A model that cannot refuses the request.
+    Ollama does not say which models read images, so all are sent them. A model that cannot read one
+    refuses the request.
     """
 
     modules = (
@@ -812,7 +829,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         body = self._library_settings.get("extra_body", {})
-        # This API has another name for the field; the library knows it.
+        # This API has another name for the field, which the library writes.
         effort = body.pop("reasoning_effort", None)
         if effort is not None:
             self._library_settings["openai_reasoning_effort"] = effort

@@ -452,7 +452,7 @@ def test_closed_streams_hold_no_connection(server: Server, provider: VendorProvi
             await anext(stream)
             await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
         http: Any
-        http, _ = provider._client()
+        http, _ = provider._clients_of_loop()
         return [each for each in http._transport._pool.connections if not each.is_idle()]
 
     server.script(*[{"text": "one two three four", "pause": 0.02}] * 6)

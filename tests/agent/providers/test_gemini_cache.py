@@ -148,5 +148,5 @@ def test_cache_ends_before_its_hour_and_must_pay_anew() -> None:
     asyncio.run(miss(1))
     assert caches.name_of("key") == "cachedContents/2"
     for number in range(2 * MAX_PROMPTS):
-        caches._must_create(str(number))
+        caches._begins_creation(str(number))
     assert len(caches._prompts) == MAX_PROMPTS

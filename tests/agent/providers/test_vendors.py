@@ -295,9 +295,9 @@ def test_forked_process_has_its_own_clients(monkeypatch: pytest.MonkeyPatch) -> 
     async def two() -> bool:
         provider = OllamaProvider("m")
         provider.preload()
-        before = provider._client()
+        before = provider._clients_of_loop()
         monkeypatch.setattr(os, "getpid", lambda: -1)
-        return provider._client() is before
+        return provider._clients_of_loop() is before
 
     assert not asyncio.run(two())
 

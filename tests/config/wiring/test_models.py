@@ -190,7 +190,7 @@ def test_one_model_has_one_pool_of_connections(tmp_path: Path):
     models.preload()
     answering = models.of("web")
     assert isinstance(answering, VendorProvider)
-    assert answering._preloaded
+    assert answering._is_preloaded
 
 
 @pytest.mark.parametrize(
