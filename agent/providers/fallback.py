@@ -290,8 +290,8 @@ class _Candidate:
 
 #: A call that a circuit breaker admitted: a usual one, or a trial after the provider's cooldown.
 Call = Literal["usual", "trial"]
-#: How a call ended, for its circuit breaker. An "unclear" end says nothing about the provider.
-CallOutcome = Literal["answered", "failed", "unclear"]
+#: What the end of a call says about its provider; "unclear" says nothing.
+CallVerdict = Literal["answered", "failed", "unclear"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,14 +478,14 @@ class CircuitBreaker:
             self._has_trial = True
             return "trial"
 
-    def record(self, call: Call, outcome: CallOutcome) -> None:
+    def record(self, call: Call, verdict: CallVerdict) -> None:
         """End a call that `take` has admitted."""
         with self._lock:
             if call == "trial":
                 self._has_trial = False
-            if outcome == "answered":
+            if verdict == "answered":
                 self._failures = 0
-            elif outcome == "failed":
+            elif verdict == "failed":
                 self._failures += 1
                 if self._failures >= self._max_failures:
                     self.open_until = self._clock() + self._cooldown
