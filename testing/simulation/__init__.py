@@ -1,3 +1,4 @@
-"""Simulation: people on all platforms at a real Sayso that is broken on purpose,
-judged from outside.
+"""`sayso simulate`: simulated people talk to a real bot whose processes are broken on purpose.
+
+What they did, what they read and which effects happened is judged from outside.
 """

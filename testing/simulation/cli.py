@@ -73,26 +73,26 @@ def simulate(
     from sayso.testing.simulation.profile import InvalidProfile, load_profiles
     from sayso.testing.simulation.report import table
 
-    given = {"seconds": seconds, "seed": seed, "config": options.config}
-    changes = {key: value for key, value in given.items() if value is not None}
+    overrides = {"seconds": seconds, "seed": seed, "config": options.config}
+    changes = {key: value for key, value in overrides.items() if value is not None}
     try:
         profiles = load_profiles(profile, full_size=full_size, **changes)
     except InvalidProfile as exc:
         raise click.UsageError(str(exc)) from None
+
     reports = [_run(each, options) for each in profiles]
-    lines = [
-        "",
-        table(reports, markdown=markdown),
-        "",
-        *(line for report in reports for line in report.details()),
-    ]
+    lines = ["", table(reports, markdown=markdown), ""]
+    for report in reports:
+        lines += report.details()
     options.print([report.as_json() for report in reports], lines)
-    sys.exit(FINDING if any(report.broken or report.exceeded for report in reports) else 0)
+    has_findings = any(report.broken or report.exceeded for report in reports)
+    sys.exit(FINDING if has_findings else 0)
 
 
 def _run(profile: Profile, options: Options) -> SimulationReport:
-    """Run one simulation in a separate folder, which is kept if a promise was
-    broken or if --data named its place.
+    """Run one simulation in a separate folder, and say what it broke.
+
+    The folder is kept if a promise was broken or if --data named its place.
     """
     from sayso.testing.simulation.processes import MachineError
     from sayso.testing.simulation.profile import InvalidStories
@@ -100,22 +100,18 @@ def _run(profile: Profile, options: Options) -> SimulationReport:
 
     folder = options.new_folder("sayso-simulation-")
     if profile.seed is None:
-        seed = secrets.randbelow(1_000_000)
-    else:
-        seed = profile.seed
-    profile = profile.model_copy(update={"seed": seed})
-    options.say(f"faults: {profile.description()}; seed {seed}; data in {folder}")
+        profile = profile.model_copy(update={"seed": secrets.randbelow(1_000_000)})
+    options.say(f"faults: {profile.description()}; seed {profile.seed}; data in {folder}")
     try:
         with clear_errors():
             report = Simulation(profile, folder, options.say).run()
     except (MachineError, InvalidStories) as exc:
         fail(str(exc))
-    for label, lines in (
-        ("BROKEN", [*report.broken, *report.evidence()]),
-        ("ABOVE ITS BOUND", report.exceeded),
-    ):
-        for line in lines:
-            options.say(f"{label}  {line}")
+
+    for line in [*report.broken, *report.evidence()]:
+        options.say(f"BROKEN  {line}")
+    for line in report.exceeded:
+        options.say(f"ABOVE ITS BOUND  {line}")
     if options.data_option is None and not report.broken:
         shutil.rmtree(folder, ignore_errors=True)
     return report

@@ -1,9 +1,10 @@
-"""Run a module as if the clock of this machine were wrong, for its Python code.
+"""Run a module as if the wall clock of this machine were wrong.
 
     python -m sayso.testing.simulation.clock SECONDS MODULE [ARGUMENT ...]
 
-`time` and `datetime` are replaced before anything else is imported. Monotonic clocks are not
-changed, as a wrong wall clock does not change them.
+SECONDS is by how much the clock is ahead; negative if it is behind. The wrong clock is for Python
+code only: `time` and `datetime` are replaced before anything else is imported. Monotonic clocks
+stay as they are, because they do not depend on the wall clock.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Any
 
 
 class _RealInstances(type):
-    """Makes instances of the real class instances of its replacement:
-    C code creates only real ones.
+    """Metaclass of a replaced class: instances of the real class count as instances of it.
+
+    C code, such as `pickle` and arithmetic with dates, creates only instances of the real class.
+    Without this, `isinstance(value, datetime)` would be false for them.
     """
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -29,21 +32,24 @@ class _RealInstances(type):
 
 
 def shift(seconds: float) -> None:
-    """Put the wall clock of this process ahead by this many seconds, or back if negative."""
+    """Put the wall clock of this process ahead by this many seconds, or back if negative.
+
+    Lasts until the process ends.
+    """
     wrong_time = _shift_time(seconds)
     delta = datetime.timedelta(seconds=seconds)
-    date = datetime.date
-    moment = datetime.datetime
+    real_date = datetime.date
+    real_datetime = datetime.datetime
 
     class WrongDate(datetime.date, metaclass=_RealInstances):
         @classmethod
         def today(cls) -> Any:
-            return date.fromtimestamp(wrong_time())
+            return real_date.fromtimestamp(wrong_time())
 
     class WrongDateTime(datetime.datetime, metaclass=_RealInstances):
         @classmethod
         def now(cls, tz: datetime.tzinfo | None = None) -> Any:
-            return moment.now(tz) + delta
+            return real_datetime.now(tz) + delta
 
         @classmethod
         def utcnow(cls) -> Any:
@@ -58,23 +64,36 @@ def shift(seconds: float) -> None:
 
 def _shift_time(seconds: float) -> Callable[[], float]:
     """Replace the functions of `time` that read the wall clock. Return the new `time.time`."""
-    real = time.time
-    real_ns = time.time_ns
-    gmtime = time.gmtime
-    localtime = time.localtime
-    strftime = time.strftime
+    real_time = time.time
+    real_time_ns = time.time_ns
+    real_gmtime = time.gmtime
+    real_localtime = time.localtime
+    real_strftime = time.strftime
 
-    def wrong() -> float:
-        return real() + seconds
+    def wrong_time() -> float:
+        return real_time() + seconds
+
+    def wrong_time_ns() -> int:
+        return real_time_ns() + int(seconds * 1e9)
+
+    # The others read the clock only if they are called without a time.
+    def wrong_gmtime(at: float | None = None) -> time.struct_time:
+        return real_gmtime(wrong_time() if at is None else at)
+
+    def wrong_localtime(at: float | None = None) -> time.struct_time:
+        return real_localtime(wrong_time() if at is None else at)
+
+    def wrong_strftime(format: str, at: Any = None) -> str:
+        return real_strftime(format, wrong_localtime() if at is None else at)
 
     vars(time).update(
-        time=wrong,
-        time_ns=lambda: real_ns() + int(seconds * 1e9),
-        gmtime=lambda at=None: gmtime(wrong() if at is None else at),
-        localtime=lambda at=None: localtime(wrong() if at is None else at),
-        strftime=lambda words, at=None: strftime(words, localtime(wrong()) if at is None else at),
+        time=wrong_time,
+        time_ns=wrong_time_ns,
+        gmtime=wrong_gmtime,
+        localtime=wrong_localtime,
+        strftime=wrong_strftime,
     )
-    return wrong
+    return wrong_time
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,4 +1,8 @@
-"""Faults: kills, pauses, restarts, outages, full memory or disk, and failing platforms."""
+"""Faults of a simulation: kills, pauses, restarts, outages, full memory or disk, failing platforms.
+
+`Faults` does to the processes of a machine what a profile plans, and `FlakyPlatforms` lets the fake
+platforms fail. Both draw from a seeded random generator, so a run can be repeated.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +25,26 @@ from sayso.testing.simulation.processes import Machine, RedisServer, pick, spool
 from sayso.testing.simulation.profile import Profile, StorageKind
 from sayso.workers.lease import LEASE_MS
 
-#: The chance of each failure. "drop" and "lost" stand for timeouts before and
+#: The chance with which a send fails, by error. "drop" and "lost" stand for timeouts before and
 #: after the message was accepted.
 CHANCES = {"drop": 0.15, "lost": 0.15, "429": 0.10, "503": 0.05}
 #: Seconds that the fakes of Telegram and Slack ask to wait.
 RETRY_AFTER = 7.0
-#: The most failures in a row in one chat. Pauses between tries double,
-#: and after ten tries a reply is given up.
+#: The most failures in a row in one chat. The bot gives a reply up after ten attempts, with pauses
+#: that double: with more failures, replies would be lost and the run would take very long.
 MAX_IN_A_ROW = 4
-#: Seconds without memory or disk, and between two tries to start a Redis that ended itself.
+#: How long Redis has no memory or disk, in seconds.
 FULL_SECONDS = 5.0
+#: Seconds between two attempts to start a Redis that ended itself.
 RETRY_SECONDS = 1.0
 #: Seconds until the outage begins: by then every user is active.
-BEGIN_SECONDS = 5.0
+OUTAGE_BEGINS_SECONDS = 5.0
 #: Pause between two checks of the spool, in seconds.
 POLL_SECONDS = 0.25
 #: How long a worker is paused, in seconds: twice its lease on a conversation.
 PAUSED_SECONDS = 2 * LEASE_MS / 1000
-#: The name under which each fault is counted.
-_COUNTED = {
+#: The name under which each planned fault is counted.
+_COUNT_NAMES = {
     "kill worker": "workers killed",
     "kill machine": "machines killed",
     "kill web": "web killed",
@@ -50,8 +55,8 @@ _COUNTED = {
     "outage": "outages",
     "restart": "workers restarted",
 }
-#: Faults that may interrupt the work of a worker.
-_HITS = (
+#: The counts of faults that may interrupt the work of a worker.
+_INTERRUPTIONS = (
     "workers killed",
     "pauses",
     "redis killed",
@@ -61,44 +66,52 @@ _HITS = (
     "redis ended",
     "ended",
 )
-#: The share of kills that also kill a parent, and with it half of the workers.
-PARENTS = 0.05
+#: The share of kills of a worker that also kill its parent, and with it half of the workers.
+PARENT_SHARE = 0.05
 #: The fewest workers that stay running while others are paused.
-LEAST_AWAKE = 2
+MIN_AWAKE = 2
 
 
 class FlakyPlatforms:
-    """Decides which messages a platform fails.
+    """Decides which messages a platform fails: a `FailureSource` of `FakePlatforms`.
 
-    `impatient` counts early retries. Safe to use from threads.
+    Lives as long as one simulation. Safe to use from threads.
     """
 
     def __init__(self, chance: Random, clock: Callable[[], float] = time.monotonic) -> None:
+        #: The number of failures, by error.
         self.failures: Counter[str] = Counter()
+        #: The number of messages that came before the pause that a 429 asked for was over.
         self.impatient = 0
         self._chance = chance
         self._clock = clock
         self._lock = threading.Lock()
+        #: By chat: the number of failures in a row, and until when a 429 asked to wait.
         self._in_a_row: Counter[str] = Counter()
         self._closed_until: dict[str, float] = {}
 
     def __call__(self, platform: str, chat: str) -> ScriptedFailure | None:
-        """Return the failure of the next message in a chat, if any."""
+        """Return the failure of the next message in a chat, None if it does not fail."""
         with self._lock:
-            self.impatient += self._clock() < self._closed_until.pop(chat, 0.0)
+            if self._clock() < self._closed_until.pop(chat, 0.0):
+                self.impatient += 1
+
+            error = ""
             if self._in_a_row[chat] < MAX_IN_A_ROW:
-                error = self._error()
-            else:
-                error = ""
-            self._in_a_row[chat] = self._in_a_row[chat] + 1 if error else 0
+                error = self._draw_error()
+            if not error:
+                self._in_a_row[chat] = 0
+                return None
+
+            self._in_a_row[chat] += 1
+            self.failures[error] += 1
+            # Twilio's 429 is about the whole account, so another chat may be sent to meanwhile.
             if error == "429" and platform != "twilio":
                 self._closed_until[chat] = self._clock() + RETRY_AFTER
-            if not error:
-                return None
-            self.failures[error] += 1
             return ScriptedFailure(error)
 
-    def _error(self) -> str:
+    def _draw_error(self) -> str:
+        """Return an error by its chance, "" for none."""
         remaining = self._chance.random()
         for error, chance in CHANCES.items():
             remaining -= chance
@@ -108,16 +121,21 @@ class FlakyPlatforms:
 
 
 class FullStorage:
-    """Fills the memory or disk of Redis.
+    """Fills the memory or the disk of Redis for a while, one at a time.
 
-    With a full disk Redis ends itself, and is restarted as by `sayso up`.
+    With a full disk Redis ends itself, and is restarted as by `sayso up`. Times are of the
+    monotonic clock.
     """
 
     def __init__(self, server: RedisServer) -> None:
+        #: How often Redis ended itself.
         self.deaths = 0
         self._server = server
+        #: What is full now; None for nothing.
         self._storage: StorageKind | None = None
-        self._until = self._retry = 0.0
+        #: When it ends, and when Redis may be started again.
+        self._until = 0.0
+        self._restart_at = 0.0
 
     @property
     def is_on(self) -> bool:
@@ -137,14 +155,16 @@ class FullStorage:
         """Restart Redis if it ended itself, and lift the limit when it is time."""
         if self._storage is None:
             return
+        is_over = now >= self._until
+        # What fails here is tried again in the next step.
         with contextlib.suppress(RedisError, OSError, EmbeddedRedisError):
-            if not self._server.is_alive() and (now >= self._retry or now >= self._until):
-                self._retry = now + RETRY_SECONDS
+            if not self._server.is_alive() and (now >= self._restart_at or is_over):
+                self._restart_at = now + RETRY_SECONDS
                 self.deaths += 1
                 self._server.restart()
-                if now < self._until:
+                if not is_over:
                     self._limit(self._storage)
-            if now >= self._until and self._server.is_alive():
+            if is_over and self._server.is_alive():
                 self._server.unlimit()
                 self._storage = None
 
@@ -157,26 +177,28 @@ class FullStorage:
 
 @dataclass(slots=True)
 class OutageRecord:
-    """What is known of one outage.
+    """What is known of one outage of Redis. Times are of the monotonic clock, 0 for not yet."""
 
-    Times are of the monotonic clock; `statuses` counts the responses to webhooks.
-    """
-
+    #: When Redis went away.
     began: float = 0.0
+    #: When Redis was back.
     back: float = 0.0
-    spool_empty: float = 0.0
+    #: When messages were last seen in the spool of a web, after Redis was back.
+    spool_used_at: float = 0.0
+    #: The number of responses to webhooks that began and ended meanwhile, by HTTP status.
     statuses: Counter[int] = field(default_factory=Counter)
 
     @property
     def drained_seconds(self) -> float:
         """Seconds from the return of Redis until the spool was empty; 0 without a spool."""
-        return max(0.0, self.spool_empty - self.back)
+        return max(0.0, self.spool_used_at - self.back)
 
 
 class Outage:
-    """Takes Redis away once.
+    """Takes Redis away once, for a number of seconds; 0 for never.
 
-    Used in the thread of its machine. `record` holds what is known so far.
+    Used in the thread of its machine. `addresses` are the web processes whose spools are watched.
+    `record` holds what is known so far.
     """
 
     def __init__(
@@ -186,10 +208,8 @@ class Outage:
         self._server = server
         self._addresses = addresses
         self._seconds = seconds
-        if seconds:
-            self._due = now + BEGIN_SECONDS
-        else:
-            self._due = float("inf")
+        #: When the outage begins; infinity if it has begun or never does.
+        self._due = now + OUTAGE_BEGINS_SECONDS if seconds else float("inf")
         self._next_poll = 0.0
 
     @property
@@ -214,38 +234,40 @@ class Outage:
         elif self.record.back and now >= self._next_poll:
             self._next_poll = now + POLL_SECONDS
             if any(spooled(address) for address in self._addresses):
-                self.record.spool_empty = now
+                self.record.spool_used_at = now
 
 
 class Faults:
     """Injects the faults of a profile, in the thread of its machine.
 
-    `counts` says what was done, `killed_at` when.
+    Make it when the machine is ready. Call `inject_due` in each step while people begin stories,
+    then `end` in each step until they have their answers.
     """
 
     def __init__(self, machine: Machine, profile: Profile, chance: Random, now: float) -> None:
+        #: The number of faults, by name.
         self.counts: Counter[str] = Counter()
+        #: When something was killed on the monotonic clock, by what: "redis" or "machine".
         self.killed_at: dict[str, list[float]] = {}
+        self.outage = Outage(machine.redis, machine.addresses, profile.outage_seconds, now)
         self._machine = machine
         self._chance = chance
+        self._full = FullStorage(machine.redis)
+        #: When each paused worker continues, by process id.
         self._paused: dict[int, float] = {}
         #: Whether a pause waits until enough workers are at work. Workers are not killed meanwhile:
         #: where they start slowly, there would never be enough.
         self._pause_waits = False
+        #: The workers that a rolling restart has not replaced yet.
         self._to_restart: list[int] = []
-        self.outage = Outage(machine.redis, machine.addresses, profile.outage_seconds, now)
-        self._full = FullStorage(machine.redis)
         machine.workers.at_work()  # notes the workers that are there from the beginning
-        self._rates: dict[str, float] = {
-            f"kill {part}": seconds for part, seconds in profile.kill_every.items()
+
+        #: The seconds between two faults of a kind, and when the next one is due.
+        self._intervals = _planned_intervals(profile)
+        self._due = {
+            name: now + seconds * chance.random() for name, seconds in self._intervals.items()
         }
-        self._rates |= {"pause": profile.pause_every} if profile.pause_every else {}
-        self._rates |= {"restart": profile.restart_every} if profile.restart_every else {}
-        self._rates |= {
-            f"full {storage}": seconds for storage, seconds in profile.full_every.items()
-        }
-        self._due = {name: now + seconds * chance.random() for name, seconds in self._rates.items()}
-        self._acts: dict[str, Callable[[float], None]] = {
+        self._actions: dict[str, Callable[[float], None]] = {
             "kill worker": self._kill_worker,
             "kill machine": self._kill_machine,
             "kill web": self._kill_web,
@@ -257,14 +279,14 @@ class Faults:
         }
 
     @property
-    def hits(self) -> int:
+    def interruptions(self) -> int:
         """How often the work of a worker may have been interrupted."""
-        return sum(self.counts[name] for name in _HITS)
+        return sum(self.counts[name] for name in _INTERRUPTIONS)
 
     @property
     def never_done(self) -> list[str]:
         """The planned faults that did not happen."""
-        return [name for name in self._rates if not self.counts[_COUNTED[name]]]
+        return [name for name in self._intervals if not self.counts[_COUNT_NAMES[name]]]
 
     @property
     def is_broken(self) -> bool:
@@ -277,8 +299,9 @@ class Faults:
         self._continue_restart()
         for name, due in self._due.items():
             if now >= due:
-                self._due[name] = now + self._rates[name] * (0.5 + self._chance.random())
-                self._acts[name](now)
+                # Half to one and a half intervals later, so that faults meet in all combinations.
+                self._due[name] = now + self._intervals[name] * (0.5 + self._chance.random())
+                self._actions[name](now)
 
     def update(self, now: float) -> None:
         """End the faults that are over, and restart what ended by itself."""
@@ -290,9 +313,9 @@ class Faults:
         self._wake(now)
 
     def end(self, now: float) -> None:
-        """Inject no more faults and continue what is paused.
+        """Inject no more faults, and let paused workers continue.
 
-        What ends by itself is still restarted.
+        Processes that end by themselves are still restarted.
         """
         self.update(now)
         self._due.clear()
@@ -302,12 +325,12 @@ class Faults:
     def _kill_worker(self, _: float) -> None:
         """Kill a worker, now and then its parent too.
 
-        Paused workers are spared: what they do when they continue is a fault of its own.
+        Paused workers are spared: the simulation is to show what they do when they continue.
         """
         victim = pick(self._awake(), self._chance)
         if not victim or self._pause_waits:
             return
-        if self._chance.random() < PARENTS:
+        if self._chance.random() < PARENT_SHARE:
             self._machine.workers.kill_parent(self._chance)
             self.counts["parents killed"] += 1
         self._machine.workers.kill(victim)
@@ -321,11 +344,15 @@ class Faults:
             self._note_kill("machine")
 
     def _note_kill(self, part: str) -> None:
-        """Count a kill. The successor runs or is about to."""
-        self.counts[_COUNTED[f"kill {part}"]] += 1
+        """Count a kill, and note its time, from which the time to recover is measured.
+
+        Call it when the successor runs or is about to.
+        """
+        self.counts[_COUNT_NAMES[f"kill {part}"]] += 1
         self.killed_at.setdefault(part, []).append(time.monotonic())
 
     def _awake(self) -> set[int]:
+        """Return the process ids of the workers that are at work and not paused."""
         return self._machine.workers.at_work() - set(self._paused)
 
     def _kill_web(self, _: float) -> None:
@@ -343,10 +370,11 @@ class Faults:
             self.counts[f"{storage} full"] += 1
 
     def _pause(self, now: float) -> None:
+        """Stop a worker beyond its lease, once enough others are at work."""
         awake = self._awake()
-        self._pause_waits = len(awake) <= LEAST_AWAKE
+        self._pause_waits = len(awake) <= MIN_AWAKE
         if self._pause_waits:
-            self._due["pause"] = now  # try again as soon as there are enough
+            self._due["pause"] = now  # in the next step it is tried again
             return
         victim = pick(awake, self._chance)
         _signal(victim, signal.SIGSTOP)
@@ -354,6 +382,7 @@ class Faults:
         self.counts["pauses"] += 1
 
     def _wake(self, now: float) -> None:
+        """Let the workers continue whose pause is over."""
         for pid, until in list(self._paused.items()):
             if now >= until:
                 _signal(pid, signal.SIGCONT)
@@ -378,6 +407,21 @@ class Faults:
                 self.counts["web restarted"] += 1
 
 
+def _planned_intervals(profile: Profile) -> dict[str, float]:
+    """Return the seconds between two faults of each kind that a profile plans."""
+    intervals: dict[str, float] = {}
+    for part, seconds in profile.kill_every.items():
+        intervals[f"kill {part}"] = seconds
+    if profile.pause_every:
+        intervals["pause"] = profile.pause_every
+    if profile.restart_every:
+        intervals["restart"] = profile.restart_every
+    for storage, seconds in profile.full_every.items():
+        intervals[f"full {storage}"] = seconds
+    return intervals
+
+
 def _signal(pid: int, number: int) -> None:
+    """Send a signal to a process, if it still exists."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)

@@ -1,5 +1,13 @@
-"""Hold what happened in a simulation against what Sayso promises: lost, doubled, unwanted,
-out of order and so on.
+"""Compare what happened in a simulation with what Sayso promises, and count each breach.
+
+The judge knows three things of each simulated person: the acts (what the person wrote, tapped or
+sent), the messages that arrived in the person's chat, and the effects that the tools logged.
+
+* Every act has a number, which is its turn: the answer to a message repeats it as `t5`.
+* Every request for an effect names a bill, such as `b5`. It links the question, the decisions (yes
+  or no), the messages about the outcome, and the effects.
+* A statement is what one message says about one bill, see `outcomes`.
+* A stranger is another member of a group, who answers questions that were asked to somebody else.
 """
 
 from __future__ import annotations
@@ -8,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Literal, get_args
 
 from sayso.pending.limits import FOREIGN_TAPS_IN_ONE_GO, FOREIGN_TAPS_PER_MINUTE
 from sayso.testing.simulation.outcomes import (
@@ -19,7 +28,7 @@ from sayso.testing.simulation.outcomes import (
     open_seconds,
     says_cancelled,
     says_expired,
-    steps_told,
+    step_outcomes,
 )
 from sayso.testing.simulation.tools import EffectEntry
 from sayso.testing.simulation.users import (
@@ -31,48 +40,68 @@ from sayso.testing.simulation.users import (
     by_bill,
 )
 
+#: The ways to break a promise. These must never happen:
+#:
+#: * lost: something that must be answered was not.
+#: * doubled: an action took effect twice.
+#: * unwanted: an effect without a yes, in time, of the person who was asked.
+#: * out of order: answers came in another order than the acts.
+#: * untold: a decision was made, and the person did not hear the outcome.
+#: * untrue: a message says something about an effect that is not so.
+#: * unmarked: a text came again and did not say that it may be a repeat.
+#: * stray: a message answers nothing.
+Breach = Literal[
+    "lost", "doubled", "unwanted", "out of order", "untold", "untrue", "unmarked", "stray"
+]
+BREACHES: tuple[Breach, ...] = get_args(Breach)
+
 
 @dataclass(frozen=True, slots=True)
 class BrokenPromise:
     """One broken promise: in which chat, at which turn, and what happened."""
 
-    promise: str
+    kind: Breach
+    #: The fake platform's name of the chat; "" if no chat is known.
     chat: str
+    #: The number of the turn; 0 if no turn is known.
     number: int
     text: str
 
 
 @dataclass(slots=True)
 class SimulationResult:
-    """The counts and findings of one simulation.
+    """The counts and findings of one simulation. The judge fills it while it reads."""
 
-    `answered` holds, for each first answer, when the act was sent and when the answer came.
-    """
-
+    #: The number of acts.
     turns: int = 0
+    #: The number of messages that arrived.
     replies: int = 0
+    #: The number of actions that the person who was asked agreed to.
     confirmed: int = 0
-    #: `requests` counts requests of several steps that went on after an outcome.
+    #: The number of requests of several steps that went on after an outcome.
     requests: int = 0
+    #: How many decided actions ended with which outcome, by `BillOutcome`.
     endings: Counter[str] = field(default_factory=Counter)
-    #: `undone` counts actions that were agreed to in time and not done.
+    #: The number of actions that were agreed to in time and not done.
     undone: int = 0
-    #: `dropped` counts taps of strangers that got no answer and were beyond the limit for taps on
+    #: The number of taps of strangers that got no answer and were beyond the limit for taps on
     #: others' buttons.
     dropped: int = 0
+    #: The number of replies that came again.
     repeated: int = 0
-    #: `marked` counts replies that say that they may be repeats, whether or not they are, and files
-    #: that are asked about instead of being sent again.
+    #: The number of replies that say that they may be repeats, whether or not they are, and of
+    #: files that are asked about instead of being sent again.
     marked: int = 0
+    #: For each act that was answered: when it was sent, and when its first answer came.
     answered: list[tuple[float, float]] = field(default_factory=list)
-    #: `picked_up` holds the seconds from a webhook's 200 to the first sign of life, for acts that
-    #: did not wait for another one.
+    #: The seconds from a webhook's 200 to the first sign of life ("typing", or the answer), for
+    #: acts that did not wait for an earlier one.
     picked_up: list[float] = field(default_factory=list)
     findings: list[BrokenPromise] = field(default_factory=list)
 
-    def count(self, promise: str) -> int:
-        """Return how often a promise was broken."""
-        return sum(finding.promise == promise for finding in self.findings)
+    def count(self, kind: Breach) -> int:
+        """Return how often a promise was broken in this way."""
+        return sum(finding.kind == kind for finding in self.findings)
 
     @property
     def waits(self) -> list[float]:
@@ -85,34 +114,38 @@ class SimulationResult:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value below which this share of the values lies; 0 if there are none."""
-    if values:
-        return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-    return 0.0
+    """Return the value below which this share (0 to 1) of the values lies; 0 without values."""
+    if not values:
+        return 0.0
+    place = min(len(values) - 1, int(share * len(values)))
+    return sorted(values)[place]
 
 
 def judge_simulation(
     people: Iterable[SimulatedUser], entries: Iterable[EffectEntry]
 ) -> SimulationResult:
-    """Return the result of all conversations."""
+    """Return the result of all conversations.
+
+    `people` are the simulated users after everything is over, `entries` all effects of the tools.
+    """
     effects: dict[str, list[EffectEntry]] = defaultdict(list)
     for entry in entries:
         effects[entry.bill].append(entry)
+
     result = SimulationResult()
     asked_bills = set()
     for person in people:
-        messages = check_first_tries(person.inbox.messages, person.acts)
-        droppable = droppable_taps(person.acts, person.delivery.longest_delay)
         _ConversationJudge(
-            result,
-            person.client.chat,
-            person.acts,
-            messages,
-            effects,
-            person.inbox.signs,
-            droppable,
+            result=result,
+            chat=person.client.chat,
+            acts=person.acts,
+            messages=check_first_tries(person.inbox.messages, person.acts),
+            effects=effects,
+            signs=person.inbox.signs,
+            droppable=droppable_taps(person.acts, person.delivery.longest_delay),
         ).judge()
         asked_bills |= {act.bill for act in person.acts if act.asks}
+
     for bill in sorted(set(effects) - asked_bills):
         if any(entry.step == "effect" for entry in effects[bill]):
             result.findings.append(
@@ -123,22 +156,27 @@ def judge_simulation(
 
 @dataclass(frozen=True, slots=True)
 class _ConversationJudge:
-    """Adds one conversation to a result. Made for each conversation."""
+    """Judges one conversation and adds what it finds to a result. One for each conversation."""
 
     result: SimulationResult
     chat: str
     acts: Sequence[Act]
     messages: Sequence[ChatMessage]
+    #: The effects of all conversations, by bill.
     effects: Mapping[str, Sequence[EffectEntry]]
+    #: The times of "typing".
     signs: Sequence[float]
+    #: The numbers of the taps that may go without an answer, see `droppable_taps`.
     droppable: Set[int]
 
     def judge(self) -> None:
         """Add all counts and findings of the conversation."""
+        # An act may have two first answers: a text and a file.
         first_answers = [*self._judge_turns(), *self._judge_bills()]
         by_act: dict[int, tuple[Act, ChatMessage]] = {}
         for act, message in first_answers:
             by_act.setdefault(act.number, (act, message))
+
         self.result.turns += len(self.acts)
         self.result.replies += len(self.messages)
         self.result.marked += sum(_is_marked(message) for message in self.messages)
@@ -147,19 +185,21 @@ class _ConversationJudge:
         self._check_order(first_answers)
         self._check_strays()
 
-    def _fault(self, promise: str, number: int, text: str) -> None:
-        self.result.findings.append(BrokenPromise(promise, self.chat, number, text))
+    def _fault(self, kind: Breach, number: int, text: str) -> None:
+        """Add a finding about the turn of this number; 0 for none."""
+        self.result.findings.append(BrokenPromise(kind, self.chat, number, text))
 
     def _pick_up_seconds(self, first_answers: Iterable[tuple[Act, ChatMessage]]) -> Iterator[float]:
-        latest = 0.0
-        for act, message in sorted(first_answers, key=lambda pair: pair[0].number):
-            if act.sent_at > latest and act.taken_at:
-                sign = next((at for at in self.signs if at >= act.sent_at), message.at)
-                yield max(0.0, min(sign, message.at) - act.taken_at)
-            latest = max(latest, message.at)
+        """Yield the seconds to the first sign of life, for acts that did not wait for others."""
+        last_answer_at = 0.0
+        for act, message in sorted(first_answers, key=_act_number):
+            if act.sent_at > last_answer_at and act.accepted_at:
+                sign_at = next((at for at in self.signs if at >= act.sent_at), message.at)
+                yield max(0.0, min(sign_at, message.at) - act.accepted_at)
+            last_answer_at = max(last_answer_at, message.at)
 
     def _check_order(self, first_answers: Sequence[tuple[Act, ChatMessage]]) -> None:
-        """Answers arrive in the order of their acts, and not before them."""
+        """Check that answers arrive in the order of their acts, and not before them."""
         for act, message in first_answers:
             if message.at < act.sent_at:
                 self._fault(
@@ -167,11 +207,14 @@ class _ConversationJudge:
                     act.number,
                     f"heard {message.text!r} before there was anything to answer",
                 )
+
+        # One message may answer several acts, so acts with the same message are taken by number.
         places = {id(message): place for place, message in enumerate(self.messages)}
+        by_arrival = sorted(
+            first_answers, key=lambda pair: (places[id(pair[1])], _act_number(pair))
+        )
         latest = 0
-        for act, message in sorted(
-            first_answers, key=lambda pair: (places[id(pair[1])], pair[0].number)
-        ):
+        for act, message in by_arrival:
             if act.number < latest:
                 self._fault(
                     "out of order",
@@ -182,7 +225,7 @@ class _ConversationJudge:
             latest = act.number
 
     def _check_strays(self) -> None:
-        """Every message is about something that was done in this conversation."""
+        """Check that every message is about something that was done in this conversation."""
         numbers = {act.number for act in self.acts}
         bills = {act.bill for act in self.acts}
         for message in self.messages:
@@ -191,24 +234,27 @@ class _ConversationJudge:
                 self._fault("stray", 0, f"heard {message.text!r}, which answers nothing")
 
     def _judge_turns(self) -> Iterator[tuple[Act, ChatMessage]]:
-        """Return the acts whose answers name their turn,
-        each with its first text and its first file.
+        """Judge the acts whose answers name their turn.
+
+        Yield each with its first text, and with its first file.
         """
         texts = by_number(self.messages, "turns")
         files = by_number(self.messages, "files")
         for act in self.acts:
             if not act.is_answered_by_turn:
                 continue
-            by_text = texts[act.number]
-            by_file = files[act.number]
-            self._count_repeats(act.number, by_text)
-            self._count_repeats(act.number, by_file)
-            if not (by_file if act.verb == "want" else by_text):
+            own_texts = texts[act.number]
+            own_files = files[act.number]
+            self._count_repeats(act.number, own_texts)
+            self._count_repeats(act.number, own_files)
+            wanted = own_files if act.verb == "want" else own_texts
+            if not wanted:
                 self._fault("lost", act.number, f"{act.verb} was never answered")
-            yield from ((act, message) for message in (*by_text[:1], *by_file[:1]))
+            for message in (*own_texts[:1], *own_files[:1]):
+                yield act, message
 
     def _judge_bills(self) -> Iterator[tuple[Act, ChatMessage]]:
-        """Return questions and decisions, each with its first answer."""
+        """Judge all bills. Yield requests and decisions, each with its first answer."""
         messages = by_bill(self.messages)
         decisions = decisions_by_bill(self.acts)
         for act in self.acts:
@@ -220,32 +266,40 @@ class _ConversationJudge:
     def _judge_bill(
         self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]
     ) -> Iterator[tuple[Act, ChatMessage]]:
+        """Judge one bill. Yield its request and its decisions, each with its first answer."""
         questions = _of_kind(messages, "question")
-        # Whether a further step must be asked about depends on the one before.
+        # A further step is asked about only if the one before was done, so its question may lack.
         if ask.verb == "ask":
             if not questions:
                 self._fault("lost", ask.number, f"the question about {ask.bill} was never asked")
-            yield from ((ask, message) for message in questions[:1])
+            for message in questions[:1]:
+                yield ask, message
         self._count_repeats(ask.number, questions)
         self._count_repeats(ask.number, _of_kind(messages, "correction"))
+
         answers = answers_to_decisions(messages)
         decisions = self._without_dropped_taps(decisions, answers)
         self._check_bill(ask, decisions, messages)
-        self.result.repeated += max(0, len(answers) - len(decisions)) if decisions else 0
+        if decisions:
+            self.result.repeated += max(0, len(answers) - len(decisions))
         needed = len(decisions) - _repeated_decisions(decisions, answers)
         if questions and len(answers) < needed:
-            text = f"{len(decisions)} decisions on {ask.bill}, {needed} need an answer, {len(answers)} have one"
-            self._fault("lost", ask.number, text)
+            self._fault(
+                "lost",
+                ask.number,
+                f"{len(decisions)} decisions on {ask.bill}, {needed} need an answer, "
+                f"{len(answers)} have one",
+            )
         self._check_small_talk(ask, decisions, answers)
         yield from pair_answers(decisions, answers)
 
     def _judge_request(
         self, steps: Sequence[Act], messages: Mapping[str, Sequence[ChatMessage]]
     ) -> None:
-        """Check a request of several steps: each outcome is followed by the next question,
-        or by the rest.
+        """Check a request of several steps.
 
-        The rest is the line that names all steps, or one that says why it is missing.
+        Each outcome must be followed by the next question or by the rest: the line that names all
+        steps, or one that says why that line is missing.
         """
         rests: list[ChatMessage] = []
         for step in steps:
@@ -253,20 +307,23 @@ class _ConversationJudge:
         self._count_repeats(steps[0].number, rests)
         for rest in rests:
             self._check_rest(steps, rest)
-        self.result.requests += _ended_at(messages.get(steps[0].bill, [])) < inf
-        followed_by = [*steps[1:], None]
-        for step, following in zip(steps, followed_by, strict=True):
+
+        first_ended_at = _ended_at(messages.get(steps[0].bill, []))
+        self.result.requests += first_ended_at < inf
+        next_steps = [*steps[1:], None]
+        for step, next_step in zip(steps, next_steps, strict=True):
             ended_at = _ended_at(messages.get(step.bill, []))
-            asked: Sequence[ChatMessage] = []
-            if following:
-                asked = _of_kind(messages.get(following.bill, []), "question")
-            if asked and ended_at > asked[0].at:
+            next_questions: Sequence[ChatMessage] = []
+            if next_step:
+                next_questions = _of_kind(messages.get(next_step.bill, []), "question")
+            if next_questions and ended_at > next_questions[0].at:
                 self._fault(
                     "out of order",
                     step.number,
-                    f"{asked[0].bill} was asked about before {step.bill} ended",
+                    f"{next_questions[0].bill} was asked about before {step.bill} ended",
                 )
-            if ended_at < inf and not any(each.at >= ended_at for each in (*asked, *rests)):
+            goes_on = any(each.at >= ended_at for each in (*next_questions, *rests))
+            if ended_at < inf and not goes_on:
                 self._fault(
                     "untold",
                     step.number,
@@ -274,15 +331,15 @@ class _ConversationJudge:
                 )
 
     def _check_rest(self, steps: Sequence[Act], rest: ChatMessage) -> None:
-        """The line that ends a request names all steps, and says of each what is true."""
-        told = steps_told(rest.statement.text)
-        if told and list(told) != [step.bill for step in steps]:
+        """Check that the line that ends a request names all steps, each with its true outcome."""
+        outcomes = step_outcomes(rest.statement.text)
+        if outcomes and list(outcomes) != [step.bill for step in steps]:
             self._fault(
                 "untrue",
                 steps[0].number,
                 f"{rest.statement.text!r} does not name the steps of the request",
             )
-        for bill, outcome in told.items():
+        for bill, outcome in outcomes.items():
             is_done = any(
                 entry.step == "effect" and entry.at <= rest.at
                 for entry in self.effects.get(bill, ())
@@ -293,17 +350,19 @@ class _ConversationJudge:
     def _without_dropped_taps(
         self, decisions: Sequence[Act], answers: Sequence[ChatMessage]
     ) -> Sequence[Act]:
-        """Return the decisions without the taps of strangers that got no
-        answer and were beyond their limit.
+        """Return the decisions without the taps of strangers that Sayso was free to drop.
+
+        These are the taps that got no answer and were beyond the limit of their stranger.
         """
         taps = [act.number for act in decisions if act.tapped and act.stranger]
-        unanswered = len(taps) - len(_of_kind(without_repeats(answers), "foreign"))
-        dropped = [number for number in taps if number in self.droppable][: max(0, unanswered)]
+        refusals = _of_kind(without_repeats(answers), "foreign")
+        unanswered = max(0, len(taps) - len(refusals))
+        dropped = [number for number in taps if number in self.droppable][:unanswered]
         self.result.dropped += len(dropped)
         return [act for act in decisions if act.number not in dropped]
 
     def _count_repeats(self, number: int, messages: Sequence[ChatMessage]) -> None:
-        """Count messages that say the same again. Each repeat must be marked as one."""
+        """Count messages that say the same again, and check that each repeat says that it is one."""
         self.result.repeated += max(0, len(messages) - 1)
         unmarked = [
             message.text
@@ -318,13 +377,16 @@ class _ConversationJudge:
     def _check_small_talk(
         self, ask: Act, decisions: Sequence[Act], answers: Sequence[ChatMessage]
     ) -> None:
-        """A yes or no may be taken for small talk only after another one has decided."""
+        """Check that a yes or no is taken for small talk only after another one has decided."""
         kinds = [
             message.statement.kind for message in answers if not message.statement.first_try_for
         ]
         outcomes = [kind for kind in kinds if kind not in NO_OUTCOME]
-        strangers = any(act.stranger for act in decisions)
-        if outcomes and "aside" in kinds[: kinds.index(outcomes[0])] and not strangers:
+        # The typed yes of a stranger is small talk at any time.
+        if not outcomes or any(act.stranger for act in decisions):
+            return
+        before_outcome = kinds[: kinds.index(outcomes[0])]
+        if "aside" in before_outcome:
             self._fault(
                 "out of order",
                 ask.number,
@@ -334,14 +396,16 @@ class _ConversationJudge:
     def _check_bill(
         self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]
     ) -> None:
+        """Check what was said about one bill, and compare it with the effects."""
         entries = self.effects.get(ask.bill, ())
         statements = [message.statement for message in messages]
         # Decisions may be answered, and turns whose answer mentions the bill.
         turn_answers = least_answers(message.statement for message in messages if message.turns)
         bill_result = judge_bill(statements, entries, len(decisions) + turn_answers)
         for fault in bill_result.faults:
+            # Whether the person had to be told something is judged in `_check_ending`.
             if fault != "told nothing":
-                self._fault(_promise_of_fault(fault), ask.number, f"{ask.bill}: {fault}")
+                self._fault(_breach_of_fault(fault), ask.number, f"{ask.bill}: {fault}")
         self._check_agreement(ask, decisions, entries)
         self._check_truth(ask, decisions, messages, entries)
         self._check_strangers(ask, decisions, messages)
@@ -354,10 +418,11 @@ class _ConversationJudge:
     def _check_agreement(
         self, ask: Act, decisions: Sequence[Act], entries: Sequence[EffectEntry]
     ) -> None:
-        """Nothing takes effect before the person who was asked has agreed."""
-        effects = [entry.at or inf for entry in entries if entry.step == "effect"]
+        """Check that nothing takes effect before the person who was asked has agreed."""
+        # An entry without a time counts as the latest.
+        effects_at = [entry.at or inf for entry in entries if entry.step == "effect"]
         agreed_at = min((act.sent_at for act in decisions if act.agrees), default=inf)
-        if effects and agreed_at >= min(effects):
+        if effects_at and agreed_at >= min(effects_at):
             self._fault("unwanted", ask.number, f"{ask.bill} took effect, and nobody had agreed")
 
     def _check_truth(
@@ -367,7 +432,7 @@ class _ConversationJudge:
         messages: Sequence[ChatMessage],
         entries: Sequence[EffectEntry],
     ) -> None:
-        """No outcome is told without the decision that leads to it, or before it is true."""
+        """Check that no outcome is told without the decision for it, or before it is true."""
         if not any(act.agrees for act in decisions) and _of_kind(messages, "failed", "unknown"):
             self._fault(
                 "untrue", ask.number, f"{ask.bill} was told to have begun, and nobody had agreed"
@@ -384,24 +449,30 @@ class _ConversationJudge:
     def _check_strangers(
         self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]
     ) -> None:
-        """Each tap of a stranger within the limit, and nothing else,
-        is answered with "that button is not yours".
+        """Check that strangers are told that a button is not theirs.
+
+        Each tap of a stranger within the limit is answered so, and nothing else is.
         """
         taps = sum(act.tapped and act.stranger > 0 for act in decisions)
         answers = without_repeats(answers_to_decisions(messages))
         refused = len(_of_kind(answers, "foreign"))
         if len(answers) >= len(decisions) and refused != taps:
-            text = (
-                f"{taps} strangers tapped on {ask.bill}, and {refused} heard that it is not theirs"
+            self._fault(
+                "unwanted",
+                ask.number,
+                f"{taps} strangers tapped on {ask.bill}, and {refused} heard that it is not theirs",
             )
-            self._fault("unwanted", ask.number, text)
 
     def _check_outcome_count(
         self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]
     ) -> None:
-        """Each tap is told the outcome, and of all typed answers only the one that decided."""
+        """Check that the outcome is not told too often.
+
+        Each tap is told the outcome. Of all typed answers only the one that decided is told; later
+        ones are small talk.
+        """
         taps = sum(act.tapped for act in decisions)
-        deciding = min(len(decisions), taps + 1)  # later typed answers are small talk
+        deciding = min(len(decisions), taps + 1)
         outcomes = count_unmarked_outcomes(messages)
         if outcomes > deciding:
             self._fault(
@@ -411,30 +482,47 @@ class _ConversationJudge:
             )
 
     def _check_expiry(self, ask: Act, own: Sequence[Act], messages: Sequence[ChatMessage]) -> None:
-        """A person who agreed while the question was open, by its own text, is not told to be late."""
+        """Check that a person who agreed in time, by the text of the question, is not told to be late.
+
+        `own` are the decisions of the person who was asked.
+        """
         spare = _spare_seconds(own, messages)
+        # A second of tolerance: Redis does not read its clock when the web accepts the yes.
         if spare > 1 and any(says_expired(message.text) for message in messages):
-            text = f"{ask.bill} was agreed to {spare:.0f} s before its time was over, and told to be late"
-            self._fault("untrue", ask.number, text)
+            self._fault(
+                "untrue",
+                ask.number,
+                f"{ask.bill} was agreed to {spare:.0f} s before its time was over, "
+                "and told to be late",
+            )
 
     def _check_ending(
         self, ask: Act, own: Sequence[Act], messages: Sequence[ChatMessage], bill_result: BillResult
     ) -> None:
-        """Each person who decided hears the outcome.
+        """Check that the person who decided hears the outcome, and count it.
 
-        Being asked again counts only if it came after their patience.
+        If the decision was too early, the person is asked again and decides again. So there must be
+        an outcome, unless the person had stopped waiting when the message came.
         """
         ending = bill_result.ending
         self.result.confirmed += any(act.agrees for act in own)
         self.result.endings[ending] += 1
-        waited_until = max(act.taken_at or act.sent_at for act in own) + PATIENCE
-        asked_in_time = (
-            ending == "asked again" and _of_kind(messages, "early")[0].at <= waited_until
-        )
-        if ending == "untold" or asked_in_time:
+
+        waited_until = max(act.accepted_at or act.sent_at for act in own) + PATIENCE
+        is_untold = ending == "untold"
+        if ending == "asked again":
+            is_untold = _of_kind(messages, "early")[0].at <= waited_until
+        if is_untold:
             self._fault("untold", ask.number, f"{ask.bill} was decided and no outcome told")
-        undone = ending in ("not started", "asked again") and all(act.agrees for act in own)
-        self.result.undone += undone and _spare_seconds(own, messages) > 1
+
+        is_not_done = ending in ("not started", "asked again")
+        if is_not_done and all(act.agrees for act in own) and _spare_seconds(own, messages) > 1:
+            self.result.undone += 1
+
+
+def _act_number(answered: tuple[Act, ChatMessage]) -> int:
+    """Return the number of the act in a pair of an act and its answer."""
+    return answered[0].number
 
 
 def decisions_by_bill(acts: Iterable[Act]) -> dict[str, list[Act]]:
@@ -456,47 +544,55 @@ def requests_of(acts: Iterable[Act]) -> list[list[Act]]:
 
 
 def droppable_taps(acts: Iterable[Act], longest_delay: float) -> set[int]:
-    """Return the numbers of the taps of strangers that the limit
-    for taps on others' buttons may drop.
+    """Return the numbers of the taps that Sayso may drop: those of strangers beyond their limit.
 
-    When exactly a tap was counted is not known: between its sending and its acceptance, or a repeat
-    up to `longest_delay` seconds later. So a tap may be dropped if, counted as late as possible,
-    those before it had used up the limit. The first few within the time in which the limit is free
-    again are never dropped.
+    A stranger may tap FOREIGN_TAPS_IN_ONE_GO times at once. Each tap is free again after an
+    interval, one after the other, so that there are FOREIGN_TAPS_PER_MINUTE in the long run.
+
+    It is not known when exactly Sayso counted a tap: between its sending and its acceptance, or a
+    repeat of its webhook, up to `longest_delay` seconds later. So a tap may be dropped if the taps
+    before it had used up the limit, with each of them counted as late as possible.
     """
     interval = 60.0 / FOREIGN_TAPS_PER_MINUTE
-    free_again = interval * FOREIGN_TAPS_IN_ONE_GO
-    counted: dict[int, list[float]] = defaultdict(list)
-    whole_at: dict[int, float] = defaultdict(float)
+    refill_seconds = interval * FOREIGN_TAPS_IN_ONE_GO
+    #: By stranger: when each tap was counted at the latest, and when the whole limit is free again.
+    counted_at: dict[int, list[float]] = defaultdict(list)
+    refilled_at: dict[int, float] = defaultdict(float)
     droppable = set[int]()
     for act in sorted(acts, key=lambda act: act.number):
         if not (act.tapped and act.stranger):
             continue
-        recent = sum(at > act.sent_at - free_again for at in counted[act.stranger])
-        used_up = whole_at[act.stranger] + interval > act.sent_at + free_again
-        if used_up and recent >= FOREIGN_TAPS_IN_ONE_GO:
+        # The first taps within the time of a refill are never dropped.
+        recent = sum(at > act.sent_at - refill_seconds for at in counted_at[act.stranger])
+        is_used_up = refilled_at[act.stranger] + interval > act.sent_at + refill_seconds
+        if is_used_up and recent >= FOREIGN_TAPS_IN_ONE_GO:
             droppable.add(act.number)
-        latest = max(act.sent_at, act.taken_at) + longest_delay
-        counted[act.stranger].append(latest)
-        whole = min(max(whole_at[act.stranger], latest) + interval, latest + free_again)
-        whole_at[act.stranger] = max(whole_at[act.stranger], whole)
+
+        counted_latest = max(act.sent_at, act.accepted_at) + longest_delay
+        counted_at[act.stranger].append(counted_latest)
+        refilled = max(refilled_at[act.stranger], counted_latest) + interval
+        refilled = min(refilled, counted_latest + refill_seconds)
+        refilled_at[act.stranger] = max(refilled_at[act.stranger], refilled)
     return droppable
 
 
 def by_number(messages: Iterable[ChatMessage], kind: str) -> dict[int, list[ChatMessage]]:
-    """Return the messages by the number of the turn that they name,
-    in their text (`turns`) or as a file (`files`).
+    """Return the messages by the number of the turn that they name.
+
+    `kind` says where they name it: "turns" in their text, "files" in the name of their file.
     """
     numbered: dict[int, list[ChatMessage]] = defaultdict(list)
     for message in messages:
-        for number in message.turns if kind == "turns" else message.files:
+        numbers = message.turns if kind == "turns" else message.files
+        for number in numbers:
             numbered[number].append(message)
     return numbered
 
 
 def answers_to_decisions(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
-    """Return the messages that answer decisions: neither questions,
-    nor part of the answer to something else.
+    """Return the messages that answer decisions.
+
+    The others are questions, corrections and rests, or part of the answer to something else.
     """
     return [
         message
@@ -507,23 +603,26 @@ def answers_to_decisions(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
 
 
 def check_first_tries(messages: Sequence[ChatMessage], acts: Sequence[Act]) -> list[ChatMessage]:
-    """Return the messages.
+    """Return the messages, with corrected statements about late first tries.
 
-    One stays a late first try only while an act of that time has no other answer.
+    A late first try is the first sending of a message whose marked repeat has arrived before it. A
+    message can be one only while a decision on its bill has no other answer. If there are more such
+    messages than decisions, the surplus ones are plain repeats without a mark.
     """
     messages_by_bill = by_bill(messages)
-    unanswered = {
-        bill: len(decisions) - _count_unmarked(answers_to_decisions(messages_by_bill.get(bill, ())))
-        for bill, decisions in decisions_by_bill(acts).items()
-    }
+    unanswered: dict[str, int] = defaultdict(int)
+    for bill, decisions in decisions_by_bill(acts).items():
+        answers = answers_to_decisions(messages_by_bill.get(bill, ()))
+        unanswered[bill] = len(decisions) - _count_unmarked(answers)
+
     checked = []
     for message in messages:
-        bill = message.statement.first_try_for
-        if bill:
-            unanswered[bill] = unanswered.get(bill, 0) - 1
-        is_too_many = bool(bill) and unanswered[bill] < 0
-        unmarked = replace(message.statement, marked=False)
-        checked.append(replace(message, statement=unmarked) if is_too_many else message)
+        statement = message.statement
+        if statement.first_try_for:
+            unanswered[statement.first_try_for] -= 1
+            if unanswered[statement.first_try_for] < 0:
+                statement = replace(statement, marked=False)
+        checked.append(replace(message, statement=statement))
     return checked
 
 
@@ -534,7 +633,7 @@ def _count_unmarked(messages: Iterable[ChatMessage]) -> int:
 def _repeated_decisions(decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> int:
     """Return how many of the person's own decisions may go without an answer.
 
-    They repeat one whose outcome was told.
+    Once an outcome was told, a second yes (or a second no) needs no answer.
     """
     if not any(message.statement.kind not in NO_OUTCOME for message in answers):
         return 0
@@ -547,45 +646,42 @@ def pair_answers(
 ) -> Iterator[tuple[Act, ChatMessage]]:
     """Return the person's own decisions with their answers, in order.
 
-    Strangers may be answered before or after.
+    Answers to strangers are left out, because they may come before or after those to the person.
     """
     own = [act for act in decisions if not act.stranger]
-    to_own = [message for message in answers if message.statement.kind not in ("foreign", "aside")]
-    return zip(own, _first_answers(answers if own == decisions else to_own, len(own)), strict=False)
+    own_answers = list(answers)
+    if len(own) < len(decisions):
+        own_answers = [
+            message for message in answers if message.statement.kind not in ("foreign", "aside")
+        ]
+    return zip(own, _first_answers(own_answers, len(own)), strict=False)
 
 
 def _first_answers(answers: Sequence[ChatMessage], acts: int) -> list[ChatMessage]:
-    """Return the answers to this many acts, as they arrived first.
+    """Return the answers without surplus ones, until there are as many as `acts`.
 
-    A surplus answer is the late first try of something older, or it repeats the one before it and
-    either is marked: a first try may arrive after its repeat.
+    An answer is surplus if it is the late first try of something older. It is also surplus if it
+    says the same as the one before it and one of the two is marked as a repeat: a first try may
+    arrive after its repeat.
     """
-    certain = [message for message in answers if not message.statement.first_try_for]
-    if len(certain) >= acts:
-        firsts = certain
-    else:
+    firsts = [message for message in answers if not message.statement.first_try_for]
+    if len(firsts) < acts:
         firsts = list(answers)
     for place in range(len(firsts) - 1, 0, -1):
         before = firsts[place - 1].statement
         statement = firsts[place].statement
-        if (
-            len(firsts) > acts
-            and before.text == statement.text
-            and (before.marked or statement.marked)
-        ):
+        is_repeat = before.text == statement.text and (before.marked or statement.marked)
+        if is_repeat and len(firsts) > acts:
             del firsts[place]
     return firsts
 
 
 def without_repeats(answers: Iterable[ChatMessage]) -> list[ChatMessage]:
-    """Return the answers without those that say themselves that they repeat the one before."""
+    """Return the answers without those that are marked and repeat the one before."""
     distinct: list[ChatMessage] = []
     for message in answers:
-        if not (
-            distinct
-            and message.statement.marked
-            and message.statement.text == distinct[-1].statement.text
-        ):
+        is_same = bool(distinct) and message.statement.text == distinct[-1].statement.text
+        if not (is_same and message.statement.marked):
             distinct.append(message)
     return distinct
 
@@ -597,7 +693,7 @@ def count_unmarked_outcomes(messages: Iterable[ChatMessage]) -> int:
     )
 
 
-def _promise_of_fault(fault: str) -> str:
+def _breach_of_fault(fault: str) -> Breach:
     """Return the promise that is broken by a fault of `judge_bill`."""
     if fault.endswith(" effects") or fault.startswith("begun"):
         return "doubled"
@@ -605,18 +701,16 @@ def _promise_of_fault(fault: str) -> str:
 
 
 def _ended_at(messages: Iterable[ChatMessage]) -> float:
-    """Return when the outcome was told with which a request goes on or ends;
-    infinity if it was not.
-    """
+    """Return when the outcome of a step was told; infinity if it was not."""
     return min((message.at for message in messages if _ends_step(message)), default=inf)
 
 
 def _ends_step(message: ChatMessage) -> bool:
+    """Return whether a message tells the outcome of a step, so that its request goes on or ends."""
     statement = message.statement
-    is_ended = says_cancelled(statement.text) or says_expired(statement.text)
-    return statement.kind in ("done", "failed", "unknown") or (
-        statement.kind == "nothing" and is_ended
-    )
+    if statement.kind == "nothing":
+        return says_cancelled(statement.text) or says_expired(statement.text)
+    return statement.kind in ("done", "failed", "unknown")
 
 
 def _of_kind(messages: Iterable[ChatMessage], *kinds: MessageKind) -> list[ChatMessage]:
@@ -624,14 +718,15 @@ def _of_kind(messages: Iterable[ChatMessage], *kinds: MessageKind) -> list[ChatM
 
 
 def _spare_seconds(own: Sequence[Act], messages: Sequence[ChatMessage]) -> float:
-    """Return how long before the question's end, by its own text, the last yes was accepted;
-    0 if unknown.
+    """Return how many seconds before the question's end the last yes was accepted.
+
+    The text of the question names its end. Negative if the yes came later, 0 if it is not known.
     """
     questions = _of_kind(messages, "question")
-    closes = min((message.at + open_seconds(message.text) for message in questions), default=0.0)
-    accepted_at = [act.taken_at for act in own if act.agrees]
+    closes_at = min((message.at + open_seconds(message.text) for message in questions), default=0.0)
+    accepted_at = [act.accepted_at for act in own if act.agrees]
     if accepted_at and min(accepted_at) > 0:
-        return closes - max(accepted_at)
+        return closes_at - max(accepted_at)
     return 0.0
 
 

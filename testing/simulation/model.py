@@ -1,7 +1,8 @@
-"""Run a module with RequestModel in place of the offline model:
-a request of several steps is carried through.
+"""A model for simulations, which carries through a request of several steps.
 
-python -m sayso.testing.simulation.model MODULE [ARGUMENT ...]
+    python -m sayso.testing.simulation.model MODULE [ARGUMENT ...]
+
+runs a module with this model in place of the offline model.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from sayso.agent.providers.testing import check_history, latest_result
 
 #: A request of several steps: the tool, and the bill of each step.
 _REQUEST = re.compile(r"/each (\w+) (b\d+(?:, b\d+)*)$")
-#: The line that ends a request: the bill of its first step, and what became of each step. `open`:
-#: it was not proposed.
+#: The line that ends a request: the bill of its first step, and the outcome of each step. A step
+#: that was never proposed has the outcome `open`.
 REST = r"Request (b\d+): (b\d+ [a-z]+(?:, b\d+ [a-z]+)*)\."
 _REST = re.compile(REST)
-#: A message about something else names its turn. A yes or a no does not.
+#: A message about something else contains the number of its turn, such as t9. A yes or a no does
+#: not.
 _SAYS_SOMETHING = re.compile(r"\bt\d+\b")
 
 
 class RequestModel(OfflineProvider):
-    """Works through a request such as `/each settle b5, b6, b7`,
-    and is the offline model for all else.
+    """Works through a request such as `/each settle b5, b6, b7`; otherwise the offline model.
 
     It proposes one step after the other, and believes the results in its history and nothing else.
     A step that was not done ends the request, and so does a message about something else. In the
@@ -42,40 +43,44 @@ class RequestModel(OfflineProvider):
     async def acomplete(self, **kwargs: Any) -> Completion:
         """Return the next call, the line that ends the request, or the offline model's answer.
 
-        Raise InvalidHistory.
+        Raises InvalidHistory.
         """
         answer, usage = await super().acomplete(**kwargs)
         messages: Sequence[Message] = kwargs["messages"]
         check_history(messages)
-        calls, since = _open_request(messages)
+        calls, since_request = _open_request(messages)
         if not calls:
             return answer, usage
 
-        outcomes = {
-            call.parameters["bill"]: latest_result(call, since)[0] or "open" for call in calls
-        }
+        outcomes: dict[str, str] = {}
+        for call in calls:
+            outcome, _ = latest_result(call, since_request)
+            outcomes[call.parameters["bill"]] = outcome or "open"
+        rest = _rest_line(outcomes)
+
         last = messages[-1]
         if last.role is Role.USER and _SAYS_SOMETHING.search(without_notes(last.content)):
-            return Message(Role.ASSISTANT, f"{answer.content}\n\n{_rest_line(outcomes)}"), usage
+            return Message(Role.ASSISTANT, f"{answer.content}\n\n{rest}"), usage
 
-        following = next(
-            (call for call in calls if outcomes[call.parameters["bill"]] != "done"), None
-        )
-        if following is None or outcomes[following.parameters["bill"]] != "open":
-            return Message(Role.ASSISTANT, _rest_line(outcomes)), usage
-        call = replace(following, id=f"call_{len(messages)}")
+        not_done = [call for call in calls if outcomes[call.parameters["bill"]] != "done"]
+        if not not_done or outcomes[not_done[0].parameters["bill"]] != "open":
+            return Message(Role.ASSISTANT, rest), usage
+        call = replace(not_done[0], id=f"call_{len(messages)}")
         return Message(Role.ASSISTANT, tool_calls=(call,)), usage
 
 
 def _open_request(messages: Sequence[Message]) -> tuple[list[ToolCall], Sequence[Message]]:
-    """Return the calls of the latest request and the messages from it on;
-    none if a line has ended it.
+    """Return the calls of the latest request, and the messages from it on.
+
+    Both are empty if there is no request, or if a line has ended it.
     """
     for at in reversed(range(len(messages))):
         message = messages[at]
         if message.role is Role.ASSISTANT and _REST.search(message.content):
             return [], ()
-        request = message.role is Role.USER and _REQUEST.match(without_notes(message.content))
+        if message.role is not Role.USER:
+            continue
+        request = _REQUEST.match(without_notes(message.content))
         if request:
             calls = [ToolCall(request[1], {"bill": bill}) for bill in request[2].split(", ")]
             return calls, messages[at:]
@@ -83,8 +88,10 @@ def _open_request(messages: Sequence[Message]) -> tuple[list[ToolCall], Sequence
 
 
 def _rest_line(outcomes: Mapping[str, str]) -> str:
+    """Return the line that ends a request, from the outcome of each step by its bill."""
     steps = ", ".join(f"{bill} {outcome}" for bill, outcome in outcomes.items())
-    return f"Request {next(iter(outcomes))}: {steps}."
+    first_bill = next(iter(outcomes))
+    return f"Request {first_bill}: {steps}."
 
 
 def main(arguments: Sequence[str]) -> None:

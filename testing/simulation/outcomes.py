@@ -1,4 +1,10 @@
-"""Read what a person was told about a bill, and compare it with what happened to it."""
+"""Read what a person was told about a bill, and compare it with what happened to it.
+
+In a simulation every request for an effect names a bill, such as `b5`: "Pay b5". A person asks for
+it, is asked back, and decides; then a tool pays it. The judge cannot look into Sayso. It reads the
+messages as a person would, by the texts of Sayso's English catalogue, and compares them with the
+effects that the tools logged.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +21,17 @@ from sayso.channels.markdown.outcome_signs import without_own_sign
 from sayso.testing.simulation.model import REST
 from sayso.testing.simulation.tools import EffectEntry
 
-#: What one message says about a bill. `foreign`: the button belongs to another person; `nothing`:
-#: nothing was done; `aside`: a yes or no without an open question; `rest`: what became of a request
-#: of several steps, or that its rest is missing; `odd`: nothing that we know.
+#: What one message says about a bill:
+#:
+#: * question: whether to do it.
+#: * early: the answer came before the question was shown, so it is asked about again.
+#: * done, failed, unknown: the outcome; unknown means that Sayso cannot tell whether it finished.
+#: * correction: an outcome that was told as unknown or failed is done after all.
+#: * nothing: nothing was done: cancelled, expired, changed meanwhile and the like.
+#: * foreign: the button belongs to another person.
+#: * aside: a yes or no without an open question, answered like any other message.
+#: * rest: what became of each step of a request, or why that is missing.
+#: * odd: nothing that the judge knows.
 MessageKind = Literal[
     "question",
     "early",
@@ -31,10 +45,10 @@ MessageKind = Literal[
     "rest",
     "odd",
 ]
-#: Messages that do not say how the matter stands.
+#: Messages that tell no outcome.
 NO_OUTCOME: tuple[MessageKind, ...] = ("question", "early", "foreign", "aside", "rest")
-#: What a person knows in the end. `asked again`: the decision was too early,
-#: and the person did not decide again.
+#: What a person knows in the end. `corrected` is unknown or failed, and then the correction. With
+#: `asked again` the decision was too early, and the person did not decide again.
 BillOutcome = Literal[
     "done", "failed", "unknown", "corrected", "not started", "asked again", "untold"
 ]
@@ -43,33 +57,35 @@ _ENGLISH = texts_for("en")
 
 
 def text_pattern(key: str, **values: str) -> str:
-    r"""Return a regular expression for a text of the English catalogue,
-    with `values` for its placeholders.
+    r"""Return a regular expression for the text of this key in the English catalogue.
 
-    Asterisks are left out: each platform writes bold differently. So is a preview at the beginning,
-    which may be a message of its own if it is long. A placeholder without a value may be anything.
+    `values` are regular expressions for its placeholders; any other placeholder matches anything.
+    Asterisks are left out, because each platform writes bold differently. So is a preview at the
+    beginning, which is sent as a separate message if it is long.
     """
     text = catalogue("en")[key].replace("*", "").removeprefix("{preview}").strip()
-    parts = re.split(r"\{(\w+)\}", text)
     values = {"yes": _ENGLISH.yes, "no": _ENGLISH.no, **values}
-    return "".join(
-        values.get(part, r"[^\0]*") if at % 2 else re.escape(part) for at, part in enumerate(parts)
-    )
+    pattern = ""
+    # The names of the placeholders stand between the parts of the text.
+    for at, part in enumerate(re.split(r"\{(\w+)\}", text)):
+        is_placeholder = at % 2 == 1
+        pattern += values.get(part, r"[^\0]*") if is_placeholder else re.escape(part)
+    return pattern
+
+
+def _any_of(*keys: str) -> str:
+    """Return a regular expression for any of these texts of the catalogue."""
+    return "|".join(text_pattern(key) for key in keys)
 
 
 def _beginning(*keys: str) -> re.Pattern[str]:
     """Return a pattern for messages that begin with one of these texts."""
-    return re.compile(f"^(?:{'|'.join(map(text_pattern, keys))})")
+    return re.compile(f"^(?:{_any_of(*keys)})")
 
 
-#: How people read the messages; the first match counts.
+#: How people read the messages. The first pattern that matches counts.
 _PATTERNS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
-    (
-        "question",
-        re.compile(
-            f"{text_pattern('question')}|{text_pattern('unclear')}|{text_pattern('explained')}"
-        ),
-    ),
+    ("question", re.compile(_any_of("question", "unclear", "explained"))),
     ("early", _beginning("early", "asked_before")),
     ("correction", _beginning("correction")),
     ("unknown", _beginning("unknown")),
@@ -78,33 +94,49 @@ _PATTERNS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
     ("foreign", _beginning("not_yours")),
     (
         "nothing",
-        _beginning("cancelled", "dropped", "expired", "expired_unanswered", "unsafe", "tampered"),
-    ),
-    ("nothing", _beginning("tool_changed", "overtaken")),
-    ("nothing", _beginning("stale", "another_quoted", "asked_elsewhere", "broken")),
-    (
-        "nothing",
-        _beginning("model_away", "model_busy", "model_refused", "model_too_long", "model_cut_off"),
+        _beginning(
+            "cancelled",
+            "dropped",
+            "expired",
+            "expired_unanswered",
+            "unsafe",
+            "tampered",
+            "tool_changed",
+            "overtaken",
+            "stale",
+            "another_quoted",
+            "asked_elsewhere",
+            "broken",
+            "model_away",
+            "model_busy",
+            "model_refused",
+            "model_too_long",
+            "model_cut_off",
+        ),
     ),
     ("aside", re.compile(rf"^You said: ({_ENGLISH.yes}|{_ENGLISH.no})(\n|$)")),
 )
+#: Matches no text.
 _NEVER = re.compile(r"(?!)")
-_EXPIRED = re.compile(f"{text_pattern('expired')}|{text_pattern('expired_unanswered')}")
+_EXPIRED = re.compile(_any_of("expired", "expired_unanswered"))
 _CANCELLED = _beginning("cancelled")
 #: What our own tools say when they are done, as a regular expression with {bill} for the bill.
 DONE = r"^(Paid|Booked|Charged|Refunded|Settled) {bill}\.$"
+#: How long a question says that it is open: a number and a unit.
 _OPEN_FOR = re.compile(text_pattern("question", duration=r"(\d+) (second|minute|hour)s?"))
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
-#: At most six digits: the reference of an error may be a `b` and seven.
+#: The name of a bill. It has at most six digits, because the reference of an error may be a `b`
+#: and seven digits.
 _BILL = re.compile(r"\bb\d{1,6}\b")
-#: An older question that was dropped, at the beginning of a message about something else.
+#: The text that an older question was dropped, at the beginning of a message about another bill.
 _DROPPED = re.compile(
     "("
     + text_pattern("dropped", preview=text_pattern("quote", text=r".*?\bb\d+\b"))
     + r")\n\n(?=[^\0]*\bb\d+\b)"
 )
+#: The line that ends a request and names all its steps.
 _REST_LINE = re.compile(REST)
-#: Texts that say why the rest of a request is missing.
+#: The texts that say why that line is missing.
 _REASONS = (
     "rest_missing",
     "model_lost",
@@ -114,46 +146,53 @@ _REASONS = (
     "interrupted_before",
     "too_long",
 )
-#: The end of a message that tells the rest of a request,
-#: perhaps below an outcome or the answer to something else.
-_REST = re.compile(rf"(?:^|\n\n)({REST}|{'|'.join(map(text_pattern, _REASONS))})\Z")
+#: The end of a message that tells the rest of a request: the line, or why it is missing. Above it
+#: may stand an outcome or the answer to something else.
+_REST = re.compile(rf"(?:^|\n\n)({REST}|{_any_of(*_REASONS)})\Z")
+#: The mark of a message that may be a repeat.
 _MARK = re.compile(rf"^{re.escape(_ENGLISH.repeated('').strip())}\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class BillStatement:
-    """What one message says about a bill. A `marked` message says that it may be a repeat."""
+    """What one message says about a bill."""
 
     kind: MessageKind
+    #: The text without asterisks and without a mark.
     text: str
+    #: Whether the message says that it may be a repeat.
     marked: bool = False
-    #: It is the beginning of a message about something else, and answers nothing.
+    #: Whether it is part of a message about something else, and answers nothing.
     in_passing: bool = False
-    #: The bill about which the same text came with a mark before. This may be its late first try,
-    #: so it counts as marked.
+    #: The bill about which the same text came with a mark before; "" if none did. This message may
+    #: be the first sending of that one, which arrived late. So it counts as marked.
     first_try_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BillResult:
-    """What one person knows about a bill in the end, how often it took effect,
-    and every broken promise.
-    """
+    """What became of a bill."""
 
+    #: What the person knows in the end.
     ending: BillOutcome
+    #: How often the bill took effect.
     effects: int
+    #: The broken promises, in words.
     faults: tuple[str, ...]
 
 
 class ChatReader:
-    """Reads the messages of one chat in order. A message without a bill is about the last question.
+    """Reads the messages of one chat in order, and says which bill each is about.
 
-    A message with several bills, other than one that drops an older question, is `odd`.
+    A message that names no bill is about the last question. A message that names several bills has
+    parts: what ended, and the next question. If its parts cannot be told apart, it is `odd`.
+
     `done` is a regular expression for what tools say when they are done, with {bill} for the bill.
     """
 
     def __init__(self, done: str = DONE) -> None:
-        self._asked = ""
+        #: The bill of the last question; "" before the first one.
+        self._last_asked = ""
         #: Bills whose question came. If it is repeated, however late, it is not a new question.
         self._questioned: set[str] = set()
         #: Marked texts without a bill, and the bill they were about. Their first try may still
@@ -172,13 +211,15 @@ class ChatReader:
         rest = _REST.search(unmarked)
         if rest is None:
             return self._read_message(text)
-        bill = rest[2] or self._asked
+        # The line names the bill of the first step. A text that says why the line is missing does not.
+        bill = rest[2] or self._last_asked
         statement = BillStatement("rest", rest[1], marked=mark is not None)
         above = unmarked[: rest.start()].strip()
         if not above:
             return [(bill, statement)]
-        told = (mark[0] if mark else "") + above
-        return [(bill, replace(statement, in_passing=True)), *self._read_message(told)]
+        # The mark at the beginning counts for both parts.
+        above = (mark[0] if mark else "") + above
+        return [(bill, replace(statement, in_passing=True)), *self._read_message(above)]
 
     def _read_message(self, text: str) -> list[tuple[str, BillStatement]]:
         """Return what a message without the rest of a request says."""
@@ -186,50 +227,55 @@ class ChatReader:
         if dropped is None:
             return [self._read_part(part) for part in _outcome_and_question(text)]
         mark = dropped.string[: dropped.start()]
-        bill, aside = self._read_part(mark + dropped[1])
-        return [
-            (bill, replace(aside, in_passing=True)),
-            self._read_part(mark + dropped.string[dropped.end() :]),
-        ]
+        bill, dropping = self._read_part(mark + dropped[1])
+        answer = self._read_part(mark + dropped.string[dropped.end() :])
+        return [(bill, replace(dropping, in_passing=True)), answer]
 
     def _read_part(self, text: str) -> tuple[str, BillStatement]:
+        """Return the bill of a part of a message and what it says about it."""
         statement = read_statement(text, self._done)
         named = _BILL.findall(text)
         if len(set(named)) > 1:
             statement = replace(statement, kind="odd")
         elif not named and statement.marked:
-            self._marked_texts[statement.text] = self._asked
+            self._marked_texts[statement.text] = self._last_asked
         elif not named and statement.text in self._marked_texts:
-            statement = replace(
-                statement, marked=True, first_try_for=self._marked_texts.pop(statement.text)
-            )
-        bill = named[0] if named else self._asked
+            older_bill = self._marked_texts.pop(statement.text)
+            statement = replace(statement, marked=True, first_try_for=older_bill)
+
+        bill = named[0] if named else self._last_asked
         if statement.kind == "question" and bill not in self._questioned:
-            self._asked = bill
+            self._last_asked = bill
             self._questioned.add(bill)
         return bill, statement
 
 
 def _outcome_and_question(text: str) -> list[str]:
-    """Return the parts of a message: an outcome and the question about the next step,
-    or the text as one part.
+    """Return the parts of a message: an outcome, and the question about the next step.
+
+    A message without both is returned as one part. A mark at the beginning counts for both parts.
     """
     plain = text.replace("*", "")
     paragraphs = _MARK.sub("", plain).split("\n\n")
-    named = [set(_BILL.findall(paragraph)) for paragraph in paragraphs]
-    at = next((at for at in range(1, len(named)) if named[at] and named[at] != named[0]), 0)
-    outcome = "\n\n".join(paragraphs[:at])
-    question = "\n\n".join(paragraphs[at:])
-    is_both = read_statement(outcome).kind in ("done", "failed", "unknown", "nothing")
-    if not (at and is_both and read_statement(question).kind == "question"):
+    bills = [set(_BILL.findall(paragraph)) for paragraph in paragraphs]
+    # The question begins with the first paragraph that names another bill.
+    others = [at for at in range(1, len(bills)) if bills[at] and bills[at] != bills[0]]
+    if not others:
+        return [text]
+    outcome = "\n\n".join(paragraphs[: others[0]])
+    question = "\n\n".join(paragraphs[others[0] :])
+    has_outcome = read_statement(outcome).kind in ("done", "failed", "unknown", "nothing")
+    if not has_outcome or read_statement(question).kind != "question":
         return [text]
     mark = _MARK.match(plain)
-    return [(mark[0] if mark else "") + part for part in (outcome, question)]
+    marked_as = mark[0] if mark else ""
+    return [marked_as + outcome, marked_as + question]
 
 
-def steps_told(text: str) -> dict[str, str]:
-    """Return what the line that ends a request says of each step;
-    nothing for a line that says why it is missing.
+def step_outcomes(text: str) -> dict[str, str]:
+    """Return the outcome of each step, by bill, as the line that ends a request names it.
+
+    Empty for a text that says why that line is missing.
     """
     line = _REST_LINE.search(text)
     if line is None:
@@ -265,10 +311,15 @@ def statements_by_bill(texts: Iterable[str]) -> dict[str, list[BillStatement]]:
 
 
 def least_answers(statements: Iterable[BillStatement]) -> int:
-    """Return how many answers these are at least: a marked one may be a repeat of the same text."""
+    """Return how many different answers these are at least.
+
+    A marked one may be a repeat of the same text. So each text counts as often as it came without a
+    mark, and once if it came only with marks.
+    """
     unmarked = Counter[str]()
     for statement in statements:
-        if not statement.in_passing and not (statement.marked and statement.first_try_for):
+        is_late_first_try = statement.marked and bool(statement.first_try_for)
+        if not statement.in_passing and not is_late_first_try:
             unmarked[statement.text] += not statement.marked
     return sum(max(1, count) for count in unmarked.values())
 
@@ -278,7 +329,8 @@ def judge_bill(
 ) -> BillResult:
     """Return the result of one bill.
 
-    `acts` is the number of taps and messages that may be answered about it.
+    `statements` is what one chat says about it, in order, and `entries` are its effects. `acts` is
+    the number of taps and messages that may be answered about it.
     """
     answers = [statement for statement in statements if statement.kind != "question"]
     kinds = [statement.kind for statement in answers if statement.kind not in NO_OUTCOME]
@@ -289,21 +341,24 @@ def judge_bill(
         *_contradictions(kinds),
         *(f"told {statement.text!r}" for statement in answers if statement.kind == "odd"),
     ]
-    fresh = least_answers(
+    # Corrections and rests come without an act.
+    answered = least_answers(
         statement for statement in answers if statement.kind not in ("correction", "rest")
     )
-    if fresh > acts:
-        faults.append(f"answered {fresh} times to {acts} acts")
-    asked_again = not kinds and not effects and bool(answers) and answers[-1].kind == "early"
-    return BillResult("asked again" if asked_again else _ending(kinds), effects, tuple(faults))
+    if answered > acts:
+        faults.append(f"answered {answered} times to {acts} acts")
+
+    ending = _ending(kinds)
+    if not kinds and not effects and answers and answers[-1].kind == "early":
+        ending = "asked again"
+    return BillResult(ending, effects, tuple(faults))
 
 
 def read_statement(text: str, done: re.Pattern[str] = _NEVER) -> BillStatement:
-    """Return what a text says.
+    """Return what a text says about a bill.
 
-    The sign of an outcome and asterisks are removed: each platform writes bold differently.
-
-    `done` matches what tools say when they are done; without it no text is taken for that.
+    Asterisks and the sign of an outcome are removed, because each platform writes them differently.
+    `done` matches what tools say when they are done. Without it no text is taken for that.
     """
     plain = text.replace("*", "")
     unmarked = without_own_sign(_MARK.sub("", plain))
@@ -313,6 +368,7 @@ def read_statement(text: str, done: re.Pattern[str] = _NEVER) -> BillStatement:
 
 
 def _ending(kinds: Sequence[MessageKind]) -> BillOutcome:
+    """Return what a person knows in the end, by the kinds of the messages in order."""
     if "correction" in kinds:
         return "corrected"
     match next((kind for kind in reversed(kinds) if kind != "odd"), None):
@@ -324,19 +380,20 @@ def _ending(kinds: Sequence[MessageKind]) -> BillOutcome:
 
 
 def _wrong_effects(entries: Sequence[EffectEntry], effects: int) -> list[str]:
+    """Return what is wrong with the effects of one bill: too many, or another idempotency key."""
     begun = sum(entry.step == "begin" and not entry.key for entry in entries)
+    faults = []
     if effects > 1:
-        faults = [f"{effects} effects"]
+        faults.append(f"{effects} effects")
     elif begun > 1:
-        faults = [f"begun {begun} times"]
-    else:
-        faults = []
+        faults.append(f"begun {begun} times")
     if len({entry.key for entry in entries}) > 1:
         faults.append("its idempotency key changed")
     return faults
 
 
 def _untrue_statements(kinds: Sequence[MessageKind], effects: int) -> list[str]:
+    """Return which outcomes were told that the number of effects contradicts."""
     if not kinds:
         return ["told nothing"]
     faults = []
@@ -350,18 +407,17 @@ def _untrue_statements(kinds: Sequence[MessageKind], effects: int) -> list[str]:
 
 
 def _contradictions(kinds: Sequence[MessageKind]) -> list[str]:
-    """A person hears one outcome; or unknown or failed, and the correction last."""
+    """Check that a person hears one outcome, or "unknown" or "failed" and then its correction."""
     distinct = list(dict.fromkeys(kinds))
     if "correction" not in distinct:
         if len(distinct) > 1:
             return [f"told {' and '.join(distinct)}"]
         return []
-    before = kinds[: kinds.index("correction")]
-    after = kinds[kinds.index("correction") :]
-    if (
-        not before
-        or not set(before) <= {"unknown", "failed"}
-        or not set(after) <= {"correction", "done"}
-    ):
+
+    corrected_at = kinds.index("correction")
+    before = set(kinds[:corrected_at])
+    since = set(kinds[corrected_at:])
+    is_consistent = before <= {"unknown", "failed"} and since <= {"correction", "done"}
+    if not before or not is_consistent:
         return [f"told {' and '.join(kinds)}"]
     return []

@@ -1,10 +1,13 @@
-"""A proxy between the processes and Redis that loses replies with
-their connections and delays them.
+"""A proxy between the processes of a bot and Redis, which loses replies of Redis and delays them.
 
-    python -m sayso.testing.simulation.proxy LISTEN TARGET CUT SLOW_MS SEED COUNTS
+A lost reply is the hard case for a client: the command was executed, the connection breaks, and the
+client does not know whether the command reached Redis.
 
-`LISTEN` and `TARGET` are Unix sockets. On SIGTERM it writes its counts to the file `COUNTS`,
-as JSON.
+    python -m sayso.testing.simulation.proxy LISTEN TARGET LOSS SLOW_MS SEED COUNTS
+
+`LISTEN` and `TARGET` are Unix sockets: where the processes connect, and where Redis listens. `LOSS`
+is the share of replies that are lost, `SLOW_MS` how late replies are at most, and `SEED` a number
+that repeats the choices. On SIGTERM the proxy writes its counts to the file `COUNTS` as JSON.
 """
 
 from __future__ import annotations
@@ -24,39 +27,42 @@ from socket import AF_UNIX, SOCK_STREAM, socket
 BACKLOG = 512
 #: How long the last commands of a closed client are still forwarded, in seconds.
 LAST_COMMANDS_SECONDS = 1.0
+#: The most bytes that are read at once.
 _CHUNK = 65_536
 
 
 class Proxy:
-    """Forwards commands and replies.
+    """Forwards commands and replies between clients and the Redis at the socket `target`.
 
-    `cut` is the chance that a command reaches Redis and its reply is lost.
+    `loss` is the chance, from 0 to 1, that a command reaches Redis and its reply is lost together
+    with the connection. `slow_ms` is the most milliseconds by which a reply is late.
 
-    Uses sockets, not streams: what a client sent before it died must reach Redis,
-    as it would without a proxy.
+    The proxy uses sockets, not streams: what a client sent before it died must reach Redis, as it
+    would without a proxy.
     """
 
-    def __init__(self, target: str, *, cut: float, slow_ms: float, chance: Random) -> None:
+    def __init__(self, target: str, *, loss: float, slow_ms: float, chance: Random) -> None:
+        #: The number of "connections", "commands" and "lost replies".
         self.counts: Counter[str] = Counter()
         self._target = target
-        self._cut = cut
+        self._loss = loss
         self._slow_ms = slow_ms
         self._chance = chance
         self._connections: set[asyncio.Task[None]] = set()
 
     def listen(self, path: str) -> socket:
-        """Return a Unix socket for `serve`."""
-        front = _new_socket()
-        front.bind(path)
-        front.listen(BACKLOG)
-        return front
+        """Return a listening Unix socket at this path, for `serve`."""
+        listener = _new_socket()
+        listener.bind(path)
+        listener.listen(BACKLOG)
+        return listener
 
-    async def serve(self, front: socket) -> None:
-        """Accept connections until cancelled."""
+    async def serve(self, listener: socket) -> None:
+        """Accept and handle connections until cancelled. Close the listener then."""
         loop = asyncio.get_running_loop()
-        with front:
+        with listener:
             while True:
-                client, _ = await loop.sock_accept(front)
+                client, _ = await loop.sock_accept(listener)
                 task = loop.create_task(self._handle(client))
                 self._connections.add(task)
                 task.add_done_callback(self._connections.discard)
@@ -65,30 +71,39 @@ class Proxy:
         self.counts["connections"] += 1
         client.setblocking(False)
         with client, _new_socket() as redis, contextlib.suppress(OSError):
-            # If Redis was killed, the client's connection is closed, as Redis itself would.
+            # If Redis was killed, this fails, and the client's connection closes as it would
+            # without a proxy.
             await asyncio.get_running_loop().sock_connect(redis, self._target)
-            doomed = asyncio.Event()
-            commands = asyncio.create_task(self._commands(client, redis, doomed))
-            replies = asyncio.create_task(self._replies(redis, client, doomed))
+            lose_reply = asyncio.Event()
+            commands = asyncio.create_task(self._forward_commands(client, redis, lose_reply))
+            replies = asyncio.create_task(self._forward_replies(redis, client, lose_reply))
             await asyncio.wait({commands, replies}, return_when=asyncio.FIRST_COMPLETED)
-            if replies.done() and replies.exception():  # the client is gone: forward what it sent
+
+            # A reply could not be sent because the client is gone. Forward what it sent before.
+            if replies.done() and replies.exception():
                 await asyncio.wait({commands}, timeout=LAST_COMMANDS_SECONDS)
             for task in (commands, replies):
                 task.cancel()
             await asyncio.gather(commands, replies, return_exceptions=True)
 
-    async def _commands(self, client: socket, redis: socket, doomed: asyncio.Event) -> None:
+    async def _forward_commands(
+        self, client: socket, redis: socket, lose_reply: asyncio.Event
+    ) -> None:
+        """Forward what the client sends, until it hangs up. Draw whether to lose the reply."""
         loop = asyncio.get_running_loop()
         while data := await loop.sock_recv(client, _CHUNK):
             self.counts["commands"] += 1
-            if self._chance.random() < self._cut:
-                doomed.set()
+            if self._chance.random() < self._loss:
+                lose_reply.set()
             await loop.sock_sendall(redis, data)
 
-    async def _replies(self, redis: socket, client: socket, doomed: asyncio.Event) -> None:
+    async def _forward_replies(
+        self, redis: socket, client: socket, lose_reply: asyncio.Event
+    ) -> None:
+        """Forward what Redis sends, until one reply is lost or Redis hangs up."""
         loop = asyncio.get_running_loop()
         while data := await loop.sock_recv(redis, _CHUNK):
-            if doomed.is_set():
+            if lose_reply.is_set():
                 self.counts["lost replies"] += 1
                 return
             if self._slow_ms:
@@ -106,7 +121,8 @@ async def run(listen: str, proxy: Proxy, counts: Path) -> None:
     """Serve until SIGTERM, then write the counts."""
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
-    serving = asyncio.create_task(proxy.serve(proxy.listen(listen)))
+    listener = proxy.listen(listen)
+    serving = asyncio.create_task(proxy.serve(listener))
     await over.wait()
     serving.cancel()
     counts.write_text(json.dumps(proxy.counts))  # noqa: ASYNC240  # the last thing it does
@@ -114,9 +130,9 @@ async def run(listen: str, proxy: Proxy, counts: Path) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the proxy as a process."""
-    listen, target, cut, slow_ms, seed, counts = arguments
+    listen, target, loss, slow_ms, seed, counts = arguments
     Path(listen).unlink(missing_ok=True)
-    proxy = Proxy(target, cut=float(cut), slow_ms=float(slow_ms), chance=Random(int(seed)))
+    proxy = Proxy(target, loss=float(loss), slow_ms=float(slow_ms), chance=Random(int(seed)))
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(run(listen, proxy, Path(counts)))
 

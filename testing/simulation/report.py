@@ -1,5 +1,11 @@
-"""The report of a simulation: its counts, the broken promises, the memory used,
-and the table that is printed.
+"""The report of a simulation: what was counted, what was broken, and the table that is printed.
+
+A simulation lets simulated people talk to a real bot that is broken on purpose. The judge says how
+often each promise of Sayso was broken (`SimulationResult`). The report compares this, and what the
+faults cost, with what is allowed. It knows two kinds of failure: a broken promise, and an exceeded
+limit on what faults may cost.
+
+An act is one thing that a person did: a message, a tap, a file.
 """
 
 from __future__ import annotations
@@ -8,35 +14,40 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sayso.testing.simulation.faults import OutageRecord
-from sayso.testing.simulation.judge import SimulationResult, percentile
+from sayso.testing.simulation.judge import BREACHES, SimulationResult, percentile
 from sayso.testing.simulation.processes import Machine
 from sayso.testing.simulation.profile import Profile
 
-#: What must never happen, as judge.py names it and as the table heads it.
-PROMISES = ("lost", "doubled", "unwanted", "out of order", "untold", "untrue", "unmarked", "stray")
-#: From this number of replies on, at most this share may be repeated; with fewer,
-#: at most one for each hit.
+#: From this number of replies on, at most `REPEATED_SHARE` of them may be repeats. With fewer
+#: replies a share says little, so then there may be one repeat for each fault.
 MANY_REPLIES = 10_000
 REPEATED_SHARE = 0.001
 #: How long the spool may take to empty after an outage, in seconds.
 DRAINED_SECONDS = 60.0
-#: Promises of speed: milliseconds within which 99 % of webhooks are answered and then picked up; MB
-#: by which a process may grow; the share of the rate that must be reached.
+
+# What a profile with `measures: speed` promises.
+#: Milliseconds within which 99 % of webhooks are answered.
 WEBHOOK_MS = 100.0
+#: Milliseconds from that answer to the first sign of life, for 99 % of acts.
 PICK_UP_MS = 500.0
-GROWN_MB = 50.0
-KEPT_RATE = 0.9
-#: Promise of size: bytes of Redis for each conversation.
+#: Megabytes by which a process may grow.
+MAX_GROWTH_MB = 50.0
+#: The share of the rate of turns that must be reached.
+MIN_RATE_SHARE = 0.9
+# What a profile with `measures: size` promises.
+#: Bytes of Redis for each conversation.
 CONVERSATION_BYTES = 3072.0
-#: Promise of recovery: seconds after a kill until everything that waited is answered.
+# What a profile with `measures: recovery` promises.
+#: Seconds after a kill until everything that waited is answered, by what is killed.
 RECOVERY_SECONDS = {"redis": 10.0, "machine": 15.0}
-#: Seconds after which processes have imported everything they need:
-#: memory is compared from there on.
+
+#: Seconds after which processes have imported everything they need. Their memory then is compared
+#: with that at the end.
 WARM_SECONDS = 15.0
-#: Findings that are printed; the data folder has all of them.
+#: The most findings that are printed; the data folder has all of them.
 PRINTED_FINDINGS = 20
 #: The columns of the table.
 COLUMNS = (
@@ -44,36 +55,52 @@ COLUMNS = (
     "turns",
     "confirmed",
     "kills, pauses",
-    *PROMISES,
+    *BREACHES,
     "unknown",
     "repeated",
     "p50 / p99 / longest wait",
 )
 
 
+class ProcessMemory(NamedTuple):
+    """The resident memory of one process."""
+
+    name: str
+    #: Megabytes when the process had imported everything it needs.
+    warm_mb: float
+    #: Megabytes at the end of the simulation.
+    end_mb: float
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The measured memory.
+    """The measured memory of a simulation."""
 
-    `processes` holds name, MB when warm and MB at the end, of those that lived so long.
-    """
-
-    processes: Sequence[tuple[str, float, float]] = ()
+    #: The processes that lived from the first measurement to the end.
+    processes: Sequence[ProcessMemory] = ()
+    #: By how many bytes Redis grew, divided by the number of conversations.
     redis_bytes_each: float = 0.0
 
     @property
     def grown_mb(self) -> float:
-        """The MB by which the process grew that grew most."""
-        return max((end - warm for _, warm, end in self.processes), default=0.0)
+        """The megabytes by which the process grew that grew most; 0 without processes."""
+        growths = [process.end_mb - process.warm_mb for process in self.processes]
+        return max(growths, default=0.0)
 
 
 @dataclass(slots=True)
 class MemoryMeter:
-    """Measures the memory of a machine. Call `update` now and then, and `read` at the end."""
+    """Measures the memory of a machine during one simulation.
+
+    Make it when the simulation begins (`began`, on the monotonic clock), call `update` now and
+    then, and `read` at the end.
+    """
 
     machine: Machine
     began: float
+    #: The memory that Redis used at the beginning, in bytes.
     redis_bytes: int = 0
+    #: The megabytes of each warm process, by process id; empty until they are warm.
     warm: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -81,57 +108,72 @@ class MemoryMeter:
 
     def update(self, now: float) -> None:
         """Measure once, when the processes are warm and Redis knows the workers."""
-        if not self.warm and now >= self.began + WARM_SECONDS and self.machine.workers.at_work():
+        if self.warm or now < self.began + WARM_SECONDS:
+            return
+        if self.machine.workers.at_work():
             self.warm = {pid: _resident_mb(pid) for _, pid in self._processes()}
 
     def read(self, conversations: int) -> Memory:
         """Return the measurement. Raises RedisError."""
-        lived = [(name, pid) for name, pid in self._processes() if pid in self.warm]
-        processes = [(name, self.warm[pid], _resident_mb(pid)) for name, pid in lived]
-        return Memory(
-            processes, (self.machine.redis.used_bytes() - self.redis_bytes) / conversations
-        )
+        processes = [
+            ProcessMemory(name, self.warm[pid], _resident_mb(pid))
+            for name, pid in self._processes()
+            if pid in self.warm
+        ]
+        grown_bytes = self.machine.redis.used_bytes() - self.redis_bytes
+        return Memory(processes, grown_bytes / conversations)
 
     def _processes(self) -> list[tuple[str, int]]:
+        """Return the name and the process id of each web and worker process."""
         webs = [("web", web.process.pid) for web in self.machine.webs if web.process]
-        return [*webs, *(("worker", pid) for pid in sorted(self.machine.workers.at_work()))]
+        workers = [("worker", pid) for pid in sorted(self.machine.workers.at_work())]
+        return [*webs, *workers]
 
 
 def _resident_mb(pid: int) -> float:
-    """Return the resident memory of a process in MB; 0 if it has just ended."""
+    """Return the resident memory of a process in megabytes; 0 if it has just ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0.0
     if "VmRSS:" in status:
-        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+        kilobytes = status.partition("VmRSS:")[2].split()[0]
+        return int(kilobytes) / 1024
     return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """The counts of one simulation.
-
-    `hits` is how often the work of a worker may have been interrupted.
-
-    `killed_at` holds the times of kills, by part, after which
-    everything must continue within seconds.
-    """
+    """What one simulation counted. All times are of the monotonic clock."""
 
     profile: Profile
+    #: What the judge counted and found.
     result: SimulationResult
-    hits: int
+    #: How often a fault may have interrupted a worker.
+    interruptions: int
+    #: The number of faults, by name.
     faults: Counter[str] = field(default_factory=Counter)
+    #: The number of responses to webhooks, by HTTP status; 0 is no response.
     http: Counter[int] = field(default_factory=Counter)
+    #: How many replies of Redis the proxy lost.
     lost_replies: int = 0
+    #: The number of sends that a platform failed on purpose, by error.
     failed_sends: Counter[str] = field(default_factory=Counter)
+    #: The number of sends before the pause that the platform asked for was over.
     impatient: int = 0
+    #: How long people began new stories, in seconds.
     seconds: float = 0.0
+    #: How often a webhook was delivered again.
     deliveries_repeated: int = 0
+    #: The number of 503 that did not say when to try again.
     without_retry_after: int = 0
+    #: The names of planned faults that never happened.
     never_done: Sequence[str] = ()
+    #: What is known of the outage of Redis, if there was one.
     outage: OutageRecord = field(default_factory=OutageRecord)
+    #: How long each accepted webhook took, in seconds.
     webhook_seconds: Sequence[float] = ()
+    #: When something was killed, by what it was: "redis" or "machine".
     killed_at: Mapping[str, Sequence[float]] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
 
@@ -141,26 +183,31 @@ class SimulationReport:
         return self.result.endings["unknown"]
 
     @property
-    def _cut_sends(self) -> int:
+    def _uncertain_sends(self) -> int:
         """The number of failed sends that may have arrived all the same."""
         return sum(self.failed_sends[error] for error in ("drop", "lost", "503"))
 
     @property
-    def _interrupted(self) -> int:
-        """The number of acts that waited for an answer when Redis or a machine went away."""
-        moments = [
-            *([self.outage.began] if self.outage.began else []),
-            *self.killed_at.get("machine", ()),
-        ]
-        return sum(
-            sent_at < at < answered_at
-            for at in moments
-            for sent_at, answered_at in self.result.answered
-        )
+    def _waiting_at_crashes(self) -> int:
+        """The number of acts that waited for an answer when Redis or a machine went away.
+
+        An act counts once for each crash.
+        """
+        crashes = list(self.killed_at.get("machine", ()))
+        if self.outage.began:
+            crashes.append(self.outage.began)
+        return sum(self._count_waiting(crash) for crash in crashes)
+
+    def _count_waiting(self, moment: float) -> int:
+        """Return the number of acts that waited for an answer at a moment."""
+        return sum(sent_at < moment < answered_at for sent_at, answered_at in self.result.answered)
 
     @property
-    def _met_outage(self) -> int:
-        """The number of acts during an outage of Redis; their question may have closed meanwhile."""
+    def _acts_touched_by_outage(self) -> int:
+        """The number of acts that were sent or waited during the outage of Redis.
+
+        Their questions may have closed meanwhile.
+        """
         outage = self.outage
         return sum(
             sent_at < outage.back and answered_at > outage.began
@@ -168,92 +215,105 @@ class SimulationReport:
         )
 
     @property
-    def _is_broken(self) -> bool:
-        """Whether any fault happened that may lose a worker or a platform's answer."""
-        return self.hits + self.lost_replies + self._cut_sends + sum(self.faults.values()) > 0
+    def _has_faults(self) -> bool:
+        """Whether any fault happened that may stop a worker or lose a platform's answer."""
+        count = self.interruptions + self.lost_replies + self._uncertain_sends
+        return count + self.faults.total() > 0
 
     @property
     def broken(self) -> list[str]:
         """The broken promises, one line each."""
-        lines = [f"{name}: {count}" for name in PROMISES if (count := self.result.count(name))]
-        lines += (
-            [f"sent again before the platform allowed it: {self.impatient}"]
-            if self.impatient
-            else []
-        )
-        odd = {
-            status: count
-            for status, count in self.http.items()
-            if status not in self.profile.statuses
-        }
-        lines += [f"webhooks: {_http(Counter(odd))}"] if odd else []
-        lines += (
-            [f"HTTP 503 without Retry-After: {self.without_retry_after}"]
-            if self.without_retry_after
-            else []
-        )
+        result = self.result
+        lines = [f"{name}: {result.count(name)}" for name in BREACHES if result.count(name)]
+        if self.impatient:
+            lines.append(f"sent again before the platform allowed it: {self.impatient}")
+
+        allowed = self.profile.statuses
+        unexpected = [status for status in self.http if status not in allowed]
+        if unexpected:
+            lines.append(f"webhooks: {_http({status: self.http[status] for status in unexpected})}")
+        if self.without_retry_after:
+            lines.append(f"HTTP 503 without Retry-After: {self.without_retry_after}")
         if self.faults["ended"] and (self.profile.full_every or self.profile.outage_seconds):
             lines.append(f"processes that ended for want of Redis: {self.faults['ended']}")
-        due = 200 if self.profile.spool else 503
-        strange = {status: count for status, count in self.outage.statuses.items() if status != due}
-        return [
-            *lines,
-            *(f"HTTP {status} while Redis was away: {count}" for status, count in strange.items()),
-        ]
+
+        # While Redis is away, a web with a spool takes every message, and one without takes none.
+        due_status = 200 if self.profile.spool else 503
+        for status, count in self.outage.statuses.items():
+            if status != due_status:
+                lines.append(f"HTTP {status} while Redis was away: {count}")
+        return lines
 
     @property
     def exceeded(self) -> list[str]:
-        """The exceeded limits on what faults may cost, one line each."""
-        repeated = self.result.repeated
-        replies = self.result.replies
+        """The exceeded limits on what faults may cost, one line each.
+
+        Also the planned faults and counts that were not reached, because a run without them shows
+        nothing.
+        """
         lines = [
             f"{fault}: never happened, so nothing was shown; run for longer"
-            for fault in self._missing
+            for fault in self._missing_faults()
         ]
         amounts = self._amounts()
-        lines += [
-            f"{name}: {amounts[name]:,}, too few: {least:,} were asked for"
-            for name, least in self.profile.at_least.items()
-            if amounts[name] < least
-        ]
-        if self.unknown > self.hits + self._interrupted:
-            lines.append(f"unknown: {self.unknown}, and only {self.hits + self._interrupted} hits")
-        if self.result.undone > self.hits + self._met_outage:
-            lines.append(
-                f"undone: {self.result.undone}, and only {self.hits + self._met_outage} hits"
-            )
-        if self.result.marked and not self._is_broken:
-            lines.append(f"marked: {self.result.marked}, and there was no fault")
-        if repeated > self.hits + self._interrupted + self.lost_replies + self._cut_sends:
-            lines.append(f"repeated: {repeated}, more than there were faults")
-        # The next worker can know what has arrived.
-        certain = not self._cut_sends and self.profile.machines == 1
-        if replies >= MANY_REPLIES and certain and repeated > REPEATED_SHARE * replies:
-            lines.append(f"repeated: {repeated} of {replies} replies, above {REPEATED_SHARE:.1%}")
+        for name, least in self.profile.at_least.items():
+            if amounts[name] < least:
+                lines.append(f"{name}: {amounts[name]:,}, too few: {least:,} were asked for")
+        lines += self._unexplained_outcomes()
+        lines += self._excess_repeats()
         if self.outage.drained_seconds > DRAINED_SECONDS:
             lines.append(f"spool: empty {self.outage.drained_seconds:.0f} s after Redis was back")
-        return [
-            *lines,
-            *(
-                f"{figure}: {value:,.0f}, and {bound:,.0f} is promised"
-                for figure, value, bound in self._figures()
-                if value > bound
-            ),
-        ]
+        for figure in self._figures():
+            if figure.value > figure.limit:
+                lines.append(
+                    f"{figure.name}: {figure.value:,.0f}, and {figure.limit:,.0f} is promised"
+                )
+        return lines
+
+    def _unexplained_outcomes(self) -> list[str]:
+        """Return a line for each kind of bad outcome that happened more often than faults explain."""
+        lines = []
+        explained = self.interruptions + self._waiting_at_crashes
+        if self.unknown > explained:
+            lines.append(f"unknown: {self.unknown}, and only {explained} hits")
+        explained = self.interruptions + self._acts_touched_by_outage
+        if self.result.undone > explained:
+            lines.append(f"undone: {self.result.undone}, and only {explained} hits")
+        if self.result.marked and not self._has_faults:
+            lines.append(f"marked: {self.result.marked}, and there was no fault")
+        return lines
+
+    def _excess_repeats(self) -> list[str]:
+        """Return the exceeded limits on repeated replies."""
+        lines = []
+        repeated = self.result.repeated
+        replies = self.result.replies
+        explained = self.interruptions + self._waiting_at_crashes
+        explained += self.lost_replies + self._uncertain_sends
+        if repeated > explained:
+            lines.append(f"repeated: {repeated}, more than there were faults")
+
+        # The share is promised only where the next worker can know what has arrived: workers of one
+        # machine share their receipts, and no platform fails a send that it has accepted.
+        is_known = not self._uncertain_sends and self.profile.machines == 1
+        if is_known and replies >= MANY_REPLIES and repeated > REPEATED_SHARE * replies:
+            lines.append(f"repeated: {repeated} of {replies} replies, above {REPEATED_SHARE:.1%}")
+        return lines
 
     def _amounts(self) -> Counter[str]:
-        """Return the counts that a profile can require: the faults and four more."""
-        confirmed = self.result.confirmed
-        accepted = self.http[200]
-        during = len(self._during_outage)
-        return self.faults + Counter(
-            confirmed=confirmed,
-            deliveries=accepted,
-            **{"lost replies": self.lost_replies, "acts in the outage": during},
+        """Return the counts that `at_least` of a profile can name: the faults and four more."""
+        other_counts = Counter(
+            {
+                "confirmed": self.result.confirmed,
+                "deliveries": self.http[200],
+                "lost replies": self.lost_replies,
+                "acts in the outage": len(self._outage_answers),
+            }
         )
+        return self.faults + other_counts
 
     @property
-    def _during_outage(self) -> list[float]:
+    def _outage_answers(self) -> list[float]:
         """The times of the answers to acts that were done while Redis was away."""
         outage = self.outage
         return [
@@ -262,89 +322,93 @@ class SimulationReport:
             if outage.began <= sent_at < outage.back
         ]
 
-    @property
-    def _missing(self) -> list[str]:
-        """The planned faults that did not happen."""
-        done: dict[str, tuple[float, float]] = {
-            "outage": (self.profile.outage_seconds, self.outage.began),
-            "lost replies": (self.profile.lost_replies, self.lost_replies),
-            "repeated webhooks": (self.profile.repeated_webhooks, self.deliveries_repeated),
-            "failing platforms": (self.profile.failing_platforms, self.failed_sends.total()),
-        }
-        if self.profile.measures == "recovery":
-            done |= {
-                f"waiting when {part} is killed": (1, self._recovery(part))
+    def _missing_faults(self) -> list[str]:
+        """Return the names of the planned faults that did not happen."""
+        profile = self.profile
+        missing = list(self.never_done)
+        if profile.outage_seconds and not self.outage.began:
+            missing.append("outage")
+        if profile.lost_replies and not self.lost_replies:
+            missing.append("lost replies")
+        if profile.repeated_webhooks and not self.deliveries_repeated:
+            missing.append("repeated webhooks")
+        if profile.failing_platforms and not self.failed_sends.total():
+            missing.append("failing platforms")
+        if profile.measures == "recovery":
+            missing += [
+                f"waiting when {part} is killed"
                 for part in self.killed_at
-            }
-        return [
-            *self.never_done,
-            *(fault for fault, (planned, count) in done.items() if planned and not count),
-        ]
+                if not self._recovery_seconds(part)
+            ]
+        return missing
 
-    def _figures(self) -> list[tuple[str, float, float]]:
-        """Return the measurements that the profile promises: name, value, and limit."""
-        slow = self.profile.turns_per_second * KEPT_RATE - self._per_second
-        each = (
-            "bytes of Redis for each conversation",
-            self.memory.redis_bytes_each,
-            CONVERSATION_BYTES,
-        )
-        speed = [
-            (
-                "milliseconds in which 99 % of webhooks were answered",
-                self._webhook_ms(0.99),
-                WEBHOOK_MS,
-            ),
-            ("milliseconds to the first sign of life for 99 %", self._pick_up_ms(0.99), PICK_UP_MS),
-            ("MB by which a process grew", self.memory.grown_mb, GROWN_MB),
-            ("turns a second below the rate", slow, 0.0),
-        ]
-        recovery = [
-            (
-                f"seconds to answer all that waited when {part} was killed",
-                self._recovery(part),
-                RECOVERY_SECONDS[part],
-            )
-            for part in self.killed_at
-        ]
-        return {"": [], "size": [each], "speed": speed, "recovery": recovery}[self.profile.measures]
+    def _figures(self) -> list[_Figure]:
+        """Return the measurements for which the profile promises a limit."""
+        if self.profile.measures == "size":
+            each = self.memory.redis_bytes_each
+            return [_Figure("bytes of Redis for each conversation", each, CONVERSATION_BYTES)]
+        if self.profile.measures == "speed":
+            missing_rate = self.profile.turns_per_second * MIN_RATE_SHARE - self._per_second
+            return [
+                _Figure(
+                    "milliseconds in which 99 % of webhooks were answered",
+                    self._webhook_ms(0.99),
+                    WEBHOOK_MS,
+                ),
+                _Figure(
+                    "milliseconds to the first sign of life for 99 %",
+                    self._pick_up_ms(0.99),
+                    PICK_UP_MS,
+                ),
+                _Figure("MB by which a process grew", self.memory.grown_mb, MAX_GROWTH_MB),
+                _Figure("turns a second below the rate", missing_rate, 0.0),
+            ]
+        if self.profile.measures == "recovery":
+            return [
+                _Figure(
+                    f"seconds to answer all that waited when {part} was killed",
+                    self._recovery_seconds(part),
+                    RECOVERY_SECONDS[part],
+                )
+                for part in self.killed_at
+            ]
+        return []
 
-    def _recovery(self, part: str) -> float:
-        """Return the longest time from the kill of a part to the answer of something sent before,
-        in seconds.
-        """
-        waits = [
-            answered_at - killed_at
-            for killed_at in self.killed_at[part]
-            for sent_at, answered_at in self.result.answered
-            if sent_at < killed_at < answered_at
-        ]
-        return max(waits, default=0.0)
+    def _recovery_seconds(self, part: str) -> float:
+        """Return the longest time from a kill of a part to the answer of an act before it."""
+        longest = 0.0
+        for killed_at in self.killed_at[part]:
+            for sent_at, answered_at in self.result.answered:
+                if sent_at < killed_at < answered_at:
+                    longest = max(longest, answered_at - killed_at)
+        return longest
 
     def _webhook_ms(self, share: float) -> float:
+        """Return the milliseconds within which this share of the webhooks was answered."""
         return percentile(self.webhook_seconds, share) * 1000
 
     def _pick_up_ms(self, share: float) -> float:
+        """Return the milliseconds within which this share of the acts got a sign of life."""
         return percentile(self.result.picked_up, share) * 1000
 
     @property
     def _per_second(self) -> float:
+        """The turns a second."""
         return self.result.turns / max(1.0, self.seconds)
 
     def row(self) -> list[str]:
-        """Return the row of the table."""
+        """Return the row of the table, in the order of `COLUMNS`."""
         result = self.result
-        share = f"{result.repeated} ({result.repeated / max(1, result.replies):.2%})"
+        repeated_share = result.repeated / max(1, result.replies)
         waits = " / ".join(f"{result.wait(share):.1f}" for share in (0.5, 0.99, 1.0))
-        counts = [f"{result.count(name)}" for name in PROMISES]
         return [
             self.profile.description(),
             str(result.turns),
             str(result.confirmed),
-            str(self.hits),
-            *counts,
+            str(self.interruptions),
+            *(str(result.count(name)) for name in BREACHES),
             str(self.unknown),
-            share,
+            f"{result.repeated} ({repeated_share:.2%})",
             f"{waits} s",
         ]
 
@@ -357,8 +421,8 @@ class SimulationReport:
             "seconds": round(self.seconds),
             "turns": result.turns,
             "confirmed": result.confirmed,
-            "interruptions": self.hits,
-            "promises": {name: result.count(name) for name in PROMISES},
+            "interruptions": self.interruptions,
+            "promises": {name: result.count(name) for name in BREACHES},
             "unknown": self.unknown,
             "repeated": result.repeated,
             "wait_seconds": [round(result.wait(share), 1) for share in (0.5, 0.99, 1.0)],
@@ -369,16 +433,14 @@ class SimulationReport:
     def details(self) -> list[str]:
         """Return what does not fit into the table, as lines."""
         result = self.result
-        done = (
-            ", ".join(f"{name} {count}" for name, count in self.faults.items() if count)
-            or "nothing"
-        )
+        faults = ", ".join(f"{name} {count}" for name, count in self.faults.items() if count)
         endings = ", ".join(f"{name} {count}" for name, count in result.endings.most_common())
         lines = [
             f"{self.seconds:.0f} s, {self._per_second:.0f} turns a second; seed {self.profile.seed}",
-            f"done to it: {done}; replies of Redis lost: {self.lost_replies}",
+            f"done to it: {faults or 'nothing'}; replies of Redis lost: {self.lost_replies}",
             f"webhooks: {_http(self.http)}; of these repeated: {self.deliveries_repeated}",
-            f"decisions ended: {endings or 'none'}; agreed to in time, and nothing done: {result.undone}",
+            f"decisions ended: {endings or 'none'}; "
+            f"agreed to in time, and nothing done: {result.undone}",
             f"requests of several steps that went on: {result.requests}",
             f"replies that say they may be repeats: {result.marked}",
         ]
@@ -387,66 +449,80 @@ class SimulationReport:
         failures = ", ".join(f"{name} {count}" for name, count in self.failed_sends.most_common())
         if failures:
             lines.append(f"sends that platforms failed: {failures}")
-        return [*lines, *self._measured(), *self._away()]
+        return [*lines, *self._measured_lines(), *self._outage_lines()]
 
-    def _measured(self) -> list[str]:
-        """Return the speed, and the memory when warm and at the end."""
+    def _measured_lines(self) -> list[str]:
+        """Return the speed, the memory when warm and at the end, and the time to recover."""
         webhooks = " / ".join(f"{self._webhook_ms(share):.0f}" for share in (0.5, 0.99))
         pick_up = " / ".join(f"{self._pick_up_ms(share):.0f}" for share in (0.5, 0.99))
         lines = [
             f"p50 / p99: webhooks answered in {webhooks} ms, first sign of life {pick_up} ms later"
         ]
-        grown = ", ".join(
-            f"{name} {warm:.0f} to {end:.0f}" for name, warm, end in self.memory.processes
+        processes = ", ".join(
+            f"{process.name} {process.warm_mb:.0f} to {process.end_mb:.0f}"
+            for process in self.memory.processes
         )
-        lines += [f"MB: {grown}"] if grown else []
-        lines += [f"Redis: {self.memory.redis_bytes_each:,.0f} bytes for each conversation"]
-        return lines + [
-            f"what waited when {part} was killed was answered within {self._recovery(part):.1f} s"
-            for part in self.killed_at
-        ]
+        if processes:
+            lines.append(f"MB: {processes}")
+        lines.append(f"Redis: {self.memory.redis_bytes_each:,.0f} bytes for each conversation")
+        for part in self.killed_at:
+            seconds = self._recovery_seconds(part)
+            lines.append(f"what waited when {part} was killed was answered within {seconds:.1f} s")
+        return lines
 
-    def _away(self) -> list[str]:
-        """Return what happened in an outage, if there was one."""
+    def _outage_lines(self) -> list[str]:
+        """Return what happened in an outage; empty if there was none."""
         began = self.outage.began
         back = self.outage.back
         if not began:
             return []
-        during = self._during_outage
+        answers = self._outage_answers
         http = _http(self.outage.statuses)
-        drained = self.outage.drained_seconds
-        last = max([back, *during]) - back
+        spool_seconds = self.outage.drained_seconds
+        last_seconds = max([back, *answers]) - back
         return [
-            f"Redis away for {back - began:.0f} s: {len(during)} acts, webhooks {http}; "
-            f"then the spool was empty after {drained:.1f} s and everything answered after {last:.1f} s"
+            f"Redis away for {back - began:.0f} s: {len(answers)} acts, webhooks {http}; "
+            f"then the spool was empty after {spool_seconds:.1f} s "
+            f"and everything answered after {last_seconds:.1f} s"
         ]
 
     def evidence(self) -> list[str]:
-        """Return the first findings, one line each."""
+        """Return the first findings of the judge, one line each."""
         return [
-            f"{finding.promise}: {finding.chat}, turn {finding.number}: {finding.text}"
+            f"{finding.kind}: {finding.chat}, turn {finding.number}: {finding.text}"
             for finding in self.result.findings[:PRINTED_FINDINGS]
         ]
 
 
-def _http(statuses: Counter[int]) -> str:
+class _Figure(NamedTuple):
+    """A measurement and the most that it may be."""
+
+    name: str
+    value: float
+    limit: float
+
+
+def _http(statuses: Mapping[int, int]) -> str:
+    """Return counts of HTTP statuses in words, such as "200 12, 503 1"."""
     return ", ".join(
         f"{status or 'no answer'} {count}" for status, count in sorted(statuses.items())
     )
 
 
 def table(reports: Sequence[SimulationReport], *, markdown: bool = False) -> str:
-    """Return one line for each simulation.
+    """Return a table with one line for each simulation.
 
-    In plain text, columns are padded and the faults come last.
+    In plain text the columns are padded, and the faults, whose description is long, come last.
     """
     rows = [list(COLUMNS), *(report.row() for report in reports)]
     if markdown:
         rows.insert(1, ["---"] * len(COLUMNS))
         return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
     reordered = [[*row[1:], row[0]] for row in rows]
     widths = [max(len(row[column]) for row in reordered) for column in range(len(COLUMNS))]
-    return "\n".join(
-        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
-        for row in reordered
-    )
+    lines = []
+    for row in reordered:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -1,4 +1,9 @@
-"""The tools of a simulation, and the file that records their effects."""
+"""The tools of a simulation, and the file in which they log their effects.
+
+All these tools pay a bill in some way, and none moves money: an effect is a line in a file, which
+the judge reads. They differ in what a bot can know after a worker was killed: `pay` cannot be asked
+afterwards, `charge` may be run again with the same idempotency key, `refund` can be asked.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +19,17 @@ from typing import Literal
 from sayso.agent import emit_artifact, tool
 from sayso.pending import PendingAction, idempotency_key
 
-#: The steps of a payment. Only `effect` moves money; `repeat` is an effect under an idempotency key
-#: used before. What comes before `begin` may happen again: `prepare`.
+#: The steps of a payment:
+#:
+#: * prepare: something before the effect begins, which may happen again.
+#: * begin: from here on a second run would pay twice.
+#: * effect: the money moves.
+#: * repeat: an effect under an idempotency key that was used before; no money moves.
+#: * refused: the payment failed before any money moved.
 EffectStep = Literal["prepare", "begin", "effect", "repeat", "refused"]
-#: The longest time from the beginning to the effect, and from the effect to the result, in seconds.
+#: The longest time from the beginning to the effect, in seconds.
 BEFORE_SECONDS = 0.06
+#: The longest time from the effect to the result, in seconds.
 AFTER_SECONDS = 0.03
 #: Environment variable with the milliseconds that a model takes, such as 20-200.
 MODEL_MS = "SAYSO_SIMULATION_MODEL_MS"
@@ -26,32 +37,32 @@ MODEL_MS = "SAYSO_SIMULATION_MODEL_MS"
 
 @dataclass(frozen=True, slots=True)
 class EffectEntry:
-    """One step of one payment."""
+    """One step of one payment: a line of the file."""
 
     bill: str
     step: EffectStep
-    #: The idempotency key, "" for a payment without one.
+    #: The idempotency key; "" for a payment without one.
     key: str
+    #: The id of the process that did it.
     process: int
-    #: The time just before, on the monotonic clock that all processes of a machine share; 0 if
-    #: unknown.
+    #: When the step was written, on the monotonic clock that all processes of a machine share; 0
+    #: if unknown.
     at: float = 0.0
 
 
 class Effects:
-    """A file in a data folder.
+    """The file of effects in a data folder, to which all processes append.
 
-    Each step is one write: it is there completely or not at all, without a lock.
+    Each step is one write, so it is there completely or not at all, and needs no lock.
     """
 
     def __init__(self, data: Path) -> None:
         self.file = data / "effects.jsonl"
 
     def write(self, bill: str, step: EffectStep, key: str = "") -> None:
-        """Add a step. It is on disk when this returns."""
-        line = (
-            json.dumps(asdict(EffectEntry(bill, step, key, os.getpid(), time.monotonic()))) + "\n"
-        )
+        """Append a step. It is on disk when this returns."""
+        entry = EffectEntry(bill, step, key, os.getpid(), time.monotonic())
+        line = json.dumps(asdict(entry)) + "\n"
         file = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             os.write(file, line.encode())
@@ -62,35 +73,43 @@ class Effects:
     def read(self) -> list[EffectEntry]:
         """Return all steps in order.
 
-        Of the effects under one key only the first counts, as at a payment service.
+        Of the effects under one key only the first counts, as at a payment service. Later ones
+        become the step `repeat`.
         """
-        entries = []
+        entries, _ = self.tail(0)
+        counted = []
         used_keys = set[str]()
-        for entry in self.tail(0)[0]:
-            is_repeated = entry.step == "effect" and entry.key in used_keys
-            entries.append(replace(entry, step="repeat") if is_repeated else entry)
+        for entry in entries:
+            if entry.step == "effect" and entry.key in used_keys:
+                counted.append(replace(entry, step="repeat"))
+                continue
             if entry.step == "effect" and entry.key:
                 used_keys.add(entry.key)
-        return entries
+            counted.append(entry)
+        return counted
 
     def tail(self, offset: int) -> tuple[list[EffectEntry], int]:
-        """Return the steps written after an offset, and the offset for the next call."""
+        """Return the steps after an offset in bytes, and the offset for the next call."""
         if not self.file.exists() or self.file.stat().st_size == offset:
             return [], offset
         with self.file.open("rb") as file:
             file.seek(offset)
             content = file.read()
         lines = content[: content.rfind(b"\n") + 1]  # the last line may not be complete yet
-        return [EffectEntry(**json.loads(line)) for line in lines.splitlines()], offset + len(lines)
+        entries = [EffectEntry(**json.loads(line)) for line in lines.splitlines()]
+        return entries, offset + len(lines)
 
 
 def effects() -> Effects:
-    """Return the effects file of the system under test, to which its tools write."""
+    """Return the file of effects of the bot that this process belongs to."""
     return Effects(Path(os.environ["SAYSO_DATA"]))
 
 
 def _take_effect(bill: str, key: str = "", *, refused: bool = False) -> None:
-    """Record the steps of a payment, as slowly as a real one."""
+    """Write the steps of a payment, as slowly as a real one takes.
+
+    Raises RuntimeError, before anything is paid, if the payment is `refused`.
+    """
     effects().write(bill, "begin", key)
     time.sleep(random.random() * BEFORE_SECONDS)
     if refused:
@@ -130,9 +149,8 @@ def settle(bill: str) -> str:
 
 def is_refunded(record: PendingAction) -> bool:
     """Return whether an interrupted refund took effect."""
-    return any(
-        entry.step == "effect" and entry.bill == record.args["bill"] for entry in effects().read()
-    )
+    bill = record.args["bill"]
+    return any(entry.step == "effect" and entry.bill == bill for entry in effects().read())
 
 
 @tool(requires_approval=True, preview="Refund {bill}", reconcile=is_refunded)

@@ -1,14 +1,21 @@
-"""Simulated users: the stories they play, what they do, and the messages in their chats."""
+"""Simulated users: they play stories, and read the messages that arrive in their chats.
+
+A simulated user is one conversation on one fake platform. It plays stories, each a list of steps
+such as "ask to pay a bill" and "agree". Each step that it does is an act, with the number of its
+turn. It goes on when the messages in its inbox say what the step waits for.
+
+A bill is the name of what is asked for, such as `b5`; a story that asks for something gets a new
+one. A stranger is another member of the user's group, who answers questions that are not theirs.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -43,110 +50,131 @@ from sayso.testing.simulation.webhooks import (
 
 #: Pause between two polls of the platforms, in seconds.
 POLL_SECONDS = 0.01
-#: The API calls that show "typing", and the field that names the chat.
+#: The API calls that show "typing", and the parameter that names the chat.
 _TYPING_CALLS = {
     "sendChatAction": "chat_id",
     "agents.sessions.setStatus": "channel_id",
     "assistant.threads.setStatus": "channel_id",
 }
-#: The statuses of Slack that end the sign.
-_ENDED = ("", "active", "suspended", "closed")
+#: The statuses with which these calls of Slack end "typing" instead.
+_END_STATUSES = ("", "active", "suspended", "closed")
+#: The number of a turn, such as t5.
 _TURN_NUMBER = re.compile(r"\bt(\d+)\b")
-#: A message that asks whether a file arrived, instead of sending it again.
+#: A message that asks whether a file arrived, instead of sending it again. The number of its turn
+#: begins the name of the file.
 ASKED_INSTEAD = re.compile(text_pattern("maybe_missing", name=r"t(\d+)\.[^\0]*"))
 #: Seconds after which a person stops waiting and goes on. Later answers still count.
 PATIENCE = 90.0
-#: How long after a question's end a late person answers, in seconds.
-#: Its time begins when the platform has it.
+#: How long after a question's end a late person answers, in seconds. The question is open from the
+#: moment at which Sayso knows that the platform has it, so its end is not known exactly.
 LATE_SECONDS = 3.0
-#: How often a person decides again who was told that it was too early.
+#: How often a person decides at most who is told each time that it was too early.
 MAX_DECISIONS = 6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatMessage:
-    """One message as a person reads it: the turns it answers in text and by file,
-    and what it says of a bill.
+    """One message as a person reads it.
+
+    A message with several parts, such as an outcome and the next question, is several of these.
     """
 
+    #: When it arrived, on the monotonic clock.
     at: float
     text: str
-    buttons: tuple[str, ...]
-    turns: frozenset[int]
-    files: frozenset[int]
+    #: The data of its buttons, in order.
+    buttons: tuple[str, ...] = ()
+    #: The numbers of the turns that its text names.
+    turns: frozenset[int] = frozenset()
+    #: The numbers of the turns that its file names, or the file that it asks about.
+    files: frozenset[int] = frozenset()
+    #: The bill that it is about; "" before the first bill of the chat.
     bill: str
+    #: What it says about the bill.
     statement: BillStatement
 
     @property
     def speaks_of_bill(self) -> bool:
-        """Whether it says something of a bill."""
+        """Whether the message says something about a bill that the judge understands."""
         return bool(self.bill) and self.statement.kind != "odd"
 
 
 class ChatInbox:
     """The messages of one chat. Used on the event loop of the users only.
 
-    `signs` are the times of "typing". `tapped` holds the bill of each tap,
-    by the number of its act.
+    `done` is a regular expression for what tools say when they are done, with {bill} for the bill.
     """
 
     def __init__(self, done: str = DONE) -> None:
         self.messages: list[ChatMessage] = []
-        self.tapped: dict[int, str] = {}
+        #: The bill of each tap, by the number of its act.
+        self.bill_of_tap: dict[int, str] = {}
+        #: The times of "typing", on the monotonic clock.
         self.signs: list[float] = []
         self._reader = ChatReader(done)
-        self._new = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def add(self, sent: Mapping[str, Any], at: float) -> None:
-        """Add one message as the platform received it."""
-        *others, (bill, statement) = self._reader.read(sent["text"])
-        for other, aside in others:  # what it also says of an older question
+        """Add one message as the platform received it: an entry of `RequestLog.sent`."""
+        # The last part is the message itself. Parts before it are about older questions.
+        *older_parts, (bill, statement) = self._reader.read(sent["text"])
+        for older_bill, older in older_parts:
             self.messages.append(
-                ChatMessage(at, aside.text, (), frozenset(), frozenset(), other, aside)
+                ChatMessage(at=at, text=older.text, bill=older_bill, statement=older)
             )
-        instead = _numbers(ASKED_INSTEAD, statement.text)
-        named = (sent["media"] or {}).get("filename", "")
+
+        asked_about = _numbers(ASKED_INSTEAD, statement.text)
+        filename = (sent["media"] or {}).get("filename", "")
         self.messages.append(
             ChatMessage(
-                at,
-                sent["text"],
-                tuple(button["data"] for button in sent["buttons"]),
-                _numbers(_TURN_NUMBER, statement.text) - instead,
-                _numbers(_TURN_NUMBER, named.replace(".", " ")) | instead,
-                bill,
-                statement,
+                at=at,
+                text=sent["text"],
+                buttons=tuple(button["data"] for button in sent["buttons"]),
+                turns=_numbers(_TURN_NUMBER, statement.text) - asked_about,
+                files=_numbers(_TURN_NUMBER, filename.replace(".", " ")) | asked_about,
+                bill=bill,
+                statement=statement,
             )
         )
-        self._new.set()
+        self._changed.set()
 
     def add_tap_answer(self, number: int, text: str, at: float) -> None:
-        """Add what a platform shows to the person who tapped, and to no one else."""
-        statement = read_statement(text)
+        """Add the notice that a platform shows only to the person who tapped.
+
+        `number` is that of the tap.
+        """
         self.messages.append(
-            ChatMessage(at, text, (), frozenset(), frozenset(), self.tapped[number], statement)
+            ChatMessage(
+                at=at, text=text, bill=self.bill_of_tap[number], statement=read_statement(text)
+            )
         )
-        self._new.set()
+        self._changed.set()
 
-    async def until(self, seen: Callable[[Sequence[ChatMessage]], bool], seconds: float) -> bool:
-        """Wait until `seen` is true of the messages.
+    async def wait_until(
+        self, condition: Callable[[Sequence[ChatMessage]], bool], seconds: float
+    ) -> bool:
+        """Wait until a condition is true of the messages, at most this many seconds.
 
-        Return whether it was within this many seconds.
+        Return whether it is true.
         """
         deadline = time.monotonic() + seconds
-        while not seen(self.messages):
-            self._new.clear()
+        while not condition(self.messages):
+            self._changed.clear()
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    await self._new.wait()
+                    await self._changed.wait()
             except TimeoutError:
-                return seen(self.messages)
+                return condition(self.messages)
         return True
 
 
 async def follow(
     sent: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]
 ) -> None:
-    """Put every message that the platforms receive into its inbox, until cancelled."""
+    """Put every message that the platforms receive into the inbox of its chat, until cancelled.
+
+    `sent` returns all messages so far; `inboxes` are the inboxes by chat.
+    """
     async for message in _each_new(sent):
         if message["chat"] in inboxes:
             inboxes[message["chat"]].add(message, time.monotonic())
@@ -157,9 +185,11 @@ async def follow_typing_signs(
 ) -> None:
     """Note every "typing" that a platform shows, until cancelled."""
     async for call in _each_new(calls):
-        chat = ""
-        if call["method"] in _TYPING_CALLS and call["params"].get("status") not in _ENDED:
-            chat = str(call["params"].get(_TYPING_CALLS[call["method"]]))
+        method = call["method"]
+        params = call["params"]
+        if method not in _TYPING_CALLS or params.get("status") in _END_STATUSES:
+            continue
+        chat = str(params.get(_TYPING_CALLS[method]))
         if chat in inboxes:
             inboxes[chat].signs.append(time.monotonic())
 
@@ -167,16 +197,16 @@ async def follow_typing_signs(
 async def follow_tap_answers(
     calls: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]
 ) -> None:
-    """Put every text that Telegram shows in answer to a tap into the inbox of its chat,
-    until cancelled.
-    """
+    """Put every notice that Telegram shows after a tap into the inbox of its chat, until cancelled."""
     async for call in _each_new(calls):
-        if call["method"] != "answerCallbackQuery" or not call["params"].get("text"):
+        text = call["params"].get("text") if call["method"] == "answerCallbackQuery" else ""
+        if not text:
             continue
+        # The notice names only the tap, whose id the fake made from the number of its act.
         number = int(call["params"]["callback_query_id"].removeprefix("cb"))
         for inbox in inboxes.values():
-            if number in inbox.tapped:
-                inbox.add_tap_answer(number, call["params"]["text"], time.monotonic())
+            if number in inbox.bill_of_tap:
+                inbox.add_tap_answer(number, text, time.monotonic())
 
 
 async def _each_new(
@@ -197,7 +227,7 @@ def about(messages: Sequence[ChatMessage], bill: str) -> list[ChatMessage]:
 
 
 def by_bill(messages: Sequence[ChatMessage]) -> dict[str, list[ChatMessage]]:
-    """Return the messages by bill."""
+    """Return the messages by the bill that they say something about."""
     grouped: dict[str, list[ChatMessage]] = defaultdict(list)
     for message in messages:
         if message.speaks_of_bill:
@@ -211,21 +241,27 @@ def _numbers(pattern: re.Pattern[str], text: str) -> frozenset[int]:
 
 @dataclass(slots=True)
 class Act:
-    """One act of a person: its number, what it was, and the bill of a decision.
+    """One act of a person. Times are of the monotonic clock.
 
-    A `next` is no act: it stands for a further step of a request, which is asked about by itself.
+    An act with the verb `next` is not done by the person. It stands for a further step of a
+    request, about which Sayso asks by itself.
     """
 
+    #: The number of its turn. It is unique in the simulation.
     number: int
     verb: Verb
+    #: The bill that it asks for or decides on; "" for other acts.
     bill: str
     sent_at: float
-    taken_at: float = 0.0
-    #: The number of the other group member who did it, 0 for the conversation's own person.
+    #: When a web process accepted its webhook; 0 for not yet.
+    accepted_at: float = 0.0
+    #: The number of the stranger who did it, from 1; 0 for the person of the conversation.
     stranger: int = 0
+    #: Whether a decision was tapped instead of typed.
     tapped: bool = False
+    #: Whether a decision came after the question had closed.
     late: bool = False
-    #: The bill of the first step.
+    #: The bill of the first step of its request; "" for acts that are not part of a request.
     request: str = ""
 
     @property
@@ -240,33 +276,38 @@ class Act:
 
     @property
     def is_answered_by_turn(self) -> bool:
-        """Whether the answer names the turn."""
+        """Whether its answer names the number of its turn."""
         return self.verb in ("say", "send", "want")
 
 
 class TurnBudget:
-    """The turns of one simulation: a number, and perhaps an end time and a rate per second."""
+    """The turns that all users of one simulation may take.
+
+    `turns` is their number, `until` a time on the monotonic clock, and `rate` the most turns a
+    second; 0 for no limit. A story that has begun is played to its end, so a few more are taken.
+    """
 
     def __init__(self, turns: int, *, until: float = float("inf"), rate: float = 0.0) -> None:
-        self.taken = 0
+        #: The number of turns so far.
+        self.taken_turns = 0
         self._turns = turns
         self._until = until
         self._rate = rate
-        self._numbers: Iterator[int] = itertools.count(1)
-        self._next = time.monotonic()
+        #: When the next turn may begin.
+        self._next_at = time.monotonic()
 
     @property
     def is_left(self) -> bool:
         """Whether another story may begin."""
-        return self.taken < self._turns and time.monotonic() < self._until
+        return self.taken_turns < self._turns and time.monotonic() < self._until
 
     async def take(self) -> int:
-        """Wait for the rate, and return the number of the next turn."""
-        self.taken += 1
-        number = next(self._numbers)
+        """Wait for the rate, and return the number of the next turn, from 1."""
+        self.taken_turns += 1
+        number = self.taken_turns
         if self._rate:
-            self._next = max(self._next + 1 / self._rate, time.monotonic())
-            await asyncio.sleep(self._next - time.monotonic())
+            self._next_at = max(self._next_at + 1 / self._rate, time.monotonic())
+            await asyncio.sleep(self._next_at - time.monotonic())
         return number
 
 
@@ -278,12 +319,16 @@ class SimulatedUser:
     the chat answer each question at the same time.
     """
 
+    #: Signs the webhooks of this person.
     client: WebhookClient
+    #: Where the webhooks go.
     url: str
     delivery: WebhookDelivery
     budget: TurnBudget
+    #: Draws the stories.
     chance: Random
     inbox: ChatInbox = field(default_factory=ChatInbox)
+    #: Everything the person and the strangers did, in order.
     acts: list[Act] = field(default_factory=list)
     strangers: Sequence[WebhookClient] = ()
 
@@ -295,43 +340,45 @@ class SimulatedUser:
 
     async def play(self, story: Story) -> None:
         """Play one story. It ends early if a question does not come."""
+        #: The bill that the story is about now, and those of the further steps of its request.
         bill = ""
-        waiting = []
-        further: list[str] = []
-        for before, step in zip((None, *story.steps), story.steps, strict=False):
+        further_bills: list[str] = []
+        #: The turns whose answers the story waits for in the end.
+        waiting_turns: set[int] = set()
+        previous: StoryStep | None = None
+        for step in story.steps:
             async with asyncio.TaskGroup() as at_once:
-                # Answers to strangers name no bill: after the next question the judge
-                # would take them for its answers.
-                if before and before.verb == "ask" and not further:
+                # A question was asked, so the strangers answer it too, while this step is done. In
+                # a request of several steps they do not: answers to strangers name no bill, and
+                # after the next question the judge would take them for answers to that.
+                if previous and previous.verb == "ask" and not further_bills:
                     at_once.create_task(self._strangers_answer(bill))
+
                 if step.decides:
                     await self._decide(step, bill)
                 elif step.verb == "ask":
-                    bill, *further = await self._ask(step)
-                    if not await self._waits_for(partial(_has_message_about, bill)):
+                    bill, *further_bills = await self._ask(step)
+                    if not await self._wait_for(partial(_has_message_about, bill)):
                         return
                 elif step.verb == "next" and step.text == REST:
-                    await self._waits_for(partial(_has_rest, self._request_of(bill)))
+                    await self._wait_for(partial(_has_rest, self._request_of(bill)))
                 elif step.verb == "next":
-                    bill, *further = further
+                    bill, *further_bills = further_bills
                     if not await self._is_asked_next(bill):
                         return
                 else:
-                    waiting += [await self._act(step) for _ in range(step.times)]
-        wanted = {act.number for act in waiting}
-        await self._waits_for(
-            lambda messages: (
-                wanted
-                <= {turn for message in messages for turn in (*message.turns, *message.files)}
-            )
-        )
+                    for _ in range(step.times):
+                        act = await self._act(step)
+                        waiting_turns.add(act.number)
+            previous = step
+        await self._wait_for(partial(_answer_all, waiting_turns))
 
     async def _ask(self, step: StoryStep) -> list[str]:
         """Make a request. Return the bills of all its steps."""
         numbers = [await self.budget.take() for _ in range(step.further_bills)]
-        further = [f"b{number}" for number in numbers]
-        request = (await self._act(step, further=further)).bill
-        return [request, *further]
+        further_bills = [f"b{number}" for number in numbers]
+        act = await self._act(step, further_bills=further_bills)
+        return [act.bill, *further_bills]
 
     def _request_of(self, bill: str) -> list[str]:
         """Return the bills of the request that this bill is a step of."""
@@ -344,54 +391,62 @@ class SimulatedUser:
         Return False if the request ended before it.
         """
         request = self._request_of(bill)
-        await self._waits_for(
+        await self._wait_for(
             lambda messages: _has_message_about(bill, messages) or _has_rest(request, messages)
         )
         return _has_message_about(bill, self.inbox.messages)
 
     async def _decide(self, step: StoryStep, bill: str) -> None:
         """Decide; decide again if the answer is that it was too early."""
-        # After the question has closed, by its own text; one that does not say closes at once.
         if step.late:
-            questions = [
-                each
-                for each in about(self.inbox.messages, bill)
-                if each.statement.kind == "question"
-            ]
-            closes_at = max(
-                (question.at + open_seconds(question.text) for question in questions), default=0.0
-            )
-            await asyncio.sleep(closes_at + LATE_SECONDS - time.monotonic())
-        for decided in range(1, MAX_DECISIONS + 1):
+            await self._sleep_until_closed(bill)
+        for decisions in range(1, MAX_DECISIONS + 1):
             await asyncio.gather(*(self._act(step, bill) for _ in range(step.times)))
-            acts = decided * step.times
-            await self._waits_for(partial(_is_answered, bill, acts))
+            await self._wait_for(partial(_is_answered, bill, decisions * step.times))
+
             answers = about(self.inbox.messages, bill)
-            if _has_outcome(answers) or not any(
-                answer.statement.kind == "early" for answer in answers
-            ):
+            was_early = any(answer.statement.kind == "early" for answer in answers)
+            if _has_outcome(answers) or not was_early:
                 return
             # Another typed yes might meet the question about the next step.
             if len(self._request_of(bill)) > 1:
                 step = replace(step, text=BUTTON)
 
+    async def _sleep_until_closed(self, bill: str) -> None:
+        """Wait until the question has closed; one whose text does not say when closes at once."""
+        closes_at = 0.0
+        for message in about(self.inbox.messages, bill):
+            if message.statement.kind == "question":
+                closes_at = max(closes_at, message.at + open_seconds(message.text))
+        await asyncio.sleep(closes_at + LATE_SECONDS - time.monotonic())
+
     async def _strangers_answer(self, bill: str) -> None:
         """Have every stranger say yes to the question: one half taps, the other types."""
-        acts = (
-            self._act(StoryStep("agree", BUTTON if number % 2 else "yes"), bill, number)
-            for number in range(1, len(self.strangers) + 1)
-        )
+        acts = []
+        for stranger in range(1, len(self.strangers) + 1):
+            text = BUTTON if stranger % 2 else "yes"
+            acts.append(self._act(StoryStep("agree", text), bill, stranger=stranger))
         await asyncio.gather(*acts)
 
-    async def _waits_for(self, seen: Callable[[Sequence[ChatMessage]], bool]) -> bool:
-        return await self.inbox.until(seen, PATIENCE)
+    async def _wait_for(self, condition: Callable[[Sequence[ChatMessage]], bool]) -> bool:
+        """Wait until a condition is true of the messages. Return False if patience ends before."""
+        return await self.inbox.wait_until(condition, PATIENCE)
 
     async def _act(
-        self, step: StoryStep, bill: str = "", stranger: int = 0, further: Sequence[str] = ()
+        self,
+        step: StoryStep,
+        bill: str = "",
+        *,
+        stranger: int = 0,
+        further_bills: Sequence[str] = (),
     ) -> Act:
-        """Do one act. `further` are the bills of a request behind its first one."""
+        """Do one act, and wait until a web process has accepted its webhook.
+
+        `bill` is what a decision is about. An `ask` gets a new bill; `further_bills` are those of
+        the other steps of its request.
+        """
         number = await self.budget.take()
-        button = self._button(step, bill)
+        button = self._button_data(step, bill)
         request = ""
         if step.verb == "ask":
             bill = f"b{number}"
@@ -407,51 +462,51 @@ class SimulatedUser:
             request=request,
         )
         self.acts.append(act)
-        for each in further:
-            self.acts.append(Act(int(each[1:]), "next", each, act.sent_at, request=request))
+        for further_bill in further_bills:
+            step_number = int(further_bill.removeprefix("b"))
+            self.acts.append(Act(step_number, "next", further_bill, act.sent_at, request=request))
+
         if button:
-            self.inbox.tapped[number] = bill
-        if stranger:
-            client = self.strangers[stranger - 1]
-        else:
-            client = self.client
-        act.taken_at = await self.delivery.deliver(
-            self.url, _signed_webhook(client, step, act, button, further)
-        )
+            self.inbox.bill_of_tap[number] = bill
+        client = self.strangers[stranger - 1] if stranger else self.client
+        webhook = _signed_webhook(client, step, act, button, further_bills)
+        act.accepted_at = await self.delivery.deliver(self.url, webhook)
         return act
 
-    def _button(self, step: StoryStep, bill: str) -> str:
-        """Return the data of the tapped button; "" if nothing is tapped
-        or the platform refused the buttons.
+    def _button_data(self, step: StoryStep, bill: str) -> str:
+        """Return the data of the button to tap on the latest question about a bill.
+
+        Return "" if the step is not a tap, or if the platform refused the buttons.
         """
         if not step.tapped:
             return ""
-        buttons = [
-            message.buttons
-            for message in about(self.inbox.messages, bill)
-            if len(message.buttons) > 1
+        questions = [
+            message for message in about(self.inbox.messages, bill) if len(message.buttons) > 1
         ]
-        if buttons:
-            return buttons[-1][0 if step.verb == "agree" else 1]
-        return ""
+        if not questions:
+            return ""
+        # The buttons of a question are yes and no, in this order.
+        place = 0 if step.verb == "agree" else 1
+        return questions[-1].buttons[place]
 
 
 def _signed_webhook(
-    client: WebhookClient, step: StoryStep, act: Act, button: str, further: Sequence[str] = ()
+    client: WebhookClient, step: StoryStep, act: Act, button: str, further_bills: Sequence[str]
 ) -> SignWebhook:
     """Return the function that signs the webhook of an act.
 
-    Its content is fixed here: a repeat says the same.
+    `button` is the data of the tapped button, "" for none. The content is fixed here, so that a
+    repeated delivery says the same.
     """
     number = act.number
     if button:
         return lambda: client.tap(number, button)
-    # Without a button, the question asks for a typed answer.
+
+    typed = step.text
+    # Where the platform refused the buttons, the question asks for a typed answer.
     if step.tapped:
         typed = {"agree": "yes", "refuse": "no"}[step.verb]
-    else:
-        typed = step.text
-    more_bills = {f"bill{place}": bill for place, bill in enumerate(further, 2)}
+    more_bills = {f"bill{place}": bill for place, bill in enumerate(further_bills, 2)}
     text = typed.format(turn=f"t{number}", bill=act.bill, **more_bills)
     if step.verb == "send":
         return lambda: client.photo(number, text)
@@ -472,30 +527,33 @@ def _has_rest(request: Sequence[str], messages: Sequence[ChatMessage]) -> bool:
 
 
 def _is_answered(bill: str, acts: int, messages: Sequence[ChatMessage]) -> bool:
-    """Return whether the outcome of a bill came, or every act so far was answered as too early."""
+    """Return whether the outcome of a bill came, or as many answers "too early" as `acts`."""
     about_bill = about(messages, bill)
     early = sum(message.statement.kind == "early" for message in about_bill)
     return _has_outcome(about_bill) or early >= acts
 
 
-class SimulatedUsers:
-    """All simulated users, in a thread of their own from `with` to its end.
+def _answer_all(turns: Set[int], messages: Sequence[ChatMessage]) -> bool:
+    """Return whether the messages answer all these turns, by text or by file."""
+    answered = set[int]()
+    for message in messages:
+        answered |= message.turns | message.files
+    return turns <= answered
 
-    Read `people` only once `is_done`.
+
+class SimulatedUsers:
+    """All simulated users. From `with` to its end they live in a separate thread with an event loop.
+
+    Read `people` only once `is_done`, because until then that thread changes them.
     """
 
     def __init__(
         self, profile: Profile, platforms: FakePlatforms, machine: Machine, repertoire: Repertoire
     ) -> None:
+        until = float("inf")
         if profile.seconds:
             until = time.monotonic() + profile.seconds
-        else:
-            until = float("inf")
         self.budget = TurnBudget(profile.turns, until=until, rate=profile.turns_per_second)
-        self.people: list[SimulatedUser] = []
-        self._profile = profile
-        self._platforms = platforms
-        self._stories = repertoire.stories
         self.delivery = WebhookDelivery(
             repeated=profile.repeated_webhooks,
             late=profile.late_repeats,
@@ -503,25 +561,36 @@ class SimulatedUsers:
             chance=Random(f"{profile.seed} webhooks"),
             addresses=machine.addresses,
         )
-        for name, (client, url) in enumerate(
-            webhook_clients(platforms, machine.hooks, profile.conversations, profile.clock_skew)
-        ):
-            chance = Random(f"{profile.seed} {name}")
-            inbox = ChatInbox(repertoire.done)
+        self.people: list[SimulatedUser] = []
+        self._platforms = platforms
+        self._stories = repertoire.stories
+
+        clients = webhook_clients(
+            platforms, machine.hooks, profile.conversations, profile.clock_skew
+        )
+        for number, (client, url) in enumerate(clients):
+            strangers: Sequence[WebhookClient] = ()
             if profile.strangers:
-                others = client.add_strangers(profile.strangers)
-            else:
-                others = ()
-            self.people.append(
-                SimulatedUser(
-                    client, url, self.delivery, self.budget, chance, inbox, strangers=others
-                )
+                strangers = client.add_strangers(profile.strangers)
+            user = SimulatedUser(
+                client=client,
+                url=url,
+                delivery=self.delivery,
+                budget=self.budget,
+                chance=Random(f"{profile.seed} {number}"),
+                inbox=ChatInbox(repertoire.done),
+                strangers=strangers,
             )
+            self.people.append(user)
+
+        #: Set when all users are done or one has failed.
         self._done = threading.Event()
+        #: Set when the `with` block ends. Until then, late messages are still read.
         self._over = threading.Event()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._live()), name="simulated users", daemon=True
         )
+        #: The error of a user that failed.
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._playing: asyncio.Task[None] | None = None
@@ -539,9 +608,9 @@ class SimulatedUsers:
 
     @property
     def is_done(self) -> bool:
-        """Whether all users have done everything and heard the answers.
+        """Whether all users have played their stories and have their answers.
 
-        Raises their error if one failed.
+        Raises the error of a user that failed.
         """
         if self._error is not None:
             raise self._error
@@ -559,13 +628,15 @@ class SimulatedUsers:
             asyncio.create_task(follow_typing_signs(lambda: self._platforms.calls, inboxes)),
             asyncio.create_task(follow_tap_answers(lambda: self._platforms.calls, inboxes)),
         ]
-        self._loop, self._playing = asyncio.get_running_loop(), asyncio.create_task(self._play())
+        self._loop = asyncio.get_running_loop()
+        self._playing = asyncio.create_task(self._play())
         await asyncio.wait({self._playing})
-        if self._playing.cancelled():
-            self._error = None
-        else:
+        # It is cancelled if the `with` block ends before the users are done.
+        if not self._playing.cancelled():
             self._error = self._playing.exception()
         self._done.set()
+
+        # The judge waits for replies that are still on their way.
         await asyncio.to_thread(self._over.wait)
         for task in following:
             task.cancel()

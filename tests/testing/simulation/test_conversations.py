@@ -45,7 +45,7 @@ def judged(
 
 def promises(found: SimulationResult) -> list[str]:
     """Return the broken promises."""
-    return [finding.promise for finding in found.findings]
+    return [finding.kind for finding in found.findings]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_yes_of_a_stranger_does_not_count() -> None:
 def test_answer_in_a_tap_is_one_to_its_bill() -> None:
     """Telegram shows it to the stranger alone, outside the chat: it is about the question whose button it was."""
     inbox = ChatInbox()
-    inbox.tapped[3] = "b2"
+    inbox.bill_of_tap[3] = "b2"
     inbox.add_tap_answer(3, TEXTS.not_yours(), 4.0)
     (message,) = inbox.messages
     assert (message.bill, message.statement.kind) == ("b2", "foreign")
@@ -149,12 +149,12 @@ def test_deadline_of_the_question_decides() -> None:
     expired, paid = (
         {"text": text, "media": None, "at": 311.0} for text in (TEXTS.expired("Pay b2"), "Paid b2.")
     )
-    late = Act(3, "agree", "b2", 310.0, taken_at=310.0, late=True)
+    late = Act(3, "agree", "b2", 310.0, accepted_at=310.0, late=True)
     assert promises(judged([ASK, late], [ASKED, paid], [EFFECT])) == ["unwanted"]
     assert promises(judged([ASK, late], [ASKED, expired])) == []
-    in_time = Act(3, "agree", "b2", 60.0, taken_at=60.0)
+    in_time = Act(3, "agree", "b2", 60.0, accepted_at=60.0)
     assert promises(judged([ASK, in_time], [ASKED, expired])) == ["untrue"]
-    at_the_end = Act(3, "agree", "b2", 303.5, taken_at=303.5)
+    at_the_end = Act(3, "agree", "b2", 303.5, accepted_at=303.5)
     assert promises(judged([ASK, at_the_end], [ASKED, expired])) == []
 
 

@@ -82,7 +82,7 @@ async def through(proxy: Callable[[Path], Proxy], folder: Path) -> tuple[bytes, 
 def test_cutting_proxy_delivers_the_command_and_loses_the_reply(tmp_path: Path) -> None:
     """The command took effect, and its sender cannot know."""
     answer, got, proxy = asyncio.run(
-        through(lambda to: Proxy(str(to), cut=1.0, slow_ms=0, chance=Random(1)), tmp_path)
+        through(lambda to: Proxy(str(to), loss=1.0, slow_ms=0, chance=Random(1)), tmp_path)
     )
     assert (answer, got, proxy.counts["lost replies"]) == (b"", [b"ping"], 1)
 
@@ -90,7 +90,7 @@ def test_cutting_proxy_delivers_the_command_and_loses_the_reply(tmp_path: Path) 
 def test_slow_proxy_loses_nothing(tmp_path: Path) -> None:
     """The whole reply arrives."""
     answer, got, proxy = asyncio.run(
-        through(lambda to: Proxy(str(to), cut=0.0, slow_ms=1, chance=Random(1)), tmp_path)
+        through(lambda to: Proxy(str(to), loss=0.0, slow_ms=1, chance=Random(1)), tmp_path)
     )
     assert (answer, got, proxy.counts["lost replies"]) == (b"PING", [b"ping"], 0)
 

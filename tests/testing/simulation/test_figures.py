@@ -10,18 +10,18 @@ import pytest
 
 from sayso.testing.simulation.judge import SimulationResult
 from sayso.testing.simulation.profile import Profile
-from sayso.testing.simulation.report import Memory, SimulationReport
+from sayso.testing.simulation.report import Memory, ProcessMemory, SimulationReport
 from sayso.testing.simulation.users import Act, ChatInbox, follow_typing_signs
 from tests.testing.simulation.test_conversations import judged
 
 
 def test_first_sign_of_life_is_typing_or_the_answer() -> None:
     """The time counts from the webhook's 200, and only without a pending earlier answer."""
-    say, ask = Act(1, "say", "", 1.0, taken_at=1.5), Act(2, "ask", "b2", 4.5, taken_at=4.6)
+    say, ask = Act(1, "say", "", 1.0, accepted_at=1.5), Act(2, "ask", "b2", 4.5, accepted_at=4.6)
     answers: list[Any] = ["You said: t1", "Pay b2\n\nReply *yes* or *no*, within 5 minutes."]
     assert judged([say, ask], answers).picked_up == pytest.approx([2.5, 0.4])
     assert judged([say, ask], answers, signs=[2.0, 4.7]).picked_up == pytest.approx([0.5, 0.1])
-    at_once = Act(2, "ask", "b2", 2.0, taken_at=2.1)
+    at_once = Act(2, "ask", "b2", 2.0, accepted_at=2.1)
     assert judged([say, at_once], answers).picked_up == pytest.approx([2.5])
 
 
@@ -73,7 +73,9 @@ def test_speed_and_size_are_promises_only_of_their_profiles(
 ) -> None:
     """Other profiles only report the figures."""
     found = SimulationResult(turns=500, picked_up=[0.9])
-    memory = Memory([("worker 0", 100.0, 160.0), ("web 0", 60.0, 50.0)], 4000.0)
+    memory = Memory(
+        [ProcessMemory("worker 0", 100.0, 160.0), ProcessMemory("web 0", 60.0, 50.0)], 4000.0
+    )
     profile = Profile(turns_per_second=100.0, measures=figures)
     assert (
         SimulationReport(
@@ -105,4 +107,6 @@ def test_limit_of_one_repetition_in_a_thousand_applies_to_one_machine(
 ) -> None:
     """One machine records receipts in its folder; several machines may repeat as often as the faults explain."""
     found = SimulationResult(replies=10_000, repeated=20)
-    assert SimulationReport(Profile(machines=machines), found, hits=30).exceeded == exceeded
+    assert (
+        SimulationReport(Profile(machines=machines), found, interruptions=30).exceeded == exceeded
+    )

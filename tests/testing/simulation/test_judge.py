@@ -147,10 +147,10 @@ def test_question_that_drops_an_action_does_not_answer_its_yes() -> None:
 
 def test_early_yes_without_a_final_outcome_is_untold() -> None:
     """A person who is asked again in time decides again, so a missing outcome is a broken promise."""
-    assert promises(judged([ASK, replace(YES, taken_at=3.1)], [ASKED, EARLY])) == ["untold"]
-    late = replace(YES, sent_at=4.0 - PATIENCE, taken_at=4.9 - PATIENCE)
+    assert promises(judged([ASK, replace(YES, accepted_at=3.1)], [ASKED, EARLY])) == ["untold"]
+    late = replace(YES, sent_at=4.0 - PATIENCE, accepted_at=4.9 - PATIENCE)
     assert promises(judged([ASK, late], [ASKED, EARLY])) == []
-    again = replace(TWICE, sent_at=6.0, taken_at=6.1)
+    again = replace(TWICE, sent_at=6.0, accepted_at=6.1)
     assert "lost" in promises(judged([ASK, late, again], [ASKED, EARLY]))
 
 
@@ -263,10 +263,12 @@ def test_answer_without_an_act_is_unmarked() -> None:
 def test_timely_yes_without_an_effect_is_counted_as_undone() -> None:
     """A fault may undo a yes; without a fault, the count exceeds its limit."""
     stale = TEXTS.stale()
-    found = judged([ASK, replace(YES, tapped=True, taken_at=3.1)], [ASKED, stale])
+    found = judged([ASK, replace(YES, tapped=True, accepted_at=3.1)], [ASKED, stale])
     assert (promises(found), found.undone) == ([], 1)
-    assert SimulationReport(Profile(), found, hits=0).exceeded == ["undone: 1, and only 0 hits"]
-    assert SimulationReport(Profile(), found, hits=1).exceeded == []
+    assert SimulationReport(Profile(), found, interruptions=0).exceeded == [
+        "undone: 1, and only 0 hits"
+    ]
+    assert SimulationReport(Profile(), found, interruptions=1).exceeded == []
     refused = judged([ASK, replace(YES, verb="refuse")], [ASKED, CANCELLED])
     assert refused.undone == 0
 
@@ -276,13 +278,13 @@ def test_yes_during_an_outage_may_be_undone() -> None:
     found = SimulationResult(undone=1, answered=[(6.0, 12.0)])
     assert (
         SimulationReport(
-            Profile(outage_seconds=9), found, hits=0, outage=OutageRecord(5.0, 10.0)
+            Profile(outage_seconds=9), found, interruptions=0, outage=OutageRecord(5.0, 10.0)
         ).exceeded
         == []
     )
     assert (
         SimulationReport(
-            Profile(outage_seconds=9), found, hits=0, outage=OutageRecord(1.0, 5.0)
+            Profile(outage_seconds=9), found, interruptions=0, outage=OutageRecord(1.0, 5.0)
         ).exceeded
         != []
     )
@@ -292,12 +294,12 @@ def test_marks_need_a_fault() -> None:
     """A bot that marks every reply would hide every repetition."""
     found = judged([SAID], [MARK + "You said: t1"])
     assert (found.marked, found.repeated) == (1, 0)
-    assert SimulationReport(Profile(), found, hits=0).exceeded == [
+    assert SimulationReport(Profile(), found, interruptions=0).exceeded == [
         "marked: 1, and there was no fault"
     ]
     instead = TEXTS.maybe_missing("t1.csv")
     assert judged([replace(SAID, verb="want")], [instead]).marked == 1
-    assert SimulationReport(Profile(), found, hits=1).exceeded == []
+    assert SimulationReport(Profile(), found, interruptions=1).exceeded == []
 
 
 def test_late_repetition_of_a_question_does_not_open_it_again() -> None:

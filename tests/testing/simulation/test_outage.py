@@ -10,8 +10,8 @@ import pytest
 from redis.exceptions import RedisError
 
 from sayso.testing.simulation.faults import (
-    BEGIN_SECONDS,
     FULL_SECONDS,
+    OUTAGE_BEGINS_SECONDS,
     FullStorage,
     Outage,
     OutageRecord,
@@ -61,7 +61,13 @@ def test_redis_outage_happens_once_and_lasts_as_planned() -> None:
     server = Server()
     away = outage(server, 300.0)
     steps = []
-    for now in (0.0, BEGIN_SECONDS, BEGIN_SECONDS + 299, BEGIN_SECONDS + 300, BEGIN_SECONDS + 900):
+    for now in (
+        0.0,
+        OUTAGE_BEGINS_SECONDS,
+        OUTAGE_BEGINS_SECONDS + 299,
+        OUTAGE_BEGINS_SECONDS + 300,
+        OUTAGE_BEGINS_SECONDS + 900,
+    ):
         away.update(now)
         steps.append((list(server.done), away.is_on, away.is_ahead))
     before, during, after = (
@@ -181,10 +187,10 @@ def test_outage_allows_one_unknown_outcome_for_each_waiting_act() -> None:
         answered=[(1.0, 2.0), (1.0, 12.0), (6.0, 12.0)], endings=Counter(unknown=2)
     )
     profile, away = Profile(outage_seconds=9), OutageRecord(5.0, 10.0)
-    assert SimulationReport(profile, found, hits=0, outage=away).exceeded == [
+    assert SimulationReport(profile, found, interruptions=0, outage=away).exceeded == [
         "unknown: 2, and only 1 hits"
     ]
-    assert SimulationReport(profile, found, hits=1, outage=away).exceeded == []
+    assert SimulationReport(profile, found, interruptions=1, outage=away).exceeded == []
 
 
 def test_slowly_drained_spool_exceeds_its_limit() -> None:
