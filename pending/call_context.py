@@ -1,7 +1,8 @@
-"""CallContext: what the code that runs now belongs to, and ChannelRun, one turn's run on a channel.
+"""CallContext: what the running code belongs to, such as a turn, and what it may use.
 
-A tool, a preview and an executor are called without these as arguments: their signature is their
-author's. So they lie in one context variable.
+A tool, a preview and an executor do not get these values as arguments, because the author of a tool
+decides its parameters. So one context variable has them. `ChannelRun` is the part that says for
+whom a turn runs and what it has proposed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from sayso.pending.action import (
     MAX_PREVIEW_CHARS,
@@ -31,25 +32,25 @@ from sayso.pending.effect import EffectStart
 
 T = TypeVar("T")
 
-#: Most proposals of one turn that share a yes. People do not read more,
-#: and so do not agree to more.
+#: Most proposals of one turn, which share a yes. People do not read more, and so do not agree to
+#: more.
 MAX_STEPS = 10
 
 
 @dataclass
 class CallContext:
-    """What the code that runs now belongs to and may use, in one context variable.
+    """What the running code belongs to and may use.
 
-    Tasks and threads inherit it.
-
-    Its fields are set only where the block of an `own_context` begins: afterwards, others share it.
+    Tasks and threads that the code starts share the same object. So its fields are only set at the
+    beginning of an `own_context` block, before anything else shares the copy.
     """
 
+    #: For whom the code runs; None outside a turn of a channel.
     run: ChannelRun | None = None
-    #: Where proposals are collected, besides in their run.
+    #: Collects the proposals of the running call, which are in `run` too; None: nothing collects.
     proposals: list[ProposedAction] | None = None
-    #: The position of the running call in its model answer: calls may run at once,
-    #: but a plan keeps their order.
+    #: The position of the running call in its model answer, from 0: calls may run at once,
+    #: but a plan has their order.
     position: int = 0
     #: Where the effect of the call that runs now begins; None if it began with the call.
     effect: EffectStart | None = None
@@ -69,19 +70,18 @@ def call_context() -> CallContext:
 
 
 def add_log_fields(record: logging.LogRecord) -> bool:
-    """Add the conversation and the number of the turn to a log record of a turn:
-    a filter for log handlers.
-    """
+    """Add the conversation and the number of the turn to a log record. A filter for log handlers."""
     for name, value in _context.get().log_fields.items():
         vars(record).setdefault(name, value)
     return True
 
 
 class own_context(Generic[C]):  # noqa: N801  # used like a function
-    """Give a block a copy of the CallContext to set fields of:
-    `with own_context(CallContext) as own: own.run = run`.
+    """Give a block a separate CallContext, a copy of the present one, and let it set fields.
 
-    A subclass as `kind` has more fields. Not a `contextmanager`, which takes four times as long.
+    `with own_context(CallContext) as own: own.run = run`. `kind` is the class of the copy, at least:
+    a subclass has more fields, which begin with their defaults. Each call of a tool opens such a
+    block, so this is not a `contextmanager`, which takes four times as long.
     """
 
     __slots__ = ("_kind", "_token")
@@ -92,10 +92,9 @@ class own_context(Generic[C]):  # noqa: N801  # used like a function
 
     def __enter__(self) -> C:
         outer = _context.get()
-        if isinstance(outer, self._kind):
+        kind = self._kind
+        if isinstance(outer, kind):
             kind = type(outer)
-        else:
-            kind = self._kind
         own = kind(**vars(outer))
         self._token = _context.set(own)
         return own
@@ -106,39 +105,49 @@ class own_context(Generic[C]):  # noqa: N801  # used like a function
 
 @contextmanager
 def context_field(name: str, value: T, **others: Any) -> Iterator[T]:
-    """Set one field of the CallContext, or several, for a block,
-    which yields the value of the first.
+    """Set one field of the CallContext for a block, and yield its value.
+
+    `others` are further fields with their values.
     """
     with own_context(CallContext) as own:
-        for each, given in {name: value, **others}.items():
-            setattr(own, each, given)
+        setattr(own, name, value)
+        for other_name, other_value in others.items():
+            setattr(own, other_name, other_value)
         yield value
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """The yes that an action runs by: id and preview of the action, who confirmed it, and when,
-    in Unix seconds.
-    """
+    """The yes that an action runs by."""
 
     action_id: str
+    #: The text that the person agreed to.
     preview: str
+    #: The id of the person who said yes.
     by: str
+    #: When they did, in Unix seconds.
     at: float
+
+
+class Position(NamedTuple):
+    """The place of a proposal in its turn. Positions sort in the order of the calls."""
+
+    #: The number of the model answer, 0 before the first.
+    answer: int
+    #: The number of the call in that answer, from 0.
+    call: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProposedAction:
-    """A proposal and its position in the turn: the number of the model's answer,
-    and of the call in that answer.
-    """
+    """A proposal and its position in the turn."""
 
     action: PendingAction
-    at: tuple[int, int]
+    position: Position
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proposal ready for JSON. Its closure, if it has one, is left out."""
-        return {"action": self.action.to_dict(), "at": list(self.at)}
+        return {"action": self.action.to_dict(), "position": list(self.position)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ProposedAction:
@@ -147,22 +156,29 @@ class ProposedAction:
         Raises ValueError, TypeError or KeyError on anything else.
         """
         action = PendingAction.from_dict(data["action"])
-        (round_, call) = data["at"]
+        answer, call = data["position"]
         check_proposal(action)
         if compute_args_digest(action.args) != action.args_digest:
             raise ValueError("the arguments of this proposal are not those it was made with")
-        return cls(action, (int(round_), int(call)))
+        return cls(action, Position(int(answer), int(call)))
 
 
 @dataclass(slots=True)
 class ChannelRun:
-    """One turn's run on a channel: the scope of its proposals, and the proposals so far."""
+    """One turn's run on a channel: for whom it runs, and what it has proposed so far.
+
+    Lives for one attempt at the turn. The tools of one model answer may use it from several threads.
+    """
 
     user_id: str
+    #: The channel and the conversation; None outside of one.
     channel_id: str | None
     conversation_id: str | None
+    #: How long the person may answer a proposal, in seconds.
     ttl_seconds: float
+    #: The version of the parser that will read the answer.
     parser_version: str
+    #: The language in which the person is asked, as a BCP 47 tag.
     language: str = ""
     #: Other ids of the same person.
     aliases: tuple[str, ...] = ()
@@ -179,26 +195,26 @@ class ChannelRun:
     )
     #: Returns the tool that a yes to a call of this name runs, None if there is none.
     tool_of_yes: Callable[[str], Any] = field(default=lambda _: None, repr=False)
-    #: The yes by which an action runs now. Nothing can be proposed meanwhile.
+    #: The yes by which an action runs now; None if none does. Nothing can be proposed meanwhile.
     confirmed: Confirmation | None = None
     #: The proposals in the order of their positions.
-    proposed: list[ProposedAction] = field(default_factory=list)
+    proposed_actions: list[ProposedAction] = field(default_factory=list)
+    #: By action id, closures that run a proposal in this process.
     executors: dict[str, Executor] = field(default_factory=dict)
     #: What the person said no to in this turn. It is not proposed again before their next message.
-    denied: list[PendingAction] = field(default_factory=list)
+    denied_actions: list[PendingAction] = field(default_factory=list)
     #: What waits for the person's answer while their other message is answered.
-    waiting: list[PendingAction] = field(default_factory=list)
-    #: Whether something was proposed again that waits.
+    waiting_actions: list[PendingAction] = field(default_factory=list)
+    #: Whether something was proposed again that waits: then its question is shown again.
     asks_for_waiting: bool = False
     #: How many answers of the model have been worked on.
     rounds: int = 0
-    #: The tools of one model answer run in threads of their own.
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def proposals(self) -> list[PendingAction]:
         """Return the proposed actions in order."""
-        return [proposed.action for proposed in self.proposed]
+        return [proposed.action for proposed in self.proposed_actions]
 
     def add(self, action: PendingAction) -> None:
         """Add a proposal.
@@ -207,34 +223,43 @@ class ChannelRun:
         ActionDeniedError when the person has just said no to it.
         """
         with self.lock:
-            if any(is_same_effect(denied, action) for denied in self.denied):
-                raise ActionDeniedError(
-                    "the user has just said no to exactly this: do not ask again unless they ask for it anew"
-                )
-            if any(is_same_effect(waiting, action) for waiting in self.waiting):
-                self.asks_for_waiting = True
-                raise PendingActionExistsError(
-                    f"{action.preview!r} waits for the user's answer already: do not call it again"
-                )
-            others = self.proposals
-            same = [other for other in others if _effect_key(other) == _effect_key(action)]
-            if same:
-                raise PendingActionExistsError(
-                    f"{same[0].preview!r} already waits for a yes: finish that one first"
-                )
-            if len(others) >= MAX_STEPS:
-                raise PendingActionExistsError(
-                    f"{MAX_STEPS} steps already wait for a yes: finish those first"
-                )
-            if sum(len(other.preview) for other in [*others, action]) > MAX_PREVIEW_CHARS:
-                raise PendingActionExistsError(
-                    "the open question is already as long as it may be: finish it first"
-                )
-            proposed = ProposedAction(action, (self.rounds, call_context().position))
-            insort(self.proposed, proposed, key=_position)
+            self._check_decided_before(action)
+            self._check_room(action)
+            position = Position(self.rounds, call_context().position)
+            proposed = ProposedAction(action, position)
+            insort(self.proposed_actions, proposed, key=_position_of)
             collected = call_context().proposals
             if collected is not None:
                 collected.append(proposed)
+
+    def _check_decided_before(self, action: PendingAction) -> None:
+        """Refuse what the person has just denied, and what they are asked already."""
+        if any(is_same_effect(denied, action) for denied in self.denied_actions):
+            raise ActionDeniedError(
+                "the user has just said no to exactly this: do not ask again unless they ask for it anew"
+            )
+        if any(is_same_effect(waiting, action) for waiting in self.waiting_actions):
+            self.asks_for_waiting = True
+            raise PendingActionExistsError(
+                f"{action.preview!r} waits for the user's answer already: do not call it again"
+            )
+
+    def _check_room(self, action: PendingAction) -> None:
+        """Refuse a second proposal of the same effect in this turn, and one too many."""
+        others = self.proposals
+        for other in others:
+            if _effect_key(other) == _effect_key(action):
+                raise PendingActionExistsError(
+                    f"{other.preview!r} already waits for a yes: finish that one first"
+                )
+        if len(others) >= MAX_STEPS:
+            raise PendingActionExistsError(
+                f"{MAX_STEPS} steps already wait for a yes: finish those first"
+            )
+        if sum(len(other.preview) for other in [*others, action]) > MAX_PREVIEW_CHARS:
+            raise PendingActionExistsError(
+                "the open question is already as long as it may be: finish it first"
+            )
 
     def restore(self, proposed: ProposedAction) -> None:
         """Add a proposal of an earlier attempt at this turn, addressed to the user of this run."""
@@ -244,16 +269,17 @@ class ChannelRun:
             channel_id=self.channel_id,
             conversation_id=self.conversation_id,
         )
+        restored = replace(proposed, action=action)
         with self.lock:
-            self.rounds = max(self.rounds, proposed.at[0])
-            insort(self.proposed, replace(proposed, action=action), key=_position)
+            self.rounds = max(self.rounds, proposed.position.answer)
+            insort(self.proposed_actions, restored, key=_position_of)
 
 
-_position = attrgetter("at")
+_position_of = attrgetter("position")
 
 
 def _effect_key(action: PendingAction) -> tuple[str, str, str]:
-    """Return what tells effects apart.
+    """Return what tells the effects of one turn apart.
 
     The preview counts too: tools need not record their arguments.
     """

@@ -1,4 +1,8 @@
-"""Executors: what runs a confirmed action, by kind, and the typed results that tools return."""
+"""Executors: what runs a confirmed action, and the typed results that tools return.
+
+A store holds data and no code. So a confirmed action is run by its *executor*: a closure that this
+process still has, or what an *executor factory* rebuilds from the stored record.
+"""
 
 from __future__ import annotations
 
@@ -24,36 +28,36 @@ UNDO_PREFIX = "sayso:undo:"
 #: Rebuilds the executor of a confirmed action from its record alone;
 #: None when the action must not run any more.
 ExecutorFactory = Callable[[PendingAction], Executor | None]
-#: Finds out how an interrupted action ended; sync or async. True, or a text for the user: it took
-#: effect. False: it certainly did not. None: that is not known.
+#: Finds out how an interrupted action ended; sync or async. It returns True or a text for the user
+#: if the action took effect, False if it certainly did not, and None if that is not known.
 Reconciler = Callable[[PendingAction], Any]
 
 
 class ActionExecutor(NamedTuple):
-    """What performs a confirmed action. `marks_effect`: it says itself where its effect begins."""
+    """What performs a confirmed action."""
 
     run: Executor
+    #: Whether it says itself where its effect begins. If not, the effect begins with the call.
     marks_effect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How the tool of an action compares with the one that its user was shown.
+    """How the tool of an action compares with the one that its user was shown."""
 
-    `gone`: nothing may run the action any more, such as after its tool was removed or denied.
-    `unknown`: it could not be found out. `why` is what the preview says by now in place of a
-    question, in words for the user.
-    """
-
+    #: `gone`: nothing may run the action any more, such as after its tool was removed or denied.
+    #: `unknown`: it could not be found out.
     state: Literal["same", "changed", "gone", "unknown"]
+    #: What the preview says by now in place of a question, in words for the user; "" for a question.
     why: str = ""
 
 
 class ActionKinds:
-    """What is known of each kind of action. This class knows no tools: see `ToolExecutors`.
+    """What a store knows of each kind of action. This class knows no tools.
 
-    Every method is told what was registered for a kind or kept for an action (`own`). That comes
-    before what a tool brings.
+    `ToolExecutors` of an agent is the subclass that does. A program may also have registered code
+    for a kind, and a process may hold a closure of an action. Each method gets that as `own`, None
+    if there is none. It takes precedence over a tool.
     """
 
     def executor(self, action: PendingAction, own: ExecutorFactory | None) -> ActionExecutor | None:
@@ -61,16 +65,22 @@ class ActionKinds:
 
         Raises what the author of `own` or of a tool may raise.
         """
-        run = own(action) if own is not None else None
-        return ActionExecutor(run) if run is not None else None
+        if own is None:
+            return None
+        run = own(action)
+        if run is None:
+            return None
+        return ActionExecutor(run)
 
     async def compare(self, action: PendingAction, *, render: bool, has_own: bool) -> Comparison:
         """Compare the tool of an action with the one that was shown. Raises nothing.
 
-        `render`: compare its preview as well. `has_own`: something else than a tool can run the
-        action.
+        `render`: make its preview again, and compare that as well. `has_own`: something else than a
+        tool can run the action.
         """
-        return Comparison("same" if has_own else "gone")
+        if has_own:
+            return Comparison("same")
+        return Comparison("gone")
 
     def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
         """Return what finds out how an interrupted action of this kind ended, None if nothing can."""
@@ -84,11 +94,12 @@ class ActionKinds:
 class Executors:
     """The executor factories by kind, and the closures of this process as a shortcut.
 
-    Lives as long as its store.
+    Lives as long as its store. `max_closures` is how many closures are held: each may hold memory
+    of its tool, and most actions are never confirmed.
     """
 
     def __init__(self, *, max_closures: int = 5000) -> None:
-        #: The kinds of actions; of an agent that uses this store, its ToolExecutors.
+        #: An agent that uses this store puts its ToolExecutors here.
         self.kinds = ActionKinds()
         self._factories: dict[str, ExecutorFactory] = {}
         self._reconcilers: dict[str, Reconciler] = {}
@@ -110,7 +121,10 @@ class Executors:
         self._reconcilers[kind] = reconcile
 
     def keep_closure(self, pending_action_id: str, executor: Executor) -> None:
-        """Keep a closure while there is room. Once it is gone, the factory is used."""
+        """Hold the closure of an action while there is room. The oldest one has to go first.
+
+        Once it is gone, the factory of the action's kind is used.
+        """
         self._closures[pending_action_id] = executor
         while len(self._closures) > self._max_closures:
             self._closures.popitem(last=False)
@@ -118,20 +132,21 @@ class Executors:
     def take(self, action: PendingAction) -> ActionExecutor | None:
         """Return the executor of an action: its closure if there is one, else a rebuilt one.
 
-        None: it cannot run.
-
-        A closure never marks its effect: only a factory can declare that.
+        None if the action cannot run. A closure is returned once. It never marks its effect: only a
+        factory can declare that (`executor_factory`).
         """
+        own = self._factories.get(action.kind)
         closure = self._closures.pop(action.pending_action_id, None)
-        own = self._factories.get(action.kind) if closure is None else lambda _: closure
+        if closure is not None:
+            own = _returning(closure)
+
         try:
-            # See `executor_factory`
-            marks_effect = bool(getattr(own, "__sayso_marks_effect__", False))
             executor = self.kinds.executor(action, own)
-            if executor is not None and marks_effect:
+            if executor is not None and getattr(own, "__sayso_marks_effect__", False):
                 return executor._replace(marks_effect=True)
             return executor
-        except Exception:  # a factory is user code, and nothing has happened yet
+        # A factory is user code, and nothing has happened yet.
+        except Exception:
             log.exception(
                 "pending.factory_failed",
                 extra={"kind": action.kind, "action": action.pending_action_id},
@@ -139,14 +154,15 @@ class Executors:
             return None
 
     async def compare(self, action: PendingAction, *, render: bool) -> Comparison:
-        """Compare the tool of an action with the one that was shown;
-        with `render` its preview as well.
+        """Compare the tool of an action with the one that was shown. Raises nothing.
+
+        `render`: make its preview again, and compare that as well.
         """
         has_own = action.pending_action_id in self._closures or action.kind in self._factories
         return await self.kinds.compare(action, render=render, has_own=has_own)
 
     def reconciler(self, kind: str) -> Reconciler | None:
-        """Return the reconciler of this kind."""
+        """Return what finds out how an interrupted action of this kind ended, None if nothing can."""
         return self.kinds.reconciler(kind, self._reconcilers.get(kind))
 
     def undo_seconds(self, kind: str) -> float:
@@ -154,13 +170,22 @@ class Executors:
         return self.kinds.undo_seconds(kind)
 
 
+def _returning(closure: Executor) -> ExecutorFactory:
+    """Return a factory for one action, whose executor is this closure."""
+
+    def factory(_: PendingAction) -> Executor:
+        return closure
+
+    return factory
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What an executor may return: `text`, which the user is told, and `output`,
-    which a model reads.
-    """
+    """What an executor may return, if the user and a model read different texts."""
 
+    #: What the user is told.
     text: str
+    #: What a model reads.
     output: str
 
 
@@ -169,10 +194,9 @@ class EffectFailed(Exception):
 
 
 def idempotency_key() -> str:
-    """Return a key for services that support idempotency:
-    the same when an effect is repeated after a crash.
+    """Return a key for services that support idempotency.
 
-    For a confirmed action it is the action's id. For a tool that a model called in a worker's turn
+    It is the same when an effect is repeated after a crash. For a confirmed action it is the action's id. For a tool that a model called in a worker's turn
     it is a hash of the turn, the call and its arguments. Outside of both it is "".
     """
     return call_context().idempotency_key
@@ -198,20 +222,28 @@ class Ambiguous(ToolResult):
 
     kind: ClassVar[str] = "ambiguous"
 
+    #: The kind of thing, in the singular, such as "invoice".
     entity: str = ""
+    #: What was searched for.
     query: str = ""
+    #: The things, each of any type that JSON can describe.
     matches: list[Any] = field(default_factory=list)
 
     @property
     def in_words(self) -> str:
         """Return what the user is told."""
-        plural = self.entity or "thing"
-        if re.search(r"[^aeiou]y$", plural):
-            plural = plural[:-1] + "ies"
-        else:
-            plural += "es" if plural.endswith(("s", "x", "ch", "sh")) else "s"
+        plural = _plural(self.entity or "thing")
         matches = "; ".join(in_line(_jsonable(match), everything=True) for match in self.matches)
         return f'Several {plural} match "{self.query}": {matches}: which one?'
+
+
+def _plural(noun: str) -> str:
+    """Return the regular plural of an English noun."""
+    if re.search(r"[^aeiou]y$", noun):
+        return f"{noun[:-1]}ies"
+    if noun.endswith(("s", "x", "ch", "sh")):
+        return f"{noun}es"
+    return f"{noun}s"
 
 
 @dataclass(frozen=True)
@@ -239,6 +271,7 @@ class PendingConfirmation(ToolResult):
 
     kind: ClassVar[str] = "pending_confirmation"
 
+    #: The kind of the pending action.
     action: str = ""
     preview: str = ""
     user_prompt: str = "Reply 'yes' to confirm or 'no' to cancel."
@@ -263,11 +296,12 @@ def as_json(value: Any) -> str:
 
 
 def _encodable(value: Any) -> Any:
+    """Return a value that the encoder of the standard library cannot encode, as one that it can."""
     if isinstance(value, ToolResult):
-        return {
-            "kind": type(value).kind,
-            **{each.name: getattr(value, each.name) for each in fields(value)},
-        }
+        result = {"kind": type(value).kind}
+        for each in fields(value):
+            result[each.name] = getattr(value, each.name)
+        return result
     return _jsonable(value)
 
 

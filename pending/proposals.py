@@ -1,5 +1,7 @@
-"""Proposals: what tools propose during a turn, and the plan or
-undo that a user is asked to confirm.
+"""Proposals: what tools propose during a turn, and what their user is asked to confirm.
+
+That is a single action, a *plan* of several actions under one yes, or the *undo* of actions that
+took effect. `stash_pending` is how a tool proposes; `current_context` is what it knows of its user.
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ _PHONE = re.compile(r"(?:[a-z]+:)?(\+[0-9]{6,15})")
 
 @dataclass(frozen=True, slots=True)
 class ShownTool:
-    """What is known of the tool when its question is shown. A PendingAction has the same fields."""
+    """What is known of the tool when its question is shown.
+
+    A PendingAction has fields of the same names and meaning.
+    """
 
     tool_digest: str
     values_digest: str = ""
@@ -77,11 +82,15 @@ def stash_pending(
 ) -> PendingAction | None:
     """Propose a side effect to the user of the current turn.
 
-    `preview` is shown literally, unless it is `Markdown`. `executor` serves only this process. After
-    a restart, or on another machine, the executor factory registered for `kind` rebuilds it from
-    `args`. All proposals of one turn form one plan, in order, under one yes. With `typed_code` the
-    yes must name the code that the question shows. `reason` says why the user is asked, `version`
-    which version of the tool was shown. Outside a channel run this does nothing and returns None.
+    Return the action, or None outside a channel run, where no user can be asked and this does
+    nothing. All proposals of one turn form one plan, in order, under one yes.
+
+    `kind` names what will run. `preview` is shown literally, unless it is `Markdown`. `executor`
+    runs the action in this process. After a restart, or on another machine, the executor factory
+    registered for `kind` rebuilds it from `args`. `ttl_seconds` is how long the user may answer;
+    None: as long as the channel says. `idempotent`: running the action twice has the effect of
+    running it once. With `typed_code` the yes must name the code that the question shows. `reason`
+    says why the user is asked, `version` which version of the tool was shown.
 
     Only the agent gives `shown`, when it proposes a call itself. Otherwise the definition of the
     tool that runs is stored: if it has changed at the yes, nothing runs.
@@ -94,13 +103,17 @@ def stash_pending(
     run = call_context().run
     if run is None or run.confirmed is not None:
         return None
-    asking = _running_tool.get()
-    if asking is not None:
-        _check_declared(asking)
+
+    asking_tool = _running_tool.get()
+    if asking_tool is not None:
+        _check_declared(asking_tool)
     asked_by = ""
-    if shown is None and asking is not None:
-        asked_by = asking.name
-        shown = ShownTool(asking.digest())
+    if shown is None:
+        shown = ShownTool(tool_digest="")
+        if asking_tool is not None:
+            asked_by = asking_tool.name
+            shown = ShownTool(asking_tool.digest())
+
     action = PendingAction(
         user_id=run.user_id,
         kind=kind,
@@ -116,14 +129,15 @@ def stash_pending(
         version=version,
         asked_by=asked_by,
         user_name=one_line(run.user_name)[:MAX_NAME_CHARS],
-        tool_digest=shown.tool_digest if shown else "",
-        values_digest=shown.values_digest if shown else "",
-        form=shown.form if shown else (),
+        tool_digest=shown.tool_digest,
+        values_digest=shown.values_digest,
+        form=shown.form,
         language=run.language,
         after=run.after(asked_by or kind),
         other_message=run.other_message(asked_by or kind),
     )
     check_proposal(action)
+
     run.add(action)
     if executor is not None:
         run.executors[action.pending_action_id] = executor
@@ -131,12 +145,10 @@ def stash_pending(
 
 
 def executor_factory(kind: str, *, marks_effect: bool = False) -> Callable[[F], F]:
-    """Mark a function as the executor factory of `kind`.
+    """Mark a function as the executor factory of `kind`, as a decorator.
 
-    The tool loader finds it beside the tools of its module.
-
-    With `marks_effect` its executors say where their effect begins:
-    `with current_context().effect():`.
+    The tool loader finds it in the module whose tools it loads. With `marks_effect` the executors
+    say where their effect begins: `with current_context().effect():`.
     """
 
     def mark(factory: F) -> F:
@@ -148,8 +160,10 @@ def executor_factory(kind: str, *, marks_effect: bool = False) -> Callable[[F], 
     return mark
 
 
-#: What is known of the user of a confirmed action outside a channel run.
-_OUTSIDE = ChannelRun("", None, None, ttl_seconds=0.0, parser_version="")
+#: What is known of the user of a confirmed action outside a channel run: nothing.
+_OUTSIDE = ChannelRun(
+    user_id="", channel_id=None, conversation_id=None, ttl_seconds=0.0, parser_version=""
+)
 
 
 def in_channel_run() -> bool:
@@ -161,26 +175,25 @@ def in_channel_run() -> bool:
 def confirmed_run(
     confirmed: Confirmation, scope: Scope, language: str, effect: EffectStart | None = None
 ) -> AbstractContextManager[ChannelRun]:
-    """Run an action by this yes inside the block:
-    `current_context` and `current_user` name who confirmed it.
+    """Run an action by this yes inside the block.
 
-    The action's id is the `idempotency_key`. `effect`: where its effect begins,
-    None if it has begun.
+    In the block `current_context` and `current_user` name the person who confirmed it, and the id
+    of the action is the `idempotency_key`. `scope` is where the action waited, `language` that of
+    its question, and `effect` where its effect begins; None if it has begun.
     """
     run = call_context().run
-    place = scope.conversation
     if run is None or run.user_id != scope.user_id:
         run = _OUTSIDE
     by_yes = ChannelRun(
-        scope.user_id,
-        place.channel,
-        place.address,
-        run.ttl_seconds,
-        run.parser_version,
-        language,
-        run.aliases,
-        run.user_name,
-        run.role,
+        user_id=scope.user_id,
+        channel_id=scope.conversation.channel,
+        conversation_id=scope.conversation.address,
+        ttl_seconds=run.ttl_seconds,
+        parser_version=run.parser_version,
+        language=language,
+        aliases=run.aliases,
+        user_name=run.user_name,
+        role=run.role,
         confirmed=confirmed,
     )
     log_fields = {**call_context().log_fields, "action": confirmed.action_id}
@@ -190,21 +203,36 @@ def confirmed_run(
 
 
 def current_context() -> ToolContext:
-    """Return the context of the current run as a tool receives it."""
+    """Return the context of the current run as a tool receives it.
+
+    Outside a channel run it names no person and no conversation.
+    """
     run = call_context().run
     effect = _effect_start()
     if run is None:
         return ToolContext().begins_at(effect)
-    phone = next(
-        (match[1] for each in (run.user_id, *run.aliases) if (match := _PHONE.fullmatch(each))), ""
-    )
+
     person = None
     if run.user_id:
+        phone = _phone_of((run.user_id, *run.aliases))
         person = Person(run.user_id, run.user_name, run.role(), phone)
     context = ToolContext(
-        person, run.channel_id or "", run.conversation_id or "", run.language, run.confirmed
+        person=person,
+        channel=run.channel_id or "",
+        conversation=run.conversation_id or "",
+        language=run.language,
+        confirmed=run.confirmed,
     )
     return context.begins_at(effect)
+
+
+def _phone_of(user_ids: Iterable[str]) -> str:
+    """Return the phone number among the ids of a person, "" if there is none."""
+    for user_id in user_ids:
+        match = _PHONE.fullmatch(user_id)
+        if match:
+            return match[1]
+    return ""
 
 
 def _effect_start() -> EffectStart | None:
@@ -236,8 +264,9 @@ def current_user() -> str | None:
 
 
 def current_user_ids() -> tuple[str, ...]:
-    """Return all ids of the user whose turn is answered, that of `current_user` first;
-    none outside a channel run.
+    """Return all ids of the user whose turn is answered; () outside a channel run.
+
+    That of `current_user` is the first.
     """
     run = call_context().run
     if run:
@@ -253,9 +282,11 @@ def begin_round() -> None:
 
 
 def last_proposed_preview() -> str:
-    """Return the preview of the last collected proposal, "" when there is none."""
+    """Return the preview of the last proposal of the running call, "" if it proposed nothing."""
     collected = call_context().proposals
-    return collected[-1].action.preview if collected else ""
+    if collected:
+        return collected[-1].action.preview
+    return ""
 
 
 def restore_proposals(proposals: Iterable[ProposedAction]) -> None:
@@ -270,16 +301,16 @@ def restore_proposals(proposals: Iterable[ProposedAction]) -> None:
 
 
 class RunningTool(NamedTuple):
-    """What the author of a tool declared, while the tool's code runs."""
+    """A tool whose code runs now, and what its author declared."""
 
     name: str
-    #: It changes nothing.
+    #: Whether the tool changes nothing.
     read_only: bool
-    #: It may ask for a yes; None: undeclared.
+    #: Whether its code may ask for a yes; None: undeclared.
     proposes: bool | None
-    #: It says itself where its effect begins.
+    #: Whether the tool says itself where its effect begins.
     marks_effect: bool
-    #: `digest` returns its `Tool.definition_digest`, which is costly and seldom needed.
+    #: Returns the `Tool.definition_digest`, which is costly and seldom needed.
     digest: Callable[[], str]
 
 
@@ -322,9 +353,12 @@ def _check_declared(tool: RunningTool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What one yes confirms: a single action, or a plan (`head`) with its steps in order."""
+    """What one yes confirms: a single action, or a plan."""
 
+    #: The action whose preview the question shows, and which the yes is about. The head of a plan
+    #: has no effect itself.
     head: PendingAction
+    #: The actions of a plan, in the order in which they will run; () for a single action.
     steps: tuple[PendingAction, ...] = ()
 
     def new_actions(
@@ -332,39 +366,43 @@ class Proposal:
     ) -> tuple[NewAction, ...]:
         """Return the signed records to store, the head last.
 
-        With `occupies_scope=False` only its button reaches it.
+        `user` is the id of the scope that is asked. With `occupies_scope=False` a written yes does
+        not reach the head: only its button does.
         """
-        steps = tuple(
-            sign_action(step, signer, user=user, occupies_scope=False) for step in self.steps
-        )
+        steps = [sign_action(step, signer, user=user, occupies_scope=False) for step in self.steps]
         ids = tuple(step.pending_action_id for step in self.steps)
-        return (
-            *steps,
-            sign_action(self.head, signer, user=user, occupies_scope=occupies_scope, steps=ids),
-        )
+        head = sign_action(self.head, signer, user=user, occupies_scope=occupies_scope, steps=ids)
+        return (*steps, head)
 
     def prompt_in(self, closing: str) -> str:
-        """Return the text that a tool put below its preview in a run's closing text, "" for none."""
-        previews = (self.head.preview, *(step.preview for step in self.steps))
-        prompts = [
-            closing.removeprefix(preview)
-            for preview in previews
-            if closing.startswith(f"{preview}\n\n")
-        ]
-        if prompts:
-            return min(prompts, key=len).strip()
-        return ""
+        """Return the text that a tool put below its preview, "" for none.
+
+        `closing` is the text with which the run ended: a preview, and what stands below it.
+        """
+        previews = [action.preview for action in (self.head, *self.steps)]
+        shown = [preview for preview in previews if closing.startswith(f"{preview}\n\n")]
+        if not shown:
+            return ""
+        # One preview may begin with another: then the longer one was meant.
+        longest = max(shown, key=len)
+        return closing.removeprefix(longest).strip()
 
 
 def plan_of(actions: Sequence[PendingAction], *, plan_id: str = "") -> Proposal:
     """Return one proposal of all actions of a turn, at least one: a plan if there are several.
 
-    `plan_id`: the id of the plan, "" for a new one.
+    `plan_id` is the id of the plan, "" for a new one. The plan asks for the code of one of its
+    steps, and has the shortest of their times to answer.
     """
     if len(actions) == 1:
         return Proposal(actions[0])
+
     plan_id = plan_id or random_id(11)
+    # The plan has the code and the form: its steps are not answered one by one.
     steps = tuple(replace(action, plan=plan_id, code="", form=()) for action in actions)
+    codes = [action.code for action in actions if action.code]
+    # The plan is signed with the digests of its steps: a step that was changed or exchanged in the
+    # store does not run (`is_step_of`).
     args = {"steps": [_step_entry(step) for step in steps]}
     head = replace(
         actions[0],
@@ -374,7 +412,7 @@ def plan_of(actions: Sequence[PendingAction], *, plan_id: str = "") -> Proposal:
         args=args,
         args_digest=compute_args_digest(args),
         ttl_seconds=min(step.ttl_seconds for step in steps),
-        code=next((action.code for action in actions if action.code), ""),
+        code=codes[0] if codes else "",
         idempotent=False,
         version="",
         asked_by="",
@@ -399,22 +437,25 @@ def _after_all(steps: Sequence[PendingAction]) -> After | Literal[""]:
 
 
 def _plan_form(actions: Sequence[PendingAction]) -> tuple[dict[str, Any], ...]:
-    """Return the fields of all steps, each after the number of its step;
-    none if they are too many for a form.
+    """Return the fields of all steps, with the number of the step before each name and label.
+
+    () if they are too many for a form.
     """
     entries: list[dict[str, Any]] = []
     for number, action in enumerate(actions, start=1):
         for entry in action.form:
-            named = {"name": f"{number}.{entry['name']}", "label": f"{number}. {entry['label']}"}
-            entries.append({**entry, **named})
+            name = f"{number}.{entry['name']}"
+            label = f"{number}. {entry['label']}"
+            entries.append({**entry, "name": name, "label": label})
     if fits_in_record(entries):
         return tuple(entries)
     return ()
 
 
 def _other_message_of_all(steps: Sequence[PendingAction]) -> OtherMessage | Literal[""]:
-    """Return what another message does to the question of a plan:
-    it stays open only if each step lets it.
+    """Return what another message does to the question of a plan.
+
+    It stays open only if each step lets it.
     """
     chosen = {step.other_message for step in steps}
     if "drop" in chosen:
@@ -430,17 +471,18 @@ def step_ids(plan: PendingAction) -> tuple[str, ...]:
 
 
 def is_step_of(plan: PendingAction, number: int, stored: StoredAction | None) -> bool:
-    """Return whether the record is the step that was shown: of this plan, at this place,
-    with these arguments.
+    """Return whether a record is the step `number`, from 0, of this plan as it was shown.
+
+    It is not if it belongs to another plan or has other arguments. None is no step.
     """
-    return (
-        stored is not None
-        and stored.action.plan == plan.pending_action_id
-        and _step_entry(stored.action) == plan.args["steps"][number]
-    )
+    if stored is None or stored.action.plan != plan.pending_action_id:
+        return False
+    shown: dict[str, str] = plan.args["steps"][number]
+    return _step_entry(stored.action) == shown
 
 
 def _step_entry(step: PendingAction) -> dict[str, str]:
+    """Return what a plan says about a step in its arguments."""
     return {
         "id": step.pending_action_id,
         "kind": step.kind,
@@ -454,15 +496,15 @@ class Effect:
     """An action that took effect, and what its tool returned."""
 
     action: PendingAction
+    #: As the user read it, "" for nothing.
     result: str = ""
 
 
 def is_undo(action: PendingAction) -> bool:
     """Return whether the action, or a step of it, undoes another action."""
+    kinds = [action.kind]
     if action.kind == PLAN_KIND:
         kinds = [step["kind"] for step in action.args["steps"]]
-    else:
-        kinds = [action.kind]
     return any(kind.startswith(UNDO_PREFIX) for kind in kinds)
 
 

@@ -406,7 +406,9 @@ class ChannelAgent:
         # A proposal may bring the code that carries it out, which lives as long as this process.
         for action_id, executor in run.executors.items():
             self.store.executors.keep_closure(action_id, executor)
-        actions = [replace(each.action, requested_at=context.received_at) for each in run.proposed]
+        actions = [
+            replace(each.action, requested_at=context.received_at) for each in run.proposed_actions
+        ]
         proposal = plan_of(actions) if actions else None
         answer = await self._replies.reply(
             context, result, proposal, preface, goes_on=paused is not None

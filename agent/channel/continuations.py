@@ -108,7 +108,7 @@ class Continuations:
         if stored and stored.state == "cancelled":
             # The model cannot propose again what was just refused.
             refused = await self._other_messages.refused_by_no(context.turn.scope, stored)
-            context.run.denied += refused
+            context.run.denied_actions += refused
         if context.memory.get_history()[-1].role is Role.ASSISTANT:
             context.remember([user_message(context.turn)])
 
@@ -135,7 +135,9 @@ class Continuations:
         if not has_answer(context, ids, run_counts_of(context.memory, ids)):
             text = paragraphs([*unknown, missing or texts.stopped()])
             add_exchange(context, text, run.messages)
-            self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
+            self._outcomes.write_outcomes(
+                context, run.proposed, "replaced", context.received_at
+            )
         answer = TurnAnswer(text_change(paragraphs([*unknown, missing])))
         return self._questions.with_outcome(context, answer, outcome, effects).change
 

@@ -56,7 +56,7 @@ class OtherMessages:
         A model that proposes the same again is told that it waits, and the question is repeated. If
         it proposes something else, that takes the place of the question, because a scope has one.
         """
-        context.run.waiting += await self.actions_of(context.turn.scope, stored)
+        context.run.waiting_actions += await self.actions_of(context.turn.scope, stored)
         answer = await self._run_agent(context, "")
         if any(action.occupies_scope for action in answer.change.new_actions):
             return await self._with_replaced_question(context, answer, stored)
@@ -106,7 +106,7 @@ class OtherMessages:
         self._outcomes.write_outcome(context, stored, "denied", words=words)
         transition = cancelled_transition(stored, context.turn)
         outcome = transition.outcome_text
-        context.run.denied += await self.actions_of(context.turn.scope, stored)
+        context.run.denied_actions += await self.actions_of(context.turn.scope, stored)
         preface = self._answers.as_line(stored, "cancelled", outcome)
         answer = (await self._run_agent(context, preface)).changed(transition=transition)
         return await self._answers.with_closed_question(

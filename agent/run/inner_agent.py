@@ -86,7 +86,7 @@ def _collect_proposals(result: AgentResult) -> None:
     ids: set[str] = set()
     for message in result.messages:
         ids.update(link.id for link in message.actions)
-    for proposed in context.run.proposed:
+    for proposed in context.run.proposed_actions:
         if proposed.action.pending_action_id in ids:
             context.proposals.append(proposed)
 

@@ -52,7 +52,7 @@ def test_proposals_are_in_the_order_of_the_calls():
     with context_field("run", run_of()) as run:
         for at in (2, 0, 1, 0):
             with context_field("position", at):
-                stash_pending(kind="k", preview=f"{at}-{len(run.proposed)}")
+                stash_pending(kind="k", preview=f"{at}-{len(run.proposed_actions)}")
     assert [action.preview for action in run.proposals] == ["0-1", "0-3", "1-2", "2-0"]
 
 
@@ -72,7 +72,9 @@ def test_proposals_of_a_killed_attempt_come_first():
     with context_field("run", run_of()) as first:
         for _ in range(3):
             begin_round()
-        early = ProposedAction(stash_pending(kind="k", preview="early"), first.proposed[0].at)
+        early = ProposedAction(
+            stash_pending(kind="k", preview="early"), first.proposed_actions[0].position
+        )
     propose_again([early])  # outside a run there is no person to ask
     with context_field("run", run_of()) as run:
         begin_round()
