@@ -1,5 +1,4 @@
-"""JSON of an API as text for people: labels for keys, names for objects,
-without what only programs read.
+"""JSON of an API as text for people: labels for keys, names for objects.
 
 Only what tells a person nothing is left out: empty fields, ids beside a name, and addresses of an
 API. A last line names what was left out. Long lists end in "and 12 more".
@@ -11,7 +10,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any
 
 #: The most rows of a list that stand on lines of their own.
@@ -22,7 +20,8 @@ MAX_LINES = 60
 MAX_VALUES = 20
 #: The most objects of a list inside a line.
 MAX_OBJECTS = 10
-#: The most fields of a row. An object inside of it has half as many, as have those of the next two.
+#: The most fields of a row. An object inside another shows half as many fields as that one; the
+#: same holds for the next two limits.
 MAX_ROW_FIELDS = 8
 #: The most fields of an object in one line.
 MAX_LINE_FIELDS = 12
@@ -38,7 +37,7 @@ MAX_DEPTH = 4
 MAX_LIST_CHARS = 100
 #: Labels of fields that are named as left out.
 MAX_NAMED_FIELDS = 3
-#: Objects and lists inside each other that are read of a text that is cut off.
+#: How deep objects and lists may be nested in a text that is cut off.
 MAX_CUT_DEPTH = 100
 #: Characters of a text that is read as JSON if it looks like it.
 MAX_ENCODED_CHARS = 200_000
@@ -99,11 +98,9 @@ _TIMES = range(1_000_000_000, 4_102_444_800)
 
 
 def decode(text: str) -> Any:
-    """Return the value of a JSON text.
+    """Return the value of a JSON text. Raises ValueError or RecursionError.
 
-    Numbers with a fraction are texts, so that no digit gets lost.
-
-    Raises ValueError or RecursionError.
+    Numbers with a fraction become texts, so that no digit gets lost.
     """
     return json.loads(text, parse_float=str)
 
@@ -113,7 +110,9 @@ def decode_cut(text: str) -> Any:
 
     Raises ValueError for any other text, and RecursionError.
     """
+    # The brackets that close what is open at the present token, the innermost first.
     closing = ""
+    # Where the last whole member ends, and the brackets that close what is open there.
     last_end = 0
     last_closing = ""
     for token in _CUT_TOKENS.finditer(text):
@@ -122,15 +121,15 @@ def decode_cut(text: str) -> Any:
                 closing = "}" + closing
             case "[":
                 closing = "]" + closing
-            case "," | "}" | "]":
-                if token[0] != ",":
-                    closing = closing[1:]
-                if token[0] == ",":
-                    last_end = token.start()
-                else:
-                    last_end = token.end()
+            case ",":
+                last_end = token.start()
                 last_closing = closing
-        if len(closing) > MAX_CUT_DEPTH or (last_end and not closing):
+            case "}" | "]":
+                closing = closing[1:]
+                last_end = token.end()
+                last_closing = closing
+        is_complete = last_end > 0 and not closing
+        if is_complete or len(closing) > MAX_CUT_DEPTH:
             break
     if not last_closing:
         raise ValueError("no JSON that is cut off")
@@ -138,20 +137,28 @@ def decode_cut(text: str) -> Any:
 
 
 def in_lines(value: Mapping[str, Any] | Sequence[Any]) -> str:
-    """Return an object with one field a line, or a list with one row a line."""
+    """Return an object with one field a line, or a list with one row a line.
+
+    "nothing" for a value that tells people nothing.
+    """
     if _is_empty(value):
         return "nothing"
-    writer = _Writer()
     inner = decoded(value)
-    headings: list[str] = []
+
     # An object around an object, such as {"order": {...}}, is a heading.
+    headings: list[str] = []
     while isinstance(inner, Mapping) and len(inner) == 1:
-        (key,) = inner
-        if not isinstance(decoded(inner[key]), Mapping) or len(headings) == MAX_DEPTH:
+        ((key, item),) = inner.items()
+        item = decoded(item)
+        if not isinstance(item, Mapping) or len(headings) == MAX_DEPTH:
             break
         headings.append(f"{_heading(str(key))}:")
-        inner = decoded(inner[key])
-    return "\n".join(filter(None, [*headings, writer.lines(inner), writer.note()]))
+        inner = item
+
+    writer = _Writer()
+    lines = writer.lines(inner)
+    note = writer.note()
+    return "\n".join(filter(None, [*headings, lines, note]))
 
 
 def in_line(value: Any, *, everything: bool = False) -> str:
@@ -159,11 +166,14 @@ def in_line(value: Any, *, everything: bool = False) -> str:
 
     With `everything`, ids and addresses stay: a person may have to tell things apart.
     """
-    return _Writer(everything).inner(value, 1, MAX_CHOICE_FIELDS if everything else MAX_LINE_FIELDS)
+    max_fields = MAX_LINE_FIELDS
+    if everything:
+        max_fields = MAX_CHOICE_FIELDS
+    return _Writer(everything).inner(value, depth=1, max_fields=max_fields)
 
 
 def decoded(value: Any) -> Any:
-    """Return the object or list in a text that is JSON; everything else as it is."""
+    """Return the object or list in a text that is JSON. Any other value is unchanged."""
     if not isinstance(value, str) or value[:1] not in ("{", "[") or len(value) > MAX_ENCODED_CHARS:
         return value
     try:
@@ -173,18 +183,22 @@ def decoded(value: Any) -> Any:
 
 
 def _is_empty(value: Any, depth: int = MAX_DEPTH) -> bool:
-    """Return whether a JSON value tells people nothing: null, an empty text or list,
-    or an object of such values.
+    """Return whether a JSON value tells people nothing.
+
+    That is null, an empty text or list, or an object of such values, nested up to `depth` times.
     """
     if isinstance(value, Mapping):
-        return not value or (
-            depth > 0 and all(_is_empty(each, depth - 1) for each in value.values())
-        )
-    return value is None or (isinstance(value, str | list) and not value)
+        if not value:
+            return True
+        return depth > 0 and all(_is_empty(each, depth - 1) for each in value.values())
+    return value is None or value == "" or value == []
 
 
 class _Writer:
-    """Writes one JSON value for people. Remembers the labels of the fields that it left out."""
+    """Writes one JSON value for people. Remembers the labels of the fields that it left out.
+
+    `everything`: leave no field out.
+    """
 
     def __init__(self, everything: bool = False) -> None:
         self._everything = everything
@@ -206,12 +220,17 @@ class _Writer:
         if isinstance(value, Mapping):
             fields = self._fields(value, is_inner=False)
             lines = [self._line(key, item) for key, item in fields[:MAX_LINES]]
-            return "\n".join(lines + _more(len(fields) - MAX_LINES, "field")) or "nothing"
-        rows = list(map(decoded, value))
+            lines += _more(len(fields) - MAX_LINES, "field")
+            return "\n".join(lines) or "nothing"
+
+        rows = [decoded(row) for row in value]
         if len(rows) > MAX_OBJECTS and all(_is_number(row) for row in rows):
-            return self.inner(rows, 1, MAX_ROW_FIELDS)
-        lines = [f"- {self.inner(row, 1, MAX_ROW_FIELDS)}" for row in rows[:MAX_ROWS]]
-        return "\n".join(lines + _more(len(rows) - MAX_ROWS)) or "nothing"
+            return self.inner(rows, depth=1, max_fields=MAX_ROW_FIELDS)
+        lines = []
+        for row in rows[:MAX_ROWS]:
+            lines.append(f"- {self.inner(row, depth=1, max_fields=MAX_ROW_FIELDS)}")
+        lines += _more(len(rows) - MAX_ROWS)
+        return "\n".join(lines) or "nothing"
 
     def _line(self, key: str, value: Any) -> str:
         """Return one field of the outermost object.
@@ -220,21 +239,25 @@ class _Writer:
         """
         label = _heading(key)
         value = decoded(value)
-        if isinstance(value, list) and any(isinstance(each, list | Mapping) for each in value):
-            in_one_line = _Writer(self._everything)
-            text = in_one_line.inner(value, 2, MAX_LINE_FIELDS)
-            if len(text) > MAX_LIST_CHARS:
-                return f"{label}:\n{self.lines(value)}"
-            self._left_out.update(in_one_line._left_out)
-            return f"{label}: {text}"
         if isinstance(value, str):
             return f"{label}: {_text(value)}"
-        return f"{label}: {self.inner(_timed(key, value), 2, MAX_LINE_FIELDS)}"
+        if not isinstance(value, list) or not _has_objects(value):
+            text = self.inner(_timed(key, value), depth=2, max_fields=MAX_LINE_FIELDS)
+            return f"{label}: {text}"
+
+        # A separate writer: if its line is too long, the fields that it left out do not count.
+        one_line_writer = _Writer(self._everything)
+        text = one_line_writer.inner(value, depth=2, max_fields=MAX_LINE_FIELDS)
+        if len(text) > MAX_LIST_CHARS:
+            return f"{label}:\n{self.lines(value)}"
+        self._left_out.update(one_line_writer._left_out)
+        return f"{label}: {text}"
 
     def inner(self, value: Any, depth: int, max_fields: int) -> str:
         """Return a value in one line.
 
-        `depth` is 1 for a row, and one more for each object around it.
+        `depth` is 1 for a row, and one more for each object around the value. `max_fields` is how
+        many fields an object may show.
         """
         value = decoded(value)
         if isinstance(value, Mapping):
@@ -246,41 +269,44 @@ class _Writer:
         if value is None:
             return "none"
         text = " ".join(_text(value).split())
-        is_address = _WEB_ADDRESS.match(text) is not None
-        limit = MAX_ADDRESS_CHARS if is_address else MAX_INNER_CHARS
+        limit = MAX_INNER_CHARS
+        if _WEB_ADDRESS.match(text):
+            limit = MAX_ADDRESS_CHARS
         if len(text) <= limit:
             return text
         return f"{text[:limit]}…"
 
     def _list(self, values: list[Any], depth: int, max_fields: int) -> str:
         """Return a list in one line. Lists inside a list stand in brackets."""
-        has_objects = any(isinstance(each, list | Mapping) for each in values)
-        limit = MAX_OBJECTS if has_objects else MAX_VALUES
+        has_objects = _has_objects(values)
         if depth > MAX_DEPTH and has_objects:
             return _counted(len(values), "value")
+
+        limit = MAX_OBJECTS if has_objects else MAX_VALUES
         texts = []
-        for each in map(decoded, islice(values, limit)):
+        for each in map(decoded, values[:limit]):
             text = self.inner(each, depth + 1, max_fields)
             if isinstance(each, list):
                 text = f"({text})"
             texts.append(text)
+
         # Commas also part the fields of an object.
         has_commas = has_objects and any(", " in text for text in texts)
-        between = "; " if has_commas else ", "
-        return between.join(texts + _more(len(values) - limit)) or "nothing"
+        separator = "; " if has_commas else ", "
+        texts += _more(len(values) - limit)
+        return separator.join(texts) or "nothing"
 
     def _object(self, value: Mapping[str, Any], depth: int, max_fields: int) -> str:
         """Return an object in one line: its name, and behind it its other fields in brackets."""
+        name = ""
         name_key = _name_key(value)
-        if name_key is None:
-            name = ""
-        else:
+        if name_key is not None:
             name = self.inner(value[name_key], depth, max_fields)
         if depth > MAX_DEPTH:
             return name or _counted(len(value), "field")
-        fields = [
-            field for field in self._fields(value, is_inner=depth > 1) if field[0] != name_key
-        ]
+
+        fields = self._fields(value, is_inner=depth > 1)
+        fields = [(key, item) for key, item in fields if key != name_key]
         texts = []
         for key, encoded in fields[:max_fields]:
             item = decoded(encoded)
@@ -288,15 +314,17 @@ class _Writer:
             if _has_parts(item):
                 text = f"({text})"
             texts.append(f"{label_of(key)} {text}")
-        others = ", ".join(texts + _more(len(fields) - max_fields, "field"))
+        texts += _more(len(fields) - max_fields, "field")
+        others = ", ".join(texts)
         if name and others:
             return f"{name} ({others})"
         return name or others or "nothing"
 
     def _fields(self, value: Mapping[str, Any], *, is_inner: bool) -> list[tuple[str, Any]]:
-        """Return the fields that tell people something.
+        """Return the fields that tell people something, each with its key as a text.
 
-        If all are technical, they are all that there is to tell.
+        If all are technical, they are all that there is to tell. `is_inner`: the object stands
+        inside another one.
         """
         fields = [(str(key), item) for key, item in value.items() if not _is_empty(item)]
         if self._everything:
@@ -354,8 +382,13 @@ def _words_of(key: str) -> list[str]:
     return words
 
 
+def _has_objects(values: Sequence[Any]) -> bool:
+    """Return whether a list has objects or lists in it."""
+    return any(isinstance(each, list | Mapping) for each in values)
+
+
 def _has_parts(value: Any) -> bool:
-    """Return whether a value is told as several parts, which need brackets inside a line."""
+    """Return whether a value is written as several parts, which need brackets inside a line."""
     if isinstance(value, list):
         return len(value) > 1 or any(_has_parts(each) for each in value)
     return isinstance(value, Mapping) and _name_key(value) is None
@@ -363,26 +396,32 @@ def _has_parts(value: Any) -> bool:
 
 def _name_key(value: Mapping[str, Any]) -> str | None:
     """Return the key of the field that names an object, None if it has no name."""
-    return next((key for key in _NAMES if isinstance(value.get(key), str) and value[key]), None)
+    for key in _NAMES:
+        if isinstance(value.get(key), str) and value[key]:
+            return key
+    return None
 
 
 def _is_technical(key: str, value: Any, siblings: Mapping[str, Any], *, is_inner: bool) -> bool:
     """Return whether a field of an object tells people nothing.
 
-    `siblings` are all fields of the object.
+    `siblings` are all fields of the object. `is_inner`: the object stands inside another one.
     """
-    words = [word.lower() for word in _words_of(key)]
-    last = words[-1] if words else ""
     if key in _TECHNICAL or key.startswith(_TECHNICAL_PREFIXES):
         return True
-    if key == "kind":  # such as "calendar#event"
+    if key == "kind":
+        # The type of an object of Google, such as "calendar#event".
         return isinstance(value, str) and "#" in value
+
+    words = [word.lower() for word in _words_of(key)]
+    last = words[-1] if words else ""
     if isinstance(value, str) and (last in _ADDRESSES or _WEB_ADDRESS.match(value)):
         return _is_for_programs(key, value, words, siblings, is_inner=is_inner)
 
     is_number = isinstance(value, int) and not isinstance(value, bool)
     is_long = (isinstance(value, str) or is_number) and len(str(value)) > _SPOKEN_ID_CHARS
-    if len(words) == 1 and last in _IDS:  # the object's own id
+    is_own_id = len(words) == 1 and last in _IDS
+    if is_own_id:
         if any(number in siblings for number in _NUMBERS):
             return True
         return _name_key(siblings) is not None and (is_inner or is_long)
@@ -394,13 +433,17 @@ def _is_technical(key: str, value: Any, siblings: Mapping[str, Any], *, is_inner
 def _is_for_programs(
     key: str, value: str, words: Sequence[str], siblings: Mapping[str, Any], *, is_inner: bool
 ) -> bool:
-    """Return whether an address is one of an API, a picture beside a name,
-    or another one beside that of a page.
+    """Return whether a person could not open an address, or has a better one.
+
+    That is an address of an API, a picture beside a name, and another address beside that of a
+    page. `words` are those of the key.
     """
-    web = _WEB_ADDRESS.match(value)
-    if "{" in value or _PICTURES & set(words):
+    is_template = "{" in value
+    if is_template or _PICTURES & set(words):
         return True
-    if web is None:  # such as "/orders/7", which nobody can open
+    web = _WEB_ADDRESS.match(value)
+    if web is None:
+        # A path without its host, such as "/orders/7", opens nothing.
         return value.startswith("/")
     if web["host"].startswith("api.") or _API_PATH.search(web["path"]):
         return True
@@ -411,7 +454,8 @@ def _is_for_programs(
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, str):
-        return bool(re.fullmatch(r"-?\d+\.\d+(?:[eE][+-]?\d+)?", value))  # see `decode`
+        # `decode` returns a number with a fraction as a text.
+        return bool(re.fullmatch(r"-?\d+\.\d+(?:[eE][+-]?\d+)?", value))
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -426,14 +470,12 @@ def _text(value: Any) -> str:
 
 
 def _timed(key: str, value: Any) -> Any:
-    """Return the time that a number of seconds under such a key means;
-    all other values as they are.
+    """Return the time that a number of seconds under such a key means.
+
+    Any other value is unchanged.
     """
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or value not in _TIMES
-        or not _TIME_KEY.fullmatch(key)
-    ):
+    if isinstance(value, bool) or not isinstance(value, int):
+        return value
+    if value not in _TIMES or not _TIME_KEY.fullmatch(key):
         return value
     return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

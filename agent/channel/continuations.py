@@ -135,9 +135,7 @@ class Continuations:
         if not has_answer(context, ids, run_counts_of(context.memory, ids)):
             text = paragraphs([*unknown, missing or texts.stopped()])
             add_exchange(context, text, run.messages)
-            self._outcomes.write_outcomes(
-                context, run.proposed, "replaced", context.received_at
-            )
+            self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
         answer = TurnAnswer(text_change(paragraphs([*unknown, missing])))
         return self._questions.with_outcome(context, answer, outcome, effects).change
 
