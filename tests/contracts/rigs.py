@@ -212,7 +212,7 @@ def client_of(store: RedisPendingStore) -> Redis:
     connections = store.repository._scripts._connections
     if isinstance(connections, ClusterConnections):
         return connections._cluster
-    return Redis(connection_pool=connections._client.connection_pool)
+    return Redis(connection_pool=connections._pool)
 
 
 def time_passes(
