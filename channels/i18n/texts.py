@@ -1,4 +1,8 @@
-"""Texts: what the bot itself says, in each language that has a catalogue."""
+"""Texts: what the bot itself says, in each language that has a catalogue.
+
+A catalogue is a TOML file in `catalogues/` with the same keys in each language. `Texts` has a
+method or an attribute for each key, so that a caller cannot misspell one or forget a value.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +28,17 @@ ZONE_VARIABLE = "SAYSO_TIMEZONE"
 #: How many characters of a preview are repeated after it was shown whole, so that the result fits
 #: in one message of every platform.
 MAX_REPEATED_CHARS = 300
-#: Lines and characters of a result in an outcome that a model follows.
+#: How much of a result is repeated where a model's answer follows, which tells the rest.
 MAX_BRIEF_LINES = 3
 MAX_BRIEF_CHARS = 200
 #: A result with at most so many characters is no sentence in any language: "ok", "no", "17".
 MAX_BARE_CHARS = 3
-#: Question marks at the end of a text, and what may stand behind one: emphasis of Markdown.
+#: The question marks of all languages at the end of a text.
 _QUESTION_MARKS = "?\uff1f\u061f"
+#: What may stand behind a question mark: the end of emphasis in Markdown.
 _EMPHASIS = "*_~"
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+#: One condition of a plural rule, such as "n % 10 = 2..4" or "n != 1,3".
 _RELATION = re.compile(
     r"n(?: % (?P<modulus>\d+))? (?P<equals>!?=) (?P<ranges>\d+(?:\.\.\d+)?(?:,\d+(?:\.\.\d+)?)*)"
 )
@@ -48,48 +54,57 @@ def texts_for(language: str = "") -> Texts:
 
 def as_statement(preview: str) -> str:
     """Return a preview without the marks of a question: "Delete INV-7" for "Delete INV-7?"."""
-    text = preview.strip().removeprefix("¿")  # Spanish has one at the beginning too
+    whole = preview.strip()
+    # Spanish has a question mark at the beginning too.
+    text = whole.removeprefix("¿")
     words = text.rstrip(_EMPHASIS)
     statement = words.rstrip(_QUESTION_MARKS)
-    if not statement or (len(statement) == len(words) and len(text) == len(preview.strip())):
+
+    is_question = text != whole or statement != words
+    if not statement or not is_question:
         return preview
-    return statement.rstrip() + text[len(words) :]
+    emphasis = text[len(words) :]
+    return statement.rstrip() + emphasis
 
 
 def brief(preview: str) -> str:
-    """Return a preview as other texts quote it.
+    """Return a preview as other texts quote it: a statement, and at most its beginning.
 
-    It is no question, and only its beginning if it is long.
-
-    A cut one ends in "..." and leaves no escape or code block open. Signs of outcomes in it are
-    plain characters: it may have lines that begin with one, and stands in texts that tell an
-    outcome.
+    A beginning ends in "..." and leaves no escape and no code block open. A sign at the beginning
+    of a line, which marks an outcome, becomes a plain character: a tool could otherwise write a
+    preview that looks like the outcome of an action.
     """
     preview = without_signs(as_statement(preview))
     if len(preview) <= MAX_REPEATED_CHARS:
         return preview
+
     cut = preview[:MAX_REPEATED_CHARS]
-    if (len(cut) - len(cut.rstrip("\\"))) % 2:  # the escaped character was cut off
+    backslashes = len(cut) - len(cut.rstrip("\\"))
+    if backslashes % 2:
+        # The last one escaped the character that was cut off.
         cut = cut[:-1]
-    cut = re.sub(r"&#\d{0,2}$", "", cut)  # an encoded space was cut
+    # A space that is written as `&#32;` may be cut in the middle.
+    cut = re.sub(r"&#\d{0,2}$", "", cut)
     if cut.count("```") % 2:
         return f"{cut}...\n```"
     return f"{cut}..."
 
 
 def brief_result(result: str) -> str:
-    """Return the beginning of a tool's result as Markdown.
+    """Return the beginning of a tool's result as Markdown: its first lines.
 
-    That is its first lines, and only if they are short.
+    "" if a code block begins in them, since half of one says nothing.
     """
     text = without_signs(as_markdown(result)).strip()
     lines = text.split("\n")
     if len(lines) <= MAX_BRIEF_LINES and len(text) <= MAX_BRIEF_CHARS:
         return text
-    beginning = head("\n".join(lines[:MAX_BRIEF_LINES]), MAX_BRIEF_CHARS).rstrip()
-    if "```" not in beginning:
-        return f"{beginning} […]"
-    return ""
+
+    first_lines = "\n".join(lines[:MAX_BRIEF_LINES])
+    beginning = head(first_lines, MAX_BRIEF_CHARS).rstrip()
+    if "```" in beginning:
+        return ""
+    return f"{beginning} […]"
 
 
 def _fixed(key: str) -> Callable[[Texts], str]:
@@ -120,11 +135,15 @@ def _with_text(key: str, name: str) -> Callable[[Texts, str], str]:
 
 
 class Texts:
-    """The texts of one language, for the life of the process.
+    """The texts of one language. Lives as long as the process.
 
-    All texts are Markdown. Previews are Markdown already, and inserted unchanged; texts about a
-    question that was shown before repeat only its beginning. Results, reminders, names and labels
-    are plain text, unless they are of the type `Markdown`.
+    All texts are Markdown. Of the values that are inserted:
+
+    * a preview is Markdown already, and inserted unchanged; a text about a question that was shown
+      before repeats only its beginning;
+    * results, reminders, names and labels are plain text, unless they are of the type `Markdown`;
+    * a `code` is what a yes must contain to confirm, "" for a question without a code;
+    * `seconds` is a duration, which is written in whole seconds, minutes or hours.
     """
 
     def __init__(self, language: str, templates: dict[str, Any]) -> None:
@@ -144,10 +163,7 @@ class Texts:
         self.leave_word: str = templates["leave_word"]
 
     def question(self, preview: str, seconds: float, code: str = "") -> str:
-        """Return the preview and how to answer it.
-
-        With a code, only a yes with the code confirms.
-        """
+        """Return a question: the preview, and how and for how long it can be answered."""
         key = "question_with_code" if code else "question"
         return self.say(key, preview=preview, duration=self._duration(seconds), code=code)
 
@@ -156,9 +172,9 @@ class Texts:
         return self.say("code_needed", preview=brief(preview), code=code)
 
     def ask_field(self, label: str, value: str) -> str:
-        """Return the request for the new value of one field, with its present value.
+        """Return the request for the new value of a field. `label` and `value` are Markdown.
 
-        Both are Markdown.
+        `value` is what the field has now.
         """
         return self.say("ask_field", label=label, value=value, leave=self.leave_word)
 
@@ -190,7 +206,7 @@ class Texts:
         return self.say("another_quoted", preview=brief(preview), yes=self._yes(code))
 
     def unclear(self, preview: str, code: str = "") -> str:
-        """Return the question again after a reply that may be an answer but is neither yes nor no."""
+        """Return the question again after a reply that may be an answer, but no clear one."""
         return self.say("unclear", preview=brief(preview), yes=self._yes(code))
 
     def explained(self, preview: str, seconds: float, code: str = "") -> str:
@@ -224,18 +240,20 @@ class Texts:
         text = without_signs(as_markdown(result))
         if text and _is_sentence(result):
             return text
-        return "\n".join(filter(None, [self.say("done", preview=brief(preview)), text]))
+        statement = self.say("done", preview=brief(preview))
+        return f"{statement}\n{text}" if text else statement
 
     def done_briefly(self, preview: str, result: str) -> str:
         """Return what was done, with the beginning of its result. A model tells the rest below."""
-        return "\n".join(
-            filter(None, [self.say("done", preview=brief(preview)), brief_result(result)])
-        )
+        statement = self.say("done", preview=brief(preview))
+        beginning = brief_result(result)
+        return f"{statement}\n{beginning}" if beginning else statement
 
-    #: Tools that ran at once beside the proposed action, whatever is answered.
+    #: Names of tools that ran in the same step as the proposed action and asked nothing. What they
+    #: did stays, whatever is answered.
     ran_beside = _with("ran_beside", "names")
-    #: A call beside a question that failed. No model reports it,
-    #: since the run has ended with the question.
+    #: Names of tools that failed in the same step. No model reports it, since the run has ended
+    #: with the question.
     failed_beside = _with("failed_beside", "names")
 
     def done_before(self, at: float) -> str:
@@ -261,11 +279,17 @@ class Texts:
         return self.say("correction", done=self.done(preview, result))
 
     def forgot_turns(self, since: float) -> str:
-        """Return the notice that all messages of the user since a time, in Unix seconds, were lost."""
+        """Return the notice that all messages of the user since a time were lost.
+
+        `since` is in Unix seconds.
+        """
         return self.say("forgot_turns", time=_clock_time(since))
 
     def forgot_answer(self, before: float) -> str:
-        """Return the reply to a yes or no whose question was lost before a time, in Unix seconds."""
+        """Return the reply to a yes or no whose question was lost before a time.
+
+        `before` is in Unix seconds.
+        """
         return self.say("forgot_answer", time=_clock_time(before))
 
     #: An open question was closed, because its answer may be lost.
@@ -298,9 +322,11 @@ class Texts:
     tampered = _fixed("tampered")
     #: The button belongs to a question that is over.
     stale = _fixed("stale")
-    #: The buttons of a form of a question, and its lines.
+    #: The buttons of a question's form.
     form_submit = _fixed("form_submit")
     form_cancel = _fixed("form_cancel")
+    #: What a form says about itself: that nothing is done yet, that its fields are looked up, that
+    #: no field differs from the question, and that it cannot be shown.
     form_note = _fixed("form_note")
     form_loading = _fixed("form_loading")
     form_unchanged = _fixed("form_unchanged")
@@ -309,18 +335,17 @@ class Texts:
     not_yours = _fixed("not_yours")
 
     def model_failed(self, kind: str = "away") -> str:
-        """Return why there is no answer.
+        """Return why the model gave no answer.
 
-        `kind` is "away", "no_access", "busy", "refused", "too_long" or "cut_off".
-
-        The vendor's own error is for the operator.
+        `kind` is "away", "no_access", "busy", "refused", "too_long" or "cut_off". The vendor's own
+        error is for the operator.
         """
         return self.say(f"model_{kind}")
 
     def model_lost(self, kind: str = "away") -> str:
-        """Return why there is no answer, as `model_failed`.
+        """Return why the model gave no answer, after tools have run that may have had an effect.
 
-        Tools have run before that may have had an effect.
+        `kind` is one of `model_failed`.
         """
         return self.say("model_lost" if kind == "away" else f"lost_{kind}")
 
@@ -330,38 +355,42 @@ class Texts:
     in_file = _fixed("in_file")
 
     def shortened(self, text: str, max_chars: int) -> str:
-        """Return the text, or its beginning of about `max_chars` characters.
+        """Return the text, or its beginning and how many characters were left out.
 
-        Behind a beginning stands how many more it has.
+        The beginning has about `max_chars` characters.
         """
         if len(text) <= max_chars:
             return text
         beginning = head(text, max_chars)
-        return (
-            f"{beginning.rstrip()}\n\n{self.say('left_out', count=str(len(text) - len(beginning)))}"
-        )
+        note = self.say("left_out", count=str(len(text) - len(beginning)))
+        return f"{beginning.rstrip()}\n\n{note}"
 
     def plan(self, previews: Sequence[str]) -> str:
-        """Return the preview of several steps under one yes."""
+        """Return the preview of a plan: several steps under one yes."""
         steps = [_on_one_line(as_statement(preview)) for preview in previews]
-        return "\n".join([self.say("plan", count=str(len(previews))), *self._numbered(steps)])
+        heading = self.say("plan", count=str(len(previews)))
+        return "\n".join([heading, *self._numbered(steps)])
 
     def step(self, number: int, text: str) -> str:
         """Return a text about one step of a plan, after its number."""
         return self.say("step", number=str(number), step=text)
 
     def plan_report(self, steps: Sequence[tuple[str, str, str]]) -> str:
-        """Return how a plan ended. A step is its state, preview and outcome, which is Markdown.
+        """Return how a plan ended.
 
-        The state is "done", "undone", "failed", "unknown",
-        or "cancelled" for a step that was not started.
+        A step is its state, its preview and the text of its outcome, which is Markdown. The state
+        is "done", "undone", "failed", "unknown", or "cancelled" for a step that was not started.
         """
         states = Counter(state for state, _, _ in steps)
-        head = self.say("report", done=str(states["done"]), count=str(len(steps)))
-        lines = [head, *self._numbered([self._step(*step) for step in steps])]
+        heading = self.say("report", done=str(states["done"]), count=str(len(steps)))
+        reports = [self._step_report(*step) for step in steps]
+        lines = [heading, *self._numbered(reports)]
+
+        # The advice about the worst state is enough.
         for state in ("unknown", "failed", "cancelled"):
             if states[state]:
-                return "\n".join([*lines, "", self.say(f"after_{state}")])
+                lines += ["", self.say(f"after_{state}")]
+                break
         return "\n".join(lines)
 
     def undo(self, preview: str) -> str:
@@ -422,7 +451,7 @@ class Texts:
     def maybe_missing(self, name: str) -> str:
         """Return what is sent in place of a file that may have arrived before.
 
-        It may have no name.
+        `name` is its name, "" for none.
         """
         return self.say("maybe_missing", name=as_markdown(name) or self.say("a_file"))
 
@@ -440,9 +469,9 @@ class Texts:
     expired_unanswered = _with("expired_unanswered", "preview")
 
     def escalation(self, preview: str, channel: str, seconds: float) -> str:
-        """Return, for operators, that a question on `channel` is unanswered.
+        """Return what operators read about an unanswered question on `channel`.
 
-        It says how long it can still be answered.
+        `seconds`: how long it can still be answered.
         """
         return self.say(
             "escalation", preview=preview, channel=channel, duration=self._duration(seconds)
@@ -463,7 +492,7 @@ class Texts:
     no_tools = _fixed("no_tools")
 
     def who(self, what: Literal["id", "name", "channel", "role", "aliases"], value: str) -> str:
-        """Return one thing that is known of a person."""
+        """Return one line of the answer to /whoami: what is known of the person."""
         return self.say(f"who_{what}", value=value)
 
     def status_waiting(self, preview: str, seconds: float) -> str:
@@ -486,10 +515,10 @@ class Texts:
     reset_done = _fixed("reset_done")
 
     def _quoting(self, key: str, preview: str) -> str:
-        """Return a text that ends with a preview in quotation marks:
-        without them "Cancel it" could be its outcome.
+        """Return a text that ends with a preview in quotation marks.
 
-        A preview of several lines stands on lines of its own.
+        Without them a preview such as "Cancel it" could read as the outcome. A preview of several
+        lines stands below the text.
         """
         short = brief(preview)
         if "\n" not in short:
@@ -497,21 +526,24 @@ class Texts:
         return f"{self.say(key, preview='').rstrip()}\n{short}"
 
     def _yes(self, code: str) -> str:
+        """Return what a person has to write to confirm a question."""
         if code:
             return f"{self.yes} {code}"
         return self.yes
 
-    def _step(self, state: str, preview: str, result: str) -> str:
+    def _step_report(self, state: str, preview: str, outcome_text: str) -> str:
+        """Return how one step of a plan ended, indented as an item of a list."""
         if state == "done":
-            return "\n   ".join(self.done(preview, Markdown(result)).splitlines())
+            return "\n   ".join(self.done(preview, Markdown(outcome_text)).splitlines())
         if state == "undone":
             return self.undone(_on_one_line(preview))
+
         line = self.say(f"report_{state}", preview=brief(_on_one_line(preview)))
+        # The outcome of a failed action repeats the preview, and then may name a reason.
+        reason = ""
         failed = self.failed(preview)
-        if state == "failed" and result.startswith(failed):
-            reason = result.removeprefix(failed).strip()
-        else:
-            reason = ""
+        if state == "failed" and outcome_text.startswith(failed):
+            reason = outcome_text.removeprefix(failed).strip()
         return "\n   ".join([line, *reason.splitlines()])
 
     def _numbered(self, steps: Sequence[str]) -> list[str]:
@@ -526,8 +558,13 @@ class Texts:
         It is rounded down, so that people never have less time.
         """
         whole = max(1, int(seconds))
-        count, unit = (whole, "seconds") if whole < 120 else (whole // 60, "minutes")
-        if whole >= 7200:
+        if whole < 120:
+            count = whole
+            unit = "seconds"
+        elif whole < 7200:
+            count = whole // 60
+            unit = "minutes"
+        else:
             count = whole // 3600
             unit = "hours"
         forms: dict[str, str] = self._templates["duration"][unit]
@@ -546,21 +583,20 @@ TextsForLanguage = Callable[[str], Texts]
 
 
 def _clock_time(at: float) -> str:
-    """Return a time, given in Unix seconds, in the users' time zone, or in UTC if that is unknown."""
+    """Return a time, given in Unix seconds, as hours and minutes in the users' time zone.
+
+    In UTC if the zone is not set or unknown.
+    """
     name = os.environ.get(ZONE_VARIABLE, "")
     if name:
         with contextlib.suppress(ZoneInfoNotFoundError, ValueError, OSError):
             return datetime.fromtimestamp(at, ZoneInfo(name)).strftime("%H:%M")
-    return f"{_utc(at):%H:%M} UTC"
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M} UTC"
 
 
 def _is_sentence(result: str) -> bool:
-    """Return whether a result says something by itself, and is not just a number or a short word."""
+    """Return whether a result says something by itself: more than a number or a short word."""
     return len(result.strip()) > MAX_BARE_CHARS and any(map(str.isalpha, result))
-
-
-def _utc(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
 
 
 def _on_one_line(preview: str) -> str:
@@ -577,31 +613,38 @@ def _filled(template: str, values: dict[str, str]) -> str:
 
 
 def plural_form(rules: dict[str, str], count: int) -> str:
-    """Return the plural form of a whole number by a catalogue's rules.
+    """Return the plural form of a whole number, "other" if no rule holds.
 
-    "other" if none of them holds.
-
-    A rule is written as in Unicode's CLDR, such as "n % 10 = 2..4 and n % 100 != 12..14".
-    Raises ValueError otherwise.
+    `rules` are a catalogue's, by the form: "few" is the form of 3 in Polish. A rule is written as
+    in Unicode's CLDR, such as "n % 10 = 2..4 and n % 100 != 12..14". Raises ValueError for a rule
+    that is not.
     """
     for form, rule in rules.items():
-        if any(
-            all(_relation_holds(part, count) for part in case.split(" and "))
-            for case in rule.split(" or ")
-        ):
+        cases = rule.split(" or ")
+        if any(_all_hold(case.split(" and "), count) for case in cases):
             return form
     return "other"
 
 
+def _all_hold(relations: Sequence[str], count: int) -> bool:
+    return all(_relation_holds(relation, count) for relation in relations)
+
+
 def _relation_holds(relation: str, count: int) -> bool:
+    """Return whether one condition of a plural rule holds. Raises ValueError."""
     parts = _RELATION.fullmatch(relation)
     if parts is None:
         raise ValueError(
-            f"plural rule {relation!r} cannot be parsed: write it as in CLDR, such as 'n % 10 = 2..4'"
+            f"plural rule {relation!r} cannot be parsed: "
+            "write it as in CLDR, such as 'n % 10 = 2..4'"
         )
+
+    number = count
     if parts["modulus"]:
         number = count % int(parts["modulus"])
-    else:
-        number = count
-    ranges = [[int(end) for end in each.split("..")] for each in parts["ranges"].split(",")]
-    return any(each[0] <= number <= each[-1] for each in ranges) == (parts["equals"] == "=")
+    is_inside = False
+    for each in parts["ranges"].split(","):
+        first, _, last = each.partition("..")
+        if int(first) <= number <= int(last or first):
+            is_inside = True
+    return is_inside == (parts["equals"] == "=")
