@@ -1,8 +1,8 @@
 """Telegram's updates, parsed into turns and address changes.
 
-An update is what Telegram sends to a bot: a message, an edit, a tap or a change of membership. Text
-in it has entities: ranges, counted in UTF-16 units, that say what a part of the text is, such as a
-mention or a link.
+An update is what Telegram sends to a bot: a message, an edit, a tap or a change of membership. A
+text in it has entities: ranges that say what a part of the text is, such as a mention or a link.
+Telegram counts their places in UTF-16 units; here places are counted in characters.
 """
 
 from __future__ import annotations
@@ -45,30 +45,34 @@ def _text_of(message: TelegramJson) -> str:
 
 
 def _readable(message: TelegramJson) -> str:
-    """Return the text or caption of a message, or the text of a quote.
+    """Return the text or caption of a message, or the text of a quote, as a model reads it.
 
-    The address behind a link stands in brackets after its words.
+    The address of a link follows in brackets after its words.
     """
     text = _text_of(message)
     return _insert(text, _addresses(message, text))
 
 
 def _addresses(message: TelegramJson, text: str) -> list[tuple[int, str]]:
-    """Return the addresses behind words of a text, ready to insert.
+    """Return the addresses of the links in a text, for `_insert`.
 
-    Each is a place in the text, counted in characters, and the address in brackets. They are in the
+    Each is the place where the words of the link end, and the address in brackets. They are in the
     order of the text.
     """
     links = [entity for entity in _entities(message, text) if entity["type"] == "text_link"]
-    notes = []
+    additions = []
     for link in links[:MAX_ADDRESSES]:
         start, end = _span(text, link)
-        notes.append((end, address_note(text[start:end], str(link.get("url") or ""))))
-    return sorted(notes)
+        address = str(link.get("url") or "")
+        additions.append((end, address_note(text[start:end], address)))
+    return sorted(additions)
 
 
 def _quoted(message: TelegramJson) -> str:
-    """Return the text of the message that this one replies to, or the part that was chosen."""
+    """Return the text of the message that this one replies to, "" if it replies to none.
+
+    If the person chose a part of that message, such as one task of a checklist, it is this part.
+    """
     if "quote" in message:
         return _readable(message["quote"])
 
@@ -82,15 +86,19 @@ def _quoted(message: TelegramJson) -> str:
         number = message.get("reply_to_checklist_task_id")
         checklist = original["checklist"]
         tasks = checklist.get("tasks") or ()
-        task = next((task for task in tasks if task.get("id") == number), None)
-        if task:
-            return str(task.get("text", ""))
+        for task in tasks:
+            if task.get("id") == number:
+                return str(task.get("text", ""))
         return _checklist(checklist)
     return _readable(original)
 
 
 def _insert(text: str, additions: Sequence[tuple[int, str]]) -> str:
-    """Return the text with each addition at its place. They are in the order of the text."""
+    """Return the text with each addition at its place.
+
+    An addition is a place in the text and what is inserted there. They are in the order of the
+    text.
+    """
     # The last one first, since each addition moves the places behind it.
     for place, addition in reversed(additions):
         text = f"{text[:place]}{addition}{text[place:]}"
@@ -98,10 +106,11 @@ def _insert(text: str, additions: Sequence[tuple[int, str]]) -> str:
 
 
 def _content_of(message: TelegramJson, rich: RichContent | None) -> str:
-    """Return a digest of the text, the files and the other content that its author may edit.
+    """Return a digest of the text, the files and the other content that the author may edit.
 
-    Buttons and the marks of a checklist are left out. The bot through which a message was sent may
-    change its buttons, and anyone may mark a task as done, so neither is an edit by the author.
+    `rich` is the content of a rich message, None for any other. Buttons and the marks of a
+    checklist are left out: the bot through which a message was sent may change its buttons, and
+    anyone may mark a task as done, so neither is an edit by the author.
     """
     ids = rich.file_ids if rich else file_ids(message)
     if "checklist" in message:
@@ -121,7 +130,7 @@ def _notes_of(message: TelegramJson) -> tuple[str, ...]:
 
 def _content_notes(message: TelegramJson) -> list[str]:
     """Return the descriptions of a message's content and of its author, without its buttons."""
-    notes = [describe(message[kind]) for kind, describe in _NOTES.items() if kind in message]
+    notes = [describe(message[key]) for key, describe in _NOTES.items() if key in message]
 
     # A venue repeats the location.
     if "venue" in message:
@@ -138,14 +147,13 @@ def _content_notes(message: TelegramJson) -> list[str]:
 
 
 def _marked_parts(message: TelegramJson) -> Iterator[str]:
-    """Yield the parts of a text that its author struck out or marked as the words of others.
+    """Yield a note for each part of a text that its author struck out, or quoted from others.
 
-    Only its entities say so: without a note a yes that was struck out would be a yes.
+    Only the entities say so. Without the note a yes that was struck out would be a yes.
     """
     text = str(message.get("text") or "")
-    marked = [
-        entity for entity in message.get("entities") or () if entity["type"] in _MARKS_OF_OTHERS
-    ]
+    entities = message.get("entities") or ()
+    marked = [entity for entity in entities if entity["type"] in _MARKS_OF_OTHERS]
     for entity in marked[:MAX_MARKED_PARTS]:
         start, end = _span(text, entity)
         words = text[start:end][:MAX_MARKED_CHARS]
@@ -153,23 +161,30 @@ def _marked_parts(message: TelegramJson) -> Iterator[str]:
 
 
 def _link_buttons(message: TelegramJson) -> list[str]:
-    """Return the buttons of a forwarded message, or of one written by a bot, that open an address."""
+    """Describe the buttons of a message that open an address.
+
+    A forwarded message may have some, and one that was written by a bot.
+    """
     rows = (message.get("reply_markup") or {}).get("inline_keyboard") or []
-    links = [key for key in chain.from_iterable(rows) if key.get("url")]
-    buttons = []
+    links = [button for button in chain.from_iterable(rows) if button.get("url")]
+    notes = []
     for link in links[:MAX_ADDRESSES]:
         label = str(link.get("text") or "")
-        buttons.append(f"button {with_address(label, str(link['url']))}")
-    return buttons
+        notes.append(f"button {with_address(label, str(link['url']))}")
+    return notes
 
 
 def _location(point: TelegramJson) -> str:
+    """Describe a location."""
     live = " live" if point.get("live_period") else ""
     return f"location{live} {point['latitude']},{point['longitude']}"
 
 
 def _origin(origin: TelegramJson) -> str:
-    """Describe the first author: a person, a person who hides the account, a group or a channel."""
+    """Describe the author of a forwarded message.
+
+    It is a person, a person who hides the account, a group or a channel.
+    """
     chat = origin.get("chat") or origin.get("sender_chat") or {}
     author = full_name(origin.get("sender_user", {})) or origin.get("sender_user_name")
     if not author:
@@ -192,20 +207,26 @@ def _checklist(checklist: TelegramJson) -> str:
 
 
 def _paid_media(paid: TelegramJson) -> str:
-    """Describe paid media. Telegram gives a bot only the price of media that were not paid for."""
-    is_hidden = any(part.get("type") == "preview" for part in paid.get("paid_media") or ())
+    """Describe paid media. Of media that were not paid for, Telegram gives a bot only the price."""
     price = f"paid media for {paid.get('star_count')} Stars"
-    if is_hidden:
+    media = paid.get("paid_media") or ()
+    if any(part.get("type") == "preview" for part in media):
         return f"{price}, which cannot be read here"
     return price
 
 
 def _giveaway(giveaway: TelegramJson) -> str:
     """Describe a giveaway, or its winners."""
-    names = ", ".join(full_name(person) for person in giveaway.get("winners") or ())
     number = f"giveaway (winners: {giveaway.get('winner_count')})"
-    parts = (number, giveaway.get("prize_description"), names)
+    winners = ", ".join(full_name(person) for person in giveaway.get("winners") or ())
+    parts = (number, giveaway.get("prize_description"), winners)
     return ": ".join(part for part in parts if part)
+
+
+def _poll(poll: TelegramJson) -> str:
+    """Describe a poll with its answers to choose from."""
+    options = ", ".join(option["text"] for option in poll["options"])
+    return f"poll {poll['question']}: {options}"
 
 
 def _without_marks(checklist: TelegramJson) -> TelegramJson:
@@ -214,7 +235,7 @@ def _without_marks(checklist: TelegramJson) -> TelegramJson:
     return {"title": checklist.get("title", ""), "tasks": tasks}
 
 
-#: How each kind of content and each author is described, by its key in a message.
+#: How a part of a message is described, by its key in the message: its content, or who wrote it.
 _NOTES: dict[str, Callable[[TelegramJson], str]] = {
     "forward_origin": _origin,
     "via_bot": lambda bot: f"written by the bot @{bot.get('username', '')}",
@@ -223,9 +244,7 @@ _NOTES: dict[str, Callable[[TelegramJson], str]] = {
     "contact": lambda contact: f"contact {full_name(contact)} {contact['phone_number']}",
     "sticker": lambda sticker: f"sticker {sticker.get('emoji', '')}",
     "dice": lambda dice: f"dice {dice['emoji']} showing {dice['value']}",
-    "poll": lambda poll: (
-        f"poll {poll['question']}: {', '.join(option['text'] for option in poll['options'])}"
-    ),
+    "poll": _poll,
     "web_app_data": lambda data: f"data of a web app: {data['data']}",
     "checklist": _checklist,
     "paid_media": _paid_media,
@@ -242,21 +261,22 @@ _MARKS_OF_OTHERS = {
     "blockquote": "quoted",
     "expandable_blockquote": "quoted",
 }
-#: Most characters of a rich message that is replied to: as many as another message has.
+#: The most characters of a rich message that is quoted: as many as another message may have.
 MAX_QUOTED_CHARS = 4096
-#: Most @names that are looked for in a text without entities: as many entities as Telegram formats.
+#: The most @names that are looked for in a text without entities: as many entities as Telegram
+#: formats in a message.
 MAX_NAMES = 100
-#: Most parts of a message that are noted as struck out or quoted.
+#: The most parts of a message that are noted as struck out or quoted.
 MAX_MARKED_PARTS = 5
-#: Most characters of each such part.
+#: The most characters of each such part.
 MAX_MARKED_CHARS = 100
 #: For how long Telegram lets people edit a message, in seconds. A later edit is a reaction,
 #: a link preview or the like.
 EDIT_SECONDS = 48 * 3600
 #: A command with the @name of the bot that it is for.
 _COMMAND = re.compile(r"^(/\w+)@(\w+)")
-#: The kinds of updates that are parsed here, of which Telegram is told. Without this list in
-#: `setWebhook` an earlier one would stay in place.
+#: The kinds of updates that Telegram is asked to send: those that are parsed here. `setWebhook`
+#: and `getUpdates` get this list. Without it Telegram would use the list of an earlier call.
 ALLOWED_UPDATES = (
     "message",
     "edited_message",
@@ -264,16 +284,20 @@ ALLOWED_UPDATES = (
     "my_chat_member",
     "stopped_message_generation",
 )
-#: The statuses of a member. A `restricted` bot is a member if the update says so.
-_INSIDE = ("creator", "administrator", "member")
+#: The statuses with which a bot is in a group. With the status `restricted` it may be in or out.
+_MEMBER_STATUSES = ("creator", "administrator", "member")
+#: The `replied_to` of a message that replies to something outside of its chat, or to a message
+#: without an id. No message of the bot has this id, so a yes to it decides nothing.
+_ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateParser:
     """Parses the updates of one bot. A value without I/O, used from any thread."""
 
-    #: The name of the channel.
+    #: The channel's name in the YAML.
     channel: str
+    #: The bot's id at Telegram.
     bot_id: str
     #: The bot's @name in lower case without the @, "" if unknown.
     username: str = ""
@@ -288,20 +312,18 @@ class UpdateParser:
             return Received(ignored="malformed update")
 
         # Besides its id, an update has one key, which names its kind.
-        known = (key for key in ALLOWED_UPDATES if key in update)
-        others = (key for key in update if key != "update_id")
-        kind = next(chain(known, others), "")
-        match kind:
-            case "message":
-                return self._message(event_id, update[kind])
-            case "edited_message":
-                return self._edit(event_id, update[kind])
-            case "callback_query":
-                return self._tap(event_id, update[kind])
-            case "my_chat_member":
-                return self._member(update[kind])
-            case "stopped_message_generation":
-                return self._stopped(event_id, update[kind])
+        match update:
+            case {"message": message}:
+                return self._message(event_id, message)
+            case {"edited_message": message}:
+                return self._edit(event_id, message)
+            case {"callback_query": query}:
+                return self._tap(event_id, query)
+            case {"my_chat_member": change}:
+                return self._membership(change)
+            case {"stopped_message_generation": stop}:
+                return self._stop(event_id, stop)
+        kind = next((key for key in update if key != "update_id"), "")
         return Received(ignored=f"update of kind {kind!r}")
 
     def _message(self, event_id: str, message: TelegramJson) -> Received:
@@ -310,6 +332,7 @@ class UpdateParser:
             # Its chat belongs to another account: people there do not write to the bot.
             return Received(ignored="sent to a person's own account, or to a guest bot")
         if "migrate_to_chat_id" in message or "migrate_from_chat_id" in message:
+            # The old group and the new supergroup each get such a message.
             here = str(message["chat"]["id"])
             old = str(message.get("migrate_from_chat_id", here))
             new = str(message.get("migrate_to_chat_id", here))
@@ -319,6 +342,7 @@ class UpdateParser:
         if "rich_message" in message:
             rich = read_rich_message(message["rich_message"])
             message = {**message, "text": rich.text}
+
         if "sender_chat" in message:
             return self._anonymous(event_id, message, rich)
         if "direct_messages_topic" in message:
@@ -326,10 +350,10 @@ class UpdateParser:
         if "from" not in message or message["from"].get("is_bot"):
             return Received(ignored="not sent by a person")
         if "forum_topic_reopened" in message:
-            return Received(
-                addresses=(AddressChange(self._conversation(message), ""),),
-                ignored="a topic was reopened",
-            )
+            # The bot may write there again.
+            change = AddressChange(self._conversation(message), closed="")
+            return Received(addresses=(change,), ignored="a topic was reopened")
+
         turn = self._turn(event_id, message, rich)
         if not (_text_of(message) or turn.media or turn.notes):
             return Received(ignored="message without text or a file")
@@ -340,8 +364,9 @@ class UpdateParser:
     ) -> Received:
         """Return the turn of a message that an admin sent in the name of the group.
 
-        Other people who write so could confirm another person's action. So the turn gets no answer
-        but the reason for that, and a message in the name of another chat has no turn at all.
+        Nothing says which admin it is, so a yes could confirm another person's action. The turn
+        gets no answer but the reason for that. A message in the name of another chat has no turn at
+        all.
         """
         text = _text_of(message)
         sender = message["sender_chat"] or {}
@@ -360,7 +385,10 @@ class UpdateParser:
         return Received(turns=(turn,))
 
     def _turn(self, event_id: str, message: TelegramJson, rich: RichContent | None) -> Turn:
-        """Return the turn of a person's message; `rich` is the content of a rich message."""
+        """Return the turn of a person's message.
+
+        `rich` is the content of a rich message, None for any other.
+        """
         text = _text_of(message)
         person = message["from"]
         original = message.get("reply_to_message", {})
@@ -370,17 +398,15 @@ class UpdateParser:
         if not addressed:
             notes = (*notes, *_other_receiver(message))
 
-        # "elsewhere" stands for a message that is not in this chat, or whose id is unknown. It
-        # equals no message of the bot, so a yes to it decides nothing.
         replied_to = ""
         if _is_chosen(original):
-            replied_to = _message_id({"message_id": 0, **original}, person) or "elsewhere"
+            replied_to = _message_id({"message_id": 0, **original}, person) or _ELSEWHERE
         if "external_reply" in message or "reply_to_story" in message:
-            replied_to = "elsewhere"
+            replied_to = _ELSEWHERE
 
         rows = (original.get("reply_markup") or {}).get("inline_keyboard") or []
-        keys = chain.from_iterable(rows)
-        buttons = (str(key["callback_data"]) for key in keys if "callback_data" in key)
+        buttons = chain.from_iterable(rows)
+        tokens = (str(each["callback_data"]) for each in buttons if "callback_data" in each)
         return Turn(
             event_id=event_id,
             conversation=self._conversation(message),
@@ -396,7 +422,7 @@ class UpdateParser:
             group=str(message.get("media_group_id", "")),
             in_group=_in_group(message),
             replied_to=replied_to,
-            replied_to_button=next(buttons, ""),
+            replied_to_button=next(tokens, ""),
             ephemeral="ephemeral_message_id" in message,
             content=_content_of(message, rich),
             written_at=float(message.get("date") or 0),
@@ -424,6 +450,7 @@ class UpdateParser:
         return replace(received, turns=tuple(turns))
 
     def _tap(self, event_id: str, query: TelegramJson) -> Received:
+        """Return the turn of a tapped button, or why it has none."""
         if "message" not in query or "game_short_name" in query:
             return Received(ignored="tap without a message, or on a game")
         message = query["message"]
@@ -444,14 +471,18 @@ class UpdateParser:
         )
         return Received(turns=(turn,))
 
-    def _member(self, change: TelegramJson) -> Received:
-        """Return whether the bot was blocked or admitted again, by a person or in a group."""
+    def _membership(self, change: TelegramJson) -> Received:
+        """Return whether the bot may write in a chat now.
+
+        A person has blocked or unblocked the bot, or it was removed from a group or added again.
+        """
         chat = change["chat"]
-        now = change["new_chat_member"]
         if chat.get("type") == "channel":
             return Received(ignored="a change in a channel, in which the bot does not talk")
-        is_restricted_member = now["status"] == "restricted" and now.get("is_member")
-        if now["status"] in _INSIDE or is_restricted_member:
+
+        member = change["new_chat_member"]
+        is_restricted_member = member["status"] == "restricted" and member.get("is_member")
+        if member["status"] in _MEMBER_STATUSES or is_restricted_member:
             closed = ""
         elif chat.get("type") == "private":
             closed = "blocked by its person"
@@ -460,27 +491,31 @@ class UpdateParser:
         conversation = Conversation(self.channel, str(chat["id"]))
         return Received(addresses=(AddressChange(conversation, closed),))
 
-    def _stopped(self, event_id: str, update: TelegramJson) -> Received:
-        """Return the turn of Telegram's stop button at a draft, as if the person wrote /stop."""
-        chat = update["chat"]
+    def _stop(self, event_id: str, stop: TelegramJson) -> Received:
+        """Return the turn of Telegram's stop button below a draft, as if its person wrote /stop."""
+        chat = stop["chat"]
         if chat.get("type") != "private":
             return Received(ignored="an answer stopped outside of a private chat")
+
+        # In a private chat the chat's id is the person's.
         chat_id = str(chat["id"])
-        thread = str(update.get("message_thread_id", ""))
+        thread = str(stop.get("message_thread_id", ""))
         conversation = Conversation(self.channel, chat_id, thread)
         turn = Turn(event_id, conversation, chat_id, text="/stop", user_name=full_name(chat))
         return Received(turns=(turn,))
 
     def _conversation(self, message: TelegramJson) -> Conversation:
+        """Return the chat of a message, with its topic if the chat has topics."""
         thread = ""
         if message.get("is_topic_message"):
             thread = str(message["message_thread_id"])
         return Conversation(self.channel, str(message["chat"]["id"]), thread)
 
     def _addressed(self, message: TelegramJson, text: str) -> bool:
-        """Return whether the bot is addressed.
+        """Return whether a message is meant for the bot.
 
-        In a group it is addressed by a command, by its name, and by a reply to one of its messages.
+        In a group it is meant for the bot if it is a command, names the bot, or replies to one of
+        the bot's messages.
         """
         if not _in_group(message):
             return True
@@ -497,17 +532,15 @@ class UpdateParser:
         return any(self._is_mention(text, entity) for entity in _entities(message, text))
 
     def _words(self, message: TelegramJson, text: str) -> str:
-        """Return the text with its addresses and without the bot's own name.
+        """Return the text with the addresses of its links, and without the bot's own name.
 
         "@acme_bot, yes" becomes "yes", "/status@acme_bot x" becomes "/status x". A message that is
         nothing but the name stays as it was written. Without a configured name a mention stays too:
         it may be that of another bot, and a yes to another bot must not confirm.
         """
-        mentions = [
-            _span(text, entity)
-            for entity in _entities(message, text)
-            if entity["type"] != "bot_command" and self._is_certain_mention(text, entity)
-        ]
+        entities = _entities(message, text)
+        names = [entity for entity in entities if entity["type"] != "bot_command"]
+        mentions = [_span(text, name) for name in names if self._is_certain_mention(text, name)]
 
         # The addresses move the mentions that stand behind them.
         addresses = _addresses(message, text)
@@ -521,15 +554,13 @@ class UpdateParser:
         return words
 
     def _is_certain_mention(self, text: str, entity: TelegramJson) -> bool:
-        """Return whether an entity names this bot and no other:
-        by its id or by its configured name.
-        """
+        """Return whether an entity certainly names this bot: by its id or its configured name."""
         if entity["type"] == "mention" and not self.username:
             return False
         return self._is_mention(text, entity)
 
     def _is_mention(self, text: str, entity: TelegramJson) -> bool:
-        """Return whether an entity names this bot, as far as its name is known."""
+        """Return whether an entity names this bot, as far as the bot's name is known."""
         if entity["type"] == "text_mention":
             return str(entity["user"]["id"]) == self.bot_id
         if entity["type"] not in ("mention", "bot_command"):
@@ -550,9 +581,9 @@ class UpdateParser:
 
 
 def _other_receiver(message: TelegramJson) -> Iterator[str]:
-    """Yield a note if the message replies to another person: a yes to that person must not confirm.
+    """Yield a note if the message replies to another person.
 
-    In a topic, or below a channel's post, each message is a reply; these do not count.
+    With the note it cannot confirm: a yes to that person is none to the bot.
     """
     original = message.get("reply_to_message") or {}
     author = original.get("from", {})
@@ -563,21 +594,23 @@ def _other_receiver(message: TelegramJson) -> Iterator[str]:
 
 
 def _is_chosen(original: TelegramJson) -> bool:
-    """Return whether the person chose the message to reply to.
+    """Return whether the person chose to reply to a message. `original` is {} for no reply.
 
-    In a topic, or below a post, Telegram fills one in.
+    In a topic each message replies to the topic's first one, and below a channel's post to the
+    post, without that a person chose so.
     """
     return bool(original) and not original.keys() & {"forum_topic_created", "is_automatic_forward"}
 
 
 def _in_group(message: TelegramJson) -> bool:
+    """Return whether other people read the message."""
     return bool(message["chat"].get("type") != "private")
 
 
 def _message_id(message: TelegramJson, person: TelegramJson) -> str:
     """Return the id of a message, "" for a message without one.
 
-    The id of a message that only one person sees names the person: "u5123456789:3".
+    The id of a message that only one person sees names this `person`: "u5123456789:3".
     """
     if message.get("ephemeral_message_id"):
         return ephemeral_id(str(person["id"]), str(message["ephemeral_message_id"]))
@@ -585,15 +618,16 @@ def _message_id(message: TelegramJson, person: TelegramJson) -> str:
 
 
 def ephemeral_id(user_id: str, number: str) -> str:
-    """Return the id of a message that only this person sees. Telegram numbers them apart."""
+    """Return the id of a message that only this person sees.
+
+    Telegram numbers such messages separately for each person.
+    """
     return f"u{user_id}:{number}"
 
 
 def _span(text: str, entity: TelegramJson) -> tuple[int, int]:
-    """Return the beginning and the end of an entity in characters.
-
-    Telegram counts UTF-16 code units.
-    """
+    """Return where an entity begins and ends in a text, in characters."""
+    # Each of Telegram's units has two bytes.
     units = text.encode("utf-16-le")
     start = 2 * entity["offset"]
     before = units[:start].decode("utf-16-le", "replace")
@@ -602,14 +636,14 @@ def _span(text: str, entity: TelegramJson) -> tuple[int, int]:
 
 
 def _moved(span: tuple[int, int], additions: Sequence[tuple[int, str]]) -> tuple[int, int]:
-    """Return the beginning and the end of a part of a text once the additions stand in it."""
+    """Return where a part of a text begins and ends once the additions are inserted."""
     start, end = span
     added_chars = sum(len(addition) for place, addition in additions if place <= start)
     return start + added_chars, end + added_chars
 
 
 def _entities(message: TelegramJson, text: str) -> Iterator[TelegramJson]:
-    """Yield Telegram's entities of a text; if it names none, every @name."""
+    """Yield Telegram's entities of a text; if there are none, an entity for each @name."""
     entities = message.get("entities") or message.get("caption_entities")
     if entities:
         yield from entities
@@ -620,14 +654,15 @@ def _entities(message: TelegramJson, text: str) -> Iterator[TelegramJson]:
 
 
 def check_secret(hook: WebhookRequest, secret: str) -> None:
-    """Check the header by which Telegram signs a webhook: the `secret_token` that it was set with.
+    """Check that a webhook comes from Telegram. Raises Forbidden.
 
-    Raises Forbidden.
+    Telegram repeats in a header the `secret_token` with which the webhook was set.
     """
     header = hook.header("x-telegram-bot-api-secret-token").encode("utf-8", "replace")
     if not header:
         raise Forbidden(
-            "there is no X-Telegram-Bot-Api-Secret-Token header: set the webhook with its secret_token"
+            "there is no X-Telegram-Bot-Api-Secret-Token header: "
+            "set the webhook with its secret_token"
         )
     if not hmac.compare_digest(header, secret.encode()):
         raise Forbidden(
