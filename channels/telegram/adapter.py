@@ -1,4 +1,10 @@
-"""TelegramChannel: parses the updates of one Telegram bot, and sends through the Bot API."""
+"""TelegramChannel: parses the updates of one Telegram bot, and sends through the Bot API.
+
+A basic group may become a supergroup. Telegram gives it another id then, and numbers its messages
+anew. Its conversation stays under the first id, the address that it began with: `note_moves` learns
+of the change, `at_first_address` brings each turn back to the first id, and `send` goes to the
+newest one.
+"""
 
 from __future__ import annotations
 
@@ -63,16 +69,16 @@ POLL_SECONDS = 25
 FILE_LIMIT = 20 * 1024 * 1024
 #: How many acknowledged taps a process remembers.
 MAX_ACKNOWLEDGED_TAPS = 1000
-#: Telegram documents about 30 messages a second in all, about one a second in a private chat
-#: (bursts are allowed), and 20 a minute in a group: five at once and one each 4 s make 20 in the
-#: first minute.
+#: In a private chat Telegram documents about one message a second, with bursts, and 30 a second in
+#: all chats. A draft is a message that is edited, so a separate notice makes the sound.
 CHAT_RATE = RateLimit(per_second=30, chat_gap=1.0, burst=10, draft_gap=1.0, notice_in_draft=False)
-#: The same with Telegram's own drafts, which make no sound; the answer that follows does.
+#: The same with Telegram's own drafts: they make no sound, and the message that follows does.
 NATIVE_RATE = replace(CHAT_RATE, notice_in_draft=True)
+#: In a group Telegram documents 20 messages a minute: five at once and one each 4 seconds make 20
+#: in the first minute.
 GROUP_RATE = RateLimit(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0, draft_delay=4.0)
 
-#: Ids of supergroups are below this number. Basic groups have negative ids above it,
-#: and may become supergroups.
+#: Ids of supergroups are below this number. Basic groups have negative ids above it.
 _SUPERGROUPS = -1_000_000_000_000
 #: The id of a message. The id of its chat stands before it if the conversation began in another
 #: chat, and the id of the person if only one person sees the message: "-1001:5", "u7:3".
@@ -94,21 +100,23 @@ class TelegramChannel:
         self.bot_id = settings.account_id
         self._media = deps.media
         self._cache = deps.cache
-        self._token = settings.token.get_secret_value().strip()
-        self._secret = settings.webhook_secret
-        self._api_url = settings.api_url or TELEGRAM
-        self._parser = UpdateParser(name, self.bot_id, settings.username.lstrip("@").lower())
         self._has_native_drafts = settings.draft == "native"
+        self._sends_rich_messages = settings.rich_messages
+
+        self._secret = settings.webhook_secret
+        self._parser = UpdateParser(name, self.bot_id, settings.username.lstrip("@").lower())
         #: The `callback_id`s of taps that this process has acknowledged.
         self._acknowledged_taps: frozenset[str] = frozenset()
-        self._sends_rich_messages = settings.rich_messages
+
+        self._token = settings.token.get_secret_value().strip()
+        self._api_url = settings.api_url or TELEGRAM
         self._missing = MissingFeatures(name)
         self._bots = PooledSessions(partial(new_bot, self._token, self._api_url), tls=tls)
 
     def receive(self, hook: WebhookRequest) -> Received:
-        """Parse one update.
+        """Verify a webhook and parse its update. Raises Forbidden or BadHook.
 
-        Unknown kinds are ignored, never refused: Telegram would repeat them for a day.
+        Unknown kinds of updates are ignored, never refused: Telegram would repeat them for a day.
         """
         if self._secret is None:
             raise Forbidden("this channel polls: it takes no webhooks")
@@ -141,7 +149,7 @@ class TelegramChannel:
         """Return the updates that came in, after at most POLL_SECONDS.
 
         Telegram forgets all updates whose id is lower than `offset`; none of them if it is None.
-        Raises SendError, WebhookConflict.
+        Raises SendError, and WebhookConflict if another receiver gets the updates.
         """
         from telegram.error import Conflict
 
@@ -155,17 +163,15 @@ class TelegramChannel:
         except SendError as exc:
             if not isinstance(exc.__cause__, Conflict):
                 raise
+            problem = "another program polls the updates of this bot"
+            cure = "stop it, or give it a bot of its own"
             if "webhook" in str(exc.__cause__).lower():
+                problem = "a webhook is set, so Telegram gives a poller nothing"
                 cure = f"run `sayso channel disconnect {self.name}`"
-                raise WebhookConflict(
-                    f"a webhook is set, so Telegram gives a poller nothing: {cure}"
-                ) from exc
-            raise WebhookConflict(
-                "another program polls the updates of this bot: stop it, or give it a bot of its own"
-            ) from exc
-        if isinstance(updates, list):
-            return updates
-        return []
+            raise WebhookConflict(f"{problem}: {cure}") from exc
+
+        # Anything else is no answer of Telegram, such as one of a proxy.
+        return updates if isinstance(updates, list) else []
 
     async def _learn_name(self) -> None:
         """Ask Telegram for the bot's @name, once, if none is configured. Raises SendError."""
@@ -182,12 +188,16 @@ class TelegramChannel:
         return NATIVE_RATE if self._has_native_drafts else CHAT_RATE
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Split text at 4,096 UTF-16 units, a caption at 1,024. A rich message is one piece."""
+        """Split text at Telegram's 4,096 UTF-16 units, a caption at 1,024.
+
+        A rich message is one piece.
+        """
         if self._is_rich(reply):
             return (reply,)
         return pieces_of(reply)
 
     def _is_rich(self, reply: Reply) -> bool:
+        """Return whether the reply is sent as a rich message. This may parse a long text."""
         is_possible = self._sends_rich_messages and "rich messages" not in self._missing
         return is_possible and is_better_rich(reply)
 
@@ -218,15 +228,15 @@ class TelegramChannel:
         return True
 
     async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
-        """Show a draft, cut to one message, which later drafts edit.
+        """Show a draft, cut to one message. Raises SendError.
 
-        With `draft: native` it is Telegram's own draft in a private chat. That disappears by
-        itself, and the person may stop it.
+        It is a message that later drafts and the answer edit. With `draft: native` it is Telegram's
+        own draft in a private chat, which disappears by itself and which the person may stop.
         """
         chat = turn.conversation.chat
         text = beginning(text)
         if self._has_native_drafts and _is_private(turn.conversation):
-            # The id is the same for all drafts of the turn, and never 0.
+            # The draft's id has 31 bits. It is the same for all drafts of the turn, and never 0.
             draft_id = zlib.crc32(turn.event_id.encode()) % 0x7FFFFFFF + 1
             call = BotApiCall(chat, _thread(turn), Reply(text), draft_id=draft_id)
         elif text.strip():
@@ -238,7 +248,7 @@ class TelegramChannel:
         return receipt.message_id
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
-        """Ask for a link to the file, then download it.
+        """Ask Telegram for a link to the file, then download it. Raises FetchError.
 
         The link holds the bot's token, so no error and no log names it.
         """
@@ -261,7 +271,7 @@ class TelegramChannel:
             await SafeDownload(FILE_LIMIT).save(link, file, {})
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Send one piece, or edit a message of ours.
+        """Send one piece, or edit a message of ours. Raises SendError.
 
         If Telegram refuses it, it is tried once in another form: as plain text, a document, a link,
         a new message, or to the group's new id.
@@ -269,14 +279,13 @@ class TelegramChannel:
         reply = delivery.reply
         is_rich = False
         sent_parts = 0
-        # Only such a text may be a rich message, or have been sent in parts in place of one. Others
-        # need no read of the cache.
+        # A short text is never sent in parts, so most messages need no read of the cache.
         if self._sends_rich_messages or len(reply.text) > TEXT_LIMIT:
             sent_parts = await asyncio.to_thread(self._sent_parts, delivery)
             if not sent_parts:
                 is_rich = await asyncio.to_thread(self._is_rich, reply)
 
-        call = BotApiCall(
+        call: BotApiCall | Receipt = BotApiCall(
             delivery.conversation.chat,
             _thread(delivery),
             reply,
@@ -285,7 +294,7 @@ class TelegramChannel:
         )
         is_impossible_edit = reply.edits and (reply.media or not _MESSAGE_ID.fullmatch(reply.edits))
         if is_impossible_edit:
-            return await self._translated(self._deliver(as_new_message(call), delivery))
+            call = as_new_message(call)
         return await self._translated(self._deliver(call, delivery))
 
     def _sent_parts(self, delivery: Delivery) -> int:
@@ -313,7 +322,7 @@ class TelegramChannel:
     ) -> Receipt:
         """Send a call, in another form as long as Telegram refuses one.
 
-        A call that is a receipt already has nothing to send. `delivery` is None for a draft. Raises
+        `call` is a receipt if there is nothing to send. `delivery` is None for a draft. Raises
         PTB's errors if no form is left.
         """
         from telegram.error import TelegramError
@@ -321,14 +330,17 @@ class TelegramChannel:
         if isinstance(call, Receipt):
             return call
         first_chat = call.chat
-        step = _in_chat(call, await self._moved_to(first_chat))
-        if isinstance(step, BotApiCall) and "disabled buttons" in self._missing:
-            step = step.without_decided_buttons()
+        next_call = _in_chat(call, await self._moved_to(first_chat))
+        if isinstance(next_call, Receipt):
+            return next_call
+        call = next_call
+        if "disabled buttons" in self._missing:
+            call = call.without_decided_buttons()
 
-        while isinstance(step, BotApiCall):
-            call = step
+        while True:
             try:
-                step = await call.to(self._bots.here(), self._media)
+                receipt = await call.to(self._bots.here(), self._media)
+                break
             except (TelegramError, PartRefused) as exc:
                 error: Any = exc
                 if isinstance(exc, PartRefused):
@@ -338,20 +350,22 @@ class TelegramChannel:
                 other = await asyncio.to_thread(alternative, call, error, self._media)
                 if other is None:
                     raise error from None
-                self._learn(call, error)
-                if isinstance(other, BotApiCall) and other.chat != call.chat:
+                self._note_missing_feature(call, error)
+                if isinstance(other, Receipt):
+                    receipt = other
+                    break
+                if other.chat != call.chat:
                     await asyncio.to_thread(self._note_move, call.chat, other.chat)
-                step = other
-            if isinstance(step, Receipt):
-                return replace(step, message_id=_full_id(step.message_id, call.chat, first_chat))
-        return step
+                call = other
+        message_id = _full_id(receipt.message_id, call.chat, first_chat)
+        return replace(receipt, message_id=message_id)
 
     async def _note_parts(self, delivery: Delivery | None, sent: int) -> None:
         """Note how many parts of a text have arrived: the next attempt sends the others."""
         if delivery:
             await asyncio.to_thread(self._cache.put, _parts_key(delivery), str(sent))
 
-    def _learn(self, call: BotApiCall, exc: Exception) -> None:
+    def _note_missing_feature(self, call: BotApiCall, exc: Exception) -> None:
         """Note what the Bot API server does not know, so that it is not tried again soon."""
         next_step = reaction(exc)
         if next_step == "buttons":
@@ -364,32 +378,38 @@ class TelegramChannel:
             self._missing.note("rich messages")
 
     async def _moved_to(self, chat: str) -> str:
-        """Return the chat, or the supergroup that it became."""
-        if not re.fullmatch(r"-\d+", chat) or int(chat) < _SUPERGROUPS:
+        """Return the id of the supergroup that a chat became, or the same chat."""
+        is_basic_group = re.fullmatch(r"-\d+", chat) and int(chat) > _SUPERGROUPS
+        if not is_basic_group:
             return chat
-        return await asyncio.to_thread(self._cache.get, self._moved_key(chat)) or chat
+        new_chat = await asyncio.to_thread(self._cache.get, self._moved_key(chat))
+        return new_chat or chat
 
     def note_moves(self, received: Received) -> Received:
         """Remember that a group became a supergroup.
 
         Returns `received`, with address changes of the supergroup under the id of the group. A
-        change of the bot's membership in the old group is dropped: it says nothing of the
+        change of the bot's membership in the old group is dropped: it says nothing about the
         supergroup.
         """
-        reopened: list[AddressChange] = []
-        if received.moved and all(map(_GROUP_ID.fullmatch, received.moved)):
-            old, new = received.moved
+        move = received.moved
+        if move and not all(map(_GROUP_ID.fullmatch, move)):
+            move = None
+        if move:
+            old, new = move
             self._note_move(old, new)
+
+        changes = []
+        for change in received.addresses:
+            if not self._has_moved(change.conversation):
+                first = self._first_address(change.conversation)
+                changes.append(replace(change, conversation=first))
+        if move:
             # Before the report of the move, the old group may have refused messages, and a change
             # of membership may have closed the address. The supergroup takes messages.
-            reopened.append(AddressChange(Conversation(self.name, old), ""))
-
-        addresses = [
-            replace(change, conversation=self._first_address(change.conversation))
-            for change in received.addresses
-            if not self._has_moved(change.conversation)
-        ]
-        return replace(received, addresses=(*addresses, *reopened))
+            old, _ = move
+            changes.append(AddressChange(Conversation(self.name, old), closed=""))
+        return replace(received, addresses=tuple(changes))
 
     def _has_moved(self, conversation: Conversation) -> bool:
         """Return whether the group does not exist any more, because it became a supergroup."""
@@ -397,14 +417,19 @@ class TelegramChannel:
         return is_group and self._cache.get(self._moved_key(conversation.chat)) is not None
 
     def at_first_address(self, turn: Turn) -> Turn:
-        """Return a turn in a supergroup as if it were in the group that the supergroup was."""
-        first = turn.conversation
-        if turn.in_group:
-            first = self._first_address(first)
+        """Return a turn in a supergroup as if it were in the group that the supergroup was.
+
+        Any other turn stays unchanged.
+        """
+        if not turn.in_group:
+            return turn
+        first = self._first_address(turn.conversation)
         if first == turn.conversation:
             return turn
+
         chat = turn.conversation.chat
         replied_to = turn.replied_to
+        # Not for a message that is elsewhere, or that only one person sees.
         if replied_to.isdecimal():
             replied_to = _full_id(replied_to, chat, first.chat)
         return replace(
@@ -416,14 +441,14 @@ class TelegramChannel:
         )
 
     def _first_address(self, conversation: Conversation) -> Conversation:
-        """Return the address that the conversation of a supergroup began with, as a group."""
+        """Return the address that a conversation began with, which for most is the same one."""
         chat = conversation.chat
         if not _GROUP_ID.fullmatch(chat):
             return conversation
         first = self._cache.get(self._first_key(chat))
         if first is None:
             return conversation
-        # Written again, the entry stays in the cache for as long as people write there.
+        # Entries of the cache expire. Written again, this one stays as long as people write there.
         self._note_move(first, chat)
         return replace(conversation, chat=first)
 
@@ -439,13 +464,13 @@ class TelegramChannel:
         return f"telegram:moved:{self.bot_id}:{chat}"
 
 
-def _full_id(message_id: str, chat: str, home: str) -> str:
-    """Return the id of a message of `chat`, in a conversation that began in the chat `home`.
+def _full_id(message_id: str, chat: str, first_chat: str) -> str:
+    """Return an id of a message that is unique in its conversation, "" for no message.
 
-    A supergroup numbers its messages anew, so the id of its messages names the chat too: "-1001:5".
-    `message_id` is "" for no message, and so is the result.
+    The message is in `chat`, and the conversation began in `first_chat`. If these differ, the id
+    names the chat too, such as "-1001:5".
     """
-    if not message_id or chat == home:
+    if not message_id or chat == first_chat:
         return message_id
     return f"{chat}:{message_id}"
 
@@ -459,20 +484,23 @@ def _parts_key(delivery: Delivery) -> str:
 
 
 def _in_chat(call: BotApiCall, chat: str) -> BotApiCall | Receipt:
-    """Return the call for the chat that a group has become.
+    """Return the call for the chat that its group has become.
 
-    A message of another chat cannot be edited there.
+    An edit of a message that the old group has becomes a new message, or a receipt if the reply is
+    optional.
     """
     edited = _MESSAGE_ID.fullmatch(call.reply.edits)
+    moved = replace(call, chat=chat)
     if edited is None:
-        return replace(call, chat=chat)
-    edited_in, message_id = edited.groups()
-    if (edited_in or call.chat) == chat:
-        return replace(call, chat=chat, reply=replace(call.reply, edits=message_id))
-    return as_new_message(replace(call, chat=chat))
+        return moved
+    chat_of_message, message_id = edited.groups()
+    if (chat_of_message or call.chat) != chat:
+        return as_new_message(moved)
+    return replace(moved, reply=replace(call.reply, edits=message_id))
 
 
 def _check_size(size: int) -> None:
+    """Raise FetchError for a file that Telegram does not give to bots; 0 for an unknown size."""
     if size > FILE_LIMIT:
         raise FetchError(f"the file has {size} bytes: Telegram gives bots at most {FILE_LIMIT}")
 
