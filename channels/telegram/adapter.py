@@ -285,7 +285,7 @@ class TelegramChannel:
             if not sent_parts:
                 is_rich = await asyncio.to_thread(self._is_rich, reply)
 
-        call: BotApiCall | Receipt = BotApiCall(
+        call = BotApiCall(
             delivery.conversation.chat,
             _thread(delivery),
             reply,
@@ -294,7 +294,7 @@ class TelegramChannel:
         )
         is_impossible_edit = reply.edits and (reply.media or not _MESSAGE_ID.fullmatch(reply.edits))
         if is_impossible_edit:
-            call = as_new_message(call)
+            return await self._translated(self._deliver(as_new_message(call), delivery))
         return await self._translated(self._deliver(call, delivery))
 
     def _sent_parts(self, delivery: Delivery) -> int:

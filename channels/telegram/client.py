@@ -41,12 +41,27 @@ if TYPE_CHECKING:
 
 #: The address of the Bot API.
 TELEGRAM = "https://api.telegram.org"
-#: What follows from an error. `wait`: try again later. `moved`: send to the chat's new id, once.
-#: `done`: nothing is left to do. `plain`: send again without formatting. `caption`: edit the
-#: caption of a file instead. `anew`: send as a new message. `document`: send the file without
-#: preview. `link`: send a link to the file. `chat`: the topic is gone, send to the chat. `buttons`:
-#: send without the buttons that do nothing. `barred`, `chat_barred`, `closed`, `down`, `refused`,
-#: `unsent` and `unknown` are errors of the channel.
+#: What Sayso does about an error of Telegram. These are tried at once:
+#:
+#: * `moved`: send to the chat's new id;
+#: * `done`: nothing, since the message is as it should be, or an answered tap is too old;
+#: * `plain`: send again without formatting;
+#: * `caption`: edit the caption of a file, since the message has no text;
+#: * `anew`: send as a new message, since the old one cannot be edited;
+#: * `document`: send the file without preview;
+#: * `link`: send a link to the file;
+#: * `chat`: send to the chat, since the topic is gone;
+#: * `buttons`: send without the disabled buttons of a decided question.
+#:
+#: These become a SendError (see `send_error`):
+#:
+#: * `wait`: try again later;
+#: * `barred`, `chat_barred`: the bot cannot write in this topic, or nowhere in the chat;
+#: * `closed`: the chat takes no message;
+#: * `down`: the token is wrong or revoked;
+#: * `refused`: this message will never be taken;
+#: * `unsent`: certainly not accepted;
+#: * `unknown`: it may have arrived.
 TelegramReaction = Literal[
     "wait",
     "moved",
@@ -82,8 +97,9 @@ REACTIONS: tuple[tuple[str, str, TelegramReaction], ...] = (
     ("BadRequest", "topic_closed", "barred"),
     (
         "BadRequest",
-        "not enough rights to send (text )?messages|no rights to send a message|chat_write_forbidden"
-        "|chat_(send_plain_forbidden|restricted|admin_required)|user_banned_in_channel|need administrator rights",
+        "not enough rights to send (text )?messages|no rights to send a message"
+        "|chat_write_forbidden|chat_(send_plain_forbidden|restricted|admin_required)"
+        "|user_banned_in_channel|need administrator rights",
         "chat_barred",
     ),
     ("BadRequest", "chat not found", "closed"),
@@ -110,7 +126,10 @@ DEFAULT_WAIT = 1.0
 
 
 def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
-    """Return PTB's bot over a pooled session; `api_url` is the address of the Bot API server."""
+    """Return PTB's bot.
+
+    `api_url` is the address of the Bot API server, `session` the pool of connections that is used.
+    """
     from telegram import Bot
     from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
 
@@ -119,10 +138,12 @@ def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
     logging.getLogger("telegram").setLevel(logging.CRITICAL)
     # PTB warns about its own attribute each time that Telegram asks us to wait.
     warnings.filterwarnings("ignore", message=r".*retry_after", category=PTBDeprecationWarning)
-    # PTB's own method parses updates into objects: one malformed update would hide all others.
-    # Its method for edits insists on a text, which an edit to a rich message does not have.
-    own_methods = r"Please use 'Bot\.(getUpdates|editMessageText)'"
-    warnings.filterwarnings("ignore", message=own_methods, category=PTBUserWarning)
+    # PTB wants us to call its own methods for these two. One parses all updates into objects, so
+    # that a malformed update would hide all others. The other insists on a text, which an edit to a
+    # rich message does not have.
+    advice = r"Please use 'Bot\.(getUpdates|editMessageText)'"
+    warnings.filterwarnings("ignore", message=advice, category=PTBUserWarning)
+
     request = request_type()(session)
     return Bot(
         token, f"{api_url}/bot", f"{api_url}/file/bot", request=request, get_updates_request=request
@@ -133,7 +154,7 @@ def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
 def request_type() -> Any:
     """Return the class of PTB's requests over our session.
 
-    It is made late: PTB takes long to import.
+    It is a function, because PTB takes long to import and only some processes need it.
     """
     from aiohttp import ClientError, ClientTimeout
     from telegram.error import NetworkError, TimedOut
@@ -146,7 +167,7 @@ def request_type() -> Any:
         """Sends PTB's requests through the pooled session of an event loop.
 
         The time limits of the session apply. A call may set its own limit for the next bytes of the
-        answer.
+        answer, as a poll does.
         """
 
         #: How many seconds to wait for the next bytes of an answer.
@@ -172,7 +193,8 @@ def request_type() -> Any:
         ) -> tuple[int, bytes]:
             """Return status and body of the answer.
 
-            Errors do not name the URL, which holds the token.
+            Raises NeverSent, TimedOut or NetworkError. They do not name the URL, which holds the
+            token.
             """
             options: dict[str, Any] = {
                 "data": _form(request_data),
@@ -187,8 +209,9 @@ def request_type() -> Any:
                     method, url, allow_redirects=False, **options
                 ) as answer:
                     return answer.status, await answer.read()
-            except (ClientError, OSError) as exc:  # a time-out is an OSError
-                # Without the cause and its text, which may name the URL.
+            except (ClientError, OSError) as exc:
+                # A time-out is an OSError too. The cause and its text may name the URL, so neither
+                # is passed on.
                 name = type(exc).__name__
                 if never_sent(exc):
                     raise NeverSent(name) from None
@@ -200,7 +223,7 @@ def request_type() -> Any:
 
 
 def _form(request_data: RequestData | None) -> FormData | None:
-    """Return the parameters and files as a form."""
+    """Return the parameters and files of a request as a form, None for a request without any."""
     from aiohttp import FormData
 
     if request_data is None:
@@ -215,8 +238,8 @@ def _form(request_data: RequestData | None) -> FormData | None:
     return form
 
 
-#: Characters that Telegram's server would take for the end of a file name, for an escape or for a
-#: folder, and what stands for them.
+#: Characters that Telegram's server would read as the end of a file name, an escape or a folder,
+#: with what is sent in their place.
 _UNSENDABLE = str.maketrans({";": ",", '"': "'", "\\": "_", "/": "_"})
 
 
@@ -226,7 +249,7 @@ def _sendable_name(filename: str) -> str:
 
 
 def reaction(exc: Exception) -> TelegramReaction:
-    """Return what follows from an error of PTB: the first row of REACTIONS that matches."""
+    """Return what to do about an error of PTB: the first row of REACTIONS that matches."""
     class_names = {each.__name__ for each in type(exc).__mro__}
     text = str(exc).lower()
     for class_name, pattern, next_step in REACTIONS:
@@ -237,19 +260,19 @@ def reaction(exc: Exception) -> TelegramReaction:
 
 
 def send_error(exc: Exception) -> SendError:
-    """Return the channel's error for an error of PTB.
+    """Return the SendError for an error of PTB.
 
-    Its text holds no token, no URL and nothing of the message.
+    Its text is safe to log: it holds no token, no URL and nothing of the message.
     """
     # After a colon, Telegram's text may quote the message.
     reason = f"{type(exc).__name__}: {str(exc).partition(':')[0][:80]}"
     match reaction(exc):
         case "wait":
-            wait: Any = getattr(exc, "retry_after", DEFAULT_WAIT)
+            retry_after: Any = getattr(exc, "retry_after", DEFAULT_WAIT)
             # PTB returns a number of seconds or, as it has announced, a timedelta.
-            if hasattr(wait, "total_seconds"):
-                wait = wait.total_seconds()
-            return RateLimited(float(wait))
+            if hasattr(retry_after, "total_seconds"):
+                retry_after = retry_after.total_seconds()
+            return RateLimited(float(retry_after))
         case "barred":
             return AddressBarred(reason)
         case "chat_barred":
@@ -268,11 +291,17 @@ def send_error(exc: Exception) -> SendError:
 
 
 def setup_problem(channel: str, exc: Exception) -> Problem | None:
-    """Return what an error of PTB means for an operator, None if it could be of any platform."""
+    """Return the problem and its cure that an error of PTB means for an operator of `channel`.
+
+    None for an error that any platform may have.
+    """
     from telegram import error
 
     if isinstance(exc, error.InvalidToken):
-        cure = f"copy the bot's token from @BotFather again, to where channels.{channel}.token comes from"
+        cure = (
+            "copy the bot's token from @BotFather again, "
+            f"to where channels.{channel}.token comes from"
+        )
         return "Telegram does not know this token", cure
     if isinstance(exc, error.RetryAfter):
         return too_many_calls("Telegram")

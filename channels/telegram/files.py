@@ -1,4 +1,4 @@
-"""The files of a Telegram message, as Media with Telegram's file_id."""
+"""The files of a Telegram message, as Media that name Telegram's `file_id`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 from sayso.channels.types import Media
 
+#: A part of an update, as Telegram sends it.
 TelegramJson = Mapping[str, Any]
-#: The keys of a message that hold a file, in order of preference, with the MIME type if Telegram
-#: names none. An animation is sent as a document too.
+#: The keys of a message that hold a file, with its MIME type if Telegram names none. The first one
+#: that is present counts: Telegram repeats an animation as a document.
 _FILES = {
     "animation": "video/mp4",
     "document": "application/octet-stream",
@@ -33,7 +34,7 @@ def files_of(message: TelegramJson) -> tuple[Media, ...]:
 
 
 def _paid_file(part: TelegramJson) -> tuple[Media, ...]:
-    """Return the file of a part of paid media: the still picture of a live photo."""
+    """Return the file of a part of paid media. Of a live photo it is the still picture."""
     live_photo = part.get("live_photo") or {}
     return media_of({"photo": live_photo.get("photo"), **part})
 
@@ -46,9 +47,9 @@ def media_of(message: TelegramJson) -> tuple[Media, ...]:
         size = int(largest.get("file_size") or 0)
         return (Media(largest["file_id"], "image/jpeg", size=size),)
 
+    # Models cannot read moving stickers.
     sticker = message.get("sticker", {})
     is_moving = sticker.get("is_animated") or sticker.get("is_video")
-    # Models cannot read moving stickers.
     if sticker and not is_moving:
         return (_file(sticker, "image/webp"),)
 
@@ -68,7 +69,7 @@ def _file(file: TelegramJson, mime_type: str) -> Media:
 
 
 def file_ids(message: TelegramJson) -> list[str]:
-    """Return the ids of the files of a message, or of a block, that edits do not change.
+    """Return ids of the files of a message, or of a block, that stay the same in each edit.
 
     The `file_id`, which is for downloads, may change while the file stays the same.
     """

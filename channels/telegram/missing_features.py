@@ -1,6 +1,7 @@
-"""MissingFeatures: what the Bot API server of a bot does not know, as its refusals showed.
+"""MissingFeatures: what the Bot API server of a bot does not know.
 
-A bot may use a Bot API server on its own machine, which may be older than Telegram's.
+A bot may use a Bot API server on its own machine, which may be older than Telegram's. Which
+features it lacks is learned from its refusals.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ class MissingFeatures:
     def __init__(self, channel: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._channel = channel
         self._clock = clock
-        self._until: dict[Feature, float] = {}
+        #: When each feature may be tried again, by `clock`.
+        self._retry_at: dict[Feature, float] = {}
 
     def __contains__(self, feature: Feature) -> bool:
-        return self._clock() < self._until.get(feature, 0.0)
+        """Return whether the server has refused the feature in the last MISSING_SECONDS."""
+        return self._clock() < self._retry_at.get(feature, 0.0)
 
     def note(self, feature: Feature) -> None:
         """Note that the server refused a feature."""
         if feature not in self:
             extra = {"channel": self._channel, "feature": feature, "seconds": MISSING_SECONDS}
             log.warning("feature.refused", extra=extra)
-        self._until[feature] = self._clock() + MISSING_SECONDS
+        self._retry_at[feature] = self._clock() + MISSING_SECONDS

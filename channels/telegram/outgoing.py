@@ -24,9 +24,9 @@ from sayso.channels.telegram.rich_outgoing import has_table, reads_right_to_left
 from sayso.channels.types import Media, Receipt, Reply, joined_labels, readable_size
 
 if TYPE_CHECKING:
-    from telegram import Bot, Message
+    from telegram import Bot, InlineKeyboardMarkup, Message
 
-#: Telegram's limits, in UTF-16 code units after formatting is parsed.
+#: The longest text of a message and of a caption, in UTF-16 code units without formatting.
 TEXT_LIMIT = 4096
 CAPTION_LIMIT = 1024
 #: The largest picture in bytes; a larger one is sent as a document.
@@ -45,9 +45,9 @@ _METHODS = {
 #: How many entities Telegram formats in one message. Further ones arrive as plain text,
 #: and links lose their address.
 ENTITY_LIMIT = 100
-#: How many characters of an effect a button of a whole row shows on a phone.
+#: How many characters a button that takes a whole row shows on a phone.
 EFFECT_LIMIT = 32
-#: Characters of the text that answers a tap.
+#: The longest text that answers a tap, in UTF-16 code units.
 ALERT_LIMIT = 200
 #: How many characters of Markdown are examined for one message.
 _MAX_SOURCE_CHARS = 2 * TEXT_LIMIT
@@ -64,15 +64,19 @@ def is_better_rich(reply: Reply) -> bool:
     is_question = bool(reply.preview or reply.answer_seconds or reply.decided_buttons)
     if is_question or reply.media or reply.answers_tap or reply.only_for or not reply.text:
         return False
+
     is_long = telegram_length(reply.text) > TEXT_LIMIT
-    return (is_long or has_table(reply.text)) and rich_blocks(reply.text) is not None
+    if not (is_long or has_table(reply.text)):
+        return False
+    return rich_blocks(reply.text) is not None
 
 
 def pieces_of(reply: Reply) -> Sequence[Reply]:
-    """Return the messages of a reply.
+    """Return the messages of a reply, none for a reply without content.
 
-    A text of up to 1,024 units is its file's caption; a longer one follows the file. Buttons are on
-    the last message. All messages of a question keep its time limit, which tells them from answers.
+    A text of up to CAPTION_LIMIT units is its file's caption; a longer one follows the file.
+    Buttons are on the last message. All messages of a question keep its time limit: by it
+    `is_better_rich` tells them from answers.
     """
     if reply.preview:
         reply = reply.with_preview(format_preview)
@@ -88,6 +92,7 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
             pieces.append(file)
         else:
             pieces.insert(0, file)
+    # Telegram takes no buttons without a message.
     if reply.buttons and not pieces:
         pieces = [Reply(as_markdown(joined_labels(reply.buttons)))]
     if not pieces:
@@ -105,10 +110,7 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
 
 
 def format_preview(md: str) -> str:
-    """Return the preview of a question in Markdown: like the text around it.
-
-    It may have several lines.
-    """
+    """Return the preview of a question as it stands in the text: unchanged, without a mark."""
     return md
 
 
@@ -127,21 +129,22 @@ class PartRefused(Exception):
 class BotApiCall:
     """One piece of a reply to one chat, and the form in which it is sent.
 
-    A frozen value. If Telegram refuses it, `alternative` returns a changed copy.
+    A value. If Telegram refuses it, `alternative` returns a changed copy.
     """
 
+    #: Telegram's id of the chat.
     chat: str
     #: The number of the topic, None outside of topics.
     thread: int | None
     reply: Reply
     #: Whether the text is sent as HTML, and not as plain text.
     formatted: bool = True
-    #: Whether Telegram named this chat as the new id of another one.
+    #: Whether `chat` is the new id that Telegram named in its refusal of another chat.
     moved: bool = False
-    #: "caption" edits the text under a file, "document" sends a file without preview. "" for a
-    #: message of the usual kind.
+    #: "caption": the text under a file is edited. "document": a file is sent without preview. "":
+    #: neither.
     shape: Literal["", "caption", "document"] = ""
-    #: The id of the draft in a private chat that the text replaces, 0 if it is not a draft.
+    #: The id of the native draft in a private chat that the text replaces, 0 if it is not a draft.
     draft_id: int = 0
     #: Whether the text is sent as a rich message.
     rich: bool = False
@@ -149,7 +152,7 @@ class BotApiCall:
     sent_parts: int = 0
 
     async def to(self, bot: Bot, source: MediaStore) -> Receipt:
-        """Send the reply or edit the message.
+        """Send the reply or edit the message, with `bot`. `source` has the reply's file.
 
         Raises PTB's errors, PartRefused, and Refused if the file is gone.
         """
@@ -183,7 +186,7 @@ class BotApiCall:
     def _receipt(self, message: Message) -> Receipt:
         """Return the receipt of a message.
 
-        A message that Telegram sends later has the id 0 until then. The receipt has no id then.
+        It has no id if Telegram sends the message later: such a message has the id 0 until then.
         """
         message_id = str(message.message_id or "")
         number = message.api_kwargs.get("ephemeral_message_id")
@@ -229,12 +232,12 @@ class BotApiCall:
         for number, piece in enumerate(pieces_of(whole)):
             if number < self.sent_parts:
                 continue
-            own = replace(piece, only_for=whole.only_for, only_for_act=whole.only_for_act)
-            call = replace(self, reply=own)
+            part = replace(piece, only_for=whole.only_for, only_for_act=whole.only_for_act)
+            call = replace(self, reply=part)
             try:
                 receipt = await call.formatted_or_plain(bot, source)
             except TelegramError as exc:
-                if not number:
+                if number == 0:
                     raise
                 raise PartRefused(number) from exc
         return receipt
@@ -247,7 +250,7 @@ class BotApiCall:
             return await self.to(bot, source)
         except BadRequest as exc:
             next_step = reaction(exc)
-            # The message shows the text already: an earlier attempt, or a draft, has edited it.
+            # The message shows the text already: an earlier attempt or a draft has edited it.
             if next_step == "done" and self.reply.edits:
                 return Receipt(self.reply.edits)
             if next_step != "plain":
@@ -255,7 +258,7 @@ class BotApiCall:
             return await replace(self, formatted=False).to(bot, source)
 
     def without_decided_buttons(self) -> BotApiCall:
-        """Return the call so that a decided question has no buttons."""
+        """Return the call without the disabled buttons of a decided question."""
         return replace(self, reply=replace(self.reply, decided_buttons=()))
 
     @property
@@ -278,44 +281,46 @@ class BotApiCall:
         return text, None
 
     def _common(self, field: str) -> dict[str, Any]:
-        """Return the parameters for the text and the buttons.
+        """Return the parameters for the chat, the text and the buttons.
 
-        Two buttons stand in a row, or one if they are long.
+        `field` is the parameter of the text: "text" or "caption".
         """
+        text, parse_mode = self.text
+        return {
+            "chat_id": self.chat,
+            field: text or None,
+            "parse_mode": parse_mode,
+            "reply_markup": self._buttons(),
+        }
+
+    def _buttons(self) -> InlineKeyboardMarkup | None:
+        """Return the buttons, two in a row or one if they are long; None if there are none."""
         from telegram import InlineKeyboardButton, InlineKeyboardMarkup
 
-        text, parse_mode = self.text
         keys = []
-        width = 2
+        row_length = 2
         for button in self.reply.buttons or self.reply.decided_buttons:
             action: dict[str, Any] = {"callback_data": button.data}
             if not self.reply.buttons:
-                # PTB has no name for a disabled button yet.
+                # PTB has no parameter for a disabled button yet.
                 action = {"api_kwargs": {"disabled": {}}}
             style = None if button.style == "default" else button.style
             label = button_text(button, EFFECT_LIMIT)
             if label != button.label:
                 # It shows its effect, which is too long for half a row.
-                width = 1
+                row_length = 1
             keys.append(InlineKeyboardButton(label, style=style, **action))
+        if not keys:
+            return None
 
-        markup = None
-        if keys:
-            rows = [keys[start : start + width] for start in range(0, len(keys), width)]
-            markup = InlineKeyboardMarkup(rows)
-        return {
-            "chat_id": self.chat,
-            field: text or None,
-            "parse_mode": parse_mode,
-            "reply_markup": markup,
-        }
+        starts = range(0, len(keys), row_length)
+        return InlineKeyboardMarkup([keys[start : start + row_length] for start in starts])
 
     def _place(self) -> dict[str, Any]:
         """Return the parameters for the thread, and for the only person who sees the message.
 
-        PTB has no name for that person yet. Telegram lets an administrator write to one person at
-        any time, and any other bot for 15 seconds after an act of that person, which the bot must
-        name.
+        Telegram lets an administrator write to one person at any time, and any other bot for 15
+        seconds after an act of that person, which the bot must name.
         """
         place: dict[str, Any] = {"message_thread_id": self.thread}
         # A private chat has no other readers.
@@ -323,20 +328,22 @@ class BotApiCall:
         if not (self.reply.only_for and is_group):
             return place
 
+        # PTB has no parameters for these yet.
         receiver: dict[str, Any] = {"receiver_user_id": int(self.reply.only_for)}
-        own_params: dict[str, Any] = {"ephemeral_message_parameters": receiver}
+        api_kwargs: dict[str, Any] = {"ephemeral_message_parameters": receiver}
         act = self.reply.only_for_act
         if act.startswith("u"):
+            # A message that only this person saw, see `ephemeral_id`.
             number = int(act.rpartition(":")[2])
-            own_params["reply_parameters"] = {"ephemeral_message_id": number}
+            api_kwargs["reply_parameters"] = {"ephemeral_message_id": number}
         elif act:
             receiver["callback_query_id"] = act
-        return {**place, "api_kwargs": own_params}
+        return {**place, "api_kwargs": api_kwargs}
 
     async def _edit(self, bot: Bot) -> Receipt:
-        """Edit the text and the buttons, or delete the message.
+        """Edit the text and the buttons, or delete the message if it has no more use.
 
-        Without buttons the old ones disappear.
+        Without buttons in the reply the old ones disappear.
         """
         if self.reply.edits.startswith("u"):
             return await self._edit_ephemeral(bot)
@@ -359,6 +366,7 @@ class BotApiCall:
 
         Telegram has separate methods for it, and does not say when the message was edited.
         """
+        # See `ephemeral_id`.
         receiver, _, number = self.reply.edits.removeprefix("u").partition(":")
         ids = {"receiver_user_id": int(receiver), "ephemeral_message_id": int(number)}
         if self.shape:
@@ -378,16 +386,15 @@ class BotApiCall:
         mime_type = media.mime_type.partition(";")[0].strip().lower()
         kind = _METHODS.get(mime_type, "document")
         params = {**self._common("caption"), **self._place()}
-        with await asyncio.to_thread(
-            file_to_send, partial(open_on_disk, source), media.ref
-        ) as file:
-            if self.shape == "document" or (kind == "photo" and size_of(file) > PHOTO_LIMIT):
+        open_file = partial(open_on_disk, source)
+        with await asyncio.to_thread(file_to_send, open_file, media.ref) as file:
+            is_large_photo = kind == "photo" and size_of(file) > PHOTO_LIMIT
+            if self.shape == "document" or is_large_photo:
                 kind = "document"
-            upload = {
-                kind: InputFile(file, filename=media.filename or "file", read_file_handle=False)
-            }
+            name = media.filename or "file"
+            params[kind] = InputFile(file, filename=name, read_file_handle=False)
             send = getattr(bot, f"send_{kind}")
-            message = await send(**upload, **params)
+            message = await send(**params)
         return self._receipt(message)
 
 
@@ -402,10 +409,26 @@ def _after_edit(edit_date: float) -> float:
 
 
 def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | Receipt | None:
-    """Return what to send after this error of PTB.
+    """Return what to send after Telegram refused a call with this error of PTB.
 
     It is a receipt if nothing remains to be sent, None if nothing helps. Each alternative is tried
     once: a form that Telegram refused is not tried again.
+
+    | the error says                 | next                                              |
+    |--------------------------------|---------------------------------------------------|
+    | the message shows it already   | a receipt                                         |
+    | the act of one person is old   | without the act                                   |
+    | no rich messages here          | as usual messages                                 |
+    | no message for one person here | an edit of one as a new message                   |
+    | it cannot be deleted           | its text as an edit                               |
+    | no disabled buttons here       | without them                                      |
+    | the group has another id       | to that id, an edit as a new message              |
+    | the topic is gone              | to the chat                                       |
+    | the formatting is wrong        | as plain text                                     |
+    | the message has no text        | the caption of its file, else as a new message    |
+    | it cannot be edited            | as a new message                                  |
+    | the file is no such picture    | as a document, then as a link                     |
+    | the file is too large          | as a link                                         |
     """
     next_step = reaction(exc)
     simpler = _simpler(call, next_step)
@@ -415,9 +438,10 @@ def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | 
 
 
 def _simpler(call: BotApiCall, next_step: TelegramReaction) -> BotApiCall | Receipt | None:
-    """Return the call without what may be the cause of the refusal, None if there is no such thing.
+    """Return the call without a part that may be the cause of the refusal, None if it has none.
 
-    That is what an old Bot API server does not know, and what Telegram allows for a while only.
+    Such parts are those that an old Bot API server does not know, and those that Telegram allows
+    for a while only.
     """
     reply = call.reply
     if reply.only_for_act and not reply.answers_tap and next_step in ("done", "refused", "anew"):
@@ -475,17 +499,18 @@ def _other_form(
 
 
 def as_new_message(call: BotApiCall) -> BotApiCall | Receipt:
-    """Return an impossible edit as a new message; a receipt without id if it is optional."""
+    """Return an impossible edit as a new message, or a receipt without id if it is optional."""
     if call.reply.optional:
         return Receipt("")
     return replace(call, reply=replace(call.reply, edits=""), shape="")
 
 
 def beginning(md: str) -> str:
-    """Return the text, cut to one message."""
+    """Return the text, cut to one message with an ellipsis at its end."""
     if len(md) <= _MAX_SOURCE_CHARS and telegram_length(md) <= TEXT_LIMIT:
         return md
-    return f"{head(md[:_MAX_SOURCE_CHARS], TEXT_LIMIT - _ELLIPSIS_UNITS, telegram_length)}…"
+    limit = TEXT_LIMIT - _ELLIPSIS_UNITS
+    return f"{head(md[:_MAX_SOURCE_CHARS], limit, telegram_length)}…"
 
 
 def _no_preview() -> Any:

@@ -2,10 +2,13 @@
 
 Polling is for bots without a public address, to which Telegram could send webhooks.
 
-With each poll Telegram is told an offset: the id of the first update that it must still have.
-Telegram forgets all updates before it. So the poller moves the offset behind an update only after
-the update is stored. Updates that a killed poller had stored already come again, and the mailbox
-recognizes them.
+Each poll names an offset: the id of the first update that Telegram must still have. Telegram
+forgets all updates before it. So the poller moves the offset behind an update only after the update
+is stored. Updates that a killed poller had stored already come again, and the mailbox, the queue of
+turns in Redis, recognizes them.
+
+Several processes may run a poller. One of them holds the leader lock and polls; another one takes
+over when it stops.
 """
 
 from __future__ import annotations
@@ -43,15 +46,19 @@ RETRY_SECONDS = 2.0
 CONFLICT_SECONDS = 30.0
 #: The longest pause, in seconds, between two polls while Telegram cannot be reached.
 MAX_BACKOFF_SECONDS = 30.0
-#: How many updates Telegram returns at once, from the offset on.
+#: How many updates Telegram returns at once, from the offset on: the window of one poll.
 WINDOW = 100
-#: How an update ended: it was stored, it was refused because its conversation has too many, or the
-#: storage failed.
+#: What became of an update. `stored`: it is in the mailbox, or is given up. `refused`: its
+#: conversation has too many waiting turns. `failed`: Redis did not take it.
 UpdateResult = Literal["stored", "refused", "failed"]
 
 
 class Poller:
-    """Polls one bot while this process holds its leader lock. Lives on one event loop."""
+    """Polls one bot while this process holds its leader lock. Lives on one event loop.
+
+    * `store`: stores what came in, as the receiver of webhooks does.
+    * `lock`: the leader lock of this bot, shared by all processes.
+    """
 
     def __init__(self, bot: TelegramChannel, store: StoreReceived, lock: LeaderLock) -> None:
         self._bot = bot
@@ -65,7 +72,7 @@ class Poller:
         self._failures = 0
 
     async def run(self) -> None:
-        """Poll until cancelled, or until Telegram does not know the bot any more."""
+        """Poll until cancelled, or until Telegram does not know the bot's token any more."""
         is_down = False
         try:
             while not is_down:
@@ -86,21 +93,23 @@ class Poller:
             return True
 
     async def _poll_while_leader(self) -> bool:
-        """Poll as long as this process holds the lock. Return whether the bot is down."""
+        """Poll as long as this process holds the lock. Return whether Telegram refuses the bot."""
         polling = asyncio.create_task(self._poll())
         try:
             while not polling.done() and await self._is_leader():
                 await asyncio.wait({polling}, timeout=LOCK_SECONDS)
-            return polling.done() and polling.result() is None
+            if polling.done():
+                # Raises what has ended the task, if it did not end by itself.
+                polling.result()
+                return True
+            return False
         finally:
             polling.cancel()
             await asyncio.wait({polling})
 
     async def _poll(self) -> None:
-        """Poll until the bot is down.
-
-        Starts without an offset: another process may have polled meanwhile.
-        """
+        """Poll until Telegram refuses the bot itself."""
+        # Another process may have polled meanwhile, so the offset of before says nothing.
         self._offset = None
         self._stored = set()
         log.info("poll.begins", extra={"channel": self._bot.name})
@@ -117,9 +126,9 @@ class Poller:
             await asyncio.sleep(pause)
 
     async def _round(self) -> float:
-        """Ask once and store the updates.
+        """Poll once and store the updates.
 
-        Return the seconds until the next poll. Raises ChannelDown.
+        Returns the seconds until the next poll. Raises ChannelDown.
         """
         try:
             updates = await self._bot.updates(self._offset)
@@ -140,13 +149,14 @@ class Poller:
         return 0.0 if await self._store(updates) else RETRY_SECONDS
 
     async def _alert(self, message: str) -> None:
+        """Send a message to the operator."""
         await asyncio.to_thread(self._store_received, self._bot.name, Received(alerts=(message,)))
 
     async def _store(self, updates: Sequence[Any]) -> bool:
         """Store updates, and move the offset behind those that are stored.
 
-        Returns whether all are stored. The offset stays at the first update that is not: there is
-        only one, so Telegram returns the later updates again too.
+        Returns whether all are stored. If one is not, the offset stays there, and Telegram returns
+        all later updates again too: a bot has only one offset.
         """
         by_id = {}
         for update in updates:
@@ -155,8 +165,8 @@ class Poller:
         refused = await asyncio.to_thread(self._store_each, by_id)
 
         if len(by_id) >= WINDOW and self._offset in refused:
-            # Refused updates fill the window, so that no others would ever come in. Half a window
-            # is given up; their senders have been informed.
+            # Refused updates fill the window, so that no others would ever come in. Those in the
+            # first half of it are given up; their senders have read that the bot is too busy.
             first_half = list(by_id)[: WINDOW // 2]
             skipped = refused.intersection(first_half)
             log.error("poll.skipped", extra={"channel": self._bot.name, "count": len(skipped)})
@@ -167,8 +177,8 @@ class Poller:
             self._offset = missing[0]
             self._stored.intersection_update(by_id)
         else:
-            # After an empty answer Telegram starts with its oldest update: its ids may start anew
-            # at any number.
+            # Without updates the next poll names no offset: after a quiet week Telegram may begin
+            # its ids anew at any number, also a lower one.
             self._offset = max(by_id) + 1 if by_id else None
             self._stored.clear()
         return not missing and len(by_id) == len(updates)
@@ -197,8 +207,9 @@ class Poller:
     def _store_one(self, update: Any, blocked: dict[Conversation, UpdateResult]) -> UpdateResult:
         """Store one update, unless an earlier one of its conversation was not stored.
 
-        `blocked` holds the conversations of earlier updates that were not stored, and why; it gets
-        those of this update. Raises redis.RedisError and StorageDown if no update can be stored.
+        `blocked` holds the conversations of earlier updates that were not stored, with their
+        results. If this one is not stored, its conversations are added. Raises redis.RedisError and
+        StorageDown if no update can be stored.
         """
         received = note_moves(self._bot, self._bot.read(update))
         # A tap or /stop overtakes text, as it does among Telegram's webhooks.

@@ -17,15 +17,15 @@ from sayso.channels.link_addresses import MAX_ADDRESSES, with_address
 from sayso.channels.telegram.files import TelegramJson, file_ids, media_of
 from sayso.channels.types import Media
 
-#: How deep nested lists, objects and texts are read. Telegram accepts 16 levels of blocks and
-#: formatting, and one of its levels takes up to three of these.
+#: How many levels of nested lists, objects and texts are read. Telegram accepts 16 levels of blocks
+#: and formatting, and one of its levels takes up to three of these.
 MAX_DEPTH = 48
 #: The most characters that are read. Telegram accepts 32,768 characters of text; tables and
 #: addresses add some.
 MAX_CHARS = 50_000
 #: The most columns of a table in Telegram.
 _MAX_COLUMNS = 20
-#: Stands for what is nested too deep.
+#: What is written in place of content that is nested too deep.
 TOO_DEEP = "[what is nested deeper is left out]"
 
 
@@ -54,18 +54,20 @@ def read_rich_message(rich: TelegramJson) -> RichContent:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads one rich message, and collects its files. The methods are the readers in `_BLOCKS`.
+    """Reads one rich message, and collects its files.
 
-    `depth` is always the number of levels above, 0 for the message.
+    The public methods are the readers of `_BLOCKS`: each returns the text of one kind of block.
+    `depth` is the number of levels above the block, 0 for the message.
     """
 
+    #: The first MAX_MESSAGE_FILES files so far, and the ids of all files so far.
     media: list[Media] = field(default_factory=list)
     file_ids: list[str] = field(default_factory=list)
     #: How many addresses have been written out, at most MAX_ADDRESSES.
     addresses: int = 0
 
     def blocks(self, blocks: Sequence[TelegramJson], depth: int, between: str = "\n\n") -> str:
-        """Return the text of blocks."""
+        """Return the text of blocks, with `between` where one follows another."""
         if depth > MAX_DEPTH:
             return TOO_DEEP
         texts = [self._block(block, depth) for block in blocks]
@@ -127,23 +129,25 @@ class _Reader:
         return " ".join(self._button(button, depth) for button in block.get("buttons") or ())
 
     def file(self, block: TelegramJson, depth: int) -> str:
-        """Return the place of a file in the text, and keep the file."""
+        """Return what stands in the text in place of a file, and collect the file."""
         self.file_ids += file_ids(block)
         name = str(block["type"]).replace("voice_note", "voice message")
         if len(self.media) < MAX_MESSAGE_FILES:
             self.media += media_of(block)
         else:
-            name = (
-                f"{name}, left out: only the first {MAX_MESSAGE_FILES} files of a message are read"
-            )
+            reason = f"only the first {MAX_MESSAGE_FILES} files of a message are read"
+            name = f"{name}, left out: {reason}"
         return f"[{name}] {self._caption(block, depth)}".rstrip()
 
     def table(self, block: TelegramJson, depth: int) -> str:
-        """Return a table in Markdown. A cell that covers several places leaves the others empty."""
+        """Return a table in Markdown, below its caption.
+
+        The text of a cell that covers several places stands in the first one.
+        """
         lines = [self._caption(block, depth)]
-        covered: dict[int, int] = {}
+        rows_covered: dict[int, int] = {}
         for number, cells in enumerate(block.get("cells") or ()):
-            row = self._row(cells, covered, depth)
+            row = self._row(cells, rows_covered, depth)
             lines.append(f"| {' | '.join(row)} |")
             if number == 0 and any(cell.get("is_header") for cell in cells):
                 lines.append("|" + " --- |" * len(row))
@@ -162,7 +166,7 @@ class _Reader:
         return "\n".join(filter(None, parts))
 
     def _caption(self, block: TelegramJson, depth: int) -> str:
-        """Return the caption of a block: of a table a text, else a text with its source."""
+        """Return the caption of a block: a text, with its source unless the block is a table."""
         caption = block.get("caption")
         if isinstance(caption, dict) and "type" not in caption:
             credit = self._text(caption.get("credit"), depth)
@@ -181,30 +185,34 @@ class _Reader:
         content = self.blocks(item.get("blocks") or (), depth + 1, "\n")
         return f"{marker} {_indented(content, '  ').lstrip(' ')}".rstrip()
 
-    def _row(self, cells: Sequence[TelegramJson], covered: dict[int, int], depth: int) -> list[str]:
+    def _row(
+        self, cells: Sequence[TelegramJson], rows_covered: dict[int, int], depth: int
+    ) -> list[str]:
         """Return the texts of a row, one for each column.
 
-        `covered` holds how many further rows a cell above covers, by column. The row counts there.
+        `rows_covered` says of each column how many rows, from this one on, a cell of an earlier row
+        covers. It is changed to what the next row needs.
         """
         row: list[str] = []
-        waiting = list(reversed(cells))
+        cells_left = list(reversed(cells))
         while len(row) < _MAX_COLUMNS:
             column = len(row)
-            is_rest_covered = any(covered.get(at) for at in range(column, _MAX_COLUMNS))
-            if not (waiting or is_rest_covered):
+            is_rest_covered = any(rows_covered.get(at) for at in range(column, _MAX_COLUMNS))
+            if not (cells_left or is_rest_covered):
                 break
 
-            # A cell above reaches down to here, or all cells are placed and one is covered later.
-            if covered.get(column) or not waiting:
-                covered[column] = max(covered.get(column, 0) - 1, 0)
+            # A cell above reaches down to here, or all cells are placed and a later column is
+            # covered.
+            if rows_covered.get(column) or not cells_left:
+                rows_covered[column] = max(rows_covered.get(column, 0) - 1, 0)
                 row.append("")
                 continue
 
-            cell = waiting.pop()
+            cell = cells_left.pop()
             width = min(max(int(cell.get("colspan") or 1), 1), _MAX_COLUMNS - column)
             height = max(int(cell.get("rowspan") or 1), 1)
             for place in range(column, column + width):
-                covered[place] = height - 1
+                rows_covered[place] = height - 1
             text = " ".join(self._text(cell.get("text"), depth).split())
             row.append(text.replace("|", "\\|"))
             row.extend([""] * (width - 1))
@@ -228,10 +236,20 @@ class _Reader:
         return self._formatted(text, depth + 1)
 
     def _formatted(self, text: TelegramJson, depth: int) -> str:
+        """Return a formatted text. Formatting without a meaning is dropped."""
+        kind = text.get("type")
+        match kind:
+            case "button":
+                return self._button(text.get("button") or {}, depth)
+            case "custom_emoji":
+                return str(text.get("alternative_text") or "")
+            case "mathematical_expression":
+                return f"${text.get('expression') or ''}$"
+            case "anchor":
+                return ""
+
         inner = self._text(text.get("text"), depth)
-        if text.get("type") in ("button", "custom_emoji", "mathematical_expression"):
-            return self._symbol(text, depth)
-        match text.get("type"):
+        match kind:
             case "strikethrough":
                 return f"~~{inner}~~"
             case "superscript":
@@ -240,20 +258,10 @@ class _Reader:
                 return f"_{inner}"
             case "url":
                 return self._linked(inner, text.get("url"))
-            case "anchor":
-                return ""
-        return inner or f"[text of the kind {text.get('type')!r}, which cannot be read here]"
-
-    def _symbol(self, text: TelegramJson, depth: int) -> str:
-        """Return a part of a text that has no text itself: a button, an emoji or a formula."""
-        if text["type"] == "button":
-            return self._button(text.get("button") or {}, depth)
-        if text["type"] == "custom_emoji":
-            return str(text.get("alternative_text") or "")
-        return f"${text.get('expression') or ''}$"
+        return inner or f"[text of the kind {kind!r}, which cannot be read here]"
 
     def _linked(self, words: str, address: Any) -> str:
-        """Return words with the address behind them, as in other messages."""
+        """Return words with the address that they link to, as in other messages."""
         if not address or self.addresses >= MAX_ADDRESSES:
             return words
         self.addresses += 1
@@ -261,12 +269,13 @@ class _Reader:
 
 
 def _indented(text: str, margin: str) -> str:
+    """Return the text with a margin before each line."""
     return "\n".join(f"{margin}{line}".rstrip() for line in text.split("\n"))
 
 
 #: The kinds of blocks that are a file.
 _FILE_KINDS = ("photo", "video", "animation", "audio", "voice_note", "document")
-#: How each kind of block is read.
+#: How each kind of block is read: a function of the reader, the block and its depth.
 _BLOCKS: dict[str, Callable[[_Reader, TelegramJson, int], str]] = {
     "paragraph": _Reader.paragraph,
     "footer": _Reader.paragraph,

@@ -1,6 +1,7 @@
 """Markdown as the blocks of a rich message of Telegram (Bot API 10.2).
 
-A rich message can show tables, and up to 32,768 characters, which other messages cannot.
+A rich message can show tables, and up to 32,768 characters, which other messages cannot. A block is
+a JSON object: a paragraph, a list, a table and so on. It may hold other blocks.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import functools
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,7 +20,7 @@ from markdown_it.tree import SyntaxTreeNode
 from sayso.channels.markdown import LANGUAGE, inline, is_overfull, list_numbers, parser
 from sayso.channels.markdown.dialects import HTML
 
-#: The most characters of text in a rich message. This and the next three are Telegram's limits.
+#: The most characters of text in a rich message. This limit and the next three are Telegram's.
 MAX_CHARS = 32_768
 #: The most blocks, items of lists and rows of tables together.
 MAX_BLOCKS = 500
@@ -32,7 +34,7 @@ _MAX_SOURCE_CHARS = 2 * MAX_CHARS
 _KINDS = {"b": "bold", "i": "italic", "s": "strikethrough", "code": "code"}
 #: Unicode's directions of letters: from the left, from the right, and from the right in Arabic.
 _STRONG = ("L", "R", "AL")
-#: What is a part of a text, not a block.
+#: The kinds of objects that are a part of a text, and no block.
 _TEXT_KINDS = frozenset({*_KINDS.values(), "url", "email_address", "phone_number"})
 
 RichBlock = dict[str, Any]
@@ -53,28 +55,36 @@ def has_table(md: str) -> bool:
 def reads_right_to_left(md: str) -> bool:
     """Return whether the first letter of a text is of a script from the right, such as Arabic."""
     directions = map(unicodedata.bidirectional, md)
-    return next((each for each in directions if each in _STRONG), "L") != "L"
+    first = next((each for each in directions if each in _STRONG), "L")
+    return first != "L"
 
 
 @functools.lru_cache(maxsize=16)
 def rich_blocks(md: str) -> tuple[RichBlock, ...] | None:
-    """Return a text as blocks; None if a rich message cannot show it exactly."""
+    """Return Markdown as blocks; None if a rich message cannot show it exactly.
+
+    The last results are cached: splitting a reply and sending it both ask for its blocks.
+    """
     if len(md) > _MAX_SOURCE_CHARS:
         return None
     tree = SyntaxTreeNode(parser().parse(md))
     try:
         blocks = list(_RichBlocks(md.split("\n")).render(tree))
-        size = _measured(blocks)
     except Unfit:
         return None
-    fits = 0 < size.chars <= MAX_CHARS and size.blocks <= MAX_BLOCKS and size.depth <= MAX_DEPTH
-    return tuple(blocks) if fits else None
+
+    size = _size_of(blocks)
+    is_within_limits = size.blocks <= MAX_BLOCKS and size.depth <= MAX_DEPTH
+    if not (0 < size.chars <= MAX_CHARS and is_within_limits):
+        return None
+    return tuple(blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class _RichBlocks:
-    """Renders the blocks of a message. `source` is its lines."""
+    """Renders the parsed Markdown of one message as blocks."""
 
+    #: The lines of the Markdown.
     source: Sequence[str]
 
     def render(self, container: SyntaxTreeNode) -> Iterator[RichBlock]:
@@ -101,36 +111,42 @@ class _RichBlocks:
                     yield self._table(node)
 
     def _items(self, node: SyntaxTreeNode) -> list[RichBlock]:
+        """Return the items of a list. Raises Unfit for numbers that would look otherwise."""
         items: list[RichBlock] = [{"blocks": list(self.render(item))} for item in node.children]
         if node.type == "bullet_list":
             return items
+
         numbers = list_numbers([(item.info, item.markup) for item in node.children])
         for item, number in zip(items, numbers, strict=True):
             value = number.strip().removesuffix(".")
-            if str(int(value) if value.isdecimal() else "") != value:
-                raise Unfit(number)  # "5)" and "007." would be shown as "5." and "7."
+            # Telegram would show "5)" as "5.", and "007." as "7.".
+            if not value.isdecimal() or str(int(value)) != value:
+                raise Unfit(number)
             item["value"] = int(value)
             item["type"] = "1"
         return items
 
     def _table(self, node: SyntaxTreeNode) -> RichBlock:
+        """Return a table. Raises Unfit if it has too many columns."""
+        lines: Sequence[str] = []
         if node.map:
             lines = self.source[slice(*node.map)]
-        else:
-            lines = []
-        if is_overfull(lines):  # the parser drops cells beyond the last column
+        # The parser drops cells beyond the last column, so such a table is shown as it was written.
+        if is_overfull(lines):
             return {"type": "pre", "text": "\n".join(lines)}
-        rows: list[list[RichBlock]] = []
-        for part in node.children:  # the header and the body
-            rows.extend([_cell(cell) for cell in row.children] for row in part.children)
+
+        # The children are the head and the body.
+        row_nodes = chain.from_iterable(part.children for part in node.children)
+        rows = [[_cell(cell) for cell in row_node.children] for row_node in row_nodes]
         if len(rows[0]) > MAX_COLUMNS:
             raise Unfit("too many columns")
         return {"type": "table", "cells": rows, "is_bordered": True}
 
 
 def _code(node: SyntaxTreeNode) -> RichBlock:
+    """Return a block of code, below its title if it has one."""
     language = LANGUAGE.match(node.info)
-    # A title after the language is part of the text, so it is shown.
+    # What follows the language is a title. It is a part of the text, so it is shown.
     end = language.end() if language else 0
     title = node.info[end:].strip()
     text = "\n".join(filter(None, (title, node.content.rstrip("\n"))))
@@ -141,6 +157,7 @@ def _code(node: SyntaxTreeNode) -> RichBlock:
 
 
 def _cell(node: SyntaxTreeNode) -> RichBlock:
+    """Return a cell of a table."""
     style = str(node.attrGet("style") or "")
     align = next((side for side in ("right", "center") if side in style), "left")
     cell: RichBlock = {"text": _rich_text(node.children[0]), "align": align, "valign": "middle"}
@@ -150,11 +167,22 @@ def _cell(node: SyntaxTreeNode) -> RichBlock:
 
 
 def _rich_text(node: SyntaxTreeNode) -> Any:
-    """Return a text with its formatting. It is made of the HTML of Telegram's other messages."""
+    """Return a text with its formatting, made from the HTML of Telegram's other messages."""
     reader = _TelegramHtml()
     reader.feed(inline(node, HTML))
     reader.close()
     return reader.text
+
+
+@dataclass(slots=True)
+class _OpenTag:
+    """A tag whose end was not read yet."""
+
+    name: str = ""
+    #: The address of a link, "" for other tags.
+    href: str = ""
+    #: The texts and formatted parts inside, so far.
+    parts: list[Any] = field(default_factory=list)
 
 
 class _TelegramHtml(HTMLParser):
@@ -162,32 +190,35 @@ class _TelegramHtml(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self._open: list[tuple[str, str, list[Any]]] = [("", "", [])]
+        self._root = _OpenTag()
+        self._open_tags = [self._root]
 
     @property
     def text(self) -> Any:
-        """The rich text: a string, or a list."""
-        return _joined(self._open[0][2])
+        """The rich text: a string, a formatted part, or a list of these."""
+        return _joined(self._root.parts)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Begin a formatted part."""
-        self._open.append((tag, dict(attrs).get("href") or "", []))
+        href = dict(attrs).get("href") or ""
+        self._open_tags.append(_OpenTag(tag, href))
 
     def handle_endtag(self, tag: str) -> None:
         """End a formatted part."""
-        name, href, parts = self._open.pop()
-        text = _joined(parts)
-        part = _link(href, text)
-        if name in _KINDS:
-            part = {"type": _KINDS[name], "text": text}
-        self._open[-1][2].append(part)
+        ended = self._open_tags.pop()
+        text = _joined(ended.parts)
+        part = _link(ended.href, text)
+        if ended.name in _KINDS:
+            part = {"type": _KINDS[ended.name], "text": text}
+        self._open_tags[-1].parts.append(part)
 
     def handle_data(self, data: str) -> None:
         """Add a text."""
-        self._open[-1][2].append(data)
+        self._open_tags[-1].parts.append(data)
 
 
 def _joined(parts: list[Any]) -> Any:
+    """Return parts as one rich text."""
     if not parts:
         return ""
     if len(parts) == 1:
@@ -196,6 +227,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _link(href: str, text: Any) -> RichBlock:
+    """Return a link to a web page, an e-mail address or a phone number."""
     scheme, _, rest = href.partition(":")
     address = unquote(rest.partition("?")[0])
     if scheme.lower() == "mailto":
@@ -207,30 +239,35 @@ def _link(href: str, text: Any) -> RichBlock:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """What Telegram limits: characters; blocks, items and rows; and levels."""
+    """What Telegram limits in a rich message."""
 
+    #: Characters of text.
     chars: int = 0
+    #: Blocks, items of lists and rows of tables together.
     blocks: int = 0
+    #: Levels of blocks and formatting in each other.
     depth: int = 0
 
 
-def _measured(part: Any) -> _Size:
-    """Return the size of blocks, of one block or of a text."""
+def _size_of(part: Any) -> _Size:
+    """Return the size of a text, of a block, of formatting, or of a list of these."""
     if isinstance(part, str):
         return _Size(chars=len(part))
+
     if isinstance(part, dict):
         contents = [part[name] for name in ("text", "blocks", "items", "cells") if name in part]
-        inner = _measured(contents)
+        inner = _size_of(contents)
+        blocks = inner.blocks
         is_cell = "align" in part
-        is_block = not is_cell and part.get("type") not in _TEXT_KINDS
-        if is_block:
-            own = 1 + len(part.get("cells", ()))
-        else:
-            own = 0
-        return _Size(inner.chars, inner.blocks + own, inner.depth + 1)
-    sizes = [_measured(each) for each in part]
+        is_text = part.get("type") in _TEXT_KINDS
+        if not (is_cell or is_text):
+            # The block itself, and the rows of a table.
+            blocks += 1 + len(part.get("cells", ()))
+        return _Size(inner.chars, blocks, inner.depth + 1)
+
+    sizes = [_size_of(each) for each in part]
     return _Size(
-        sum(size.chars for size in sizes),
-        sum(size.blocks for size in sizes),
-        max((size.depth for size in sizes), default=0),
+        chars=sum(size.chars for size in sizes),
+        blocks=sum(size.blocks for size in sizes),
+        depth=max((size.depth for size in sizes), default=0),
     )

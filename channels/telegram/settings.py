@@ -1,4 +1,7 @@
-"""The settings of a Telegram channel."""
+"""The settings of a Telegram channel.
+
+The docstrings of the fields are printed in the reference of the YAML.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,6 @@ class TelegramSettings(VendorSettings):
     for macOS and Android may show the draft next to the answer. A group always has a message that
     grows. Example: `native`.
     """
-
     rich_messages: bool = False
     """Whether answers with a table, and answers over 4,096 characters, are sent as rich messages:
     with a real table, and in one piece. Questions never are. Telegram's apps that do not know rich
@@ -63,16 +65,22 @@ class TelegramSettings(VendorSettings):
 
     @property
     def webhook_secret(self) -> str | None:
-        """The secret in the header of webhooks; None if the bot takes none."""
+        """The secret in the header of webhooks; None if the bot polls, so that it takes none."""
         if self.polling or not self.secret_token:
             return None
         return self.secret_token.get_secret_value()
 
     def problem_with_id(self, name: str) -> str:
-        """Return why an id never matches: a person or chat is known by a number, not by a name."""
+        """Return why no person and no chat of Telegram can have this id, "" if one can.
+
+        Telegram's ids are numbers. An @name is not an id, since it can be given to another person.
+        """
         if re.fullmatch(r"-?[0-9]{1,20}", name):
             return ""
-        return "is not an id of Telegram: write the number that /whoami prints, or that of a group, with - before it"
+        return (
+            "is not an id of Telegram: "
+            "write the number that /whoami prints, or that of a group, with - before it"
+        )
 
     @property
     def account_id(self) -> str:
@@ -81,12 +89,12 @@ class TelegramSettings(VendorSettings):
 
     @property
     def polls(self) -> bool:
-        """Whether the bot polls."""
+        """Whether the bot asks Telegram for messages, instead of getting webhooks."""
         return self.polling
 
     @property
     def update_source(self) -> str:
-        """The bot, which gets each update once.
+        """The bot at its server. Telegram gives each update to one poller of it.
 
         "" while the token is a placeholder, as in `sayso chat`.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -30,7 +31,7 @@ from sayso.channels.types import SignedWebhook
 from sayso.infra.http import PooledSessions, tls
 
 if TYPE_CHECKING:
-    from telegram import BotCommand, WebhookInfo
+    from telegram import Bot, BotCommand, WebhookInfo
 
 #: The ports to which Telegram's own servers send webhooks.
 PORTS = (443, 80, 88, 8443)
@@ -43,25 +44,29 @@ EPHEMERAL_COMMANDS = frozenset({"help", "whoami", "status", "tools"})
 RECENT_SECONDS = 3600.0
 #: From this many waiting updates on the check warns: fewer may be a burst.
 MANY_PENDING = 20
-#: What Telegram's last error contains, and its cure. The first match counts.
+#: The cures for the last error that Telegram had with the webhook: a pattern in the error, and the
+#: cure. The first match counts.
 _CURES = (
     (
-        ["403"],
-        "the secret_token differs: run `sayso channel connect {channel}` with the settings of the web process",
+        "403",
+        "the secret_token differs: "
+        "run `sayso channel connect {channel}` with the settings of the web process",
     ),
     (
-        ["404"],
-        "the web process has no channel {channel!r}, or the proxy cuts the path: restart it with these settings",
+        "404",
+        "the web process has no channel {channel!r}, or the proxy cuts the path: "
+        "restart it with these settings",
     ),
     (
-        ["ssl", "certificate"],
-        "Telegram does not trust the proxy's certificate: serve the whole chain of a public authority",
+        "ssl|certificate",
+        "Telegram does not trust the proxy's certificate: "
+        "serve the whole chain of a public authority",
     ),
     (
-        ["500", "502", "503"],
+        "500|502|503",
         "the web process could not store the update: its log, and `sayso doctor` on Redis, say why",
     ),
-    ([""], "check that public_url answers from outside, on the ports that Telegram uses"),
+    ("", "check that public_url answers from outside, on the ports that Telegram uses"),
 )
 
 
@@ -82,24 +87,24 @@ class TelegramSetup(PlatformSetup):
         self._max_connections = options.max_connections
         self._drop_pending = options.drop_pending
         self._now = now
+
         api_url = settings.api_url or TELEGRAM
+        #: Whether the Bot API server is Telegram's own, which calls public addresses alone.
         self._is_telegram = urlsplit(api_url).hostname == urlsplit(TELEGRAM).hostname
-        self._bots = PooledSessions(
-            partial(new_bot, settings.token.get_secret_value().strip(), api_url), tls=tls
-        )
+        token = settings.token.get_secret_value().strip()
+        self._bots = PooledSessions(partial(new_bot, token, api_url), tls=tls)
 
     async def set_webhook(self) -> list[str]:
         """Set the webhook with its secret, and the menu of commands. Raises SetupError."""
-        from telegram import BotCommand, BotCommandScopeAllGroupChats
-
         secret = self._settings.webhook_secret
         if secret is None:
-            cure = "run `sayso poll`, or take `polling: true` out of the configuration first"
             raise SetupError(
-                f"{self._name} polls, and would get no more updates once a webhook is set", cure
+                f"{self._name} polls, and would get no more updates once a webhook is set",
+                "run `sayso poll`, or take `polling: true` out of the configuration first",
             )
         if self._is_telegram:
             _check_address(self._url)
+
         async with self._calls():
             bot = self._bots.here()
             me = await bot.get_me()
@@ -110,25 +115,35 @@ class TelegramSetup(PlatformSetup):
                 max_connections=self._max_connections,
                 drop_pending_updates=self._drop_pending or None,
             )
-            # Languages that this channel does not speak get a menu too, else that of an earlier
-            # configuration would stay. None stands for all other languages.
-            for language in (*LANGUAGES, None):
-                spoken = language
-                if language not in self._settings.languages:
-                    spoken = self._settings.default_language
-                texts = texts_for(spoken)
-                menu = [BotCommand(command, texts.command(command)) for command in self._commands]
-                await bot.set_my_commands(menu, language_code=language)
-                in_groups = [_command_in_groups(each) for each in menu]
-                everywhere = BotCommandScopeAllGroupChats()
-                await bot.set_my_commands(in_groups, everywhere, language_code=language)
-        return [
+            await self._set_menus(bot)
+
+        kinds = ", ".join(ALLOWED_UPDATES)
+        steps = [
             f"bot @{me.username} ({me.id})",
             f"webhook set to {bare_url(self._url)}, with the secret_token of the configuration",
-            f"updates asked for: {', '.join(ALLOWED_UPDATES)}; at most {self._max_connections} at once",
-            *(["updates that waited were dropped"] if self._drop_pending else []),
-            f"commands listed: {' '.join(f'/{command}' for command in self._commands)}",
+            f"updates asked for: {kinds}; at most {self._max_connections} at once",
         ]
+        if self._drop_pending:
+            steps.append("updates that waited were dropped")
+        commands = " ".join(f"/{command}" for command in self._commands)
+        return [*steps, f"commands listed: {commands}"]
+
+    async def _set_menus(self, bot: Bot) -> None:
+        """Set the menus of commands: in each language, for private chats and for groups."""
+        from telegram import BotCommand, BotCommandScopeAllGroupChats
+
+        groups = BotCommandScopeAllGroupChats()
+        # Languages that this channel does not speak get a menu too, else that of an earlier
+        # configuration would stay. None stands for all languages that Sayso does not know.
+        for language in (*LANGUAGES, None):
+            spoken = language
+            if language not in self._settings.languages:
+                spoken = self._settings.default_language
+            texts = texts_for(spoken)
+            menu = [BotCommand(command, texts.command(command)) for command in self._commands]
+            group_menu = [_command_in_groups(each) for each in menu]
+            await bot.set_my_commands(menu, language_code=language)
+            await bot.set_my_commands(group_menu, groups, language_code=language)
 
     async def check(self) -> list[CheckResult]:
         """Check the bot, what it gets in groups, and its webhook with the last error."""
@@ -139,24 +154,25 @@ class TelegramSetup(PlatformSetup):
                 info = await bot.get_webhook_info()
         except SetupError as exc:
             return [self._fail("token", exc.says, exc.cure)]
+
+        messages = "commands, replies to it and mentions only"
         if me.can_read_all_group_messages:
-            gets = "all messages"
-        else:
-            gets = "commands, replies to it and mentions only"
+            messages = "all messages"
+        privacy = f"in groups the bot gets {messages} (/setprivacy at @BotFather)"
         results = [
             self._ok("token", f"bot @{me.username} ({me.id})"),
-            self._ok("privacy mode", f"in groups the bot gets {gets} (/setprivacy at @BotFather)"),
+            self._ok("privacy mode", privacy),
         ]
         if self._settings.polling:
             # No check of the username: the poller asks Telegram for it.
-            return [*results, self._no_address(info), self._pending(info)]
+            return [*results, self._check_no_webhook(info), self._check_pending(info)]
         return [
             *results,
-            self._name_in_groups(me.username or ""),
-            self._address(info),
-            self._updates(info),
-            self._pending(info),
-            self._last_error(info),
+            self._check_username(me.username or ""),
+            self._check_webhook(info),
+            self._check_kinds(info),
+            self._check_pending(info),
+            self._check_last_error(info),
         ]
 
     async def delete_webhook(self) -> list[str]:
@@ -165,30 +181,33 @@ class TelegramSetup(PlatformSetup):
             bot = self._bots.here()
             before = await bot.get_webhook_info()
             await bot.delete_webhook(drop_pending_updates=self._drop_pending or None)
+        steps = ["no webhook was set: nothing to delete"]
         if before.url:
-            done = f"webhook deleted: it was {bare_url(before.url)}"
-        else:
-            done = "no webhook was set: nothing to delete"
-        if not (before.url or self._drop_pending):
-            return [done]
+            steps = [f"webhook deleted: it was {bare_url(before.url)}"]
+
+        waiting = f"{before.pending_update_count} waiting updates"
         if self._drop_pending:
-            fate = "dropped"
-        else:
-            fate = "kept for a day, for the next webhook or for `sayso poll`"
-        return [done, f"{before.pending_update_count} waiting updates {fate}"]
+            steps.append(f"{waiting} dropped")
+        elif before.url:
+            steps.append(f"{waiting} kept for a day, for the next webhook or for `sayso poll`")
+        return steps
 
     def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
-        """Return an update of an unknown kind; None for a bot that polls."""
-        secret = FORGED if forged else self._settings.webhook_secret
-        if self._settings.webhook_secret is None or secret is None:
+        """Return an update of an unknown kind, which the bot ignores; None for a bot that polls."""
+        secret = self._settings.webhook_secret
+        if secret is None:
             return None
+        if forged:
+            secret = FORGED
         return telegram_hook(secret, {"update_id": 0, "sayso_doctor": {}})
 
     def message_log(self) -> MessageLog:
         """Raise SetupError: Telegram gives bots no log."""
         raise SetupError(
-            "Telegram gives bots no list of messages: it repeats what the bot did not accept for 24 hours by itself",
-            f"`sayso channel status {self._name}` shows how many updates wait; a bot cannot delete files there",
+            "Telegram gives bots no list of messages: "
+            "it repeats what the bot did not accept for 24 hours by itself",
+            f"`sayso channel status {self._name}` shows how many updates wait; "
+            "a bot cannot delete files there",
         )
 
     @property
@@ -198,84 +217,90 @@ class TelegramSetup(PlatformSetup):
             return COMMANDS
         return ("stop",)
 
-    def _name_in_groups(self, own: str) -> CheckResult:
+    def _check_username(self, own: str) -> CheckResult:
+        """Check the configured @name, by which the bot recognizes its name in a group."""
         configured = self._settings.username.lstrip("@")
         cure = (
             f"write `username: '@{own}'` into the channel, so that `@{own} yes` counts in a group"
         )
         if not configured:
-            return self._ok(
-                "username",
-                f"none is configured: a yes beside the bot's name does not count; {cure}",
-            )
+            says = f"none is configured: a yes beside the bot's name does not count; {cure}"
+            return self._ok("username", says)
         if configured.lower() != own.lower():
             return self._fail("username", f"the bot is @{own}, not @{configured}", cure)
         return self._ok("username", f"@{own}")
 
-    def _address(self, info: WebhookInfo) -> CheckResult:
+    def _check_webhook(self, info: WebhookInfo) -> CheckResult:
+        """Check that Telegram sends updates to this bot."""
         if info.url == self._url:
             return self._ok("webhook", f"{bare_url(info.url)}, which is ours")
+        says = "no webhook is set"
         if info.url:
             says = f"Telegram sends to {bare_url(info.url)}, not to {bare_url(self._url)}"
-        else:
-            says = "no webhook is set"
         return self._fail("webhook", says)
 
-    def _no_address(self, info: WebhookInfo) -> CheckResult:
+    def _check_no_webhook(self, info: WebhookInfo) -> CheckResult:
+        """Check that no webhook gets the updates of a bot that polls."""
         if not info.url:
             return self._ok("polling", "no webhook is set: polling gets the updates")
         says = f"Telegram sends to {bare_url(info.url)}, so a poller gets nothing"
         return self._fail("polling", says, f"run `sayso channel disconnect {self._name}`")
 
-    def _updates(self, info: WebhookInfo) -> CheckResult:
+    def _check_kinds(self, info: WebhookInfo) -> CheckResult:
+        """Check that Telegram sends all kinds of updates that are parsed."""
         given = set(info.allowed_updates or ())
         missing = [kind for kind in ALLOWED_UPDATES if kind not in given]
         if info.url and missing:
             return self._fail("updates", f"Telegram was not asked for {', '.join(missing)}")
         return self._ok("updates", ", ".join(sorted(given)) or "none asked for")
 
-    def _pending(self, info: WebhookInfo) -> CheckResult:
+    def _check_pending(self, info: WebhookInfo) -> CheckResult:
+        """Check how many updates wait at Telegram."""
         count = info.pending_update_count
         says = f"{count} update{'' if count == 1 else 's'} waiting at Telegram"
         if count < MANY_PENDING:
             return self._ok("pending", says)
+
+        advice = "check that public_url answers"
+        command = "connect"
         if self._settings.polling:
-            answers = "`sayso poll` runs"
-        else:
-            answers = "public_url answers"
-        command = "disconnect" if self._settings.polling else "connect"
+            advice = "check that `sayso poll` runs"
+            command = "disconnect"
         drop = f"sayso channel {command} {self._name} --drop-pending"
-        cure = f"check that {answers}; `{drop}` drops updates that are too old to answer"
+        cure = f"{advice}; `{drop}` drops updates that are too old to answer"
         return self._warn("pending", says, cure)
 
-    def _last_error(self, info: WebhookInfo) -> CheckResult:
+    def _check_last_error(self, info: WebhookInfo) -> CheckResult:
+        """Check the last error that Telegram had with the webhook."""
         if not info.last_error_message or info.last_error_date is None:
             return self._ok("last error", "none")
         at = info.last_error_date
         says = f"{info.last_error_message} ({at:%Y-%m-%d %H:%M:%S} UTC)"
         if self._now() - at.timestamp() > RECENT_SECONDS:
             return self._ok("last error", f"{says}, over an hour ago")
+
         error = info.last_error_message.lower()
-        cures = (cure for signs, cure in _CURES if any(sign in error for sign in signs))
-        first_cure = next(cures)
-        return self._fail("last error", says, first_cure.format(channel=self._name))
+        cure = next(cure for pattern, cure in _CURES if re.search(pattern, error))
+        return self._fail("last error", says, cure.format(channel=self._name))
 
     def _calls(self) -> AbstractAsyncContextManager[None]:
+        """Raise SetupError for any error of a call to Telegram in this block."""
         return platform_calls("Telegram", partial(setup_problem, self._name))
 
 
 def _command_in_groups(command: BotCommand) -> BotCommand:
-    """Return a command for the menu of groups. PTB has no name for `is_ephemeral` yet."""
+    """Return a command for the menu of groups."""
     from telegram import BotCommand
 
-    fields = None
+    # PTB has no parameter for this yet.
+    api_kwargs = None
     if command.command in EPHEMERAL_COMMANDS:
-        fields = {"is_ephemeral": True}
-    return BotCommand(command.command, command.description, api_kwargs=fields)
+        api_kwargs = {"is_ephemeral": True}
+    return BotCommand(command.command, command.description, api_kwargs=api_kwargs)
 
 
 def _check_address(url: str) -> None:
-    """Raise SetupError for a URL that is without https, on a wrong port, or not public."""
+    """Raise SetupError for a URL that Telegram's servers would not call."""
     parts = urlsplit(url)
     check_outside(url)
     check_https("Telegram", url)
