@@ -95,8 +95,9 @@ class RedisActionRepository:
             "mac": stored.mac,
             "seq": claim.seq,
         }
-        status, state = await self._scripts.arun("claim", claim.conversation, args, stored.record)
-        return status, state
+        text = await self._scripts.arun("claim", claim.conversation, args, stored.record)
+        answer = json.loads(text)
+        return answer["status"], answer["state"]
 
     async def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
         """Confirm, cancel or ignore the open action of a scope, without a lease."""

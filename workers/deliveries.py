@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from sayso.channels.types import Reply
 from sayso.infra.redis.scripts import LuaScripts, WakeUp, no_wake_up, shard_of
@@ -45,21 +45,24 @@ class NotRepeatable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryStatus:
-    """The status of one delivery, after `tries` attempts, at Unix seconds `at`.
+    """What became of one reply, for operators. A snapshot."""
 
-    `receipt` is the platform's message id, and for a retried delivery its new number. Only a dead
-    one has its `entry`. One that `asks` for a yes cannot be answered any more; a `doubtful` one may
-    have arrived.
-    """
-
+    #: The conversation and the number of the reply in it, as in `wa:0123456789abcdef0123#7`.
     id: str
     state: DeliveryState
+    #: When the reply came into this state, in Unix seconds.
     at: float
-    tries: int
+    #: How often the reply was sent, or tried.
+    attempts: int
+    #: The platform's id of the message, and for a retried reply its new number; "" if unknown.
     receipt: str = ""
+    #: Why the reply was not delivered, "" for no reason.
     reason: str = ""
+    #: The outbox record of a dead reply as JSON, "" for any other.
     entry: str = ""
+    #: Whether a dead reply was a question. It cannot be answered any more.
     asks: bool = False
+    #: Whether a dead reply may have arrived.
     doubtful: bool = False
 
     @property
@@ -97,24 +100,31 @@ class RedisDeliveries:
         """Return the last deliveries of a conversation, oldest first,
         and why its address takes no messages or "".
         """
-        entries, closed, held = self._scripts.run("delivery_status", conversation)
-        statuses = []
-        for number, entry in sorted(
-            zip(entries[::2], entries[1::2], strict=True), key=lambda each: int(each[0])
-        ):
-            state, at, tries, receipt, reason = entry.split(" ", 4)
-            state = cast("DeliveryState", state)
-            receipt = "" if receipt == "-" else receipt
-            status = DeliveryStatus(
-                f"{conversation}#{number}", state, int(at) / 1000, int(tries), receipt, reason
+        answer = json.loads(self._scripts.run("list_deliveries", conversation))
+        deliveries: Mapping[str, Mapping[str, Any]] = answer["deliveries"]
+        statuses = [
+            DeliveryStatus(
+                id=f"{conversation}#{number}",
+                state=deliveries[number]["state"],
+                at=deliveries[number]["at"] / 1000,
+                attempts=deliveries[number]["attempts"],
+                receipt=deliveries[number]["receipt"].removeprefix("-"),
+                reason=deliveries[number]["reason"],
             )
-            statuses.append(status)
+            for number in sorted(deliveries, key=int)
+        ]
+
+        held = answer.get("held")
         if held:
-            number, since, why = held
-            statuses.append(
-                DeliveryStatus(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why)
+            held_reply = DeliveryStatus(
+                id=f"{conversation}#{held['number']}",
+                state="held",
+                at=held["since"] / 1000,
+                attempts=0,
+                reason=held["reason"],
             )
-        return statuses, str(closed)
+            statuses.append(held_reply)
+        return statuses, str(answer["closed_reason"])
 
     def close(
         self,
@@ -140,7 +150,7 @@ class RedisDeliveries:
         """Return the undelivered replies of a state, newest first,
         at most MAX_UNDELIVERED per shard.
         """
-        shards = self._scripts.on_every_shard("undelivered", {"state": state})
+        shards = self._scripts.on_every_shard("list_undelivered", {"state": state})
         found = [entry for entries in shards for entry in entries]
         return sorted((_put_aside(state, entry) for entry in found), key=lambda status: -status.at)
 
@@ -163,14 +173,16 @@ class RedisDeliveries:
         Return its new id. Raises NotRepeatable.
         """
         conversation, number = split_id(delivery_id)
-        entries = self._scripts.on_shard("undelivered", shard_of(conversation), {"state": "dead"})
+        entries = self._scripts.on_shard(
+            "list_undelivered", shard_of(conversation), {"state": "dead"}
+        )
         entry = next((entry for entry in entries if json.loads(entry)["id"] == delivery_id), "")
         reply, doubtful = repeatable(_put_aside("dead", entry)) if entry else ("", False)
         # One that is not there may have been put back by this very call, its answer lost:
         # the script knows.
         job = self._wake_up(conversation)
         args = {"number": number, "doubtful": doubtful, **job.names}
-        new = self._scripts.run("retry", conversation, args, entry, reply, *job.fields)
+        new = self._scripts.run("put_back", conversation, args, entry, reply, *job.fields)
         return new_id(delivery_id, str(new))
 
 

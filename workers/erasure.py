@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from sayso.channels.registry import platform_keys
 from sayso.infra.redis.client import replicas_of, servers_of
+from sayso.workers.entries import InboxEntry
 
 #: Seconds to wait for a turn under work, for audit entries that no ledger has yet,
 #: and for a rewrite of the file.
@@ -46,7 +47,7 @@ FATES: Mapping[str, Fate] = {
         (
             "conversation",
             "due",
-            "held",
+            "held_conversations",
             "forwarded",
             "event",
             "rate_limit",
@@ -63,7 +64,7 @@ FATES: Mapping[str, Fate] = {
             "halted",
             "floor",
             "resumed",
-            "closed",
+            "closed_questions",
             "loss",
             "restoring",
         ),
@@ -293,7 +294,8 @@ class Erasure:
 
 
 def _user_of(entry: str) -> str:
-    """Return the user of a waiting turn. An entry is: number, time, user, tapped action, turn."""
-    if entry.count(" ") > 2:
-        return entry.split(" ", 3)[2]
-    return ""
+    """Return the scope of the person who sent a waiting turn, "" for an entry that is damaged."""
+    try:
+        return InboxEntry.parse(entry).user
+    except ValueError:
+        return ""

@@ -50,7 +50,9 @@ class RedisIdentities:
         self._scripts.run_for_people("forget_identity", channel, {"key": key})
 
     def _read(self, channel: str, name: str, *, is_key: bool) -> Identity | None:
-        record = self._scripts.run_for_people("identity", channel, {"name": name, "is_key": is_key})
+        record = self._scripts.run_for_people(
+            "load_identity", channel, {"name": name, "is_key": is_key}
+        )
         if record:
             return parse_identity(record)
         return None

@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from sayso.channels.base import Overloaded
 from sayso.channels.types import (
@@ -42,9 +42,7 @@ from sayso.infra.redis.scripts import (
 from sayso.pending.action import split_button_token
 from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import (
-    ABOUT,
     CHOICE_KIND,
-    PART,
     FollowingTurn,
     Lease,
     LeaseLost,
@@ -61,6 +59,7 @@ from sayso.pending.turns import (
 )
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.deliveries import REPORTS, RedisDeliveries, split_id
+from sayso.workers.entries import InboxEntry, OutboxEntry
 from sayso.workers.identities import RedisIdentities, parse_identity
 from sayso.workers.lease import LEASE_MS, worker_of
 
@@ -75,13 +74,11 @@ SEEN_MS = 72 * 3600 * 1000
 #: How often `accept_from` runs its script, each time for another person. The second one is right
 #: unless the ids change meanwhile.
 MOST_ATTEMPTS = 3
-#: The answer of `accept_from` when the ids belong to another person than the supposed one.
+#: The first word of the answer of `accept_from` if the ids belong to another person than the supposed
+#: one.
 _OTHER_PERSON = "other"
-#: The answers of the scripts that are no silence of a conversation: -1 if there was no message, -2
-#: if the time of the last one is not known.
-_SILENCES = {-1: -1.0, -2: math.inf}
-#: The answer of the scripts in place of a wait, if a cluster has the channel's rate elsewhere.
-_RATE_IS_ELSEWHERE = -2
+#: What the scripts answer in place of the time since the last message, and how `QueuedReply` says it.
+_SILENCES = {"unknown": -1.0, "never": math.inf}
 #: Most names of tools in the record of a turn.
 MAX_TOOLS = 20
 #: The collapse key of refusal notices: of several in a conversation, only the newest is sent.
@@ -194,7 +191,7 @@ class RedisMailbox:
         answer = self._run_accept(
             "accept", turn, NO_ARGUMENTS, tapped=tapped, waited_seconds=waited_seconds
         )
-        return self._accepted(turn, *answer, waited_seconds=waited_seconds)
+        return self._accepted(turn, answer, waited_seconds=waited_seconds)
 
     def accept_from(
         self, sender: Sender, *, tapped: str = "", waited_seconds: float = 0.0
@@ -236,9 +233,10 @@ class RedisMailbox:
             answer = self._run_accept(
                 "accept_from", turn, args, tapped=tapped, waited_seconds=waited_seconds
             )
-            if answer[0] != _OTHER_PERSON:
-                return self._accepted(turn, *answer, waited_seconds=waited_seconds)
-            supposed = parse_identity(answer[1])
+            word, _, record = answer.partition(" ")
+            if word != _OTHER_PERSON:
+                return self._accepted(turn, answer, waited_seconds=waited_seconds)
+            supposed = parse_identity(record)
         return None
 
     def _run_accept(
@@ -249,10 +247,10 @@ class RedisMailbox:
         *,
         tapped: str,
         waited_seconds: float,
-    ) -> Any:
-        """Run a script that accepts a turn. `args` are those of the script beside the common ones.
+    ) -> str:
+        """Run a script that accepts a turn, and return its answer, as `accept_turn.lua` says.
 
-        Return the answer of the script: two values, the first of which is the outcome.
+        `args` are the arguments that only this script takes.
         """
         conversation = turn.conversation.id
         limits = self._limits
@@ -273,7 +271,7 @@ class RedisMailbox:
         if turn.message_id:
             message = digest(turn.message_key)
             content = turn.content
-        return self._scripts.run(
+        answer: str = self._scripts.run(
             script,
             conversation,
             {
@@ -301,11 +299,13 @@ class RedisMailbox:
             turn.to_json(),
             *job.fields,
         )
+        return answer
 
-    def _accepted(
-        self, turn: Turn, outcome: Outcome, seq: str, *, waited_seconds: float
-    ) -> Accepted:
-        accepted = Accepted(outcome, int(seq))
+    def _accepted(self, turn: Turn, answer: str, *, waited_seconds: float) -> Accepted:
+        """Return what the answer of a script says, and do what follows from it."""
+        word, _, seq = answer.partition(" ")
+        outcome = cast("Outcome", word)
+        accepted = Accepted(outcome, int(seq or "0"))
         if outcome == "new":
             self._note_turn(turn)
         if accepted.refused and not waited_seconds and is_told_refusal(turn):
@@ -364,16 +364,16 @@ class RedisMailbox:
         lease = Lease(conversation, taken["epoch"], token)
         return lease, await parse_or_release(self._scripts, lease, taken["next_item"])
 
-    async def defer(self, conversation: str) -> float:
+    async def leave_to_other_worker(self, conversation: str) -> float | None:
         """Leave a conversation to a worker that knows its channel.
 
         The conversation is due again in a second to a minute. Return for how many seconds no worker
-        has taken it, -1 while a worker works on it.
+        has taken it, None while a worker works on it.
         """
-        waited = int(await self._scripts.arun("defer", conversation))
-        if waited >= 0:
-            return waited / 1000
-        return -1.0
+        waited_ms: int | None = await self._scripts.arun("leave_to_other_worker", conversation)
+        if waited_ms is None:
+            return None
+        return waited_ms / 1000
 
     async def renew(self, lease: Lease) -> int:
         """Renew the lease for another LEASE_MS. Raises LeaseLost.
@@ -672,7 +672,7 @@ async def parse_or_release(scripts: LuaScripts, lease: Lease, item: Mapping[str,
         await scripts.arun(
             "release", lease.conversation, {**lease.args, "hand_over": True, "begun": False}
         )
-        await scripts.arun("defer", lease.conversation)
+        await scripts.arun("leave_to_other_worker", lease.conversation)
         raise
 
 
@@ -692,27 +692,31 @@ def parse_next_item(item: Mapping[str, Any]) -> NextItem:
 
 def _parse_reply(item: Mapping[str, Any]) -> QueuedReply:
     """Read the first reply of an outbox. Raises OtherVersion."""
-    number, action_id, text = item["entry"].split(" ", 2)
-    check_version(text)
+    entry = OutboxEntry.parse(item["entry"])
+    check_version(entry.record)
 
+    # Lua leaves out what is nil.
     wait_seconds = None
-    if item["wait_ms"] >= 0:
+    if "wait_ms" in item:
         wait_seconds = item["wait_ms"] / 1000
     held_seconds = None
-    if item["held_ms"] >= 0:
+    if "held_ms" in item:
         held_seconds = item["held_ms"] / 1000
-    silence = item["silence_ms"] / 1000
-    if item["silence_ms"] in _SILENCES:
-        silence = _SILENCES[item["silence_ms"]]
+
+    silence_ms = item["silence_ms"]
+    if silence_ms in _SILENCES:
+        silence = _SILENCES[silence_ms]
+    else:
+        silence = silence_ms / 1000
 
     return QueuedReply(
-        number=int(number),
-        text=text,
-        action_id=action_id.lstrip(PART + ABOUT).removeprefix("-"),
+        number=entry.number,
+        text=entry.record,
+        action_id=entry.action_id,
         attempt=item["attempt"],
-        is_doubtful=bool(item["is_doubtful"]),
+        is_doubtful=item["is_doubtful"],
         wait_seconds=wait_seconds,
-        rate_is_elsewhere=item["wait_ms"] == _RATE_IS_ELSEWHERE,
+        rate_is_elsewhere=item["rate_is_elsewhere"],
         ahead_seconds=item["ahead_ms"] / 1000,
         receipt=item["receipt"],
         silence=silence,
@@ -723,13 +727,13 @@ def _parse_reply(item: Mapping[str, Any]) -> QueuedReply:
 
 def _parse_turn(item: Mapping[str, Any]) -> QueuedTurn:
     """Read the first turn of an inbox. Raises OtherVersion."""
-    seq, received_at, user, _, turn = item["entry"].split(" ", 4)
+    entry = InboxEntry.parse(item["entry"])
     journal = list(item["journal"])
     return QueuedTurn(
-        seq=int(seq),
-        received_at=int(received_at) / 1000,
-        user=user,
-        turn=Turn.from_json(turn),
+        seq=entry.seq,
+        received_at=entry.received_ms / 1000,
+        user=entry.user,
+        turn=Turn.from_json(entry.turn),
         open_action=_readable_action(item.get("open_action")),
         tapped_action=_readable_action(item.get("tapped_action")),
         history=check_version(item["history"]),
@@ -742,15 +746,15 @@ def _parse_turn(item: Mapping[str, Any]) -> QueuedTurn:
         attempt=item["attempt"],
         age=item["age_ms"] / 1000,
         lost_at=item["lost_at"] / 1000,
-        is_loss_told=bool(item["is_loss_told"]),
+        is_loss_told=item["is_loss_told"],
         last_answer=SettledAnswer.from_json(item["last_answer"]),
     )
 
 
-def _following_turn(entry: str) -> FollowingTurn:
+def _following_turn(text: str) -> FollowingTurn:
     """Read a turn behind the first one. Raises OtherVersion."""
-    seq, received_at, _, _, turn = entry.split(" ", 4)
-    return FollowingTurn(int(seq), Turn.from_json(turn), int(received_at) / 1000)
+    entry = InboxEntry.parse(text)
+    return FollowingTurn(entry.seq, Turn.from_json(entry.turn), entry.received_ms / 1000)
 
 
 def _readable_action(fields: Mapping[str, Any] | None) -> StoredAction | None:

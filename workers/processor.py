@@ -167,7 +167,7 @@ class ConversationProcessor:
     async def _run(self, conversation: str) -> None:
         channel = conversation.partition(":")[0]
         is_known = channel in self.channels or channel in self.agents
-        if not is_known and await self._defer(conversation):
+        if not is_known and await self._leave_to_other_worker(conversation):
             return
 
         token = new_token(self.worker)
@@ -220,15 +220,17 @@ class ConversationProcessor:
             if taken is None or self.clock() - asked_at < LEASE_MS / 2000:
                 return taken, asked_at
 
-    async def _defer(self, conversation: str) -> bool:
+    async def _leave_to_other_worker(self, conversation: str) -> bool:
         """Leave the conversation to a worker that knows its channel.
 
         Return False once it has waited too long.
         """
         try:
-            waited = await self.mailbox.defer(conversation)
+            waited = await self.mailbox.leave_to_other_worker(conversation)
         except Halted:
             _log_left(conversation, "Halted")
+            return True
+        if waited is None:
             return True
         if waited == 0:
             log.warning("conversation.unknown_channel", extra={"conversation": conversation})

@@ -314,7 +314,7 @@ class Reaper:
         woken = 0
         ends = self._clock() + ROUND_SECONDS
         for shard in islice(self._shards, SHARDS):
-            overdue: Sequence[str] = self._scripts.on_shard("overdue", shard, {"most": BATCH})
+            overdue: Sequence[str] = self._scripts.on_shard("list_overdue", shard, {"most": BATCH})
             if overdue and (self._queue or self._queued):
                 overdue = self._without_job(shard, overdue)
             woken += sum(map(self._wake, overdue))
@@ -329,7 +329,7 @@ class Reaper:
             args["queued"] = self._queued(shard, overdue)
         else:
             args |= self._queue
-        without_job: Sequence[str] = self._scripts.on_shard("put_off", shard, args)
+        without_job: Sequence[str] = self._scripts.on_shard("look_again_later", shard, args)
         return without_job
 
     def _wake(self, conversation: str) -> bool:

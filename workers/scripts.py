@@ -16,16 +16,16 @@ CONVERSATION_SCRIPTS = ScriptFolder(
     constants=action_scripts.CONSTANTS,
     read_only=frozenset(
         {
-            "delivery_status",
             "forgotten_turns",
             "is_question_open",
             "loss",
+            "list_deliveries",
+            "list_overdue",
+            "list_undelivered",
             "measure",
-            "overdue",
             "paid_messages",
             "trace",
             "turn_status",
-            "undelivered",
             "waits_for_answer",
         }
     ),
@@ -35,9 +35,9 @@ CONVERSATION_SCRIPTS = ScriptFolder(
             "accept_from",
             "commit",
             "delivered",
+            "append_journal",
             "forward",
             "identify",
-            "journal",
             "lease",
             "notify",
         }
@@ -51,8 +51,8 @@ CONVERSATION_SCRIPTS = ScriptFolder(
             "channel_slot",
             "forget_identity",
             "identify",
-            "identity",
             "is_chat_barred",
+            "load_identity",
         }
     ),
 )

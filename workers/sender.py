@@ -582,7 +582,7 @@ class RedisOutbox:
             "why": why,
             "reason": reason,
         }
-        if await self._scripts.arun("postpone", lease.conversation, args) == "lost":
+        if await self._scripts.arun("postpone_reply", lease.conversation, args) == "lost":
             raise LeaseLost(lease.conversation)
 
     async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
@@ -597,16 +597,17 @@ class RedisOutbox:
             if per_second:
                 gap_ms = 1000 / per_second
             mark = f"{reply.number}:{reply.attempt}"
-            answer = await self._scripts.arun_for_channel(
+            # No answer: no limit of the channel is known.
+            wait_ms = await self._scripts.arun_for_channel(
                 "channel_slot", lease.conversation, {"gap_ms": gap_ms, "mark": mark}
             )
-            return max(0, int(answer)) / 1000
+            return int(wait_ms or 0) / 1000
 
         args = {**_reply_args(lease, reply), "gap_ms": 1000 / per_second}
-        wait_ms = int(await self._scripts.arun("rate_limit", lease.conversation, args))
-        if wait_ms == -2:
+        answer = await self._scripts.arun("book_slot", lease.conversation, args)
+        if answer == "lost":
             raise LeaseLost(lease.conversation)
-        return wait_ms / 1000
+        return int(answer) / 1000
 
     async def _silence(self, lease: Lease, seconds: float, mark: str = "") -> None:
         """Let nothing be sent on a channel for some seconds, where its rate is elsewhere.

@@ -94,7 +94,7 @@ class RedisJournals:
         or earlier entries are missing, and redis.RedisError if the entries may or may not be stored.
         """
         answer = await self._scripts.arun(
-            "journal", lease.conversation, {**lease.args, "seq": seq, "at": at}, *entries
+            "append_journal", lease.conversation, {**lease.args, "seq": seq, "at": at}, *entries
         )
         if answer == "lost":
             raise LeaseLost(lease.conversation)
@@ -103,7 +103,7 @@ class RedisJournals:
 
     async def entries(self, lease: Lease) -> Sequence[str]:
         """Return the current journal of the turn at the head of the queue. Raises LeaseLost."""
-        answer = await self._scripts.arun("read_journal", lease.conversation, lease.args)
+        answer = await self._scripts.arun("load_journal", lease.conversation, lease.args)
         if answer == "lost":
             raise LeaseLost(lease.conversation)
         return tuple(answer)

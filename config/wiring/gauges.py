@@ -8,6 +8,7 @@ The web alone reports the state in Redis, since it is the same for all processes
 
 from __future__ import annotations
 
+import json
 import logging
 import platform
 import shutil
@@ -195,8 +196,9 @@ class StateCollector(Collector):
     def _conversations(self) -> Iterator[GaugeMetricFamily]:
         total = Counter[str]()
         oldest = Counter[str]()
-        for row in self._scripts.on_every_shard("measure", {"most": MAX_CONVERSATIONS}):
-            for name, number in zip(row[::2], row[1::2], strict=True):
+        for answer in self._scripts.on_every_shard("measure", {"most": MAX_CONVERSATIONS}):
+            counts: dict[str, int] = json.loads(answer)
+            for name, number in counts.items():
                 total[name] += number
                 oldest[name] = max(oldest[name], number)
         for metric, name, text in _COUNTS:

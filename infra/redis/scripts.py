@@ -98,7 +98,7 @@ end
 #: The last lines of a script that may wake a worker, where the queue has a server of its own: its
 #: result, and whether a worker is to be woken.
 _IN_TWO_STEPS = "local result = script()\nreturn {result or false, wake}"
-_URGENT = 2
+_URGENT = "urgent"
 #: The parts of all scripts: the header, the clock, and the version of stored records.
 _OWN_PARTS = Path(__file__).parent / "lua"
 _HEADER = _OWN_PARTS / "header.lua"
@@ -359,7 +359,7 @@ def _script_text(folder: ScriptFolder, path: Path, *, split: bool, in_cluster: b
     # Some parts depend on where the queue and the channels are.
     if "queue" in texts:
         is_split = str(split).lower()
-        texts["queue"] = f"local wake, queue_is_elsewhere = 0, {is_split}\n{texts['queue']}"
+        texts["queue"] = f"local wake, queue_is_elsewhere = false, {is_split}\n{texts['queue']}"
         if split:
             texts["script"] = f"local function script()\n{texts['script']}\nend\n{_IN_TWO_STEPS}"
     if "channel" in texts:

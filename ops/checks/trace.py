@@ -582,10 +582,10 @@ class Tracer:
 
     def _waiting_reply(self, state: _State, number: int, reply_id: str) -> TracedReply:
         # Only the first reply of an outbox can have been tried, or be held for its user to write.
-        held: list[str] = []
+        hold: Mapping[str, Any] = {}
         attempts = 0
         if number == next(iter(state.outbox)):
-            held = state.fields["held_reply"].split(" ", 3)
+            hold = _fields(state.fields["held_reply"])
             attempts = int(state.fields["reply_attempts"] or 0)
 
         text = ""
@@ -594,9 +594,9 @@ class Tracer:
             text = str(_fields(delivery.get("reply")).get("text", ""))
         return TracedReply(
             reply_id,
-            "held" if held[:1] == [str(number)] else "waits",
+            "held" if hold.get("number") == str(number) else "waits",
             attempts=attempts,
-            reason=held[3] if len(held) == 4 else state.fields["closed_address"],
+            reason=hold.get("reason", state.fields["closed_address"]),
             text=text,
         )
 

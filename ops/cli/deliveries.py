@@ -165,7 +165,7 @@ def _columns(status: DeliveryStatus, width: int = WIDTH) -> str:
         utc_time(status.at),
         f"{status.id:34}",
         f"{status.state:9}",
-        f"{status.tries:2} tries",
+        f"{status.attempts:2} tries",
         "  ".join(one_line(note, width) for note in notes if note),
     ]
     return "  ".join(columns).rstrip()

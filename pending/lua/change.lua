@@ -1,12 +1,15 @@
 -- needs: actions, changes
--- Make a transition of an action, or store new actions, without a lease. No worker delivers the question, so a new
--- action counts as shown at once.
--- args: change ({transition?, new_actions: [...]}, `TurnChange.to_dict`).
--- Returns JSON: `status` is 'ok', or why the change is impossible ('state' or 'exists'); `action` is the last action
--- that was changed.
+-- Make a transition of an action, or store new actions, without a lease.
+--
+-- Without a lease no worker delivers a question, so a new action counts as shown at once.
+--
+-- args:
+--   change   `TurnChange.to_dict` in Python, with a transition or new actions
+-- returns: JSON with `status` ('ok', or why the change is impossible: 'state' or 'exists') and, if that
+--   is 'ok', `action` (the last action that was changed).
 local change = args.change
-local refused = refusal_of(change)
-if refused then return cjson.encode({status = refused}) end
+local refusal = refusal_of(change)
+if refusal then return cjson.encode({status = refusal}) end
 
 apply_change(change, true)
 local last = change.new_actions[#change.new_actions] or change.transition

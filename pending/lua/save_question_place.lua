@@ -1,4 +1,10 @@
--- Note which thread of this chat asked a user something last. The conversation is the chat itself.
--- args: user, place.
-redis.call('SET', shard .. ':question_place:' .. conversation .. ':' .. args.user, args.place, 'PX', KEEP_ACTION_MS)
+-- Save which thread of a chat asked a user something last. The conversation is the chat itself, which
+-- has no thread.
+--
+-- args:
+--   user    the id of the scope
+--   place   the id of the thread's conversation
+-- returns: 'ok'.
+local key = shard .. ':question_place:' .. conversation .. ':' .. args.user
+redis.call('SET', key, args.place, 'PX', KEEP_ACTION_MS)
 return 'ok'

@@ -897,7 +897,7 @@ def test_holder_with_a_turn_left_keeps_its_lease(rig):
 def test_conversation_of_an_unknown_channel_is_left_to_a_worker_that_knows_it(rig):
     """It is due again after a second, and later with each refusal. Its turn is untouched."""
     rig.accept(turn("hello"))
-    assert rig.mailbox.defer(CHAT.id) == pytest.approx(0, abs=0.5)
+    assert rig.mailbox.leave_to_other_worker(CHAT.id) == pytest.approx(0, abs=0.5)
     assert rig.overdue() == []
     rig.pass_time(2)
     assert rig.overdue() == [CHAT.id]
@@ -910,7 +910,7 @@ def test_conversation_that_a_worker_holds_is_not_deferred(rig):
     """A worker that does not know the channel cannot put it off while another worker serves it."""
     rig.accept(turn("hello"))
     lease(rig)
-    assert rig.mailbox.defer(CHAT.id) == -1
+    assert rig.mailbox.leave_to_other_worker(CHAT.id) is None
 
 
 def test_every_message_that_shows_a_question_is_known(rig):

@@ -145,7 +145,7 @@ def test_dead_reply_keeps_what_an_operator_needs(rig):
     held, reply = said(rig, Reply("hi", (Button("Yes", "y"),)))
     rig.outbox.mark_delivered(held, reply, GivenUp("Refused: blocked"))
     (fate,) = rig.deliveries.undelivered("dead")
-    assert (fate.id, fate.reason, fate.tries, fate.text) == (
+    assert (fate.id, fate.reason, fate.attempts, fate.text) == (
         f"{CHAT.id}#1",
         "Refused: blocked",
         1,
@@ -594,7 +594,7 @@ def test_receipt_is_kept_with_the_delivery(rig):
     held, reply = said(rig)
     rig.outbox.mark_delivered(held, reply, Sent("m1"))
     (fate,), _ = rig.deliveries.statuses(CHAT.id)
-    assert (fate.id, fate.state, fate.receipt, fate.tries) == (f"{CHAT.id}#1", "sent", "m1", 1)
+    assert (fate.id, fate.state, fate.receipt, fate.attempts) == (f"{CHAT.id}#1", "sent", "m1", 1)
 
 
 def test_only_the_last_deliveries_are_kept(rig):
@@ -684,7 +684,7 @@ def test_reply_sent_after_a_doubtful_attempt_is_ambiguous(rig):
     held, again = lease(rig, "w2")
     rig.outbox.mark_delivered(held, again, Sent("m2"))
     (fate,) = rig.deliveries.undelivered("ambiguous")
-    assert (fate.tries, again.receipt, states(rig)) == (2, "", ["ambiguous"])
+    assert (fate.attempts, again.receipt, states(rig)) == (2, "", ["ambiguous"])
 
 
 def test_platform_that_asks_to_wait_pauses_its_whole_channel(rig):

@@ -490,7 +490,7 @@ def test_start_warns_of_commands_that_only_operators_need(
     ("user", "command"),
     [
         ("sayso-web", ("GET", "sayso:sayso:{1}:history:tg:x:y")),
-        ("sayso-web", ("RPUSH", "sayso:sayso:{1}:closed", "action")),
+        ("sayso-web", ("RPUSH", "sayso:sayso:{1}:closed_questions", "action")),
         ("sayso-web", ("SET", "sayso:sayso:{1}:forwarded:tg:x#1", "2")),
         ("sayso-web", ("HSET", "sayso:sayso:people:tg", "x", "{}")),
         ("sayso-web", ("ZADD", "sayso:sayso:workers", "1", "x")),

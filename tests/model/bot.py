@@ -256,7 +256,7 @@ class Bot:
 
     def overdue(self) -> list[str]:
         """Run one round of the reaper and return the conversations that it wakes."""
-        found = self.conversation_scripts.on_shard("overdue", shard_of(ROOM.id), {"most": 100})
+        found = self.conversation_scripts.on_shard("list_overdue", shard_of(ROOM.id), {"most": 100})
         return [name for name in found if self.conversation_scripts.run("rewake", name) == "ok"]
 
     def release_dead(self, worker: str) -> None:

@@ -151,17 +151,16 @@ async def _called_done(whole: Any, *args: Any) -> Any:
 
 
 _FENCE = "if not holds_lease() then return cjson.encode({status = 'lost'}) end"
-_FENCE_OF_CLAIM = "if has_lease and not holds_lease() then return {'lost', ''} end"
+_FENCE_OF_CLAIM = "if has_lease and not holds_lease() then return answer('lost', '') end"
 _FENCE_OF_START = "if args.epoch and not holds_lease() then return 'lost' end"
 _FENCE_UNLESS_STEP = _FENCE_OF_CLAIM.replace(
     "has_lease", "has_lease and not redis.call('HGET', action_key(action_id), 'plan')"
 )
-_LIVE_LEASE = (
-    "if held and redis.call('HGET', conversation_key, 'token') ~= args.token then return false end"
-)
-_WAKE = "if not coming or (hurried and conversation_number('lease_until') <= now()) then wake_worker(3, hurried) end"
+_LIVE_LEASE = "if is_leased and redis.call('HGET', conversation_key, 'token') ~= args.token then return false end"
+_WAKE = "if not was_expected or (is_hurried and not is_leased) then wake_worker(3, is_hurried) end"
 _SAME = "record ~= ARGV[2] or mac ~= args.mac"
-_AUDIT = "append_audit(action_id, states, by or '', mac or '')"
+_AUDIT = "append_audit(action_id, states, decided_by_event or '', mac or '')"
+_MINE = "if state == 'claimed' or state == 'started' then return answer('mine', state) end"
 _AUDIT_FIRST = "for _, new_action in ipairs(args.change.new_actions) do append_audit(new_action.action_id, {'armed'}, '', new_action.mac) end\n"
 _DONE_UNDO = "state == 'done' and string.find(record, 'undo:', 1, true)"
 _BUTTON_FOR_ALL_USERS = _after(seal, "_button_mac", _button_mac_without_scope)
@@ -173,9 +172,9 @@ _LANE = (
     _cut("no fence in start", start=_FENCE_OF_START),
     _cut("lease stolen while live", lease=_LIVE_LEASE),
     _cut(
-        "burial of the living", release_dead_worker="string.sub(token, 1, #prefix) == prefix and "
+        "burial of the living", release_dead_worker=" and string.sub(token, 1, #prefix) == prefix"
     ),
-    _swap("no dedup in accept", accept=("if first then", "if false then")),
+    _swap("no dedup in accept", accept=("if earlier_seq then", "if false then")),
     _swap("dedup without storing", accept=("redis.call('RPUSH', inbox, ", "tostring(")),
     _swap("no index of work", accept=(_WAKE, "")),
     Mutant(
@@ -183,26 +182,29 @@ _LANE = (
         {
             "commit": [
                 ("if conversation_number('last_done_turn') >= args.seq then", "if false then"),
-                (" or tonumber(string.match(head, '^%d+')) ~= args.seq", ""),
+                (" or first.seq ~= args.seq", ""),
             ]
         },
     ),
     _swap(
         "repeated replies are not marked",
-        shared=("return redis.call('HEXISTS', conversation_key, 'suspect:' .. number)", "return 0"),
+        shared=(
+            "return redis.call('HEXISTS', conversation_key, 'suspect:' .. number) == 1",
+            "return false",
+        ),
     ),
     _swap(
         "half of a question opens the window",
         delivered=(
-            "if asks and mark == '' then\n    open_window(",
+            "if is_last_piece then\n    open_window(",
             "if asks then\n    open_window(",
         ),
     ),
     _swap(
         "a question of which half is refused stays armed",
         delivered=(
-            "redis.call('HGET', action_key(asked), 'state') ==",
             "redis.call('HGET', action_key(action_id), 'state') ==",
+            "redis.call('HGET', action_key(reply.mark .. action_id), 'state') ==",
         ),
     ),
     _swap(
@@ -215,14 +217,14 @@ _WINDOW = (
         "expiry ignored",
         claim=("if decided_at >= (tonumber(expires_at) or 0) then", "if false then"),
     ),
-    _cut("expiry judged at the time of work", claim="decided_at = tonumber(received_at)"),
+    _cut("expiry judged at the time of work", claim="decided_at = first.received_at"),
     _swap("early yes counts", claim=("if has_lease and args.kind == 'text' and", "if false and")),
     Mutant(
         "window opens at arming",
         {
             "*": [
-                ("'expires_at', now() + (tonumber(ttl) or 0), ", ""),
-                ("'armed', 0,", "'armed', now() + new_action.ttl_ms,"),
+                ("'expires_at', now() + window_ms, ", ""),
+                ("expires_at = 0\n", "expires_at = now() + new_action.ttl_ms\n"),
             ]
         },
     ),
@@ -248,10 +250,7 @@ _EFFECT = (
         "a started action runs again",
         {
             "claim": [
-                (
-                    "and is_mine then return {'mine', state}",
-                    "and is_mine then return {'mine', 'claimed'}",
-                )
+                (_MINE, _MINE.replace("'mine', state", "'mine', 'claimed'")),
             ],
             "start": [("and (idempotent == '1' or steps)", "")],
         },
@@ -266,7 +265,7 @@ _EFFECT = (
     ),
     _swap(
         "a claim asked twice is refused",
-        claim=("and is_mine then return {'mine', state}", "and false then"),
+        claim=(_MINE, ""),
     ),
     _swap(
         "a start asked twice is refused",
@@ -294,7 +293,10 @@ _PLANS_AND_UNDO = (
         "what was undone is undone again",
         {
             "claim": [
-                ("if state ~= 'shown' then", f"if state ~= 'shown' and not ({_DONE_UNDO}) then")
+                (
+                    "if state ~= 'shown' then return answer('other'",
+                    f"if state ~= 'shown' and not ({_DONE_UNDO}) then return answer('other'",
+                )
             ]
         },
         _after(ConfirmationHandler, "answer_tap", _not_yet_undone),
@@ -305,7 +307,7 @@ _LOG = (
     _swap("no audit entry of a claim", shared=(_AUDIT, f"if state ~= 'claimed' then {_AUDIT} end")),
     _swap(
         "audit entries do not name the one before",
-        shared=("head = redis.sha1hex(entries[at])", "head = NO_HEAD"),
+        shared=("hash = redis.sha1hex(entries[at])", "hash = NO_HEAD"),
     ),
 )
 

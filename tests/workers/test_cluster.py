@@ -69,7 +69,7 @@ def test_commands_of_a_loop_go_to_the_node_of_their_shard(cluster: Cluster, clus
     names = [Conversation("chat", str(number)).id for number in range(100)]
 
     async def work() -> list[float]:
-        answers = await asyncio.gather(*(mailbox.defer(name) for name in names))
+        answers = await asyncio.gather(*(mailbox.leave_to_other_worker(name) for name in names))
         await Connections.of(cluster_client).pipeline.close()
         return answers
 

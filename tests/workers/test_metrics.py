@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 
 import pytest
@@ -216,8 +217,8 @@ def test_a_tool_that_the_model_invents_counts_as_other(grown):
 def measured(client: Redis) -> dict[str, int]:
     """Return the numbers that wait, summed over all shards, and the highest of their ages."""
     found: dict[str, int] = {}
-    for row in LuaScripts(client, CONVERSATION_SCRIPTS).on_every_shard("measure", {"most": 2}):
-        for name, number in zip(row[::2], row[1::2], strict=True):
+    for answer in LuaScripts(client, CONVERSATION_SCRIPTS).on_every_shard("measure", {"most": 2}):
+        for name, number in json.loads(answer).items():
             join = max if name.startswith("oldest") else int.__add__
             found[name] = join(found.get(name, 0), number)
     return found
@@ -247,7 +248,7 @@ def test_a_reply_that_waits_for_its_person_has_no_age(redis_client):
     (key,) = redis_client.keys("sayso:*:outbox:*")
     redis_client.lset(key, 0, redis_client.lindex(key, 0).rpartition(": ")[0] + ": 1000}")
     assert measured(redis_client)["oldest_reply"] > 10**11
-    redis_client.zadd(f"{key.partition(':outbox:')[0]}:held", {CHAT.id: 1})
+    redis_client.zadd(f"{key.partition(':outbox:')[0]}:held_conversations", {CHAT.id: 1})
     assert (measured(redis_client)["oldest_reply"], measured(redis_client)["held"]) == (0, 1)
 
 

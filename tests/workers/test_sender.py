@@ -56,7 +56,7 @@ class Platform:
     def __init__(self, rig: Rig, faults) -> None:
         self.rig, self.faults = rig, iter(faults)
         self.arrived: list[tuple[str, str]] = []
-        self.tries: list[float] = []
+        self.attempts: list[float] = []
         self.replies: list[Reply] = []
         self.silent_until, self.broken_silences = 0.0, 0
 
@@ -66,7 +66,7 @@ class Platform:
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Accept or refuse a message."""
-        self.tries.append(self.rig.now)
+        self.attempts.append(self.rig.now)
         self.replies.append(delivery.reply)
         self.broken_silences += self.rig.now < self.silent_until
         error, arrives = FAULTS[next(self.faults, "fine")]
@@ -192,7 +192,7 @@ def check(post: Post, replies: int) -> None:
         assert came == [text for text in said if text in came]
         assert set(said) <= set(came) | dead.keys()
     given_up = [fate for fate in dead.values() if not fate.reason.startswith("AddressClosed")]
-    assert all(fate.tries == sender.MAX_SEND_ATTEMPTS for fate in given_up)
+    assert all(fate.attempts == sender.MAX_SEND_ATTEMPTS for fate in given_up)
     assert post.platform.broken_silences == 0
 
 
@@ -218,7 +218,7 @@ def test_adapter_that_breaks_at_the_mark_of_a_repeated_reply_stops_no_conversati
     post.platform.split = broken
     post.run()
     (fate,) = post.rig.deliveries.undelivered("dead")
-    assert (fate.tries, fate.doubtful) == (sender.MAX_SEND_ATTEMPTS, True)
+    assert (fate.attempts, fate.doubtful) == (sender.MAX_SEND_ATTEMPTS, True)
 
 
 def test_reply_that_needs_a_record_of_another_release_is_put_aside_with_the_cure(
@@ -255,7 +255,7 @@ def test_bad_day_of_a_provider(caplog):
         post.run(10_000)
     check(post, 100)
     assert caplog.messages.count("reply.dead") == len(post.rig.deliveries.undelivered("dead")) > 0
-    assert len(post.platform.tries) > 1000
+    assert len(post.platform.attempts) > 1000
 
 
 def test_reply_is_dead_after_ten_attempts_and_the_next_goes_on(caplog):
@@ -263,7 +263,7 @@ def test_reply_is_dead_after_ten_attempts_and_the_next_goes_on(caplog):
     post = Post(["timeout"] * sender.MAX_SEND_ATTEMPTS, replies=2)
     post.run()
     (fate,) = post.rig.deliveries.undelivered("dead")
-    assert (fate.tries, fate.doubtful, fate.text) == (10, True, "c0 0")
+    assert (fate.attempts, fate.doubtful, fate.text) == (10, True, "c0 0")
     assert post.platform.arrived == [("c0", "c0 1")]
     assert "reply.dead" in caplog.messages
 
@@ -300,7 +300,7 @@ def test_pause_holds_for_all_conversations_of_the_channel():
     """platforms.md 2.4: a platform that asks one of ten conversations to wait gets no attempt of any until then."""
     post = Post(["429"], chats=10)
     post.run()
-    first, *others = post.platform.tries
+    first, *others = post.platform.attempts
     assert len(post.platform.arrived) == 10
     assert min(others) >= first + 7
 
@@ -310,7 +310,7 @@ def test_last_attempt_of_a_dead_reply_may_pause_the_channel_too():
     post = Post(["timeout"] * (sender.MAX_SEND_ATTEMPTS - 1) + ["429"], replies=2)
     post.run()
     check(post, 2)
-    assert post.platform.tries[-1] >= post.platform.tries[-2] + 7
+    assert post.platform.attempts[-1] >= post.platform.attempts[-2] + 7
 
 
 def test_channel_keeps_its_rate_limit():
@@ -319,9 +319,9 @@ def test_channel_keeps_its_rate_limit():
     post.run()
     spent = [
         late - early
-        for early, late in zip(post.platform.tries, post.platform.tries[3:], strict=False)
+        for early, late in zip(post.platform.attempts, post.platform.attempts[3:], strict=False)
     ]
-    assert post.platform.tries[-1] - post.platform.tries[0] >= 14
+    assert post.platform.attempts[-1] - post.platform.attempts[0] >= 14
     assert min(spent) >= 0.5  # a round of the reaper may wake two whose slots are behind
 
 
@@ -329,9 +329,9 @@ def test_chat_keeps_its_rate_limit_after_a_burst():
     """Three at once, then one each 4 s: a worker sleeps short waits and releases the lease for long ones."""
     post = Post([], replies=6, pace=RateLimit(chat_gap=4, burst=3))
     post.run()
-    begin = post.platform.tries[0]
-    assert [round(at - begin) for at in post.platform.tries[:3]] == [0, 0, 0]
-    assert [round(at - begin) for at in post.platform.tries[3:]] == [4, 8, 12]
+    begin = post.platform.attempts[0]
+    assert [round(at - begin) for at in post.platform.attempts[:3]] == [0, 0, 0]
+    assert [round(at - begin) for at in post.platform.attempts[3:]] == [4, 8, 12]
 
 
 def test_answers_in_a_tap_take_nothing_of_the_chats_rate_limit():
@@ -340,8 +340,8 @@ def test_answers_in_a_tap_take_nothing_of_the_chats_rate_limit():
     taps = [Reply("That button is not yours.", answers_tap=f"c{number}") for number in range(40)]
     post._say(next(iter(post.rooms.values())), [*taps, Reply("Done.")])
     post.run()
-    assert len(post.platform.tries) == 41
-    assert post.platform.tries[-1] == post.platform.tries[0]
+    assert len(post.platform.attempts) == 41
+    assert post.platform.attempts[-1] == post.platform.attempts[0]
 
 
 def test_short_wait_is_slept_and_is_no_attempt():
@@ -349,7 +349,7 @@ def test_short_wait_is_slept_and_is_no_attempt():
     post = Post([], replies=2, pace=RateLimit(per_second=10))
     post.run()
     assert post.slept == [pytest.approx(0.1, abs=0.01)]
-    assert [fate.tries for fate in post.rig.deliveries.statuses(next(iter(post.rooms)))[0]] == [
+    assert [fate.attempts for fate in post.rig.deliveries.statuses(next(iter(post.rooms)))[0]] == [
         1,
         1,
     ]
@@ -385,14 +385,14 @@ def test_rate_limit_without_a_time_is_retried_with_backoff():
     post = Post([])
 
     async def busy(delivery: Delivery) -> Receipt:
-        post.platform.tries.append(post.rig.now)
+        post.platform.attempts.append(post.rig.now)
         raise RateLimited(1)
 
     post.platform.send = busy
     post.run()
     pauses = [
         round(late - early)
-        for early, late in zip(post.platform.tries, post.platform.tries[1:], strict=False)
+        for early, late in zip(post.platform.attempts, post.platform.attempts[1:], strict=False)
     ]
     assert (pauses[:4], len(pauses)) == ([2, 4, 8, 16], 9)
 
@@ -434,7 +434,7 @@ def test_reply_waits_for_its_person_to_write_and_goes_out_first():
     (room,) = post.rooms.values()
     for _ in range(3):
         post.run_for(24 * 3600)
-    assert (len(post.platform.tries), post.platform.arrived) == (1, [])
+    assert (len(post.platform.attempts), post.platform.arrived) == (1, [])
     post.rig.mailbox.accept(replace(turn(), conversation=room))
     post.run_for(60)
     assert post.platform.arrived == [("c0", "c0 0"), ("c0", "c0 1")]
@@ -446,7 +446,7 @@ def test_reply_whose_person_never_writes_is_given_up_after_a_week():
     post.run_for(8 * 24 * 3600)
     (fate,) = post.rig.deliveries.undelivered("dead")
     assert fate.reason == "WindowClosed: the user did not write for 7 days"
-    assert (len(post.platform.tries), post.rig.deliveries.undelivered("held")) == (1, [])
+    assert (len(post.platform.attempts), post.rig.deliveries.undelivered("held")) == (1, [])
 
 
 def test_window_that_stays_closed_although_the_person_writes_stops_nothing():
@@ -456,14 +456,14 @@ def test_window_that_stays_closed_although_the_person_writes_stops_nothing():
     post.rig.mailbox.accept(replace(turn(), conversation=room))
     post.run_for(3600)
     (fate,) = post.rig.deliveries.undelivered("dead")
-    assert (fate.reason, fate.tries) == ("WindowClosed: 24 hours", 10)
+    assert (fate.reason, fate.attempts) == ("WindowClosed: 24 hours", 10)
 
 
 def test_channel_whose_token_is_dead_loses_nothing(caplog):
     """platforms.md 3.4: one attempt a minute, the reason in the alert; a new token sends all in order."""
     post = Post(["down"] * 150, chats=3, replies=2)
     post.run_for(3600)
-    assert len(post.platform.tries) == pytest.approx(60, abs=3)
+    assert len(post.platform.attempts) == pytest.approx(60, abs=3)
     assert (post.platform.arrived, post.rig.deliveries.undelivered("dead")) == ([], [])
     assert [alert.text for alert in post.sender._alerts.of(["chat"])] == [
         "the token is wrong: set TOKEN"
@@ -525,7 +525,7 @@ def test_nothing_is_sent_to_an_address_that_is_closed():
     """platforms.md 1.4: later replies are given up for the same reason until the person writes again."""
     post = Post(["blocked"], replies=3)
     post.run()
-    assert len(post.platform.tries) == 1
+    assert len(post.platform.attempts) == 1
     assert {fate.reason for fate in post.rig.deliveries.undelivered("dead")} == {
         "AddressClosed: blocked"
     }

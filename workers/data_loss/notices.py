@@ -348,13 +348,17 @@ class LossNotices:
     def _tell_turns(self, turns: Sequence[StoredNote]) -> bool:
         """Tell one person since when their turns are lost, if any is."""
         turns = turns[-MAX_TURNS:]
-        args = {"user": turns[0]["user"], "turns": [[turn["event"], _ms(turn)] for turn in turns]}
-        places, answered_in = self._scripts.run("forgotten_turns", _conversation(turns[0]).id, args)
-        lost = [turns[int(place) - 1] for place in places]
+        args = {
+            "user": turns[0]["user"],
+            "turns": [{"event": turn["event"], "at": _ms(turn)} for turn in turns],
+        }
+        conversation = _conversation(turns[0]).id
+        answer = json.loads(self._scripts.run("forgotten_turns", conversation, args))
+        lost = [turn for turn in turns if turn["event"] in answer["events"]]
         if not lost:
             return False
         # Workers note the language of their answers in Redis. `sayso web` may not read histories.
-        language = answered_in or _newest_language(turns)
+        language = answer["language"] or _newest_language(turns)
         texts = self._texts_for_turn(
             Turn("lost", _conversation(lost[0]), "", "", language=language)
         )

@@ -1,4 +1,5 @@
 -- needs: accept_turn
--- Store a turn once and wake its conversation.
--- Returns {outcome, number of the turn or '0'}.
+-- Store a turn once and wake a worker for its conversation.
+--
+-- returns: the outcome, as `accept_turn` does.
 return accept_turn()

@@ -1,13 +1,23 @@
--- needs: actions, changes, conversation, inbox, keys, next_item, outbox, settled, timers
--- Finish a turn, or several that were answered together: store all that it changes, or nothing. An action that the turn
--- claimed and did not settle ends in any case.
--- args: epoch and token (of the lease), seq (number of the turn), last (number of the last turn that was answered with
--- it), user (the id of the scope), event (the id of the turn's event), let_go (release the lease when nothing is left),
--- change (`TurnChange.to_dict` in Python; what is absent there does not change), record (how the turn was answered, as
--- JSON without its first brace).
--- Returns JSON: `status` and, if that is 'ok', `next_item` (what the holder of the lease does next). Any other status
--- says why nothing was changed: 'lost' (the lease), 'moved' (the turn is not the first one), 'state' (of the action),
--- 'exists' (another action occupies the scope) or 'timers' (too many).
+-- needs: actions, changes, conversation, inbox, keys, next_item, outbox, settled, stops, timers
+-- Finish a turn, or several that were answered together: store all that it changes, or nothing.
+--
+-- Replies, history, pending actions and timers are stored in one step, so a worker that dies before
+-- it has changed nothing, and its turn is done again. An action that the turn claimed and did not
+-- settle ends in any case.
+--
+-- args:
+--   epoch, token   of the worker's lease
+--   seq            number of the turn
+--   last           number of the last turn that was answered with it
+--   user           the id of the scope
+--   event          the id of the turn's event
+--   let_go         true if the lease is released when nothing is left to do
+--   change         `TurnChange.to_dict` in Python; what is absent there does not change
+--   record         how the turn was answered, as JSON without its first brace
+-- returns: JSON with `status` and, if that is 'ok', `next_item` (what the holder of the lease does
+--   next). Any other status says why nothing was changed: 'lost' (the lease), 'moved' (the turn is not
+--   the first one), 'state' (the action is in another state), 'exists' (another action occupies the
+--   scope) or 'timers' (there are too many).
 local change, user = args.change, args.user
 
 -- The call is repeated because its answer was lost: answer the same, and change nothing.
@@ -17,8 +27,8 @@ if conversation_number('last_done_turn') >= args.seq then
   return cjson.encode({status = 'ok', next_item = next_item_or_release()})
 end
 
-local head = redis.call('LINDEX', inbox, 0)
-if not head or tonumber(string.match(head, '^%d+')) ~= args.seq then return cjson.encode({status = 'moved'}) end
+local first = first_turn()
+if not first or first.seq ~= args.seq then return cjson.encode({status = 'moved'}) end
 
 -- End an action that this event claimed and the turn did not settle.
 local function end_unsettled(action_id)
@@ -27,47 +37,84 @@ local function end_unsettled(action_id)
   if decided_by_event == args.event then end_abandoned(action_id) end
 end
 
--- An action that is over occupies its scope until the deciding turn is committed: a turn that is repeated after a crash
--- must find the outcome. Then its timers have nothing to send.
+-- Return whether the change sets more timers than a conversation may have.
+local function has_too_many_timers()
+  if #change.timers == 0 then return false end
+  return redis.call('ZCARD', timers) + #change.timers - #change.silenced > MAX_TIMERS
+end
+
+-- Remove the turns that are answered now. After a loss of data their numbers have gaps, so they are
+-- not counted.
+local function remove_answered_turns()
+  repeat
+    redis.call('LPOP', inbox)
+    local head = first_turn()
+  until not head or head.seq > args.last
+  redis.call('DEL', journal)
+  redis.call('HSET', conversation_key, 'last_done_turn', args.last)
+end
+
+-- An action that is over occupies its scope until the deciding turn is committed: a turn that is
+-- repeated after a crash must find the outcome. Then its timers have nothing to send.
 local function free_scope()
   local action_id = redis.call('GET', open_action_key(user))
-  if not action_id or OPEN_STATES[redis.call('HGET', action_key(action_id), 'state') or ''] then return end
+  if not action_id then return end
+  local state = redis.call('HGET', action_key(action_id), 'state') or ''
+  if OPEN_STATES[state] then return end
   redis.call('DEL', open_action_key(user))
   drop_timer('alarm:' .. user)
   drop_timer('end:' .. user)
 end
 
-local function has_too_many_timers()
-  return #change.timers > 0 and redis.call('ZCARD', timers) + #change.timers - #change.silenced > MAX_TIMERS
+-- Append the turn in which the agent goes on after the decision about an action. An action has one
+-- such turn. If its person has said /stop, the turn asks no model.
+local function append_continuation(continuation)
+  local key = action_key(continuation.action_id)
+  if redis.call('EXISTS', key) == 0 then return end
+  local is_new = redis.call('HSETNX', key, 'continued_by_seq', args.seq) == 1
+  if not is_new then return end
+
+  local turn = continuation.turn
+  if conversation_number(stop_field(user)) > args.last then turn = continuation.stopped_turn end
+  local entry = {next_number('last_turn'), now(), user, continuation.action_id, turn}
+  redis.call('RPUSH', inbox, table.concat(entry, ' '))
+  keep_conversation()
 end
 
--- Append the turn in which the agent goes on after the decision about an action. An action has one such turn. Where its
--- person has said /stop, the turn asks no model.
-local function append_continuation(next_turn)
-  local key = action_key(next_turn.action_id)
-  if redis.call('EXISTS', key) == 0 or redis.call('HSETNX', key, 'continued_by_seq', args.seq) == 0 then return end
-  local is_stopped = conversation_number(stop_field(user)) > args.last
-  local turn = is_stopped and next_turn.stopped_turn or next_turn.turn
-  redis.call('RPUSH', inbox, table.concat({next_number('last_turn'), now(), user, next_turn.action_id, turn}, ' '))
-  keep_conversation()
+-- Append the replies to the outbox. Return their numbers. The first and the last one that tell the
+-- outcome of a yes or no are stored with that answer.
+local function append_replies()
+  local numbers = {}
+  local first_of_outcome
+  for at, reply in ipairs(change.replies) do
+    numbers[at] = append_reply(reply.action_id, reply.reply)
+    if reply.tells_outcome and not first_of_outcome then first_of_outcome = numbers[at] end
+  end
+  if change.settles and first_of_outcome then
+    store_settled(user, change.settles, first_of_outcome, numbers[#numbers])
+  end
+  return numbers
+end
+
+-- Store how the turn was answered, for `sayso trace`. The records of the last MAX_ANSWERED turns are
+-- kept.
+local function store_turn_record(reply_numbers)
+  local replies = table.concat(reply_numbers, ',')
+  local record = string.format('{"done":%d,"replies":[%s],%s', now(), replies, args.record)
+  redis.call('HSET', turn_records, args.seq % MAX_ANSWERED, record)
+  redis.call('PEXPIRE', turn_records, KEEP_DELIVERY_MS)
 end
 
 -- The open action, and the one whose button was tapped.
 end_unsettled(redis.call('GET', open_action_key(user)))
-end_unsettled(string.match(head, '^%d+ %d+ %S+ (%S+) '))
+end_unsettled(first.tapped_action_id)
 
-local refused = refusal_of(change)
-if refused then return cjson.encode({status = refused}) end
+-- Everything that can be refused is checked before the first change.
+local refusal = refusal_of(change)
+if refusal then return cjson.encode({status = refusal}) end
 if has_too_many_timers() then return cjson.encode({status = 'timers'}) end
 
--- Remove the answered turns. After a resume their numbers have gaps, so they are not counted.
-repeat
-  redis.call('LPOP', inbox)
-  head = redis.call('LINDEX', inbox, 0)
-until not head or tonumber(string.match(head, '^%d+')) > args.last
-redis.call('DEL', journal)
-
-redis.call('HSET', conversation_key, 'last_done_turn', args.last)
+remove_answered_turns()
 if change.language then redis.call('HSET', conversation_key, 'language', change.language) end
 if conversation_number(stop_field(user)) <= args.last then
   redis.call('HDEL', conversation_key, stop_field(user))
@@ -78,7 +125,9 @@ apply_change(change)
 free_scope()
 if change.continuation then append_continuation(change.continuation) end
 
-if change.history then redis.call('SET', history_key(user), change.history, 'PX', KEEP_CONVERSATION_MS) end
+if change.history then
+  redis.call('SET', history_key(user), change.history, 'PX', KEEP_CONVERSATION_MS)
+end
 
 -- The user knows of the loss of data, so the next yes or no is not answered with it again.
 if change.tells_loss then
@@ -89,17 +138,5 @@ end
 for _, id in ipairs(change.silenced) do drop_timer(id) end
 for _, new_timer in ipairs(change.timers) do set_timer(new_timer.id, new_timer.at, new_timer.what) end
 
-local numbers = {}
-local first_of_outcome
-for at, reply in ipairs(change.replies) do
-  numbers[at] = append_reply(reply.action_id, reply.reply)
-  if reply.tells_outcome and not first_of_outcome then first_of_outcome = numbers[at] end
-end
-if change.settles and first_of_outcome then
-  note_settled(user, change.settles, first_of_outcome, numbers[#numbers])
-end
-
-local record = string.format('{"done":%d,"replies":[%s],%s', now(), table.concat(numbers, ','), args.record)
-redis.call('HSET', turn_records, args.seq % MAX_ANSWERED, record)
-redis.call('PEXPIRE', turn_records, KEEP_DELIVERY_MS)
+store_turn_record(append_replies())
 return cjson.encode({status = 'ok', next_item = next_item_or_release()})

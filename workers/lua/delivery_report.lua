@@ -1,29 +1,53 @@
--- needs: conversation, deliveries, keys, questions
--- Record what a platform reports about a reply it had accepted. Reports may come in any order.
--- args: number (of the reply), message (the platform's id), news ('sent', 'delivered', 'read' or 'failed'), reason.
--- Returns the state that is stored, or '' when the reply is unknown.
+-- needs: conversation, deliveries, keys, outbox, questions
+-- Record what a platform reports about a reply that it had accepted.
+--
+-- Reports may come in any order, so a report counts only if its state comes later in the life of a
+-- message than the stored one.
+--
+-- args:
+--   number    of the reply
+--   message   the platform's id of the message
+--   news      the reported state: 'sent', 'delivered', 'read' or 'failed'
+--   reason    why it failed, '' for none
+-- returns: the state that is stored now, '' if the reply is unknown.
 local RANK = {dead = 0, sent = 1, ambiguous = 1, delivered = 2, read = 3, failed = 4, retried = 5}
-local number, message, news = args.number, args.message, args.news
-local known = redis.call('HGET', deliveries, number)
-local state, attempts, receipt, cause = string.match(known or '', '^(%S+) %d+ (%d+) (%S+) ?(.*)$')
-local asked = redis.call('HGET', conversation_key, 'asks:' .. number)
-if asked then add_question_message(asked, message) end
-if not state then
-  -- The report is faster than the worker that sent the reply. It counts once a worker records the send.
-  if string.match(redis.call('LINDEX', outbox, 0) or '', '^%d+') ~= tostring(number) then return '' end
-  attempts = conversation_number('reply_attempts') + 1
-else
+
+-- Return whether the stored state says more than this report.
+local function is_outdated(delivery)
   -- Of a reply that was sent twice, the copy that arrived counts.
-  local rank = state == 'failed' and receipt ~= message and 0 or RANK[state]
-  local other = receipt ~= message and (receipt ~= '-' or state == 'dead')
-  if RANK[news] <= rank or (other and news == 'failed') then return state end
-  redis.call('HDEL', deliveries, number)
+  local is_other_copy = delivery.receipt ~= args.message
+  local rank = RANK[delivery.state]
+  if is_other_copy and delivery.state == 'failed' then rank = 0 end
+  if RANK[args.news] <= rank then return true end
+
+  -- A failure of another copy says nothing about this one, and a dead reply has failed already.
+  local is_known_copy = delivery.receipt ~= '-' or delivery.state == 'dead'
+  return args.news == 'failed' and is_other_copy and is_known_copy
 end
-record_delivery(number, news, attempts, message, args.reason ~= '' and args.reason or cause or '')
-if news == 'failed' then
+
+local number = args.number
+local asked_action_id = redis.call('HGET', conversation_key, 'asks:' .. number)
+if asked_action_id then add_question_message(asked_action_id, args.message) end
+
+local delivery = load_delivery(number)
+local attempts, reason
+if delivery then
+  if is_outdated(delivery) then return delivery.state end
+  attempts, reason = delivery.attempts, delivery.reason
+  redis.call('HDEL', deliveries, number)
+else
+  -- The report is faster than the worker that sent the reply. It counts once a worker records the
+  -- send.
+  if first_reply_number() ~= tostring(number) then return '' end
+  attempts = conversation_number('reply_attempts') + 1
+end
+
+if args.reason ~= '' then reason = args.reason end
+record_delivery(number, args.news, attempts, args.message, reason)
+if args.news == 'failed' then
   add_undelivered(shard .. ':failed', {
-    id = conversation .. '#' .. number, at = now(), attempts = tonumber(attempts), reason = args.reason,
+    id = conversation .. '#' .. number, at = now(), attempts = attempts, reason = args.reason,
   })
   expire_asked(number)
 end
-return news
+return args.news

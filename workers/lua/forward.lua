@@ -1,15 +1,18 @@
 -- needs: conversation, keys, outbox, queue
 -- Append a reply of another conversation to this one's outbox, once.
--- args: delivery (id of the reply in the other conversation).
--- ARGV[2]: the outbox entry; from ARGV[3]: the hash of the RQ job.
--- Returns the number of the reply here, or '' when too many replies wait here.
-local forwarded = shard .. ':forwarded:' .. args.delivery
-local first = redis.call('GET', forwarded)
-if first then return first end
+--
+-- args:
+--   delivery   the id of the reply in the other conversation
+--   ARGV[2]    the record of the reply; from ARGV[3]: the hash of the RQ job
+-- returns: the number of the reply here, '' if too many replies wait here.
+local forwarded_key = shard .. ':forwarded:' .. args.delivery
+local earlier_number = redis.call('GET', forwarded_key)
+if earlier_number then return earlier_number end
 if redis.call('LLEN', outbox) >= MAX_FORWARDED_WAITING then return '' end
-local coming = is_worker_expected()
+
+local was_expected = is_worker_expected()
 local number = append_reply('-', ARGV[2])
-redis.call('SET', forwarded, number, 'PX', KEEP_DELIVERY_MS)
+redis.call('SET', forwarded_key, number, 'PX', KEEP_DELIVERY_MS)
 keep_conversation()
-if not coming then wake_worker(3) end
+if not was_expected then wake_worker(3) end
 return number

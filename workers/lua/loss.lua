@@ -1,12 +1,14 @@
 -- needs: actions
--- Report when the shard was resumed after a loss of data, and the open questions that were closed then.
--- Returns JSON: `now` and `resumed_at` (in Unix milliseconds), and `closed`, a list of {action, address}, where the
--- address is JSON. Returns '' if the shard was not resumed lately.
+-- Report whether this shard was resumed lately after a loss of data, and which open questions were
+-- closed then.
+--
+-- returns: JSON with `now` and `resumed_at` (in Unix milliseconds), and `closed`, a list of objects
+--   with `action` and `address` (JSON). '' if the shard was not resumed lately.
 local resumed_at = redis.call('GET', shard .. ':resumed')
 if not resumed_at then return '' end
 
 local closed = {}
-for _, action_id in ipairs(redis.call('LRANGE', shard .. ':closed', 0, -1)) do
+for _, action_id in ipairs(redis.call('LRANGE', shard .. ':closed_questions', 0, -1)) do
   local action = load_action(action_id)
   local address = redis.call('HGET', action_key(action_id), 'address')
   if action and address then closed[#closed + 1] = {action = action, address = address} end

@@ -1,22 +1,42 @@
--- needs: keys
--- Count what waits in this shard.
--- args: most (conversations that are looked at, the most overdue first).
--- Returns pairs of name and number. Ages are in milliseconds, of the oldest turn and reply that were looked at; a reply
--- that is held until its person writes has none.
-local turns, replies, oldest_turn, oldest_reply = 0, 0, 0, 0
+-- needs: inbox, keys, outbox
+-- Count what waits in this shard, for metrics.
+--
+-- args:
+--   most   how many conversations are looked at, the most overdue first
+-- returns: JSON with `conversations` (that have work, a lease or a timer), `turns` and `replies` (that
+--   wait in those that were looked at), `oldest_turn` and `oldest_reply` (their ages in milliseconds; a
+--   reply that is held until its user writes has none), the lengths of the lists for the operator
+--   (`dead`, `failed`, `ambiguous`, `held`), and `audit` (entries that no worker has collected yet).
+local turns, replies = 0, 0
+local oldest_turn, oldest_reply = 0, 0
+
 for _, name in ipairs(redis.call('ZRANGE', due, 0, args.most - 1)) do
-  local waiting_turns, waiting_replies = shard .. ':inbox:' .. name, shard .. ':outbox:' .. name
-  turns, replies = turns + redis.call('LLEN', waiting_turns), replies + redis.call('LLEN', waiting_replies)
-  local received = string.match(redis.call('LINDEX', waiting_turns, 0) or '', '^%d+ (%d+) ')
-  if received then oldest_turn = math.max(oldest_turn, now() - received) end
-  local appended = string.match(redis.call('LINDEX', waiting_replies, 0) or '', ', "at": (%d+)}$')
-  if appended and not redis.call('ZSCORE', shard .. ':held', name) then
-    oldest_reply = math.max(oldest_reply, now() - appended)
+  local its_inbox, its_outbox = shard .. ':inbox:' .. name, shard .. ':outbox:' .. name
+  turns = turns + redis.call('LLEN', its_inbox)
+  replies = replies + redis.call('LLEN', its_outbox)
+
+  local first_entry = redis.call('LINDEX', its_inbox, 0)
+  if first_entry then
+    oldest_turn = math.max(oldest_turn, now() - parse_turn(first_entry).received_at)
+  end
+
+  -- `append_reply` puts the time at the end of a record.
+  local first_reply = redis.call('LINDEX', its_outbox, 0) or ''
+  local appended_at = string.match(first_reply, ', "at": (%d+)}$')
+  if appended_at and not redis.call('ZSCORE', held_conversations, name) then
+    oldest_reply = math.max(oldest_reply, now() - appended_at)
   end
 end
-return {
-  'conversations', redis.call('ZCARD', due), 'turns', turns, 'oldest_turn', oldest_turn, 'replies', replies,
-  'oldest_reply', oldest_reply, 'dead', redis.call('LLEN', shard .. ':dead'),
-  'failed', redis.call('LLEN', shard .. ':failed'), 'ambiguous', redis.call('LLEN', shard .. ':ambiguous'),
-  'held', redis.call('ZCARD', shard .. ':held'), 'audit', redis.call('LLEN', shard .. ':audit'),
-}
+
+return cjson.encode({
+  conversations = redis.call('ZCARD', due),
+  turns = turns,
+  oldest_turn = oldest_turn,
+  replies = replies,
+  oldest_reply = oldest_reply,
+  dead = redis.call('LLEN', shard .. ':dead'),
+  failed = redis.call('LLEN', shard .. ':failed'),
+  ambiguous = redis.call('LLEN', shard .. ':ambiguous'),
+  held = redis.call('ZCARD', held_conversations),
+  audit = redis.call('LLEN', shard .. ':audit'),
+})

@@ -1,9 +1,16 @@
--- needs: conversation, inbox, keys
+-- needs: conversation, inbox, keys, stops
 -- Renew the lease.
--- args: epoch, token, lease_ms (how long the lease lasts).
--- Returns the number of the last turn with which the user of the first turn said stop, or 0.
+--
+-- args:
+--   epoch, token   of the worker's lease
+--   lease_ms       how long the lease lasts from now on
+-- returns: the number of the last turn with which the user of the first turn said stop, 0 for none; or
+--   'lost' (the lease).
 if not holds_lease() then return 'lost' end
-redis.call('HSET', conversation_key, 'lease_until', now() + args.lease_ms)
-redis.call('ZADD', due, now() + args.lease_ms, conversation)
-local head = redis.call('LINDEX', inbox, 0)
-return head and conversation_number(stop_field(user_of(head))) or 0
+local lease_until = now() + args.lease_ms
+redis.call('HSET', conversation_key, 'lease_until', lease_until)
+redis.call('ZADD', due, lease_until, conversation)
+
+local first = first_turn()
+if not first then return 0 end
+return conversation_number(stop_field(first.user))

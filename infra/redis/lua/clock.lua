@@ -1,9 +1,12 @@
--- Return this server's time in Unix milliseconds. It is the same throughout a script.
-local clock
+-- The time of this server.
+local clock_ms
+
+-- Return the time in Unix milliseconds. It is the same throughout a script.
 local function now()
-  if not clock then
+  if not clock_ms then
     local time = redis.call('TIME')
-    clock = time[1] * 1000 + math.floor(time[2] / 1000)
+    local seconds, microseconds = time[1], time[2]
+    clock_ms = seconds * 1000 + math.floor(microseconds / 1000)
   end
-  return clock
+  return clock_ms
 end

@@ -1,24 +1,32 @@
 -- needs: actions, conversation, keys
--- The last message of the bot in a conversation. If it is a question, the conversation's field 'last_question' names its
--- action; otherwise the field is empty. A plain yes answers the last message that its user has read.
+-- Which message is the bot's last one in a conversation.
+--
+-- A plain yes answers the last message that its user has read. If that message is a question, the
+-- conversation's field 'last_question' holds the id of its action; otherwise the field is empty.
 
--- The bot begins to send another message, so the question is not the last message any more. Its action's field
--- 'followed_after_seq' holds the number of the last turn that came in before.
+-- The bot begins to send another message, so an open question is not its last message any more. The
+-- action's field 'followed_after_seq' holds the number of the last turn that came in before.
 local function follow_question()
   local action_id = redis.call('HGET', conversation_key, 'last_question')
   if not action_id or action_id == '' then return end
+
   redis.call('HSET', conversation_key, 'last_question', '')
-  if redis.call('EXISTS', action_key(action_id)) == 1 then
-    redis.call('HSET', action_key(action_id), 'followed_after_seq', conversation_number('last_turn'))
+  local key = action_key(action_id)
+  if redis.call('EXISTS', key) == 1 then
+    redis.call('HSET', key, 'followed_after_seq', conversation_number('last_turn'))
   end
 end
 
--- A message that shows the question of an action was delivered, at the platform's time `written` ('0' if unknown). If
--- another message was sent since the question, a yes that came in before this one may answer that message: then it
--- counts as a yes from before the question.
-local function set_last_question(action_id, written)
+-- A message that shows the question of an action was delivered. `written_at`: when the platform
+-- showed it, in microseconds as text, '0' if unknown.
+local function set_last_question(action_id, written_at)
   redis.call('HSET', conversation_key, 'last_question', action_id)
-  if redis.call('HDEL', action_key(action_id), 'followed_after_seq') == 0 then return end
-  redis.call('HSET', action_key(action_id), 'last_seen_seq', conversation_number('last_turn'))
-  if written ~= '0' then redis.call('HSET', action_key(action_id), 'written_at', written) end
+
+  -- The question is repeated below another message. A yes that came in before may answer that
+  -- message, so it counts as a yes from before the question.
+  local key = action_key(action_id)
+  local was_followed = redis.call('HDEL', key, 'followed_after_seq') == 1
+  if not was_followed then return end
+  redis.call('HSET', key, 'last_seen_seq', conversation_number('last_turn'))
+  if written_at ~= '0' then redis.call('HSET', key, 'written_at', written_at) end
 end

@@ -1,51 +1,96 @@
 -- needs: conversation, keys
--- Replies that wait, and the reply that is held until the user writes.
+-- The outbox of a conversation: the replies that wait, the oldest one first.
+--
+-- An entry is the text "number action record": the number of the reply, the action that it belongs
+-- to, and the reply with its address as JSON. The action is the id of the one that the reply asks
+-- about, '-' for none. A mark may stand before the id: '+' if the reply is a piece of a question and
+-- not its last one, '=' if the reply belongs to a question without asking it for the first time.
+--
+-- A reply is held if its platform takes it only after the user has written again. Then no worker
+-- comes for it until the user writes.
 
--- An entry of the outbox is "number action_id JSON", with '-' in place of the id for a reply that asks nothing.
+-- Return the parts of an entry by name. `number` is a text, `mark` is '+', '=' or '', and `action_id`
+-- is nil for a reply that belongs to no action.
+local function parse_reply(entry)
+  local number, mark, action_id, record = string.match(entry, '^(%d+) ([+=]?)(%S+) (.*)$')
+  if action_id == '-' then action_id = nil end
+  return {number = number, mark = mark, action_id = action_id, record = record}
+end
 
--- Of replies with the same collapse key, only the newest waits: give it the place of the earlier one. Return that one's
--- number. A reply that is being sent, or may have arrived, stays as it is.
-local function replace_collapsed(mark, reply)
-  local sending = string.match(redis.call('HGET', conversation_key, 'sending') or '', '^%d+')
-  for at, waiting in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
-    local number, old = string.match(waiting, '^(%d+) %- (.*)$')
-    local same = number and number ~= sending and string.sub(old, 1, #mark) == mark
-    if same and redis.call('HEXISTS', conversation_key, 'suspect:' .. number) == 0 then
+-- Return the number of the first reply that waits, as text. Return nil if none waits.
+local function first_reply_number()
+  local entry = redis.call('LINDEX', outbox, 0)
+  if not entry then return nil end
+  return string.match(entry, '^%d+')
+end
+
+-- Return whether an entry is a reply that another conversation sends: it is only moved there.
+local function is_for_another_conversation(entry)
+  return string.find(entry, '^%d+ %- {"forward"') ~= nil
+end
+
+-- Let a reply take the place of an earlier one that has the same collapse key: of these, only the
+-- newest is sent. Return the number of the earlier reply, nil if there is none. An earlier reply that
+-- is being sent, or may have arrived, stays. `key_text`: the text with which the record of each such
+-- reply begins.
+local function replace_collapsed(key_text, reply)
+  local being_sent = string.match(redis.call('HGET', conversation_key, 'sending') or '', '^%d+')
+  for at, entry in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
+    local number, record = string.match(entry, '^(%d+) %- (.*)$')
+    local is_replaceable = number
+      and number ~= being_sent
+      and string.sub(record, 1, #key_text) == key_text
+      and redis.call('HEXISTS', conversation_key, 'suspect:' .. number) == 0
+    if is_replaceable then
       redis.call('LSET', outbox, at - 1, number .. ' - ' .. reply)
       return number
     end
   end
 end
 
--- Append a reply to the outbox, with the time in its field `at`. Return its number.
+-- Append a reply to the outbox and return its number, as text. `action_id`: the action that it
+-- belongs to, with its mark, '-' for none. `reply`: its record, to which the time is added.
 local function append_reply(action_id, reply)
-  reply = string.format('%s, "at": %d}', string.sub(reply, 1, -2), now())
-  local mark = action_id == '-' and string.match(reply, '^{"collapse": "[^"]+"')
-  local replaced = mark and replace_collapsed(mark, reply)
-  if replaced then return replaced end
+  local record = string.format('%s, "at": %d}', string.sub(reply, 1, -2), now())
+  local key_text = string.match(record, '^{"collapse": "[^"]+"')
+  if key_text and action_id == '-' then
+    local replaced = replace_collapsed(key_text, record)
+    if replaced then return replaced end
+  end
+
   local number = next_number('last_reply')
-  local waiting = redis.call('RPUSH', outbox, number .. ' ' .. action_id .. ' ' .. reply)
+  local waiting = redis.call('RPUSH', outbox, number .. ' ' .. action_id .. ' ' .. record)
   if waiting == 1 then redis.call('PEXPIRE', outbox, KEEP_CONVERSATION_MS) end
   return tostring(number)
 end
 
--- The field 'held': number of the reply, number of the last turn at that time, since when, why.
-local HELD = '^(%d+) (%d+) (%d+) (.*)$'
+-- A sorted set of the whole shard: the conversations whose first reply is held, and since when.
+local held_conversations = shard .. ':held_conversations'
 
--- Return since when the first reply is held, and why. Return nothing if it is not held, or the user has written since.
-local function held_since()
-  local number, received, since, why = string.match(redis.call('HGET', conversation_key, 'held_reply') or '', HELD)
-  if not number or tonumber(received) ~= conversation_number('last_turn') then return end
-  if string.match(redis.call('LINDEX', outbox, 0) or '', '^%d+') == number then return tonumber(since), why end
+-- Return how the first reply is held: `since` (Unix milliseconds) and `reason`, for operators. Return
+-- nil if it is not held, or if the user has written since. The conversation's field 'held_reply' is
+-- JSON with these and with the `number` of the reply and the `last_turn` of that time.
+local function current_hold()
+  local stored = redis.call('HGET', conversation_key, 'held_reply')
+  if not stored then return nil end
+
+  local hold = cjson.decode(stored)
+  if hold.last_turn ~= conversation_number('last_turn') then return nil end
+  if first_reply_number() ~= tostring(hold.number) then return nil end
+  return hold
 end
 
+-- Hold the first reply no longer.
 local function clear_hold()
-  if redis.call('HDEL', conversation_key, 'held_reply') == 1 then redis.call('ZREM', shard .. ':held', conversation) end
+  local was_held = redis.call('HDEL', conversation_key, 'held_reply') == 1
+  if was_held then redis.call('ZREM', held_conversations, conversation) end
 end
 
--- Return whether a worker has the conversation or will come: it was woken, or waits to retry. Neither a timer that is
--- not due nor a held reply brings a worker.
+-- Return whether a worker has the conversation or will come, because it was woken or the
+-- conversation waits to try a reply again. Neither a timer nor a held reply brings a worker at once.
 local function is_worker_expected()
   local is_due = redis.call('ZSCORE', due, conversation)
-  return is_due and (conversation_number('lease_until') > now() or (has_work() and not held_since()))
+  if not is_due then return false end
+  if conversation_number('lease_until') > now() then return true end
+  return has_work() and not current_hold()
 end

@@ -1,27 +1,45 @@
 -- needs: actions, keys, records, states, timers
--- A question is the message that shows an action and asks for a yes.
+-- A question is the message that shows a pending action and asks for a yes. Its window is the time in
+-- which the yes counts; it opens when the question is delivered.
 
--- Set the timer for an unanswered question: what it sends, and what then replaces the message with the question. The
--- id is the same for each action of a user: the next question's timer replaces one that has nothing to send.
-local function set_notice(kind, notice, at, timer_entry, ending)
-  if not (notice or ending) or redis.call('ZCARD', timers) >= MAX_TIMERS then return end
-  timer_entry.id, timer_entry.at = kind .. string.match(notice or ending, '^%S+'), at
-  timer_entry.reply = string.match(notice or '', '^%S+ (.*)$')
-  timer_entry.ending = string.match(ending or '', '^%S+ (.*)$')
-  set_timer(timer_entry.id, at, encode_record(timer_entry))
+-- Set a timer about an unanswered question, unless the conversation has too many timers.
+-- `kind`: 'alarm:' or 'end:'. `notice`: what is sent then; `ending`: what then replaces the message
+-- with the question; each is the text "user record", nil for nothing. `entry`: which action the timer
+-- asks about (`asks`) or ends (`ends`).
+local function set_question_timer(kind, notice, at, entry, ending)
+  local either = notice or ending
+  if not either or redis.call('ZCARD', timers) >= MAX_TIMERS then return end
+
+  -- The id is the same for each action of a user, so the timer of the next question takes the place
+  -- of one that has nothing to send any more.
+  entry.id = kind .. string.match(either, '^%S+')
+  entry.at = at
+  entry.reply = string.match(notice or '', '^%S+ (.*)$')
+  entry.ending = string.match(ending or '', '^%S+ (.*)$')
+  set_timer(entry.id, at, encode_record(entry))
 end
 
--- Open the window of an action, and of a plan's steps: the user can see the preview. Set the timers for its end and for
--- the alarm, which rings before the end or in the same moment ('alarm:' sorts before 'end:').
-local function open_window(action_id, seen, written)
-  local state, ttl, steps, notice, ending, alarm, after =
-    unpack(redis.call('HMGET', action_key(action_id), 'state', 'ttl_ms', 'steps', 'notice', 'ending', 'alarm', 'alarm_after_ms'))
+-- Open the window of an action, and of the steps of a plan: the user can see the preview from now on.
+-- `last_seen_seq`: the last turn that came in before. `written_at`: when the platform showed the
+-- question, in microseconds as text, '0' if unknown.
+local function open_window(action_id, last_seen_seq, written_at)
+  local state, ttl_ms, steps, notice, ending, alarm, alarm_after_ms = unpack(redis.call(
+    'HMGET', action_key(action_id),
+    'state', 'ttl_ms', 'steps', 'notice', 'ending', 'alarm', 'alarm_after_ms'))
   if state ~= 'armed' then return end
-  enter(action_id, {'shown'}, 'expires_at', now() + (tonumber(ttl) or 0), 'last_seen_seq', seen, 'written_at', written, 'shown_at', now())
-  local window = tonumber(ttl) or 0
-  set_notice('alarm:', alarm, now() + math.min(window, tonumber(after) or window), {asks = action_id})
-  set_notice('end:', notice, now() + window, {ends = action_id}, ending)
-  for step in string.gmatch(steps or '', '%S+') do open_window(step, seen, written) end
+
+  local window_ms = tonumber(ttl_ms) or 0
+  enter(action_id, {'shown'},
+    'expires_at', now() + window_ms, 'last_seen_seq', last_seen_seq,
+    'written_at', written_at, 'shown_at', now())
+
+  -- The alarm rings before the window closes, or in the same moment: then it comes first, because
+  -- 'alarm:' sorts before 'end:'.
+  local alarm_ms = math.min(window_ms, tonumber(alarm_after_ms) or window_ms)
+  set_question_timer('alarm:', alarm, now() + alarm_ms, {asks = action_id})
+  set_question_timer('end:', notice, now() + window_ms, {ends = action_id}, ending)
+
+  for step in string.gmatch(steps or '', '%S+') do open_window(step, last_seen_seq, written_at) end
 end
 
 -- Record the platform's id of the message with the question, so that the message can be changed later.
@@ -30,25 +48,33 @@ local function set_question_message(action_id, message)
   redis.call('HSET', action_key(action_id), 'question_message', message)
 end
 
--- Record that a message shows the question, a piece of it or a copy: a reply that quotes it quotes the question.
+-- Record that a message shows the question, a piece of it or a copy: a reply of the user that quotes
+-- this message quotes the question. The newest MAX_QUESTION_MESSAGES ids are kept.
 local function add_question_message(action_id, message)
-  if message == '' or message == '-' or redis.call('EXISTS', action_key(action_id)) == 0 then return end
-  local ids = {}
-  for id in string.gmatch(redis.call('HGET', action_key(action_id), 'question_messages') or '', '%S+') do
-    if id ~= message then ids[#ids + 1] = id end
+  if message == '' or message == '-' then return end
+  local key = action_key(action_id)
+  if redis.call('EXISTS', key) == 0 then return end
+
+  local messages = {}
+  for id in string.gmatch(redis.call('HGET', key, 'question_messages') or '', '%S+') do
+    if id ~= message then messages[#messages + 1] = id end
   end
-  ids[#ids + 1] = message
-  redis.call('HSET', action_key(action_id), 'question_messages', table.concat(ids, ' ', math.max(1, #ids - MAX_QUESTION_MESSAGES + 1)))
+  messages[#messages + 1] = message
+  local first = math.max(1, #messages - MAX_QUESTION_MESSAGES + 1)
+  redis.call('HSET', key, 'question_messages', table.concat(messages, ' ', first))
 end
 
--- Record that a reply is the question, or a piece of it: the platform may report later that it failed.
+-- Record that a reply is the question, or a piece of it: the platform may report later that the reply
+-- failed.
 local function set_asking(number, action_id)
   redis.call('HSET', conversation_key, 'asks:' .. number, action_id)
 end
 
--- A reply failed after all. An action that it asked about ends, because the user never saw the question.
+-- A reply failed after all. The action that it asked about ends, because its user never saw the
+-- question.
 local function expire_asked(number)
   local action_id = redis.call('HGET', conversation_key, 'asks:' .. number)
-  local state = action_id and redis.call('HGET', action_key(action_id), 'state')
+  if not action_id then return end
+  local state = redis.call('HGET', action_key(action_id), 'state')
   if state == 'armed' or state == 'shown' then enter(action_id, {'expired'}) end
 end

@@ -1,53 +1,50 @@
--- needs: actions
--- Entering a state of a pending action. Each state is an entry of the audit log.
+-- needs: actions, audit
+-- The states of a pending action: entering one, and what follows from it.
 
--- Append entries to the audit log, in the same step as what they record. Each names the hash of the one before. The
--- record is not in the entry: `body` is its MAC, which proves the record while it is stored and tells nothing later.
-local function append_audit(action_id, events, by, mac)
-  local log, entries = shard .. ':audit', {}
-  local n, head = string.match(redis.call('GET', log .. ':head') or '', '^(%d+) (%x+)$')
-  n, head = tonumber(n or redis.call('GET', shard .. ':floor') or '0'), head or NO_HEAD
-  for at, event in ipairs(events) do
-    n = n + 1
-    entries[at] = string.format('{"n":%d,"at":%d,"pid":"%s","event":"%s","by":%s,"body":"%s","prev":"%s"}',
-      n, now(), action_id, event, cjson.encode(by), mac, head)
-    head = redis.sha1hex(entries[at])
-  end
-  redis.call('SET', log .. ':head', string.format('%d %s', n, head))
-  if redis.call('RPUSH', log, unpack(entries)) > MAX_AUDIT_ENTRIES then redis.call('LPOP', log, #entries) end
-end
-
--- How an open step ends with its plan. A step that was started may have had its effect; all others have not.
+-- Return how an open step ends when its plan ends. A step that was started may have had its effect;
+-- all others have had none.
 local function end_of_step(step_state, plan_state)
   if step_state == 'started' then return 'unknown' end
-  return (plan_state == 'expired' or plan_state == 'superseded') and plan_state or 'cancelled'
+  if plan_state == 'expired' or plan_state == 'superseded' then return plan_state end
+  return 'cancelled'
 end
 
--- Remember an action that is started: its effect may have happened from now on.
-local function note_started(action_id)
+-- Put an action at the head of the list of those that its user started lately: from now on its effect
+-- may have happened, and the same request is answered with that.
+local function list_as_started(action_id)
   local user = redis.call('HGET', action_key(action_id), 'user')
   if not user then return end
-  redis.call('LREM', started_actions_key(user), 0, action_id)
-  redis.call('LPUSH', started_actions_key(user), action_id)
-  redis.call('LTRIM', started_actions_key(user), 0, MAX_RECENT - 1)
-  redis.call('PEXPIRE', started_actions_key(user), KEEP_RECENT_MS)
+
+  local key = started_actions_key(user)
+  redis.call('LREM', key, 0, action_id)
+  redis.call('LPUSH', key, action_id)
+  redis.call('LTRIM', key, 0, MAX_RECENT - 1)
+  redis.call('PEXPIRE', key, KEEP_RECENT_MS)
 end
 
--- `enter` sets these states, one after the other, and the further fields and values. `entered` does what follows from
--- them: the caller has set the fields.
+-- `enter` sets the state of an action and calls `entered`, which ends the steps of a plan with `enter`.
 local enter, entered
-function entered(action_id, states, by, mac, steps)
+
+-- Do what follows from states that an action entered, one after the other. The caller has stored the
+-- last of them. `steps`: the ids of a plan's steps, separated by spaces, nil for no plan.
+function entered(action_id, states, decided_by_event, mac, steps)
   local state = states[#states]
-  append_audit(action_id, states, by or '', mac or '')
-  if state == 'started' then note_started(action_id) end
+  append_audit(action_id, states, decided_by_event or '', mac or '')
+  if state == 'started' then list_as_started(action_id) end
   if OPEN_STATES[state] then return end
+
+  -- The action is over: it is kept for a while, and its open steps end with it.
   redis.call('PEXPIRE', action_key(action_id), KEEP_ACTION_MS)
   for step in string.gmatch(steps or '', '%S+') do
     local step_state = redis.call('HGET', action_key(step), 'state') or ''
-    if OPEN_STATES[step_state] then enter(step, {end_of_step(step_state, state)}, 'decided_by_event', by or '') end
+    if OPEN_STATES[step_state] then
+      enter(step, {end_of_step(step_state, state)}, 'decided_by_event', decided_by_event or '')
+    end
   end
 end
 
+-- Let an action enter these states, one after the other. Further arguments: fields of the action and
+-- their new values, in turn.
 function enter(action_id, states, ...)
   local key = action_key(action_id)
   redis.call('HSET', key, 'state', states[#states], ...)

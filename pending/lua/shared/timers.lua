@@ -1,15 +1,23 @@
 -- needs: keys
--- Timers of a conversation.
-local timers = shard .. ':timers:' .. conversation  -- sorted set: when each timer is due
-local timer = shard .. ':timer:' .. conversation    -- hash: what each timer sends, as JSON
+-- The timers of a conversation: replies that are sent at a later time.
+
+-- A sorted set: when each timer is due, in Unix milliseconds.
+local timers = shard .. ':timers:' .. conversation
+
+-- A hash: what each timer does, as JSON. Its fields: `id`, `at`, `reply` (the outbox entry to send),
+-- and for a timer about a question `asks` (the action whose question must still be open), `ends` (the
+-- action that expires) and `ending` (the outbox entry that replaces the question).
+local timer = shard .. ':timer:' .. conversation
 
 -- Set a timer, or replace the one with this id. All timers are kept for as long as the last one needs.
 local function set_timer(id, at, what)
   redis.call('HSET', timer, id, what)
   redis.call('ZADD', timers, at, id)
-  local last = redis.call('ZRANGE', timers, -1, -1, 'WITHSCORES')[2]
+
+  local last_at = redis.call('ZRANGE', timers, -1, -1, 'WITHSCORES')[2]
+  local ttl = math.max(0, last_at - now()) + KEEP_CONVERSATION_MS
   for _, key in ipairs({timers, timer}) do
-    redis.call('PEXPIRE', key, math.max(0, last - now()) + KEEP_CONVERSATION_MS)
+    redis.call('PEXPIRE', key, ttl)
   end
 end
 
@@ -18,13 +26,17 @@ local function drop_timer(id)
   redis.call('HDEL', timer, id)
 end
 
--- Return when the next timer is due, nil when there is none.
+-- Return when the next timer is due, as text, nil if there is none.
 local function next_timer()
   return redis.call('ZRANGE', timers, 0, 0, 'WITHSCORES')[2]
 end
 
--- With no work left, the conversation is due when its next timer is.
+-- No work is left: the conversation needs a worker when its next timer is due, or not at all.
 local function wait_for_timer()
   local at = next_timer()
-  if at then redis.call('ZADD', due, at, conversation) else redis.call('ZREM', due, conversation) end
+  if at then
+    redis.call('ZADD', due, at, conversation)
+  else
+    redis.call('ZREM', due, conversation)
+  end
 end

@@ -60,12 +60,14 @@ def needs(path: Path) -> list[str]:
 
 
 def declared_args(path: Path) -> set[str]:
-    """The named arguments that the comment of a script or part lists after `-- args:`."""
-    found = re.search(r"^-- args: (.*?)\.$", path.read_text(), re.MULTILINE | re.DOTALL)
-    listed = found[1].replace("\n-- ", " ") if found else ""
-    for _ in range(3):  # explanations, innermost first
-        listed = re.sub(r"\([^()]*\)", "", listed)
-    return set(re.findall(r"\w+", listed)) - {"and"}
+    """The named arguments that the comment of a script or part lists, one in a line, below `-- args:`.
+
+    A line has the name, or several names, and after two spaces what it holds. Further lines about it are indented more.
+    """
+    found = re.search(r"^-- args:\n((?:--   .*\n)+)", path.read_text(), re.MULTILINE)
+    listed = found[1] if found else ""
+    lines = re.findall(r"^--   (\w+(?:, \w+)*)(?:  .*)?$", listed, re.MULTILINE)
+    return {name for line in lines for name in line.split(", ")}
 
 
 def read_args(path: Path) -> set[str]:

@@ -92,7 +92,7 @@ def test_halted_server_refuses_every_script_of_every_process(rig, guard):
         lambda: rig.accept(turn()),
         lambda: rig.mailbox.lease("chat:x", "token"),
         lambda: rig.deliveries.statuses("chat:x"),
-        lambda: rig.reaper._scripts.on_every_shard("overdue", {"most": 10}),
+        lambda: rig.reaper._scripts.on_every_shard("list_overdue", {"most": 10}),
         lambda: rig.repository.load_open("chat:x", "ana"),
     )
     for call in calls:
@@ -235,7 +235,7 @@ def test_looks_write_nothing(rig, guard):
     """An idle bot costs a read now and then, and the server's file does not grow."""
     rig.accept(turn())
     before = saved(rig.client)
-    rig.reaper._scripts.on_every_shard("overdue", {"most": 10})
+    rig.reaper._scripts.on_every_shard("list_overdue", {"most": 10})
     guard.check_server()
     assert saved(rig.client) == before
 

@@ -1,21 +1,31 @@
--- needs: conversation, keys
--- What a platform allows: how fast a channel may send, and whether the conversation's address takes messages.
+-- needs: conversation, inbox, keys
+-- What a platform allows: how fast a channel may send, and whether the conversation's address takes
+-- messages.
+--
+-- A channel is one account of the bot on a platform. Where its messages have a minimal gap, each
+-- reply gets a slot: the time at which it may be sent. On a cluster the rate limit of a channel may
+-- be on another node than its conversations; then `channel_is_elsewhere` is true, and the caller of
+-- the script asks there.
 
--- The hash with the rate limit of the conversation's channel: `gap_ms` (between two messages), `next_free_at` (the next
--- free slot) and `silent_until` (when the platform takes messages again), both in Unix milliseconds.
+-- A hash: the rate limit of the conversation's channel. `gap_ms`: between two messages;
+-- `next_free_at`: the next free slot; `silent_until`: when the platform takes messages again, the
+-- latter two in Unix milliseconds.
 local function rate_key()
-  return string.match(shard, '^(.-){') .. 'rate_limit:' .. string.match(conversation, '^[^:]*')
+  local prefix = string.match(shard, '^(.-){')
+  local channel = string.match(conversation, '^[^:]*')
+  return prefix .. 'rate_limit:' .. channel
 end
 
--- Return the slot of a reply: the one that it has `booked` (-1 for none), or the next free one. Return nothing when no
--- rate limit is known.
+-- Return the slot of a reply, in Unix milliseconds: the one that it has `booked` (nil for none), or
+-- the next free one, which is taken. Return nil if no rate limit is known. `key`: the rate limit.
 local function take_slot(key, booked)
-  local gap_ms, next_free_at, silent_until = unpack(redis.call('HMGET', key, 'gap_ms', 'next_free_at', 'silent_until'))
+  local gap_ms, next_free_at, silent_until =
+    unpack(redis.call('HMGET', key, 'gap_ms', 'next_free_at', 'silent_until'))
   silent_until = tonumber(silent_until or '0')
-  if not gap_ms and silent_until <= now() then return end
+  if not gap_ms and silent_until <= now() then return nil end
 
   -- A slot that was booked before the platform asked to wait is too early.
-  if booked >= silent_until and booked >= 0 then return booked end
+  if booked and booked >= silent_until then return booked end
 
   local earliest = math.max(now(), tonumber(next_free_at or '0'), silent_until)
   local slot = math.ceil(earliest)
@@ -24,52 +34,68 @@ local function take_slot(key, booked)
   return slot
 end
 
--- Return in how many milliseconds a reply may be sent, -1 when no rate limit is known, -2 when the channel is on
--- another node. Each reply gets one slot, once.
+-- Return in how many milliseconds a reply may be sent. Each reply gets one slot, once; the
+-- conversation's field 'slot' holds it as "number:slot". Return nil if no rate limit is known here.
 local function book_slot(number)
-  if channel_is_elsewhere then return -2 end
-  local booked = tonumber(string.match(redis.call('HGET', conversation_key, 'slot') or '', '^' .. number .. ':(%d+)$') or '-1')
+  if channel_is_elsewhere then return nil end
+
+  local stored = redis.call('HGET', conversation_key, 'slot') or ''
+  local booked = tonumber(string.match(stored, '^' .. number .. ':(%d+)$') or '')
   local slot = take_slot(rate_key(), booked)
-  if not slot then return -1 end
-  if slot ~= booked then redis.call('HSET', conversation_key, 'slot', string.format('%s:%d', number, slot)) end
+  if not slot then return nil end
+
+  if slot ~= booked then
+    redis.call('HSET', conversation_key, 'slot', string.format('%s:%d', number, slot))
+  end
   return math.max(0, slot - now())
 end
 
--- Stop the whole channel until `later`. Return until when it is stopped: an earlier request may last longer.
+-- Stop the whole channel until `later`, in Unix milliseconds. Return until when it is stopped: an
+-- earlier request of the platform may last longer. `key`: the rate limit.
 local function silence(key, later)
-  local silent_until, next_free_at, gap_ms = unpack(redis.call('HMGET', key, 'silent_until', 'next_free_at', 'gap_ms'))
+  local silent_until, next_free_at, gap_ms =
+    unpack(redis.call('HMGET', key, 'silent_until', 'next_free_at', 'gap_ms'))
   later = math.max(later, tonumber(silent_until or '0'))
 
-  -- The reply that met the limit is the first one after the wait.
+  -- The reply that met the limit is the first one after the wait, so the next free slot is the second.
   local second_slot = math.max(later, tonumber(next_free_at or '0')) + tonumber(gap_ms or SPREAD_MS)
   redis.call('HSET', key, 'silent_until', later, 'next_free_at', second_slot)
   redis.call('PEXPIRE', key, later - now() + KEEP_RATE_MS)
   return later
 end
 
--- Stop the whole channel until `later`. On a cluster the caller of the script does so.
+-- Stop the conversation's whole channel until `later`, where its rate limit is here. Return until
+-- when it is stopped.
 local function silence_channel(later)
-  return channel_is_elsewhere and later or silence(rate_key(), later)
+  if channel_is_elsewhere then return later end
+  return silence(rate_key(), later)
 end
 
--- Return the milliseconds since a user wrote here, -1 when that is unknown, -2 when no user ever wrote.
+-- Return how many milliseconds ago a user wrote here last, 'unknown' if that is not known, and
+-- 'never' if no user ever wrote.
 local function ms_since_last_turn()
   local user_message_at = redis.call('HGET', conversation_key, 'user_message_at')
   if user_message_at then return math.max(0, now() - user_message_at) end
-  return conversation_number('last_turn') == 0 and -2 or -1
+  if conversation_number('last_turn') == 0 then return 'never' end
+  return 'unknown'
 end
 
--- Return why the address takes no messages, '' when it does. A new turn ends that. Where no user ever wrote, no turn
--- may ever come, so there it holds for the one reply only, unless its user opted out.
+-- Return why the address takes no messages, '' if it takes them. A new turn ends that. Where no user
+-- ever wrote, no turn may ever come, so there it holds for the one reply only, unless the user opted
+-- out. The conversation's field 'closed_address' is the text "last_turn reason".
 local function closed_reason()
-  local received, reason = string.match(redis.call('HGET', conversation_key, 'closed_address') or '', '^(%d+) (.*)$')
-  if not received or tonumber(received) ~= conversation_number('last_turn') then return '' end
-  return (received ~= '0' or has_opted_out()) and reason or ''
+  local stored = redis.call('HGET', conversation_key, 'closed_address') or ''
+  local last_turn, reason = string.match(stored, '^(%d+) (.*)$')
+  if not last_turn or tonumber(last_turn) ~= conversation_number('last_turn') then return '' end
+  if last_turn == '0' and not has_opted_out() then return '' end
+  return reason
 end
 
--- Note that the address takes no messages until a user writes. A message that waits is answered first.
+-- Record that the address takes no messages until a user writes. A message that waits is answered
+-- first. `opted_out`: the user asked for that.
 local function close_address(reason, opted_out)
   if has_message() then return end
-  redis.call('HSET', conversation_key, 'closed_address', conversation_number('last_turn') .. ' ' .. reason)
-  if opted_out then redis.call('HSET', conversation_key, 'opted_out', conversation_number('last_turn')) end
+  local last_turn = conversation_number('last_turn')
+  redis.call('HSET', conversation_key, 'closed_address', last_turn .. ' ' .. reason)
+  if opted_out then redis.call('HSET', conversation_key, 'opted_out', last_turn) end
 end

@@ -1,44 +1,52 @@
 -- needs: actions, conversation, keys, outbox, records, states, timers
--- Timers that are due.
+-- The timers of a conversation that are due: what they send goes to the outbox.
 
--- Return whether the window of an action closed without an answer. If so, the action ends here.
+-- Return whether the window of an action closed without an answer. Then the action ends here.
 local function expire_unanswered(action_id)
-  local state, expires = unpack(redis.call('HMGET', action_key(action_id), 'state', 'expires_at'))
-  if state ~= 'shown' or now() < (tonumber(expires) or 0) then return false end
+  local state, expires_at =
+    unpack(redis.call('HMGET', action_key(action_id), 'state', 'expires_at'))
+  if state ~= 'shown' or now() < (tonumber(expires_at) or 0) then return false end
   enter(action_id, {'expired'})
   return true
 end
 
--- Return whether a timer still has something to send. One about a question has, while the question has no answer.
+-- Return whether a timer still has something to send. A timer about a question has, while the
+-- question has no answer.
 local function still_applies(timer_entry)
   if timer_entry.ends then return expire_unanswered(timer_entry.ends) end
-  return not timer_entry.asks or redis.call('HGET', action_key(timer_entry.asks), 'state') == 'shown'
+  if not timer_entry.asks then return true end
+  return redis.call('HGET', action_key(timer_entry.asks), 'state') == 'shown'
 end
 
--- Replace the message with the question, if its id is known.
+-- Send what replaces the message with the question, if the platform's id of that message is known.
 local function replace_question(action_id, ending)
-  local prompt = redis.call('HGET', action_key(action_id), 'question_message')
-  if not prompt then return end
-  local entry = cjson.decode(ending)
-  local reply = cjson.decode(entry.reply)
-  reply.edits = prompt
-  entry.reply = cjson.encode(reply)
-  append_reply('-', encode_record(entry))
+  local question_message = redis.call('HGET', action_key(action_id), 'question_message')
+  if not question_message then return end
+
+  local record = cjson.decode(ending)
+  local reply = cjson.decode(record.reply)
+  reply.edits = question_message
+  record.reply = cjson.encode(reply)
+  append_reply('-', encode_record(record))
 end
 
--- Append what the due timers send to the outbox, and drop them. A timer about a question waits until no turn waits: the
--- answer may be among the turns.
+-- Drop a timer that is due, and append what it sends to the outbox.
+local function run_timer(id, entry)
+  drop_timer(id)
+  local sends_nothing = not (entry.reply or entry.ending)
+  if sends_nothing or not still_applies(entry) then return end
+  if entry.ending then replace_question(entry.ends, entry.ending) end
+  if entry.reply then append_reply('-', entry.reply) end
+end
+
+-- Run the timers that are due. A timer about a question waits until no turn waits: the answer may be
+-- among the turns.
 local function run_due_timers()
   local ids = redis.call('ZRANGEBYSCORE', timers, '-inf', now())
   for _, id in ipairs(ids) do
     local entry = cjson.decode(redis.call('HGET', timer, id) or '{}')
-    if not (entry.ends or entry.asks) or redis.call('LLEN', inbox) == 0 then
-      drop_timer(id)
-      if (entry.reply or entry.ending) and still_applies(entry) then
-        if entry.ending then replace_question(entry.ends, entry.ending) end
-        if entry.reply then append_reply('-', entry.reply) end
-      end
-    end
+    local is_about_question = entry.ends or entry.asks
+    if not is_about_question or redis.call('LLEN', inbox) == 0 then run_timer(id, entry) end
   end
   if #ids > 0 then keep_conversation() end
 end

@@ -1,132 +1,177 @@
--- needs: actions, channel, conversation, deliveries, inbox, keys, last_message, outbox, settled, timers
--- What the holder of the lease does next: send a reply, else work on a turn, else nothing.
--- args: epoch, token, let_go (release the lease when nothing is left).
+-- needs: actions, channel, conversation, deliveries, inbox, keys, last_message, outbox, settled, stops, timers
+-- What the holder of the lease does next: send a reply, else answer a turn, else nothing.
+--
+-- args:
+--   epoch, token   of the worker's lease
+--   let_go         true if the lease is released when nothing is left to do
 
--- Return an action by its fields, nil when there is none. Its `loaded_at` is 0: to the holder of the lease no action is
--- stale.
+-- Return an action as the turn reads it, nil if there is none. The holder of the lease takes no
+-- action for stale, however long ago it was begun: so `loaded_at` is 0.
 local function action_of_turn(action_id)
-  local action = action_id and load_action(action_id)
+  if not action_id then return nil end
+  local action = load_action(action_id)
   if action then action.loaded_at = 0 end
-  return action or nil
+  return action
 end
 
--- Return whether the user who was asked by this action will read the reply as a message of its own. An edit that is
--- left out where it is impossible adds no message, and in a group some replies are shown to another person only.
-local function is_read_by_asked_user(entry, action_id)
-  local fields = cjson.decode(entry)
+-- Return whether the user who was asked by an action will read the reply as a further message. An
+-- edit that is left out where it is impossible adds no message, and in a group some replies are shown
+-- to another person only.
+local function is_read_by_asked_user(record, action_id)
+  local fields = cjson.decode(record)
   local reply = cjson.decode(fields.reply)
   if reply.edits and reply.optional then return false end
-  return not fields.reader or fields.reader == redis.call('HGET', action_key(action_id), 'user')
+  if not fields.reader then return true end
+  return fields.reader == redis.call('HGET', action_key(action_id), 'user')
 end
 
--- The holder of the lease begins to send a reply: the question before it is followed by another message, unless the
--- reply belongs to that question.
-local function note_message(reply, newest)
-  local action_id, entry = string.match(reply, '^%d+ [+=]?(%S+) (.*)$')
-  if newest and newest ~= '' and action_id ~= newest and is_read_by_asked_user(entry, newest) then follow_question() end
+-- A reply begins to be sent. The question that was the bot's last message is so no longer, unless the
+-- reply belongs to it.
+local function note_message(reply, last_question)
+  if not last_question or last_question == '' or reply.action_id == last_question then return end
+  if is_read_by_asked_user(reply.record, last_question) then follow_question() end
 end
 
--- Return 1 if a reply may have arrived, else 0. The holder sends the reply that it gets at once. So a reply that an
--- earlier holder got, and neither settled nor postponed, may have arrived.
+-- Note that the holder of the lease begins to send a reply. Return whether the reply may have arrived
+-- already: an earlier holder got it, and has neither recorded its end nor postponed it. The
+-- conversation's field 'sending' is "number:epoch".
 local function note_sending(reply)
-  local number = string.match(reply, '^%d+')
-  local epoch, sending, newest = unpack(redis.call('HMGET', conversation_key, 'epoch', 'sending', 'last_question'))
-  note_message(reply, newest)
-  if sending and sending ~= number .. ':' .. epoch and string.match(sending, '^%d+') == number then
+  local epoch, sending, last_question =
+    unpack(redis.call('HMGET', conversation_key, 'epoch', 'sending', 'last_question'))
+  note_message(reply, last_question)
+
+  local number = reply.number
+  local this_sending = number .. ':' .. epoch
+  local was_being_sent = sending and string.match(sending, '^%d+') == number
+  if was_being_sent and sending ~= this_sending then
     redis.call('HSET', conversation_key, 'suspect:' .. number, 1)
   end
-  redis.call('HSET', conversation_key, 'sending', number .. ':' .. epoch)
-  return redis.call('HEXISTS', conversation_key, 'suspect:' .. number)
+  redis.call('HSET', conversation_key, 'sending', this_sending)
+  return redis.call('HEXISTS', conversation_key, 'suspect:' .. number) == 1
 end
 
--- Return the first reply, for QueuedReply in Python: `entry` (of the outbox), `attempt` (from 1), `is_doubtful` (1 if it
--- may have arrived), `wait_ms` (until its slot, see `book_slot`), `ahead_ms` (by which its chat is ahead of the rate
--- limit), `receipt` (the platform's id of a doubtful reply that did arrive, or ''), `silence_ms` (see
--- `ms_since_last_turn`), `held_ms` (for how long it has waited for its user to write, -1 when it does not wait) and
--- `closed_reason`.
-local function reply_item(reply)
+-- Return the first reply of the outbox, for `QueuedReply` in Python. Absent values are nil.
+--   entry              the entry of the outbox
+--   attempt            the number of this attempt, from 1
+--   is_doubtful        true if the reply may have arrived already
+--   wait_ms            until its slot; nil where no rate limit is known
+--   rate_is_elsewhere  true if the rate limit of the channel is on another node
+--   ahead_ms           by how much its chat is ahead of the chat's rate limit
+--   receipt            the platform's id of a doubtful reply that did arrive, else ''
+--   silence_ms         since a user wrote here, or 'never' or 'unknown'
+--   held_ms            for how long the reply has waited for its user to write; nil if it does not wait
+--   closed_reason      why the address takes no messages, '' if it takes them
+local function reply_item(entry)
   local item = {
-    kind = 'reply', entry = reply, attempt = conversation_number('reply_attempts') + 1, is_doubtful = 0, wait_ms = -1,
-    ahead_ms = 0, receipt = '', silence_ms = -1, held_ms = -1, closed_reason = '',
+    kind = 'reply',
+    entry = entry,
+    attempt = conversation_number('reply_attempts') + 1,
+    is_doubtful = false,
+    rate_is_elsewhere = false,
+    ahead_ms = 0,
+    receipt = '',
+    silence_ms = 'unknown',
+    closed_reason = '',
   }
-  -- A reply that another conversation sends is forwarded there once, and waits there for the rate limit.
-  if string.find(reply, '^%d+ %- {"forward"') then return item end
+  -- It is moved to the other conversation at once, and waits there for the rate limit.
+  if is_for_another_conversation(entry) then return item end
 
-  local number = string.match(reply, '^%d+')
+  local reply = parse_reply(entry)
   item.silence_ms = ms_since_last_turn()
   item.closed_reason = closed_reason()
 
   -- A held reply is not sent, so it is not noted as being sent.
-  local held_at = held_since()
-  if held_at then
-    item.is_doubtful = redis.call('HEXISTS', conversation_key, 'suspect:' .. number)
-    item.held_ms = now() - held_at
+  local hold = current_hold()
+  if hold then
+    item.is_doubtful = redis.call('HEXISTS', conversation_key, 'suspect:' .. reply.number) == 1
+    item.held_ms = now() - hold.since
     return item
   end
 
   item.is_doubtful = note_sending(reply)
   item.ahead_ms = math.max(0, conversation_number('chat_free_at') - now())
-  item.wait_ms = book_slot(number)
-  if item.is_doubtful == 1 then item.receipt = arrived_receipt(number) end
+  item.wait_ms = book_slot(reply.number)
+  item.rate_is_elsewhere = channel_is_elsewhere
+  if item.is_doubtful then item.receipt = arrived_receipt(reply.number) end
   return item
 end
 
--- Return how many holders of the lease got this turn before. Each counts as an attempt, unless it released the lease. A
--- turn that waited in a backup is given up.
-local function count_attempt(turn)
-  local seq = string.match(turn, '^%d+')
-  local epoch, begun, restored = unpack(redis.call('HMGET', conversation_key, 'epoch', 'turn_attempts', 'last_restored_turn'))
-  if restored and tonumber(seq) <= tonumber(restored) then return GIVEN_UP end
-  local last_seq, last_epoch, times = string.match(begun or '', '^(%d+) (%d+) (%d+)$')
-  if last_seq ~= seq then last_epoch, times = '', 0 end
-  if last_epoch == epoch then return tonumber(times) end
-  redis.call('HSET', conversation_key, 'turn_attempts', seq .. ' ' .. epoch .. ' ' .. times + 1)
-  return times + 1
-end
+-- Return the number of this attempt at a turn, from 1. Each holder of the lease that got the turn
+-- counts as an attempt, unless it released the lease. A turn that waited in a backup gets GIVEN_UP.
+-- The conversation's field 'turn_attempts' is "seq epoch attempts".
+local function count_attempt(seq)
+  local epoch, stored, last_restored = unpack(redis.call(
+    'HMGET', conversation_key, 'epoch', 'turn_attempts', 'last_restored_turn'))
+  if last_restored and seq <= tonumber(last_restored) then return GIVEN_UP end
 
--- Return the turns right behind the first one that are of the same user and no taps: they may be answered together.
-local function following_turns(user, tapped)
-  local found = {}
-  if tapped ~= '-' then return found end
-  for _, entry in ipairs(redis.call('LRANGE', inbox, 1, MAX_BURST - 1)) do
-    local other, button = string.match(entry, '^%d+ %d+ (%S+) (%S+) ')
-    if other ~= user or button ~= '-' then break end
-    found[#found + 1] = entry
+  local counted_seq, counted_epoch, attempts = string.match(stored or '', '^(%d+) (%d+) (%d+)$')
+  if tonumber(counted_seq) ~= seq then
+    counted_epoch = nil
+    attempts = 0
   end
-  return found
+  if counted_epoch == epoch then return tonumber(attempts) end
+
+  attempts = attempts + 1
+  redis.call('HSET', conversation_key, 'turn_attempts', seq .. ' ' .. epoch .. ' ' .. attempts)
+  return attempts
 end
 
--- Return when the server was resumed after a loss of data, 0 if not lately, and 1 if this user was told of it in
--- answer to a yes or no.
+-- Return the entries right behind the first one that are of the same user and tap no button: these
+-- turns may be answered together.
+local function following_turns(first)
+  local following = {}
+  if first.tapped_action_id then return following end
+
+  for _, entry in ipairs(redis.call('LRANGE', inbox, 1, MAX_BURST - 1)) do
+    local turn = parse_turn(entry)
+    if turn.user ~= first.user or turn.tapped_action_id then break end
+    following[#following + 1] = entry
+  end
+  return following
+end
+
+-- Return when the server was resumed after a loss of data (Unix milliseconds, 0 if not lately), and
+-- whether this user was told of the loss in answer to a yes or no.
 local function loss_of(user)
-  local at = redis.call('GET', shard .. ':resumed')
-  if not at then return 0, 0 end
-  return tonumber(at), redis.call('HEXISTS', loss_key(), 'answered:' .. user)
+  local resumed_at = redis.call('GET', shard .. ':resumed')
+  if not resumed_at then return 0, false end
+  local is_told = redis.call('HEXISTS', loss_key(), 'answered:' .. user) == 1
+  return tonumber(resumed_at), is_told
 end
 
--- Return the first turn, for QueuedTurn in Python: `entry` (of the inbox), `open_action` and `tapped_action` (left out
--- when there is none), `history` (as JSON, or ''), `following` (entries of the inbox), `waiting` (turns, with this one),
--- `stop_seq` (number of the user's last /stop, or 0), `timers` and `journal` (as JSON), `attempt` (from 1), `age_ms`,
--- `lost_at` (in Unix milliseconds, or 0), `is_loss_told` (0 or 1) and `last_answer` (as JSON, or '').
+-- Return the first turn of the inbox, for `QueuedTurn` in Python. Absent values are nil.
+--   entry          the entry of the inbox
+--   open_action    the action that occupies the user's scope; nil if there is none
+--   tapped_action  the action whose button the turn taps; nil if there is none
+--   history        of the user in this conversation, as JSON, '' for none
+--   following      the entries of turns that may be answered together with this one
+--   waiting        how many turns wait, with this one
+--   stop_seq       the number of the user's last /stop, 0 for none
+--   timers         of the conversation, as JSON
+--   journal        the entries of the turn's journal, which earlier attempts have written
+--   attempt        the number of this attempt, from 1
+--   age_ms         since the turn was received
+--   lost_at        when the server was resumed after a loss of data (Unix milliseconds), 0 if not lately
+--   is_loss_told   true if this user was told of the loss in answer to a yes or no
+--   last_answer    the user's last yes or no, as JSON, '' unless the turn may repeat it
 local function turn_item(turn)
-  local received_at, user, tapped_id = string.match(turn, '^%d+ (%d+) (%S+) (%S+) ')
-  local lost_at, is_loss_told = loss_of(user)
+  local lost_at, is_loss_told = loss_of(turn.user)
   return {
     kind = 'turn',
-    entry = turn,
-    open_action = action_of_turn(redis.call('GET', open_action_key(user))),
-    tapped_action = action_of_turn(tapped_id),
-    history = redis.call('GET', history_key(user)) or '',
-    following = following_turns(user, tapped_id),
+    entry = turn.entry,
+    open_action = action_of_turn(redis.call('GET', open_action_key(turn.user))),
+    tapped_action = action_of_turn(turn.tapped_action_id),
+    history = redis.call('GET', history_key(turn.user)) or '',
+    following = following_turns(turn),
     waiting = redis.call('LLEN', inbox),
-    stop_seq = conversation_number(stop_field(user)),
+    stop_seq = conversation_number(stop_field(turn.user)),
     timers = redis.call('HVALS', timer),
     journal = redis.call('LRANGE', journal, 0, -1),
-    attempt = count_attempt(turn),
-    age_ms = now() - received_at,
+    attempt = count_attempt(turn.seq),
+    age_ms = now() - turn.received_at,
     lost_at = lost_at,
     is_loss_told = is_loss_told,
-    last_answer = settled_answer(user, tonumber(received_at)),
+    last_answer = settled_answer(turn.user, turn.received_at),
   }
 end
 
@@ -135,12 +180,13 @@ local function next_item()
   local reply = redis.call('LINDEX', outbox, 0)
   if reply then return reply_item(reply) end
 
-  local turn = redis.call('LINDEX', inbox, 0)
+  local turn = first_turn()
   if turn then return turn_item(turn) end
   return {kind = 'idle'}
 end
 
--- Return what is next. If nothing is, release the lease in the same step, where the worker asks for it.
+-- Return what is next. If nothing is, release the lease in the same step, where the worker asks for
+-- that.
 local function next_item_or_release()
   local item = next_item()
   if args.let_go and item.kind == 'idle' then

@@ -1,0 +1,60 @@
+"""The entries of a conversation's queues, as the Lua scripts store them.
+
+An entry is a short text with a JSON record at its end, so that a script can read the numbers without
+parsing the record. `parse_turn` in `pending/lua/shared/inbox.lua` and `parse_reply` in `outbox.lua`
+read the same entries.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sayso.pending.turns import ABOUT, PART
+
+#: Stands for an action where an entry names none.
+_NO_ACTION = "-"
+
+
+class InboxEntry(NamedTuple):
+    """A turn that waits in the inbox of its conversation."""
+
+    #: The number of the turn.
+    seq: int
+    #: When the turn was received, in Unix milliseconds by the server's clock.
+    received_ms: int
+    #: The id of its person's scope.
+    user: str
+    #: The id of the action whose button the turn taps, "" for none.
+    tapped_action_id: str
+    #: The turn as JSON (`Turn.to_json`).
+    turn: str
+
+    @classmethod
+    def parse(cls, entry: str) -> InboxEntry:
+        """Read an entry. Raises ValueError for a text that is none."""
+        seq, received_ms, user, tapped_action_id, turn = entry.split(" ", 4)
+        return cls(
+            seq=int(seq),
+            received_ms=int(received_ms),
+            user=user,
+            tapped_action_id=tapped_action_id.removeprefix(_NO_ACTION),
+            turn=turn,
+        )
+
+
+class OutboxEntry(NamedTuple):
+    """A reply that waits in the outbox of its conversation."""
+
+    #: The number of the reply.
+    number: int
+    #: The id of the action that the reply belongs to, "" for none, without the marks PART and ABOUT.
+    action_id: str
+    #: The reply and its address as JSON (`outbox_entry`).
+    record: str
+
+    @classmethod
+    def parse(cls, entry: str) -> OutboxEntry:
+        """Read an entry. Raises ValueError for a text that is none."""
+        number, marked_id, record = entry.split(" ", 2)
+        action_id = marked_id.removeprefix(PART).removeprefix(ABOUT).removeprefix(_NO_ACTION)
+        return cls(number=int(number), action_id=action_id, record=record)
