@@ -187,8 +187,10 @@ def test_repeated_deferral_returns_the_same(town):
             else town.reaper._queue
         )
         args = {**queued, "conversations": [name]}
-        put_off = [town.scripts.on_shard("put_off", shard_of(name), args) for _ in range(2)]
-        assert put_off == ([[lost]] * 2 if name == lost else [[], []])
+        without_job = [
+            town.scripts.on_shard("look_again_later", shard_of(name), args) for _ in range(2)
+        ]
+        assert without_job == ([[lost]] * 2 if name == lost else [[], []])
 
 
 def test_queue_server_that_was_emptied_loses_no_work(redis_client, redis_url, tmp_path):
