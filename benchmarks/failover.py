@@ -173,7 +173,9 @@ def _many(_: RedisMailbox, scripts: LuaScripts, pipeline: AutoPipeline) -> float
     async def worker(calls: int) -> None:
         for _ in range(calls):
             name = _turn().conversation.id
-            await scripts.arun("append_journal", name, {"token": "t", "fence": 1, "seq": 1, "at": 0}, "{}")
+            await scripts.arun(
+                "append_journal", name, {"token": "t", "fence": 1, "seq": 1, "at": 0}, "{}"
+            )
 
     async def run() -> float:
         began = time.perf_counter()
