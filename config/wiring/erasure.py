@@ -1,4 +1,8 @@
-"""The erasure of a person from every store of a bot."""
+"""Erase a person from every store of a bot: Redis, the audit ledger, files, texts and memories.
+
+A person may have several ids on one channel, such as a phone number and an id of WhatsApp. What is
+stored of them carries a *scope id* instead: a hash of such an id.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.memory.graph import SQLiteTripleStore, TripleStoreError
 from sayso.channels.types import Conversation, Scope, owner_of
 from sayso.config.settings.loader import ConfigError
@@ -26,85 +31,96 @@ from sayso.workers.erasure import ErasedPerson, Erasure
 
 @dataclass(frozen=True, slots=True)
 class ErasureResult:
-    """The number of things erased of a person, and whether Redis
-    rewrote its append-only file in time.
-    """
+    """How much of a person was erased, by the kind of store."""
 
+    #: Keys of Redis, and entries in them.
     redis_entries: int
+    #: Personal parts of entries in the audit ledger.
     audit_bodies: int
+    #: Long texts.
     texts: int
+    #: Facts, notes and relationships that agents remembered.
     memories: int
+    #: Files.
     media: int
+    #: Whether Redis rewrote its append-only file in time. Before that, the file still has what was
+    #: erased.
     is_rewritten: bool
 
 
 def erase_person(
     settings: Settings, data: Path, keys: list[str], channel: str, user: str
 ) -> ErasureResult:
-    """Erase a person from all stores. Running it again is safe.
+    """Erase a person from all stores. It may be run again.
 
-    Raises ErasureBusy, LedgerUnusable, redis.RedisError, and ConfigError where a disk refuses.
+    `keys` are the bot's secret keys. `user` is one id of the person on the channel, as the platform
+    or `/whoami` spells it. Raises ErasureBusy, LedgerUnusable, redis.RedisError, and ConfigError
+    where a disk or a bucket refuses.
     """
     redis = RedisParts.find(settings, data)
     erasure = Erasure(redis.client, settings.key_prefix)
     identities = redis.identities
-    # As turns of the person are stored.
+    # All ids of the person, spelled as their turns are stored.
     ids = settings.channels[channel].user_ids(channel, user, identities)
+    scope_ids = frozenset(_scope_id(each) for each in ids)
     conversations = frozenset(Conversation(channel, each).id for each in ids)
-    redis_entries = erasure.erase(
-        ErasedPerson(channel, frozenset(map(_scope_id, ids)), conversations)
-    )
-    ledger = AuditLedger(settings.state_folder(data) / LEDGER, EntrySigner(keys))
-    now_ms = round(time.time() * 1000)
+    redis_entries = erasure.erase(ErasedPerson(channel, scope_ids, conversations))
+
+    state_folder = settings.state_folder(data)
+    ledger = AuditLedger(state_folder / LEDGER, EntrySigner(keys))
+    audit_bodies = 0
     if ledger.path.exists():
+        now_ms = round(time.time() * 1000)
         audit_bodies = sum(ledger.erase(each, at=now_ms) for each in ids)
-    else:
-        audit_bodies = 0
-    erase_notes(settings.state_folder(data), ids, channel)
-    stores = FileStores.open(settings, data, keys).all_media
+
+    erase_notes(state_folder, ids, channel)
+    files = 0
     with _disk_errors(data):
-        files = sum(media.erase(owner_of(channel, each)) for media in stores for each in ids)
+        for media in FileStores.open(settings, data, keys).all_media:
+            files += sum(media.erase(owner_of(channel, each)) for each in ids)
     texts = erase_texts(settings, data, ids)
     memories = erase_memories(data, ids, channel)
-    identities.forget(channel, ids[0])  # last: an erasure that is repeated finds all ids again
-    return ErasureResult(
-        redis_entries, audit_bodies, texts, memories, files, erasure.rewrite_file()
-    )
+
+    # Last: an erasure that failed before and is repeated finds all ids again.
+    identities.forget(channel, ids[0])
+    is_rewritten = erasure.rewrite_file()
+    return ErasureResult(redis_entries, audit_bodies, texts, memories, files, is_rewritten)
 
 
 def erase_texts(settings: Settings | None, data: Path, users: Iterable[str]) -> int:
-    """Erase the long texts of a person with these ids, without settings those in the data folder.
+    """Erase the long texts of a person with these ids, and return how many there were.
 
-    Return how many.
-
-    Raises ConfigError where the disk or the bucket refuses.
+    Without `settings` only the data folder is searched: they say whether there is a bucket. Raises
+    ConfigError where the disk or the bucket refuses.
     """
+    stores: tuple[TextFiles, ...] = (local_texts(data),)
     if settings:
         stores = FileStores.open(settings, data, ["no link is made"]).all_texts
-    else:
-        stores = (local_texts(data),)
-    ids = [_scope_id(user) for user in users]
+    scope_ids = [_scope_id(user) for user in users]
+    erased = 0
     with _disk_errors(data):
-        return sum(texts.erase(each) for texts in stores for each in ids)
+        for texts in stores:
+            erased += sum(texts.erase(each) for each in scope_ids)
+    return erased
 
 
 def erase_notes(state: Path, users: Iterable[str], channel: str = "") -> int:
-    """Erase the notes of this machine about acknowledged turns and actions of a person,
-    on one channel if it is given.
+    """Erase this machine's notes about turns and actions of a person. Return how many there were.
 
-    Return how many notes. Raises ConfigError where the disk refuses.
+    They are for the case that Redis loses acknowledged writes (`workers.data_loss.notices`).
+    `state` is the bot's state folder. `channel` is "" for all channels. Raises ConfigError where
+    the disk refuses.
     """
     with _disk_errors(state):
         return NoteFiles(state / ACKNOWLEDGED).erase(channel, [_scope_id(each) for each in users])
 
 
 def erase_memories(data: Path, users: Iterable[str], channel: str = "") -> int:
-    """Erase facts, notes and relationships of a person, on one channel where it is given.
+    """Erase what agents remembered of a person, and return how many facts and relationships.
 
-    Return their number.
-
-    Raises ConfigError where the disk refuses.
+    `channel` is "" for all channels. Raises ConfigError where the disk refuses.
     """
+    # Memories are stored by the channel and the scope id of their person, with a colon between.
     endings = tuple(f":{_scope_id(user)}" for user in users)
     beginning = f"{channel}:" if channel else ""
 
@@ -112,17 +128,19 @@ def erase_memories(data: Path, users: Iterable[str], channel: str = "") -> int:
         return scope.endswith(endings) and scope.startswith(beginning)
 
     with _disk_errors(data):
-        return knowledge_memory(data).erase(is_theirs) + SQLiteTripleStore(
-            data / RELATIONSHIPS
-        ).erase(is_theirs)
+        facts = knowledge_memory(data).erase(is_theirs)
+        relationships = SQLiteTripleStore(data / RELATIONSHIPS).erase(is_theirs)
+    return facts + relationships
 
 
 def _scope_id(user: str) -> str:
+    """Return the id under which things of this user are stored, which hides the user's own id."""
     return Scope(user, Conversation("", "")).id
 
 
 @contextmanager
 def _disk_errors(folder: Path) -> Iterator[None]:
+    """Raise ConfigError, with its cure, for errors of a disk or a bucket."""
     try:
         yield
     except StoreUnavailable as exc:

@@ -1,9 +1,8 @@
-"""Collectors of metrics that are read when Prometheus scrapes: the state in Redis, the disk,
-the version.
+"""Gauges: metrics that are read at the moment when Prometheus asks for them.
 
-What each process counts is in `sayso.infra.metrics`.
-
-The web alone reports the state in Redis, since it is the same for all processes.
+They are the state in Redis, the disk and the version. What processes count while they work is in
+`sayso.infra.metrics`. The web alone reports the state in Redis, since it is the same for all
+processes. A *collector* is the interface of prometheus_client for such metrics.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,17 +38,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which the state is cached: several Prometheus servers cost no more than one.
+#: How long the state is cached, in seconds: several Prometheus servers cost no more than one.
 CACHE_SECONDS = 5.0
-#: Conversations that are read per shard, 12,800 in all. With more of them the numbers are too low.
+#: The most conversations that are read in each of the 64 shards: 12,800 in all. For a bot with more
+#: conversations that have work, the numbers are too low.
 MAX_CONVERSATIONS = 200
-#: What waits in Redis: name of the metric, what `measure.lua` calls it, help.
+#: Numbers of things that wait in Redis: the name of the metric, what `measure.lua` calls it, and the
+#: help text.
 _COUNTS = (
     ("sayso_conversations", "conversations", "Conversations that have work or a timer."),
     ("sayso_mailbox_turns", "turns", "Turns that wait or are worked on."),
     ("sayso_outbox_replies", "replies", "Replies that wait to be sent."),
     ("sayso_audit_entries_waiting", "audit", "Entries of the audit log that are in no file yet."),
 )
+#: Ages of the oldest such thing, in the same form. `measure.lua` returns milliseconds.
 _AGES = (
     (
         "sayso_mailbox_oldest_seconds",
@@ -68,51 +69,52 @@ _UNDELIVERED = ("dead", "failed", "ambiguous", "held")
 
 
 def metrics_endpoint(data: Path, services: Services | None = None) -> MetricsEndpoint:
-    """Return the endpoint of a process.
+    """Return the endpoint of a process, which answers requests for /metrics.
 
-    With `services`, as in the web, it also reports the state in Redis.
-
-    Raises MetricsUnusable.
+    `data` is the data folder. With `services`, as in the web, the endpoint also reports the state
+    in Redis. Raises MetricsUnusable.
     """
-    collectors: list[Collector] = [
-        MachineCollector(data),
-        *([StateCollector(services)] if services else []),
-    ]
+    collectors: list[Collector] = [MachineCollector(data)]
+    if services:
+        collectors.append(StateCollector(services))
     endpoint = MetricsEndpoint(*collectors, token=read_token())
     endpoint.add(CacheHitCollector(endpoint.counts))
     return endpoint
 
 
 class CacheHitCollector(Collector):
-    """Reports which share of each model's prompt tokens came from the vendor's cache,
-    by the counts of a registry.
+    """Reports which share of each model's prompt tokens came from the vendor's cache.
+
+    It is computed from the tokens that all processes counted, which `counts` has.
     """
 
     def __init__(self, counts: CollectorRegistry) -> None:
         self._counts = counts
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the shares, from 0 to 1, of the models that were asked."""
-        prompts = Counter[str]()
-        reads = Counter[str]()
-        (tokens,) = MODEL_TOKENS.describe()
-        families = [family for family in self._counts.collect() if family.name == tokens.name]
-        for sample in chain.from_iterable(family.samples for family in families):
-            model = sample.labels["model"]
-            type_ = sample.labels["type"]
-            if type_ != "output":
-                prompts[model] += int(sample.value)
-            if type_ == "cache_read":
-                reads[model] += int(sample.value)
+        """Yield the share, from 0 to 1, of each model that was asked."""
+        prompt_tokens = Counter[str]()
+        cached_tokens = Counter[str]()
+        (description,) = MODEL_TOKENS.describe()
+        for family in self._counts.collect():
+            if family.name != description.name:
+                continue
+            for sample in family.samples:
+                model = sample.labels["model"]
+                kind = sample.labels["type"]
+                if kind != "output":
+                    prompt_tokens[model] += int(sample.value)
+                if kind == "cache_read":
+                    cached_tokens[model] += int(sample.value)
 
         ratio = GaugeMetricFamily(
             "sayso_model_cache_hit_ratio",
             "Share of prompt tokens read from the vendor's cache.",
             labels=["model"],
         )
-        for model in sorted(prompts):
-            if prompts[model]:
-                ratio.add_metric([model], reads[model] / prompts[model])
+        for model in sorted(prompt_tokens):
+            if prompt_tokens[model]:
+                ratio.add_metric([model], cached_tokens[model] / prompt_tokens[model])
         yield ratio
 
 
@@ -131,7 +133,7 @@ class MachineCollector(Collector):
         yield build
         try:
             usage = shutil.disk_usage(self._data)
-        except OSError:  # it is not there yet
+        except OSError:  # the folder does not exist yet
             return
         yield _gauge("sayso_disk_size_bytes", "Size of the disk of the data folder.", usage.total)
         yield _gauge(
@@ -140,9 +142,9 @@ class MachineCollector(Collector):
 
 
 class StateCollector(Collector):
-    """Reports the state that all processes share.
+    """Reports the state in Redis, which all processes share.
 
-    Reads it once in CACHE_SECONDS, from any thread.
+    One per web process. Any thread may use it; the state is read once in CACHE_SECONDS.
     """
 
     def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
@@ -156,7 +158,7 @@ class StateCollector(Collector):
         self._families = list[GaugeMetricFamily]()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the metrics. While Redis cannot be read, those that say so."""
+        """Return the metrics. While Redis cannot be read, these say so and the others are left out."""
         with self._lock:
             if self._clock() - self._read_at >= CACHE_SECONDS:
                 self._families = list(self._read())
@@ -164,6 +166,7 @@ class StateCollector(Collector):
             return self._families
 
     def _read(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the metrics as they are now."""
         is_up = 1
         is_halted = 0
         families = list[GaugeMetricFamily]()
@@ -177,6 +180,7 @@ class StateCollector(Collector):
         yield _gauge("sayso_redis_up", "1 while Redis answers.", is_up)
         yield _gauge("sayso_redis_halted", "1 while Redis is halted since it lost data.", is_halted)
         yield from families
+
         try:
             media_full = bool(self._services.media.why_full())
         except OSError:
@@ -194,6 +198,7 @@ class StateCollector(Collector):
             )
 
     def _conversations(self) -> Iterator[GaugeMetricFamily]:
+        """Yield what waits in all conversations, and how old it is. Raises redis.RedisError."""
         total = Counter[str]()
         oldest = Counter[str]()
         for answer in self._scripts.on_every_shard("measure", {"most": MAX_CONVERSATIONS}):
@@ -205,6 +210,7 @@ class StateCollector(Collector):
             yield _gauge(metric, text, total[name])
         for metric, name, text in _AGES:
             yield _gauge(metric, text, oldest[name] / 1000)
+
         undelivered = GaugeMetricFamily(
             "sayso_undelivered_replies", "Replies in the operator's lists.", labels=["state"]
         )
@@ -213,28 +219,31 @@ class StateCollector(Collector):
         yield undelivered
 
     def _queue(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the workers, and the jobs that wait for them. Raises redis.RedisError."""
         redis = self._services.redis
         settings = self._services.settings
         workers = self._services.reaper.heartbeat.count()
         yield _gauge("sayso_workers", "Worker processes that are alive.", workers)
+
         waiting, first_at = waiting_jobs(redis, settings.queue)
         yield _gauge("sayso_queue_jobs", "Wake-ups that wait for a worker.", waiting)
+        age = 0.0
         if first_at:
             age = max(0.0, self._services.clock() - first_at)
-        else:
-            age = 0.0
         yield _gauge("sayso_queue_oldest_seconds", "Age of the first wake-up that waits.", age)
         yield _gauge(
             "sayso_queue_suspended", "1 while `rq suspend` holds the queue.", is_suspended(redis)
         )
 
     def _alerts(self) -> Iterator[GaugeMetricFamily]:
+        """Yield which channels have an alert. Raises redis.RedisError."""
         family = GaugeMetricFamily(
             "sayso_channel_alert", "1 while an operator has to look after it.", labels=["channel"]
         )
-        alerts = {alert.channel for alert in self._services.alerts.of(self._services.channels)}
+        alerts = self._services.alerts.of(self._services.channels)
+        channels_with_alert = {alert.channel for alert in alerts}
         for channel in self._services.channels:
-            family.add_metric([channel], channel in alerts)
+            family.add_metric([channel], channel in channels_with_alert)
         yield family
 
 

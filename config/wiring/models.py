@@ -1,6 +1,8 @@
 """The providers of the configured models.
 
-Each is created once and shared by all channels that use it.
+A *provider* sends requests to the API of a model's vendor. A *side task* is a request besides the
+conversation, such as a summary; it may have a model of its own. Each provider is created once and
+shared by all channels and tasks that reach the same model in the same way.
 """
 
 from __future__ import annotations
@@ -49,18 +51,20 @@ _PROVIDERS: dict[str, type[VendorProvider]] = {
 
 
 def configured_models(settings: Settings, channel: str) -> Iterator[tuple[Path_, str]]:
-    """Yield the models of a channel with their places: its own, the fallbacks,
-    and those for other tasks.
+    """Yield the models of a channel, each with its path in the YAML.
+
+    The channel's own model is the first one. Its fallbacks follow, then the models of side tasks.
     """
     agent = settings.agent_of(channel)
-    has_own_model = settings.channels[channel].agent.model is not None
-    place: Path_ = ("agent", "model")
-    if has_own_model:
-        place = ("channels", channel, "agent", "model")
-    yield place, agent.model
+    path: Path_ = ("agent", "model")
+    if settings.channels[channel].agent.model is not None:
+        path = ("channels", channel, "agent", "model")
+    yield path, agent.model
+
     if agent.model != OFFLINE:
         for index, fallback in enumerate(agent.fallback):
             yield ("agent", "fallback", index), fallback.model
+
     tasks: dict[Path_, SideSettings | None] = {
         ("agent", "memory", "summarize"): agent.memory.summarize,
         ("agent", "memory", "entities"): agent.memory.entities,
@@ -68,23 +72,23 @@ def configured_models(settings: Settings, channel: str) -> Iterator[tuple[Path_,
         ("agent", "guards", "coherence"): agent.guards.coherence,
         ("agent", "results"): agent.results if agent.results.compress else None,
     }
-    for path, task in tasks.items():
+    for task_path, task in tasks.items():
         if task is not None and task.model is not None:
-            yield path, task.model
+            yield task_path, task.model
 
 
 def model_library_problems(settings: Settings) -> Iterator[str]:
-    """Import the libraries of all configured models.
+    """Import the libraries of all configured models, and yield a problem for each unusable one.
 
-    Yield a problem for each that cannot be used. No key is needed.
+    No key is needed.
     """
-    tried: set[str] = set()
+    tried_vendors: set[str] = set()
     for channel in settings.channels:
         for path, model in configured_models(settings, channel):
             vendor = vendor_of(model)
-            if model == OFFLINE or vendor in tried:
+            if model == OFFLINE or vendor in tried_vendors:
                 continue
-            tried.add(vendor)
+            tried_vendors.add(vendor)
             try:
                 _PROVIDERS[vendor].import_library()
             except LibraryError as exc:
@@ -92,11 +96,13 @@ def model_library_problems(settings: Settings) -> Iterator[str]:
 
 
 class _Connection(NamedTuple):
-    """What tells one provider from another: a model, and how it is reached."""
+    """A model and how it is reached. Two sections of the YAML with equal ones share a provider."""
 
     vendor: str
     model: str
+    #: "" where the server needs no key.
     api_key: str
+    #: "" for the vendor's own address.
     base_url: str
     #: Whether the vendor is asked to cache the prompt.
     cache_prompt: bool | Literal["explicit"]
@@ -107,18 +113,17 @@ class _Connection(NamedTuple):
 
 
 class Models:
-    """The providers of one process.
+    """The providers of one process. Lives as long as the process, or as one command.
 
-    Connections to vendors are opened with the first question and live as long.
-
-    `load_media` returns the bytes of files that users sent.
+    A connection to a vendor is opened with the first request, and closed by `aclose`. `load_media`
+    returns the content of a file that a user sent; without it models are shown no files.
     """
 
     def __init__(self, settings: Settings, load_media: LoadMedia | None = None) -> None:
         self._settings = settings
         self._load_media = load_media
         self._providers: dict[_Connection, VendorProvider] = {}
-        #: Where the configuration names each of them first.
+        #: Where the YAML names each of them first, for errors.
         self._paths: dict[_Connection, Path_] = {}
         self._by_channel: dict[str, Provider] = {}
         self._offline = OfflineProvider()
@@ -132,11 +137,11 @@ class Models:
     def beside(
         self, side: SideSettings | None, channel: str, *path: str
     ) -> tuple[Provider | None, str | None]:
-        """Return provider and model for a task beside the conversation;
-        None for the conversation's own, and for no task.
+        """Return the provider and the model of a side task, None for those of the conversation.
 
-        `path` leads to the task's section below `agent`. Raises ConfigError, also where the model
-        would be the offline one, which is no language model.
+        `side` is the task's section of the YAML, None for a task that is off; both results are then
+        None, too. `path` leads to that section below `agent`. Raises ConfigError, also where the
+        model would be the offline one, which is no language model.
         """
         if side is None:
             return None, None
@@ -146,21 +151,21 @@ class Models:
             return self._provider(side, agent, section_path), name_of(side.model)
         if agent.model == OFFLINE:
             cure = "give this one, as model: openai:gpt-5-nano"
-            raise self._refused(section_path, f"{OFFLINE!r} is no language model: {cure}")
+            raise self._problem(section_path, f"{OFFLINE!r} is no language model: {cure}")
         return None, None
 
     def preload(self) -> None:
-        """Import the libraries of all providers so far, and the price list, in a second or two.
+        """Import the libraries of the providers that exist, and the price list.
 
-        Raises ConfigError.
+        This takes a second or two, which the first request would otherwise wait. Raises ConfigError.
         """
         for connection, provider in self._providers.items():
             try:
                 provider.preload()
             except ProviderConfigurationError as exc:
-                raise self._refused(self._paths[connection], str(exc)) from exc
+                raise self._problem(self._paths[connection], str(exc)) from exc
+        # The price list is read on first use, with any model.
         if self._providers:
-            # Any listed model: the list is read on first use.
             cost_usd("gpt-5-mini", UsageStats(1, 1, 2))
 
     async def aclose(self) -> None:
@@ -169,10 +174,10 @@ class Models:
             await provider.aclose()
 
     def chain(self, channel: str) -> list[tuple[str, Provider]]:
-        """Return the models that answer on a channel, its own and then the fallbacks,
-        each with its provider.
+        """Return the models that answer on a channel, each with its provider.
 
-        Raises ConfigError.
+        The channel's own model is the first one; each further one answers where those before it
+        fail. Raises ConfigError.
         """
         agent = self._settings.agent_of(channel)
         if agent.model == OFFLINE:
@@ -186,27 +191,28 @@ class Models:
         return [own, *fallbacks]
 
     def _build(self, channel: str) -> Provider:
+        """Return the provider that a channel's agent uses: its chain as one provider."""
         providers = [provider for _, provider in self.chain(channel)]
-        provider = FallbackProvider(providers) if len(providers) > 1 else providers[0]
+        provider = providers[0]
+        if len(providers) > 1:
+            provider = FallbackProvider(providers)
+        # For a model that knows no calls of tools: they are written as text.
         if self._settings.agent_of(channel).native_tools:
             return provider
         return TextToolProvider(provider)
 
     def _provider(self, section: ModelAccess, agent: AgentSettings, path: Path_) -> Provider:
-        """Return the provider of a section that names a model, created on first use."""
+        """Return the provider of a section that names a model, created on first use.
+
+        `section` stands at `path`; `agent` is the section of the channel's agent.
+        """
         vendor = vendor_of(section.model or "")
         model = name_of(section.model or "")
-        # The section with key and address: itself, or `agent` where that has the same vendor.
-        access = section
-        if section is not agent and not (section.api_key or section.base_url):
-            access = next(
-                (each for each in (agent, self._settings.agent) if vendor_of(each.model) == vendor),
-                section,
-            )
+        access = self._access_of(section, agent, vendor)
         if access.api_key:
             key = access.api_key.get_secret_value()
         else:
-            key = self._usual_key(vendor, access.base_url, path)
+            key = self._key_of_environment(vendor, access.base_url, path)
         settings = json.dumps(section.model_settings, default=str)
         connection = _Connection(
             vendor,
@@ -222,27 +228,43 @@ class Models:
             self._paths[connection] = path
         return self._providers[connection]
 
-    def _usual_key(self, vendor: str, base_url: str | None, path: Path_) -> str:
-        """Return the key in the vendor's own variable.
+    def _access_of(self, section: ModelAccess, agent: AgentSettings, vendor: str) -> ModelAccess:
+        """Return the section that says with which key and at which address a model is reached.
 
-        It is sent to the vendor, never to an address in a file.
+        A section with neither uses those of `agent`, first of the channel's and then of the bot's,
+        if that has a model of the same vendor.
+        """
+        if section is agent or section.api_key or section.base_url:
+            return section
+        for each in (agent, self._settings.agent):
+            if vendor_of(each.model) == vendor:
+                return each
+        return section
+
+    def _key_of_environment(self, vendor: str, base_url: str | None, path: Path_) -> str:
+        """Return the key in the vendor's usual variable, "" where none is needed.
+
+        It is sent to the vendor alone, never to a `base_url` of the YAML: who may change the file
+        could otherwise read the key. Raises ConfigError.
         """
         variable = VENDORS[vendor]
-        # A server of one's own may need no key.
-        if not variable or (base_url and vendor.startswith("openai")):
+        # Many servers with the API of OpenAI need no key.
+        is_compatible_server = bool(base_url) and vendor.startswith("openai")
+        if not variable or is_compatible_server:
             return ""
         if base_url:
-            raise self._refused(
+            raise self._problem(
                 path, f"{variable} is sent to {vendor} only: write api_key: ${{{variable}}} as well"
             )
         key = os.environ.get(variable, "")
         if not key:
-            raise self._refused(
+            raise self._problem(
                 path, f"{vendor} needs a key: export {variable}=..., or write api_key: ${{NAME}}"
             )
         return key
 
     def _create(self, connection: _Connection, path: Path_) -> VendorProvider:
+        """Create a provider. Raises ConfigError, which names the line at `path`."""
         options: dict[str, Any] = {
             "api_key": connection.api_key or None,
             "default_model": connection.model,
@@ -254,14 +276,14 @@ class Models:
             options["base_url"] = connection.base_url
         if connection.prompt_cache_key is not None:
             if not issubclass(_PROVIDERS[connection.vendor], OpenAIProvider):
-                raise self._refused(
+                raise self._problem(
                     path, "prompt_cache_key is a field of OpenAI's API: leave it out"
                 )
             options["prompt_cache_key"] = connection.prompt_cache_key
         try:
             return _PROVIDERS[connection.vendor](**options)
         except (ProviderConfigurationError, ValueError) as exc:
-            raise self._refused(path, str(exc)) from exc
+            raise self._problem(path, str(exc)) from exc
 
-    def _refused(self, path: Path_, reason: str) -> ConfigError:
+    def _problem(self, path: Path_, reason: str) -> ConfigError:
         return ConfigError([self._settings.problem(path, reason)])

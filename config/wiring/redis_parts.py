@@ -1,15 +1,20 @@
-"""The Redis of a bot: its clients, the parts that need nothing else,
-and what is risky about its servers.
+"""The Redis of a bot: its clients, the parts that need nothing else, and the risks of its servers.
 
-Commands of an operator use it without `bootstrap`, and so without importing the agent.
+A bot may use two servers: one for conversations and actions (REDIS_URL), and one for RQ's queue
+(QUEUE_URL). By default both are the same. If they differ, the scripts on the first server cannot
+create jobs on the second one; then the process that ran a script creates the job.
+
+Commands of an operator use this module without `bootstrap`, and so without importing the agent.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import ResponseError
@@ -63,21 +68,24 @@ class RedisParts:
 
     url: str
     client: Redis
+    #: How all keys of the bot begin.
     key_prefix: str
-    #: The server of RQ's keys: the same, unless the configuration names another.
+    #: The server of RQ's queue: the same, unless the configuration names another.
     queue_url: str
     queue: Redis
     #: Creates the jobs that wake workers.
     jobs: WakeUps
-    #: Queues these jobs, where the queue has a server of its own.
+    #: Queues these jobs where the queue is on a separate server; None where it is on the same.
     queue_server: QueueServer | None
+    #: Values that processes share for a while.
     cache: SharedCache
     alerts: RedisAlerts
 
     @classmethod
     def connect(cls, settings: Settings, url: str, *, patient: bool = False) -> RedisParts:
-        """Open the connections; `patient` ones wait while Redis restarts.
+        """Create the clients and the parts. Most clients connect when they are first used.
 
+        A `patient` client waits while Redis restarts, as a worker does; another one fails soon.
         Raises ConfigError for a malformed URL.
         """
         queue_url = _check_queue(find_queue(settings), url) or url
@@ -87,8 +95,9 @@ class RedisParts:
         connections.replicas = settings.redis_wait_replicas
         if patient:
             connections.pipeline = open_loop_client(url)
+
+        # The work itself is stored in the first server, so no process waits long for the queue.
         queue = client
-        # The work is stored elsewhere, so neither web nor worker waits long for this server.
         if queue_url != url:
             queue = _open(queue_url, "QUEUE_URL (or queue_url)")
             set_web_timeouts(queue)
@@ -102,14 +111,14 @@ class RedisParts:
 
     @property
     def identities(self) -> RedisIdentities:
-        """Return the store of the ids of people."""
+        """The store of the ids that belong to one person."""
         return RedisIdentities(self.scripts(CONVERSATION_SCRIPTS))
 
     @property
     def wake_up(self) -> WakeUp:
-        """Return what creates the jobs that scripts store.
+        """The function that creates a job, which a script then queues on the same server.
 
-        With a queue server, scripts store none.
+        With a separate queue server scripts queue nothing, so it creates nothing.
         """
         return no_wake_up if self.queue_server else self.jobs
 
@@ -119,27 +128,34 @@ class RedisParts:
         return cls.connect(settings, find_redis(settings, data))
 
     def scripts(self, folder: ScriptFolder) -> LuaScripts:
-        """Return the Lua scripts of a folder."""
+        """Return the Lua scripts of a folder, ready to run on the bot's Redis."""
         wake = self.queue_server.wake if self.queue_server else None
         return LuaScripts(self.client, folder, prefix=self.key_prefix, wake=wake)
 
     def reaper(self, worker_lock: WorkerLock) -> Reaper:
-        """Return what wakes the conversations that no worker took."""
-        server = self.queue_server
+        """Return what wakes the conversations that have work and no worker.
+
+        `worker_lock` is that of this process.
+        """
+        queue: Mapping[str, str] | None = self.jobs.queue
+        queued = None
+        if self.queue_server:
+            queue = None
+            queued = self.queue_server.queued
         return Reaper(
             self.client,
             self.scripts(CONVERSATION_SCRIPTS),
             self.wake_up,
             worker_lock,
-            queue=None if server else self.jobs.queue,
-            queued=server.queued if server else None,
+            queue=queue,
+            queued=queued,
             prefix=self.key_prefix,
         )
 
     def guard_against_loss(self, state: Path) -> DataLossGuard:
-        """Return the data-loss guard, which checks each new connection from now on.
+        """Return the guard against data loss, which checks each new connection from now on.
 
-        Its watermark is in `state`.
+        `state` is the bot's state folder, where the guard stores its watermarks.
         """
         file = WatermarkFile(state / WATERMARKS)
         replicas = Connections.of(self.client).replicas
@@ -165,6 +181,7 @@ def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbo
 
 
 def _open(url: str, name: str, *, patient: bool = False) -> Redis:
+    """Return a client of a server. `name` says in errors where its URL is from."""
     try:
         return connect(url, patient=patient)
     except ValueError as exc:
@@ -172,7 +189,10 @@ def _open(url: str, name: str, *, patient: bool = False) -> Redis:
 
 
 def _check_queue(queue_url: str, url: str) -> str:
-    """Return the URL of the queue. Raises ConfigError for a Redis on which RQ cannot run."""
+    """Return `queue_url`, "" for the server of `url`. Raises ConfigError where RQ cannot run there.
+
+    RQ's scripts use keys of several slots at once, which a Redis Cluster refuses.
+    """
     if is_cluster(queue_url):
         raise ConfigError(
             [
@@ -195,9 +215,9 @@ def find_queue(settings: Settings) -> str:
 
 
 def find_redis(settings: Settings, data: Path) -> str:
-    """Return the URL of the configuration, of REDIS_URL, or of a running `sayso up`.
+    """Return the URL of the configuration, else of REDIS_URL, else of a running `sayso up`.
 
-    Raises ConfigError without any.
+    `data` is the data folder. Raises ConfigError if there is none.
     """
     url = settings.redis_url or os.environ.get("REDIS_URL", "") or running_url(data)
     if not url:
@@ -208,42 +228,63 @@ def find_redis(settings: Settings, data: Path) -> str:
 
 
 def risks_of(client: Redis, settings: Settings) -> list[str]:
-    """Return what is risky about a server. Raises RedisUnfit for one that would lose acknowledged
-    writes or that lacks commands we use, and redis.RedisError. The version of one that hides its
-    INFO is not checked.
+    """Return what is risky about a server, or about all servers of a Cluster, with cures.
+
+    Raises RedisUnfit for a server that would lose acknowledged writes, that is too old, or that is
+    a Sentinel or one node of a Cluster. Raises redis.RedisError.
+    """
+    _check_version(client)
+    if isinstance(client, ClusterClient):
+        return _cluster_risks(client, settings)
+
+    replicas = settings.redis_wait_replicas
+    risks = []
+    problem = wrong_server(client)
+    if problem:
+        says, cure = problem
+        if "Sentinel" in says or "Cluster" in says:
+            raise RedisUnfit(f"the server of REDIS_URL {says}: {cure}")
+        # A replica may become the primary.
+        risks.append(f"{address_of(client)} {says}, and takes no messages: {cure}")
+    risks += check_fit(client)
+    service = sentinel_of(client)
+    if service:
+        risks += service.risks()
+    risks += replication_risks(client, replicas)
+    risks += forbidden_commands(client, settings.key_prefix, replicas)
+    return risks
+
+
+def _cluster_risks(client: Any, settings: Settings) -> list[str]:
+    """Return what is risky about the servers of a Cluster. Raises RedisUnfit, redis.RedisError.
+
+    `client` is a ClusterClient, which has the methods of a Redis without being one for mypy.
+    """
+    replicas = settings.redis_wait_replicas
+    risks: list[str] = []
+    for server in servers_of(client):
+        risks += [*check_fit(server), *replication_risks(server, replicas)]
+    if len(client.get_replicas()) < len(client.get_primaries()):
+        risks.append(
+            "a master of the cluster has no replica: while it is down, nothing is accepted. Add replicas"
+        )
+    risks += forbidden_commands(client, settings.key_prefix, replicas)
+    # Each risk once, though several servers may have it.
+    return list(dict.fromkeys(risks))
+
+
+def _check_version(client: Redis) -> None:
+    """Raise RedisUnfit for a server that is too old.
+
+    A server that hides its version is taken to be new enough.
     """
     try:
         version = str(client.info("server").get("redis_version", ""))
     except ResponseError:
-        version = ""
+        return
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers and numbers < OLDEST_REDIS:
         oldest = ".".join(str(part) for part in OLDEST_REDIS)
         raise RedisUnfit(
             f"this Redis is {version}: use {oldest} or newer, or run `sayso up`, which brings its own"
         )
-    if isinstance(client, ClusterClient):
-        replicas = settings.redis_wait_replicas
-        risks: list[str] = []
-        for server in servers_of(client):
-            risks += [*check_fit(server), *replication_risks(server, replicas)]
-        if len(client.get_replicas()) < len(client.get_primaries()):
-            risks.append(
-                "a master of the cluster has no replica: while it is down, nothing is accepted. Add replicas"
-            )
-        return list(
-            dict.fromkeys([*risks, *forbidden_commands(client, settings.key_prefix, replicas)])
-        )
-    wrong = wrong_server(client)
-    if wrong and ("Sentinel" in wrong[0] or "Cluster" in wrong[0]):
-        raise RedisUnfit(f"the server of REDIS_URL {wrong[0]}: {wrong[1]}")
-    risks = []
-    if wrong:
-        risks.append(f"{address_of(client)} {wrong[0]}, and takes no messages: {wrong[1]}")
-    risks += check_fit(client)
-    service = sentinel_of(client)
-    if service:
-        risks += service.risks()
-    risks += replication_risks(client, settings.redis_wait_replicas)
-    risks += forbidden_commands(client, settings.key_prefix, settings.redis_wait_replicas)
-    return risks

@@ -22,30 +22,42 @@ MEDIA = "media"
 
 @dataclass(frozen=True, slots=True)
 class FileStores:
-    """Where files and long texts are kept: in the data folder, or in a bucket.
+    """The stores of files and long texts of one process. Live as long as the process.
 
-    Lives as long as the process.
+    A bot that gets a bucket may have files in its data folder from before. These former stores are
+    swept and erased like the others, but nothing is read from them.
     """
 
+    #: Files that people send and tools make.
     media: MediaFiles
+    #: Texts that are too long for Redis.
     texts: TextFiles
+    #: The bucket in which both are, None where they are in the data folder.
     bucket: Bucket | None
-    #: What the data folder holds from the time before the bucket. It is swept and erased,
-    #: and not read.
-    former: tuple[MediaFiles, TextFiles] | None = None
+    #: The files in the data folder of a bot with a bucket, None without a bucket.
+    former_media: MediaFiles | None = None
+    #: The long texts in the data folder of a bot with a bucket, None without a bucket.
+    former_texts: TextFiles | None = None
 
     @property
     def all_media(self) -> tuple[MediaFiles, ...]:
         """All stores that may hold files."""
-        return (*([self.former[0]] if self.former else []), self.media)
+        if self.former_media is None:
+            return (self.media,)
+        return (self.former_media, self.media)
 
     @property
     def all_texts(self) -> tuple[TextFiles, ...]:
         """All stores that may hold long texts."""
-        return (*([self.former[1]] if self.former else []), self.texts)
+        if self.former_texts is None:
+            return (self.texts,)
+        return (self.former_texts, self.texts)
 
     def sweeps(self) -> dict[str, Callable[[], int]]:
-        """Return what removes old files and old texts. Each raises OSError."""
+        """Return functions that delete old files and old texts, by the name in the log.
+
+        Each returns how many it deleted, and raises OSError.
+        """
         return {
             MEDIA: lambda: sum(each.sweep() for each in self.all_media),
             TEXTS: lambda: sum(each.sweep() for each in self.all_texts),
@@ -61,9 +73,12 @@ class FileStores:
         public_url: str = "",
         link_clock: Callable[[], float] | None = None,
     ) -> Self:
-        """Open the stores without any I/O.
+        """Open the stores. Reads and writes nothing.
 
-        Raises ConfigError where the library for buckets is missing.
+        `data` is the data folder. `keys` are the secret keys, which sign links to files;
+        `public_url` is where platforms reach the web that serves these links, "" where no link is
+        made. `link_clock` returns the time by which links expire, in Unix seconds; None for the
+        clock of this machine. Raises ConfigError where the library for buckets is missing.
         """
         folder = data / MEDIA
         limits = settings.media.limits
@@ -73,6 +88,7 @@ class FileStores:
         )
         if bucket is None:
             return cls(local, local_texts(data), None)
+
         media = MediaFiles(
             bucket.objects(MEDIA),
             bucket.objects(OWNERS),
@@ -82,7 +98,8 @@ class FileStores:
             link_clock=link_clock,
             limits=limits,
         )
-        return cls(media, TextFiles(bucket.objects(TEXTS)), bucket, (local, local_texts(data)))
+        texts = TextFiles(bucket.objects(TEXTS))
+        return cls(media, texts, bucket, former_media=local, former_texts=local_texts(data))
 
 
 def local_texts(data: Path) -> TextFiles:

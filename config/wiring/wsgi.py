@@ -1,5 +1,8 @@
-"""The WSGI app of `sayso web`, `app()` for gunicorn,
-and the health of this process and of the whole bot.
+"""The WSGI app of the web process, and the health of the process and of the whole bot.
+
+`sayso web` calls `build_app`; gunicorn and other WSGI servers call `app`. `readiness` says whether
+a webhook could be stored now, which a load balancer asks; `health` says how the whole bot is, which
+an operator asks.
 """
 
 from __future__ import annotations
@@ -36,19 +39,20 @@ from sayso.workers.spool import SpoolUnusable
 
 log = logging.getLogger(__name__)
 
-#: Characters of what a Redis says when it refuses to write.
+#: The most characters of an error of Redis in a health report.
 MAX_CHARS = 200
 #: The exit code of a process whose configuration cannot be used.
 #: Gunicorn does not restart a worker that ends with it.
 APP_LOAD_ERROR = 4
 
+#: A report as JSON, and whether all that it is about is well.
 HealthReport = tuple[dict[str, Any], bool]
 
 
 def app() -> Flask:
-    """Return the app for a WSGI server, from SAYSO_CONFIG and SAYSO_DATA.
+    """Return the app of the bot that SAYSO_CONFIG and SAYSO_DATA name, for a WSGI server.
 
-    Ends the process if it cannot run.
+    Ends the process with APP_LOAD_ERROR if the configuration cannot be used.
     """
     try:
         set_up_logs()
@@ -66,8 +70,10 @@ def app() -> Flask:
 
 
 def build_app(services: Services, endpoint: MetricsEndpoint | None = None) -> Flask:
-    """Return the WSGI app of one wired process. It serves the metrics of an `endpoint` that asks
-    for a token, and the details of health checks to clients with that token.
+    """Return the WSGI app of one process.
+
+    With an `endpoint` that has a token, the app also serves its metrics, and shows the details of
+    health checks to clients that send this token.
     """
     pages = list(_pages(services))
     is_operator: Callable[[str], bool] = _is_no_operator
@@ -111,10 +117,9 @@ def _pages(services: Services) -> Iterator[Blueprint]:
 
 
 class UploadCheck:
-    """Decides whether a person may upload a file: admitted persons,
-    as many files a minute as messages.
+    """Decides whether a person may upload a file. One per process; counts in memory.
 
-    One per process; counts in memory.
+    A person who may talk to the bot may send as many files a minute as messages.
     """
 
     def __init__(self, access: AccessControl, per_minute: int) -> None:
@@ -123,7 +128,11 @@ class UploadCheck:
         self._quota = memory_quota()
 
     def __call__(self, turn: Turn) -> None:
-        """Count one file of the turn's person. Raises Forbidden, Overloaded, redis.RedisError."""
+        """Count one file of the person who sent this turn.
+
+        Raises Forbidden for a person who may not talk, Overloaded for too many files, and
+        redis.RedisError.
+        """
         sender = (turn.conversation.channel, turn.user_id, self._per_minute)
         if self._access.why_not(turn):
             raise Forbidden("the bot takes no files of yours")
@@ -133,27 +142,27 @@ class UploadCheck:
 
 
 def readiness(services: Services) -> HealthReport:
-    """Return whether a webhook that comes now can be kept, and why not.
+    """Return whether a webhook that comes now could be stored, and why not.
 
-    Workers do not matter for that.
-
-    With a spool no Redis is needed.
+    Workers do not matter for that. With a *spool*, which stores messages on the disk of the web
+    while Redis is away, Redis does not matter either.
     """
     trouble, finding = _redis_trouble(services)
     report: dict[str, Any] = {"redis": trouble or "ok"}
-    accepts = not trouble
     findings = [finding] if trouble else []
-    try:
-        if services.spool:
+    is_ready = not trouble
+    if services.spool:
+        try:
             report["spooled"] = services.spool.count()
-        if services.spool and not accepts:
-            services.spool.check_room()
-            accepts = True
-    except SpoolUnusable as exc:
-        report["spool"] = str(exc)
-        accepts = False
-        findings.append("spool")
-    return {"status": "ready" if accepts else "not ready", **report, **_found(findings)}, accepts
+            if trouble:
+                services.spool.check_room()
+                is_ready = True
+        except SpoolUnusable as exc:
+            report["spool"] = str(exc)
+            findings.append("spool")
+            is_ready = False
+    status = "ready" if is_ready else "not ready"
+    return {"status": status, **report, **_found(findings)}, is_ready
 
 
 def _found(findings: list[str]) -> dict[str, list[str]]:
@@ -164,9 +173,9 @@ def _found(findings: list[str]) -> dict[str, list[str]]:
 
 
 def health(services: Services) -> HealthReport:
-    """Return how the whole bot is, and whether all is well."""
-    web_report, accepts = readiness(services)
-    workers, queue = _work(services)
+    """Return the state of the whole bot, and whether all is well."""
+    web_report, is_ready = readiness(services)
+    workers, queue = _workers_and_queue(services)
     try:
         alerts = services.alerts.of(services.channels)
     except RedisError:
@@ -175,44 +184,45 @@ def health(services: Services) -> HealthReport:
         disk = services.media.why_full() or "ok"
     except OSError as exc:
         disk = type(exc).__name__
-    # `sayso deliveries list` has the words of alerts, which may name accounts.
-    since = {
-        alert.channel: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(alert.at))
-        for alert in alerts
-    }
+
+    # Only when the alert began: its text may name accounts. `sayso deliveries list` prints it.
+    shown_alerts = {}
+    for alert in alerts:
+        began_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(alert.at))
+        shown_alerts[alert.channel] = f"{began_at}: see `sayso deliveries list`"
     report = {
         **web_report,
         "workers": workers,
         "queue": queue,
-        "alerts": {channel: f"{at}: see `sayso deliveries list`" for channel, at in since.items()},
+        "alerts": shown_alerts,
         "disk": disk,
     }
-    findings = web_report.get("findings", [])
-    is_known = "redis-away" not in findings  # else nothing is known of workers and queue
-    found = {
+
+    web_findings = web_report.get("findings", [])
+    # While Redis is away, nothing is known of workers and queue.
+    is_known = "redis-away" not in web_findings
+    is_suspended_queue = queue.startswith("suspended")
+    is_finding = {
         "workers-none": is_known and not workers,
-        "queue-suspended": queue.startswith("suspended"),
+        "queue-suspended": is_suspended_queue,
         "alert": bool(alerts),
         "disk": disk != "ok",
-        "queue-away": is_known and queue != "ok" and not queue.startswith("suspended"),
+        "queue-away": is_known and queue != "ok" and not is_suspended_queue,
     }
-    report |= _found(findings + [name for name, is_so in found.items() if is_so])
-    well = (
-        accepts
-        and (web_report["redis"], queue, disk) == ("ok", "ok", "ok")
-        and workers > 0
-        and not alerts
-    )
-    return {**report, "status": "ok" if well else "degraded"}, well
+    findings = [name for name, is_present in is_finding.items() if is_present]
+    report |= _found([*web_findings, *findings])
+
+    parts_are_ok = all(each == "ok" for each in (web_report["redis"], queue, disk))
+    is_well = is_ready and parts_are_ok and workers > 0 and not alerts
+    return {**report, "status": "ok" if is_well else "degraded"}, is_well
 
 
 def why_waiting(services: Services) -> str:
-    """Return why stored messages are not answered now, as a text for users;
-    "" where the reason is unknown.
-    """
-    if _redis_trouble(services)[0]:
+    """Return why stored messages are not answered now, as a text for users; "" if it is unknown."""
+    trouble, _ = _redis_trouble(services)
+    if trouble:
         return "Its storage is away."
-    workers, queue = _work(services)
+    workers, queue = _workers_and_queue(services)
     if not workers:
         return "No worker is running."
     if queue.startswith("suspended"):
@@ -221,7 +231,10 @@ def why_waiting(services: Services) -> str:
 
 
 def _redis_trouble(services: Services) -> tuple[str, str]:
-    """Return why Redis takes no webhook and the id of that finding, "" when it does."""
+    """Return why no webhook can be stored in Redis, and the id of that finding of `sayso doctor`.
+
+    The reason is "" when all is well; the id has no meaning then.
+    """
     guard = services.data_loss_guard
     try:
         guard.check_server()
@@ -231,20 +244,23 @@ def _redis_trouble(services: Services) -> tuple[str, str]:
         return f"{type(exc).__name__}: {exc}"[:MAX_CHARS], "redis-read-only"
     except NotReplicated as exc:
         return type(exc).__name__, "redis-replication"
-    except RedisError as exc:  # the words of a broken connection may hold its address
+    except RedisError as exc:
         if guard.trouble:
-            return (guard.trouble, "halt")
-        return (type(exc).__name__, "redis-away")
+            return guard.trouble, "halt"
+        # Only the name of the error: its text may hold the address of the server.
+        return type(exc).__name__, "redis-away"
     return guard.trouble, "halt"
 
 
-def _work(services: Services) -> tuple[int, str]:
-    """Return how many workers are alive, and "ok" or why the queue does not move."""
+def _workers_and_queue(services: Services) -> tuple[int, str]:
+    """Return how many workers are alive, and "ok" or why no job is taken from the queue."""
     try:
         workers = Heartbeat(services.redis, prefix=services.settings.key_prefix).count()
     except RedisError as exc:
         return 0, type(exc).__name__
     try:
-        return workers, "suspended: run `rq resume`" if is_suspended(services.queue) else "ok"
+        if is_suspended(services.queue):
+            return workers, "suspended: run `rq resume`"
     except RedisError as exc:
         return workers, type(exc).__name__
+    return workers, "ok"
