@@ -1,4 +1,7 @@
-"""Settings below `agent`, and those that a channel can override."""
+"""Settings below `agent`, and those that a channel can override.
+
+The docstring below a field is its text in the reference of the YAML.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ VENDORS = {
 
 
 def _vendor_model(model: str) -> str:
+    """Check that a model is written as `vendor:model`, and return it. Raises ValueError."""
     vendor, _, name = model.partition(":")
     if vendor not in VENDORS or not name.strip():
         vendors = ", ".join(VENDORS)
@@ -39,9 +43,10 @@ def _vendor_model(model: str) -> str:
 
 
 def _any_model(model: str) -> str:
+    """Check that a model is the offline one or `vendor:model`. Raises ValueError."""
+    if model == OFFLINE:
+        return model
     try:
-        if model == OFFLINE:
-            return model
         return _vendor_model(model)
     except ValueError as exc:
         raise ValueError(f"{exc}; or '{OFFLINE}', which needs no account") from None
@@ -50,7 +55,8 @@ def _any_model(model: str) -> str:
 def redis_address(url: str) -> str:
     """Check that a URL names a Redis, and return it unchanged. Raises ValueError."""
     if url.partition("://")[0].endswith("+cluster"):
-        from sayso.infra.redis.cluster import ClusterUrl  # it loads redis-py's clusters
+        # Imported here: it imports the classes of clusters, which few bots need.
+        from sayso.infra.redis.cluster import ClusterUrl
 
         ClusterUrl.parse(url)
     else:
@@ -69,6 +75,7 @@ AnyModel = Annotated[str, AfterValidator(_any_model)]
 
 
 def _two_or_four(numbers: tuple[float, ...]) -> tuple[float, ...]:
+    """Check how many prices there are. Raises ValueError."""
     if len(numbers) not in (2, 4):
         raise ValueError(
             "must be two numbers, of input and output, or four: then also of cache reads and cache writes"
@@ -76,7 +83,8 @@ def _two_or_four(numbers: tuple[float, ...]) -> tuple[float, ...]:
     return numbers
 
 
-#: The prices of a model, in dollars for a million tokens.
+#: The prices of a model, in dollars for a million tokens: of input and output, and of cache reads
+#: and cache writes.
 ModelPrices = Annotated[tuple[Annotated[Number, Field(ge=0)], ...], AfterValidator(_two_or_four)]
 
 
@@ -123,8 +131,8 @@ class SideSettings(ModelAccess):
 
     @model_validator(mode="after")
     def _belongs_to_a_model(self) -> Self:
-        access = self.api_key, self.base_url, self.model_settings, self.prompt_cache_key is not None
-        if self.model is None and any(access):
+        has_access = self.api_key or self.base_url or self.prompt_cache_key is not None
+        if self.model is None and (has_access or self.model_settings):
             raise ValueError(
                 "api_key and base_url are for a model, as model_settings and prompt_cache_key are: "
                 "add model: openai:gpt-5-nano, or leave them out"
@@ -141,6 +149,7 @@ def _section_if_true(value: object) -> object:
     return value
 
 
+#: A side task: off, on with the conversation's model, or on with the model of a section.
 Side = Annotated[
     SideSettings | None,
     BeforeValidator(_section_if_true, json_schema_input_type=bool | SideSettings | None),
@@ -197,9 +206,9 @@ class CacheSettings(Section):
 
     @model_validator(mode="after")
     def _of_its_store(self) -> Self:
-        other = {"memory": "redis_url", "redis": "max_entries"}[self.store]
-        if other in self.model_fields_set:
-            raise ValueError(f"{other} is not for store: {self.store}: remove it")
+        key_of_other_store = "max_entries" if self.store == "redis" else "redis_url"
+        if key_of_other_store in self.model_fields_set:
+            raise ValueError(f"{key_of_other_store} is not for store: {self.store}: remove it")
         return self
 
 
@@ -244,9 +253,8 @@ class BudgetSettings(Section):
     @property
     def in_dollars(self) -> bool:
         """Whether any limit is in dollars, so that prices must be known."""
-        return any(
-            limit is not None for limit in (self.run_usd, self.conversation_usd, self.day_usd)
-        )
+        limits = (self.run_usd, self.conversation_usd, self.day_usd)
+        return any(limit is not None for limit in limits)
 
 
 class LengthSettings(Section):
@@ -265,11 +273,13 @@ class LengthSettings(Section):
 
 
 def _list_of_one(value: object) -> object:
+    """Return a text as a list, and everything else unchanged."""
     if isinstance(value, str):
         return [value]
     return value
 
 
+#: One text or several.
 TextList = Annotated[
     list[Annotated[str, Field(min_length=1)]],
     BeforeValidator(_list_of_one, json_schema_input_type=str | list[str]),
@@ -303,7 +313,8 @@ class GuardrailSettings(Section):
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
-        if sum(getattr(self, kind) is not None for kind in GUARDRAILS) != 1:
+        kinds = [kind for kind in GUARDRAILS if getattr(self, kind) is not None]
+        if len(kinds) != 1:
             raise ValueError(f"choose one of {', '.join(GUARDRAILS)} for each guardrail")
         if self.plugin is not None and self.action is not None:
             raise ValueError("a plugin says itself what it does: remove action")
@@ -325,9 +336,12 @@ class CoherenceSettings(SideSettings):
 
 
 def _none_if_off(value: object) -> object:
-    if value is None or not (value == "off" or str(value).isdecimal()):
-        raise ValueError("must be a whole number such as 3, or off")
-    return None if value == "off" else value
+    """Return None for `off`, and a number unchanged. Raises ValueError for everything else."""
+    if value == "off":
+        return None
+    if str(value).isdecimal():
+        return value
+    raise ValueError("must be a whole number such as 3, or off")
 
 
 class GuardSettings(Section):
@@ -458,23 +472,32 @@ class ChannelAgentSettings(SideSettings):
     """
 
     def over(self, agent: AgentSettings) -> AgentSettings:
-        """Return the agent's settings on this channel. A key is never sent to another vendor."""
-        changed: dict[str, object] = (
-            {} if self.system_prompt is None else {"system_prompt": self.system_prompt}
-        )
+        """Return the bot's settings of its agent, with what this channel changes.
+
+        A channel's model is reached with the key and at the address of `agent`, unless the channel
+        has its own or another vendor: a key is never sent to another vendor.
+        """
+        changed: dict[str, object] = {}
+        if self.system_prompt is not None:
+            changed["system_prompt"] = self.system_prompt
         if self.model is not None:
-            changed["model"], changed["model_settings"] = self.model, self.model_settings
-            if self.api_key or self.base_url or vendor_of(self.model) != vendor_of(agent.model):
-                names = ("api_key", "base_url", "prompt_cache_key")
-                changed |= {name: getattr(self, name) for name in names}
+            changed["model"] = self.model
+            changed["model_settings"] = self.model_settings
+            is_other_vendor = vendor_of(self.model) != vendor_of(agent.model)
+            if self.api_key or self.base_url or is_other_vendor:
+                changed["api_key"] = self.api_key
+                changed["base_url"] = self.base_url
+                changed["prompt_cache_key"] = self.prompt_cache_key
         return agent.model_copy(update=changed)
 
 
 def vendor_of(model: str) -> str:
-    """Return the vendor of a model, "" for the offline one."""
-    return model.rpartition(":")[0].partition(":")[0]
+    """Return the vendor of a model as the YAML has it, "" for the offline one."""
+    if ":" not in model:
+        return ""
+    return model.partition(":")[0]
 
 
 def name_of(model: str) -> str:
-    """Return the vendor's own name of a model."""
+    """Return the vendor's own name of a model as the YAML has it, such as `gpt-5-mini`."""
     return model.partition(":")[2] or model

@@ -1,4 +1,9 @@
-"""Settings of channels: platform, access, policy, selector."""
+"""Settings below `channels`: who may talk on a channel, what its tools may do, how it asks.
+
+A channel has the keys of `ChannelSettings` and those of its platform, which the platform's folder
+defines. `channel_model` puts both together. The docstring below a field is its text in the
+reference of the YAML.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +45,11 @@ class DenyWhenSettings(Section):
 
     @model_validator(mode="after")
     def _can_match(self) -> Self:
-        # Imported here, as it imports the agent, which takes longer
-        # than a whole command of an operator.
+        # Imported here: it imports the agent, which takes longer than a whole operator's command.
         from sayso.agent.guards.policy import problem_of
 
-        if problem := problem_of(self.matches, self.pattern):
+        problem = problem_of(self.matches, self.pattern)
+        if problem:
             raise ValueError(problem)
         return self
 
@@ -97,6 +102,7 @@ class EscalateSettings(Section):
 
 
 def _not_an_empty_access(access: object) -> object:
+    """Refuse `access:` with nothing below it, which would let all people talk. Raises ValueError."""
     if access is None:
         raise ValueError("access has nothing below it: write `access: {}`, or leave it out")
     return access
@@ -190,49 +196,45 @@ class ChannelSettings(PlatformSettings):
 
 @cache
 def channel_model(platform: str) -> type[ChannelSettings] | None:
-    """Return the settings of a channel on this platform:
-    the platform's own keys and those of every channel.
+    """Return the class of a channel's settings on this platform, None for an unknown platform.
 
-    None for an unknown platform.
+    It has the platform's own keys and those of every channel.
     """
-    known = find_platform(platform)
-    if known is None:
+    found = find_platform(platform)
+    if found is None:
         return None
-    name = f"{known.settings.__name__.removesuffix('Settings')}ChannelSettings"
-    # Pydantic's own types take bases of one class only.
-    bases: Any = (
-        known.settings,
-        ChannelSettings,
-    )
+    name = f"{found.settings.__name__.removesuffix('Settings')}ChannelSettings"
+    # Any: the types of pydantic's `create_model` know no bases of two classes.
+    bases: Any = (found.settings, ChannelSettings)
     model: type[ChannelSettings] = create_model(
-        name, __base__=bases, __doc__=known.settings.__doc__
+        name, __base__=bases, __doc__=found.settings.__doc__
     )
     return model
 
 
 def _of_its_platform(value: Any) -> ChannelSettings:
-    """Validate a channel by the model of its platform.
-
-    Errors name the platform in their path, as a union's do.
-    """
+    """Validate a channel by the model of its platform. Raises pydantic.ValidationError."""
     if isinstance(value, ChannelSettings):
         return value
+
+    # The models are a union, so that errors name the platform in their path, and an unknown
+    # platform is refused with all known ones. A platform of another distribution joins them.
+    platforms = list(BUILT_IN)
+    named = None
     if isinstance(value, dict):
         named = value.get("platform")
-    else:
-        named = None
     if isinstance(named, str) and named not in BUILT_IN and channel_model(named):
-        own = [named]
-    else:
-        own = []
-    settings: ChannelSettings = _any_of(*BUILT_IN, *own).validate_python(value)
+        platforms.append(named)
+    settings: ChannelSettings = _any_of(*platforms).validate_python(value)
     return settings
 
 
 @cache
 def _any_of(*platforms: str) -> TypeAdapter[Any]:
+    """Return what validates a channel of one of these platforms, by its key `platform`."""
     union: Any = reduce(or_, (channel_model(platform) for platform in platforms))
     return TypeAdapter(Annotated[union, Field(discriminator="platform")])
 
 
+#: A channel of any platform.
 AnyChannel = Annotated[ChannelSettings, PlainValidator(_of_its_platform)]

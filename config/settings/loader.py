@@ -56,8 +56,9 @@ _MESSAGES = {
     "string_pattern_mismatch": "a name has 1 to 64 letters, digits and . _ -",
     "missing": "missing: add it",
 }
-#: The value of a secret that was not looked up, or that the file gave in clear.
+#: The value in place of a secret that was not looked up, or that the file has in clear.
 UNREAD = "unread"
+#: The cure where there is no configuration.
 _GIVE_ONE = "give a YAML file with --config or SAYSO_CONFIG"
 #: The configuration in the current folder that is used when none is given.
 DEFAULT = Path("sayso.yaml")
@@ -65,13 +66,15 @@ DEFAULT = Path("sayso.yaml")
 DEFAULT_URL = "http://127.0.0.1:8000"
 #: What `sayso demo` runs: it needs no account.
 DEMO = Path(__file__).parents[1] / "demo.yaml"
-#: A reference needs no quotes between { } or [ ] either: `{platform: telegram, token: ${TOKEN}}` is
-#: what people write, and YAML alone would read `{TOKEN}` as a map and report a fault elsewhere. So
-#: while the parser reads, each special character of a reference is replaced by one of Unicode's
-#: private use. One character for one keeps the line and column of every other problem right, which
-#: a placeholder of another length would not.
+#: While the YAML parser reads, the special characters of a reference are replaced by characters of
+#: Unicode's private use. So a reference needs no quotes between { } or [ ] either: people write
+#: `{platform: telegram, token: ${TOKEN}}`, and YAML alone would read `{TOKEN}` as a map and report a
+#: fault elsewhere. One character for one keeps the line and column of every other problem right; a
+#: placeholder of another length would not.
 _COVERS = {ord(special): 0xF0000 + ord(special) for special in "{}[],:#?"}
+#: The same the other way round.
 _SPECIALS = {cover: special for special, cover in _COVERS.items()}
+#: A reference whose special characters are replaced.
 _COVERED_REFERENCE = re.compile("\\$\U000f007b[^\U000f007d]*\U000f007d")
 #: Parts of the YAML parser's messages, and the cure for each.
 _YAML_CURES = {
@@ -248,6 +251,7 @@ def _compose(file: Path) -> yaml.Node:
 
 
 def _text(file: Path) -> str:
+    """Return the content of the configuration file. Raises ConfigError."""
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -420,14 +424,15 @@ class _Reader:
         if match["file"]:
             return self._from_file(match["file"], path)
 
-        # As in a shell, an empty variable has its default.
+        # As in a shell, an empty variable has the default of the reference, if it has one.
         name = match["name"]
         value = self.environ.get(name)
-        if value or (value is not None and match["default"] is None):
+        has_default = match["default"] is not None
+        if value is not None and (value or not has_default):
             if self._is_secret(path) or _is_redis(path):
                 remember([value])
             return value
-        if match["default"] is not None:
+        if has_default:
             return match["default"].removeprefix(":-")
 
         cure = f"export {name}=..."

@@ -1,4 +1,10 @@
-"""The top level of the YAML: every key with its type and default."""
+"""The settings of a whole YAML file: every key with its type and its default.
+
+The sections of agents, channels and tools are in the modules beside this one. The docstring below a
+field is its text in the reference of the YAML. `Origin` remembers where each value stands in the
+file, for errors that are found later. The functions at the end answer questions about the models:
+which keys are secrets, and which keys a section has.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +42,7 @@ from sayso.config.settings.tools import (
     BasicSettings,
     EmbeddingSettings,
     Path_,
+    RefusedValue,
     refuse_values,
 )
 
@@ -43,14 +50,17 @@ from sayso.config.settings.tools import (
 DEPLOYMENT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 #: Channel names are parts of URLs, Redis keys and job arguments.
 CHANNEL_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
+#: The URL of a bucket, with a prefix or without.
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where settings come from: the folder of their file, and `file:line:column` of every value."""
+    """Where settings come from. Lives as long as the settings."""
 
+    #: The folder of the YAML file, where relative paths in it begin.
     folder: Path = Path()
+    #: `file:line:column` of every value, by its path.
     places: Mapping[Path_, str] = field(default_factory=dict)
 
     def at(self, *path: str | int) -> str:
@@ -208,7 +218,8 @@ class Settings(Section):
     Without it: SAYSO_PUBLIC_URL, else the address that the server listens on. Example:
     `https://bots.example.com`.
     """
-    redis_url: str = Field(default="", repr=False)  # it may hold a password
+    # The URLs of Redis are not in the `repr`, as they may hold a password.
+    redis_url: str = Field(default="", repr=False)
     """The Redis in which everything is kept: redis://, rediss:// (TLS), unix://, redis+sentinel://
     or redis+cluster:// (with a `queue_url`). Without it: REDIS_URL, else a server that `sayso up`
     starts. Example: `redis://127.0.0.1:6379/0`.
@@ -257,12 +268,12 @@ class Settings(Section):
     _origin: Origin = PrivateAttr(default_factory=Origin)
 
     def model_post_init(self, context: Any) -> None:
-        """Keep the places of the values, where the loader gives them."""
+        """Keep the places of the values, which the loader passes as the context of validation."""
         if isinstance(context, Origin):
             self._origin = context
 
     def agent_of(self, channel: str) -> AgentSettings:
-        """Return the agent's settings with what a channel overrides."""
+        """Return the settings of a channel's agent: the bot's, with what the channel overrides."""
         return self.channels[channel].agent.over(self.agent)
 
     @property
@@ -271,31 +282,32 @@ class Settings(Section):
         return self._origin
 
     def problem(self, path: Path_, text: str, *below: str | int) -> str:
-        """Return the line of an error: a place in the file, the key, and the text.
+        """Return a line for an error: the place in the file, the key, and the text.
 
-        The key is `path`; the place is that of the value at `path`, or at `below` inside it.
+        The key is `path`. The place is that of the value at `path`, or of the one at `below` inside
+        it, such as an item of a list.
         """
         key = ".".join(map(str, path))
         return f"{self._origin.at(*path, *below)}{key}: {text}"
 
     @property
     def key_prefix(self) -> str:
-        """The beginning of every Redis key of this deployment."""
+        """How every Redis key of this deployment begins."""
         if self.name:
             return f"sayso:{self.name}:"
         return "sayso:"
 
     @property
     def queue(self) -> str:
-        """The RQ queue of this deployment."""
+        """The name of the RQ queue of this deployment."""
         if self.name:
             return f"sayso-{self.name}"
         return "sayso"
 
     def state_folder(self, data: Path) -> Path:
-        """Return the part of a data folder that belongs to this deployment alone.
+        """Return the folder in a data folder that belongs to this deployment alone.
 
-        The rest may be shared.
+        Several bots may share the rest of the data folder.
         """
         if self.name:
             return data / "bots" / self.name
@@ -340,32 +352,26 @@ class Settings(Section):
         return channels
 
 
-def _conflicts(channels: Mapping[str, AnyChannel]) -> Iterator[tuple[Path_, str, Any]]:
-    """Yield what is wrong with channels beside each other.
-
-    Each problem is the path of a value below `channels`, a text, and the value.
-    """
+def _conflicts(channels: Mapping[str, AnyChannel]) -> Iterator[RefusedValue]:
+    """Yield the values that channels cannot have together, with paths below `channels`."""
     # The first channel of each bot on a platform.
     first_of: dict[str, str] = {}
     polled = {each.update_source for each in channels.values() if each.polls}
     for name, each in channels.items():
         if name in each.reserved_names:
-            yield (
-                (name,),
-                "this name is a page of the console's own: choose another, such as web",
-                name,
-            )
+            problem = "this name is a page of the console's own: choose another, such as web"
+            yield RefusedValue((name,), problem, name)
+
         # A polled platform gives each update once: a second channel of the bot would wait for ever.
         first = first_of.setdefault(each.update_source, name)
         if first != name and each.update_source in polled - {""}:
-            yield (
-                (name,),
-                f"has the same bot as {first}: give each channel a bot of its own where one of them polls",
-                name,
-            )
+            problem = f"has the same bot as {first}: give each channel a bot of its own where one of them polls"
+            yield RefusedValue((name,), problem, name)
+
         if each.escalate and each.escalate.to.channel not in channels:
             problem = f"names no channel; known: {', '.join(channels)}"
-            yield (name, "escalate", "to", "channel"), problem, each.escalate.to.channel
+            path = (name, "escalate", "to", "channel")
+            yield RefusedValue(path, problem, each.escalate.to.channel)
         yield from _ids_without_effect(name, each, channels)
 
 
@@ -373,8 +379,11 @@ def _ids_without_effect(
     name: str,
     channel: AnyChannel,
     channels: Mapping[str, AnyChannel],
-) -> Iterator[tuple[Path_, str, Any]]:
-    """Yield the ids of people and chats that can never match, as `_conflicts` does."""
+) -> Iterator[RefusedValue]:
+    """Yield the ids of people and chats that the platform of a channel cannot have.
+
+    A rule for such an id would have no effect, and no one would notice. Paths are below `channels`.
+    """
     ids_by_path: dict[Path_, str] = {}
     access = channel.access
     if access:
@@ -387,7 +396,7 @@ def _ids_without_effect(
     for path, each in ids_by_path.items():
         problem = channel.problem_with_id(each)
         if problem:
-            yield (name, *path), problem, each
+            yield RefusedValue((name, *path), problem, each)
 
     if channel.escalate is None:
         return
@@ -395,7 +404,7 @@ def _ids_without_effect(
     if to.channel in channels:
         problem = channels[to.channel].problem_with_id(to.chat)
         if problem:
-            yield (name, "escalate", "to", "chat"), problem, to.chat
+            yield RefusedValue((name, "escalate", "to", "chat"), problem, to.chat)
 
 
 def secret_fields(platforms: Iterable[str] = ()) -> set[str]:
@@ -442,9 +451,17 @@ def keys_beside(loc: Path_) -> list[str]:
 
 
 def _sections(hint: Any, loc: Path_) -> Iterator[type[BaseModel]]:
-    """Yield the sections that values of a type may be, at a place inside them."""
-    if hint is ChannelSettings and loc and (model := channel_model(str(loc[0]))):
-        yield from _sections(model, loc[1:])
+    """Yield the classes of sections that may stand at a place inside a value of a type.
+
+    `hint` is the type, and `loc` the path from its value to the place. For `Settings` and
+    `("agent", "memory")` it is `MemorySettings`. Types without a section there yield nothing.
+    """
+    # A channel's class depends on its platform, which pydantic names in the path.
+    platform_model = None
+    if hint is ChannelSettings and loc:
+        platform_model = channel_model(str(loc[0]))
+    if platform_model:
+        yield from _sections(platform_model, loc[1:])
     elif isinstance(hint, type) and issubclass(hint, BaseModel):
         if not loc:
             yield hint
@@ -452,16 +469,23 @@ def _sections(hint: Any, loc: Path_) -> Iterator[type[BaseModel]]:
             if loc[:1] == (info.alias or name,):
                 yield from _sections(info.annotation, loc[1:])
         return
+
+    # The types around sections: `Annotated[...]`, `A | B`, `list[...]`, `dict[..., ...]`.
     origin = get_origin(hint)
     parts = get_args(hint)
     if origin is Annotated:
         yield from _sections(parts[0], loc)
     elif origin in (Union, UnionType):
+        # The path names the branch of the union, if pydantic could tell which one is meant.
         branches = [part for part in parts if loc and _is_branch(part, loc[0])]
-        for part in branches or parts:
-            yield from _sections(part, loc[1:] if branches else loc)
+        for part in branches:
+            yield from _sections(part, loc[1:])
+        if not branches:
+            for part in parts:
+                yield from _sections(part, loc)
     elif loc and parts:
-        yield from _sections(parts[-1], loc[1:])  # an item of a list, a value of a mapping
+        # An item of a list, or a value of a mapping.
+        yield from _sections(parts[-1], loc[1:])
 
 
 def _is_branch(hint: Any, name: str | int) -> bool:
@@ -479,4 +503,5 @@ def _is_branch(hint: Any, name: str | int) -> bool:
 
 
 def _is_secret(annotation: Any) -> bool:
+    """Return whether a value of this type is a secret, or may be one."""
     return annotation is SecretStr or any(_is_secret(part) for part in get_args(annotation))

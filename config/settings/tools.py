@@ -1,9 +1,12 @@
-"""Settings of tool sources, and of selectors that choose what a model is shown."""
+"""Settings of sources of tools, and of selectors that choose which tools a model is shown.
+
+The docstring below a field is its text in the reference of the YAML.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     BeforeValidator,
@@ -35,19 +38,28 @@ Path_ = tuple[str | int, ...]
 SOURCE_KINDS = ("mcp", "openapi", "toolbox", "module")
 
 
-def refuse_values(section: type, problems: Iterable[tuple[Path_, str, Any]]) -> None:
-    """Raise pydantic.ValidationError where there are problems: each is a path below the section,
-    a text and a value.
+class RefusedValue(NamedTuple):
+    """A value that a section cannot have, because of other values in it."""
 
-    Each is reported with the line of its own value.
+    #: The path of the value below the section.
+    path: Path_
+    #: What is wrong, with the cure.
+    problem: str
+    value: Any
+
+
+def refuse_values(section: type, refused: Iterable[RefusedValue]) -> None:
+    """Raise pydantic.ValidationError where values of a section are refused.
+
+    A ValueError would be reported at the line of the section. This reports each value at its own.
     """
     errors = [
         InitErrorDetails(
-            type=PydanticCustomError("refused", "{problem}", {"problem": text}),
-            loc=path,
-            input=value,
+            type=PydanticCustomError("refused", "{problem}", {"problem": each.problem}),
+            loc=each.path,
+            input=each.value,
         )
-        for path, text, value in problems
+        for each in refused
     ]
     if errors:
         raise ValidationError.from_exception_data(section.__name__, errors)
@@ -75,13 +87,15 @@ class RolesSettings(Section):
 
     @model_validator(mode="after")
     def _roles_exist(self) -> Self:
-        places: dict[Path_, str] = {("users", user): role for user, role in self.users.items()}
+        roles: dict[Path_, str] = {("users", user): role for user, role in self.users.items()}
         if self.default:
-            places["default",] = self.default
+            roles["default",] = self.default
         known = {role.lower() for role in self.allowed}
         problem = f"names no role of allowed; known: {', '.join(self.allowed)}"
         unknown = [
-            (path, problem, role) for path, role in places.items() if role.lower() not in known
+            RefusedValue(path, problem, role)
+            for path, role in roles.items()
+            if role.lower() not in known
         ]
         refuse_values(type(self), unknown)
         return self
@@ -184,15 +198,18 @@ class SelectorSettings(Section):
 
     @property
     def restricts(self) -> bool:
-        """Whether it decides who may use which tool, by roles in it or in a part of it."""
-        return self.roles is not None or any(
-            part.restricts for part in (*(self.any_of or ()), *(self.all_of or ()))
-        )
+        """Whether the selector decides who may use which tool, by roles in it or in a part of it."""
+        if self.roles is not None:
+            return True
+        parts = [*(self.any_of or ()), *(self.all_of or ())]
+        return any(part.restricts for part in parts)
 
 
-#: The kinds of selectors, by their fields; and the options that only one of them has.
+#: The fields of which a selector has exactly one, which is its kind.
 _SELECTORS = ("keyword", "roles", "embedding", "any_of", "all_of", "plugin")
+#: The kind that each option belongs to, for options of one kind only.
 _SELECTOR_OPTIONS = {"whole_words": "keyword", "options": "plugin", "on_error": "plugin"}
+#: A selector, or a list of selectors that must all show a tool.
 Selector = Annotated[
     SelectorSettings,
     BeforeValidator(
@@ -314,7 +331,8 @@ class AuthSettings(Section):
             raise ValueError(
                 "calls are signed in one way: give one of bearer, header, query, cookie, basic"
             )
-        if (self.value is None) == (named[0] in ("header", "query", "cookie")):
+        needs_value = named[0] in ("header", "query", "cookie")
+        if needs_value != (self.value is not None):
             raise ValueError(
                 "header, query and cookie name where the key goes: the key itself is value: ${KEY}"
             )
@@ -369,9 +387,10 @@ class ModuleSource(SourceSettings):
 
 
 def _kind_of_source(source: object) -> str | None:
-    """Return the tag of a section.
+    """Return the tag of a source, by which pydantic chooses its type; None for no known kind.
 
-    Tags are no possible keys, so that the paths of errors stay unambiguous.
+    Pydantic puts the tag into the path of an error. A tag with a space cannot be a key of the YAML,
+    so it is told from one.
     """
     if isinstance(source, str):
         return "a module"
@@ -383,6 +402,7 @@ def _kind_of_source(source: object) -> str | None:
     return None
 
 
+#: An entry of `tools`: a source of any kind.
 AnySource = Annotated[
     Annotated[str, Tag("a module")]
     | Annotated[McpSource, Tag("an mcp section")]
