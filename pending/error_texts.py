@@ -1,6 +1,6 @@
 """The texts of exceptions that the code of tools, previews and executors raised.
 
-Reading one runs that code again.
+Reading the text of an exception runs code of its author, which may fail once more.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ def readable_text(error: BaseException) -> str | None:
 def error_text(error: BaseException) -> str:
     """Return the text of an exception, or UNREADABLE."""
     text = readable_text(error)
-    return UNREADABLE if text is None else text
+    if text is None:
+        return UNREADABLE
+    return text
 
 
 def own_words(error: BaseException) -> str:
     """Return what an exception says to the user in its attribute `words_for_person`.
 
-    "" without one, and where its own code fails: then the user reads its type and a reference.
+    "" without that attribute, and if its code fails. The user then reads the type of the exception
+    and a reference to the log.
     """
     try:
         words = getattr(error, "words_for_person", "")

@@ -1,16 +1,15 @@
 """InMemoryActions: pending actions of one process, for a program without Redis.
 
 The Lua scripts in `pending/lua` hold the rules for the states of an action. This module repeats the
-part of them that a program without workers needs. There are no leases and no turns that wait, so a
-new action counts as shown at once. `tests/contracts/test_parity.py` compares both for every state
-and every step.
+part of them that `InMemoryPendingStore` promises. It knows no leases and no queued turns, so a new
+action counts as shown at once. `tests/contracts/test_parity.py` compares both for every state and
+every step.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -36,35 +35,26 @@ _CORRECTIONS = frozenset({("unknown", "failed"), ("unknown", "done"), ("failed",
 
 @dataclass(slots=True)
 class _Entry:
-    """An action: as it was proposed, for which conversation and user, and where it stands.
+    """One action and its state."""
 
-    `starts`: how often it was started.
-    """
-
-    proposed: NewAction
+    new_action: NewAction
+    #: The conversation and the user whose yes it waits for.
     scope: tuple[str, str]
     stored: StoredAction
+    #: How often the action was started.
     starts: int = 0
 
     def update(self, **fields: Any) -> None:
         """Change fields of the stored action."""
         self.stored = replace(self.stored, **fields)
 
-    def move_end(self, expires_at: float) -> None:
-        """Let the window close at another time, in Unix seconds.
-
-        The time to live changes by as much, so the time at which the window opened stays the same.
-        """
-        later_ms = round((expires_at - self.stored.expires_at) * 1000)
-        self.proposed = replace(self.proposed, ttl_ms=self.proposed.ttl_ms + later_ms)
-        self.update(expires_at=expires_at)
-
 
 class InMemoryActions:
     """An ActionRepository in this process, for at most `max_entries` actions.
 
     Beyond that it forgets the oldest, ended ones before open ones. Threads may share it. Lives as
-    long as its store. `clock` returns Unix seconds.
+    long as its store. `clock` returns Unix seconds. `repository.py` says what each method takes and
+    returns.
     """
 
     def __init__(self, *, max_entries: int = 5000, clock: Callable[[], float] = time.time) -> None:
@@ -75,7 +65,8 @@ class InMemoryActions:
         self._entries: dict[str, _Entry] = {}
         #: By conversation and user, the id of the action that a plain yes answers.
         self._occupants: dict[tuple[str, str], str] = {}
-        self._question_places: OrderedDict[tuple[str, str], str] = OrderedDict()
+        #: By chat and user, the place of `save_question_place`, the oldest first.
+        self._question_places: dict[tuple[str, str], str] = {}
 
     async def load_open(self, conversation: str, user: str) -> StoredAction | None:
         """Return the action that occupies a scope."""
@@ -90,10 +81,7 @@ class InMemoryActions:
             return [self._as_of_now(self._entry_in(conversation, each)) for each in action_ids]
 
     async def open_form(self, conversation: str, action_id: str) -> StoredAction | None:
-        """Return an action whose person begins to change it.
-
-        An open question stays open for FORM_MS at least.
-        """
+        """Return an action whose person begins to change it, and keep its question open."""
         with self._lock:
             entry = self._entry_in(conversation, action_id)
             if entry is None:
@@ -101,29 +89,31 @@ class InMemoryActions:
             now = self._clock()
             later = round(now + FORM_MS / 1000, 3)
             if entry.stored.state == "shown" and now < entry.stored.expires_at < later:
-                entry.move_end(later)
+                entry.update(expires_at=later)
             return self._as_of_now(entry)
 
     async def list_started(self, conversation: str, user: str) -> list[StoredAction]:
         """Return the actions of a scope that were started within the last hour, the last first."""
         with self._lock:
-            since = self._clock() - KEEP_RECENT_MS / 1000
-            own = [
-                replace(entry.stored, loaded_at=self._clock())
-                for entry in self._entries.values()
-                if entry.scope == (conversation, user)
-            ]
-        started = [stored for stored in own if stored.attempt_id and stored.started_at > since]
-        oldest_first = sorted(started, key=lambda stored: stored.started_at)
-        return oldest_first[::-1][:MAX_RECENT]
+            now = self._clock()
+            started = []
+            for entry in self._entries.values():
+                stored = entry.stored
+                is_recent = stored.started_at > now - KEEP_RECENT_MS / 1000
+                if entry.scope == (conversation, user) and stored.attempt_id and is_recent:
+                    started.append(replace(stored, loaded_at=now))
+        started.sort(key=lambda stored: stored.started_at)
+        started.reverse()
+        return started[:MAX_RECENT]
 
     async def save_question_place(self, chat: str, user: str, place: str) -> None:
-        """Note which thread of a chat asked a user something last."""
+        """Save which thread of a chat asked a user something last."""
         with self._lock:
+            self._question_places.pop((chat, user), None)
             self._question_places[chat, user] = place
-            self._question_places.move_to_end((chat, user))
-            while len(self._question_places) > self._max_entries:
-                self._question_places.popitem(last=False)
+            if len(self._question_places) > self._max_entries:
+                oldest = next(iter(self._question_places))
+                del self._question_places[oldest]
 
     async def load_question_place(self, chat: str, user: str) -> str:
         """Return the last note of `save_question_place`, "" when there is none."""
@@ -133,27 +123,35 @@ class InMemoryActions:
     async def save(self, conversation: str, new_action: NewAction) -> float | None:
         """Store an action as shown. Return when its window closes, None if the scope is taken."""
         answer, stored = await self.change(conversation, TurnChange(new_actions=(new_action,)))
-        return stored.expires_at if answer == "ok" and stored else None
+        if answer != "ok" or stored is None:
+            return None
+        return stored.expires_at
 
     async def change(
         self, conversation: str, change: TurnChange
     ) -> tuple[str, StoredAction | None]:
         """Make a transition or store new actions. The first value is "ok", "exists" or "state"."""
+        transition = change.transition
         with self._lock:
-            transition = change.transition
+            # Everything is checked before anything changes: the change is made whole or not at all.
             if transition and not self._is_possible(transition):
                 return "state", None
-            if any(self._is_occupied(conversation, new, transition) for new in change.new_actions):
-                return "exists", None
+            for new_action in change.new_actions:
+                if self._is_occupied(conversation, new_action, transition):
+                    return "exists", None
 
+            changed_id = ""
             if transition:
                 self._make(transition)
+                changed_id = transition.action_id
             for new_action in change.new_actions:
                 self._add(conversation, new_action)
+                changed_id = new_action.action_id
             self._forget_oldest()
 
-            changed = change.new_actions[-1] if change.new_actions else transition
-            return "ok", self._entries[changed.action_id].stored if changed else None
+            if not changed_id:
+                return "ok", None
+            return "ok", self._entries[changed_id].stored
 
     async def claim(
         self, claim: Claim, stored: StoredAction
@@ -168,7 +166,7 @@ class InMemoryActions:
                 return _repeated_claim(claim, entry.stored), state
             if not _is_same_record(entry.stored, stored):
                 return "tampered", state
-            if entry.proposed.plan:
+            if entry.new_action.plan:
                 return self._claim_step(claim, entry)
             if self._clock() >= entry.stored.expires_at:
                 self._enter(entry, "expired", by=claim.decided_by_event)
@@ -178,25 +176,27 @@ class InMemoryActions:
 
     async def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
         """Check, then confirm, cancel or ignore."""
+        event = decision.decided_by_event
         with self._lock:
             entry = self._occupant(decision.scope.conversation.id, decision.scope.id)
             now = self._as_of_now(entry)
-            if entry is None or now is None or not (now.state == "shown" or now.is_stale):
+            if entry is None or now is None:
                 return "gone", None
-            verdict = self._verdict(decision, entry, now)
-            by = decision.decided_by_event
+            if now.state != "shown" and not now.is_stale:
+                return "gone", None
+
+            verdict = _verdict_on(decision, entry.new_action, now)
             match verdict:
                 case "expired" | "cancelled":
-                    self._enter(entry, verdict, by=by)
+                    self._enter(entry, verdict, by=event)
                 case "changed":
-                    self._enter(entry, "cancelled", by=by)
+                    self._enter(entry, "cancelled", by=event)
                 case "ignored":
                     sooner = round(self._clock() + decision.ignore_seconds, 3)
-                    if sooner < now.expires_at:
-                        entry.move_end(sooner)
+                    entry.update(expires_at=min(sooner, now.expires_at))
                 case "mine":
-                    self._enter(entry, "claimed", by=by)
-                    self._start(entry, by)
+                    self._enter(entry, "claimed", by=event)
+                    self._start(entry, attempt=event)
             return verdict, self._as_of_now(entry)
 
     async def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
@@ -205,14 +205,13 @@ class InMemoryActions:
             entry = self._entries.get(claim.action_id)
             if entry is None or not _is_same_record(entry.stored, stored):
                 return "tampered"
-            if entry.stored.state == "started" and entry.stored.attempt_id == attempt:
+            is_started = entry.stored.state == "started"
+            if is_started and entry.stored.attempt_id == attempt:
                 return "go"
-            may_start_again = entry.stored.state == "started" and (
-                entry.proposed.idempotent or entry.proposed.steps
-            )
-            if entry.stored.state != "claimed" and not may_start_again:
-                return "no"
-            return self._start(entry, attempt)
+            may_be_repeated = entry.new_action.idempotent or bool(entry.new_action.steps)
+            if entry.stored.state == "claimed" or (is_started and may_be_repeated):
+                return self._start(entry, attempt)
+            return "no"
 
     async def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
         """Record how an effect ended, however late."""
@@ -226,87 +225,72 @@ class InMemoryActions:
                 self._enter(entry, result.state, result.outcome_text)
 
     def _occupant(self, conversation: str, user: str) -> _Entry | None:
+        """Return the action that occupies a scope."""
         return self._entries.get(self._occupants.get((conversation, user), ""))
 
     def _entry_in(self, conversation: str, action_id: str) -> _Entry | None:
+        """Return an action of a conversation."""
         entry = self._entries.get(action_id)
-        return entry if entry and entry.scope[0] == conversation else None
+        if entry is None or entry.scope[0] != conversation:
+            return None
+        return entry
 
     def _as_of_now(self, entry: _Entry | None) -> StoredAction | None:
-        return replace(entry.stored, loaded_at=self._clock()) if entry else None
-
-    def _verdict(
-        self, decision: ActionDecision, entry: _Entry, now: StoredAction
-    ) -> DecisionVerdict:
-        """Return what a decision means for the action that waits. Changes nothing."""
-        proposed = entry.proposed
-        is_another = (
-            decision.expected_kind not in ("", proposed.kind)
-            or decision.expected_id not in ("", now.action_id)
-            or (decision.intent == "confirm" and decision.code != proposed.code)
-        )
-        is_changed = decision.expected_digest not in ("", proposed.digest)
-        if now.is_stale:
-            return "mismatch" if is_another or is_changed else "stale"
-        if now.is_over:
-            return "expired"
-        if is_another:
-            return "mismatch"
-        if is_changed:
-            return "changed"
-        match decision.intent:
-            case "cancel":
-                return "cancelled"
-            case "ignore":
-                return "ignored"
-        return "mine"
+        """Return a stored action with the present time."""
+        if entry is None:
+            return None
+        return replace(entry.stored, loaded_at=self._clock())
 
     def _claim_step(self, claim: Claim, step: _Entry) -> tuple[ClaimStatus, ActionState]:
-        """Claim a step of a plan. The yes was to the plan, whose window was checked.
+        """Claim a step of a plan.
 
-        So a step is claimed only while its plan runs by the same yes.
+        The yes was to the plan, whose window was checked. So a step is claimed only while its plan
+        runs by the same yes.
         """
-        plan = self._entries.get(step.proposed.plan)
-        running = ("started", claim.decided_by_event)
-        if plan is None or (plan.stored.state, plan.stored.decided_by_event) != running:
+        plan = self._entries.get(step.new_action.plan)
+        if plan is None or plan.stored.state != "started":
+            return "other", step.stored.state
+        if plan.stored.decided_by_event != claim.decided_by_event:
             return "other", step.stored.state
         self._enter(step, "claimed", by=claim.decided_by_event)
+        # The plan is still being worked on: it must not count as one whose process died.
         plan.update(started_at=self._clock())
         return "mine", "claimed"
 
     def _start(self, entry: _Entry, attempt: str) -> StartVerdict:
         entry.starts += 1
-        # A plan has no effect of its own, and each step is counted by itself.
-        if entry.starts > MAX_STARTS and not entry.proposed.steps:
+        # A plan may be started any number of times: it has no effect, and each step is counted.
+        if entry.starts > MAX_STARTS and not entry.new_action.steps:
             return "worn"
         entry.update(attempt_id=attempt)
         self._enter(entry, "started")
         return "go"
 
     def _is_possible(self, transition: Transition) -> bool:
+        """Return whether an action may make this transition."""
         entry = self._entries.get(transition.action_id)
         if entry is None:
             return False
-        # What expired meanwhile had no effect, so it may be called cancelled or expired.
-        had_no_effect = entry.stored.state == "expired" and transition.to in (
-            "cancelled",
-            "expired",
-        )
-        return entry.stored.state in transition.from_states or had_no_effect
+        # An action that expired meanwhile had no effect, so it may be called cancelled or expired.
+        if entry.stored.state == "expired" and transition.to in ("cancelled", "expired"):
+            return True
+        return entry.stored.state in transition.from_states
 
     def _is_occupied(
         self, conversation: str, new_action: NewAction, transition: Transition | None
     ) -> bool:
         """Return whether another action occupies the scope of this one.
 
-        Ends one that has expired, or whose process died at it.
+        An occupant that has expired, or whose process died at it, is ended. `transition` ends the
+        action that it names.
         """
         entry = self._occupant(conversation, new_action.user)
         now = self._as_of_now(entry)
         if entry is None or now is None or not new_action.occupies_scope:
             return False
-        is_leaving = transition is not None and transition.action_id == now.action_id
-        if is_leaving or now.action_id == new_action.action_id:
+        if now.action_id == new_action.action_id:
+            return False
+        if transition is not None and now.action_id == transition.action_id:
             return False
         if now.state == "shown" and now.is_over:
             self._enter(entry, "expired")
@@ -315,6 +299,7 @@ class InMemoryActions:
         return entry.stored.state in OPEN_STATES
 
     def _make(self, transition: Transition) -> None:
+        """Make a transition that is possible. One that was made already only updates the text."""
         entry = self._entries[transition.action_id]
         if entry.stored.state in (transition.to, "expired"):
             entry.update(outcome_text=transition.outcome_text or entry.stored.outcome_text)
@@ -324,14 +309,15 @@ class InMemoryActions:
             entry.update(unclear_answers=(*entry.stored.unclear_answers, transition.unclear))
 
     def _add(self, conversation: str, new_action: NewAction) -> None:
+        """Store an action as shown, unless it is stored already."""
         if new_action.action_id in self._entries:
             return
         scope = (conversation, new_action.user)
         stored = StoredAction(
-            new_action.action_id,
-            new_action.record,
-            new_action.mac,
-            "shown",
+            action_id=new_action.action_id,
+            record=new_action.record,
+            mac=new_action.mac,
+            state="shown",
             expires_at=round(self._clock() + new_action.ttl_ms / 1000, 3),
             trace=new_action.trace,
         )
@@ -342,7 +328,10 @@ class InMemoryActions:
     def _enter(
         self, entry: _Entry, state: ActionState, outcome_text: str = "", by: str = ""
     ) -> None:
-        """Change the state. When a plan ends, its open steps end too."""
+        """Change the state of an action. When a plan ends, its open steps end too.
+
+        A text or a deciding event (`by`) that is "" leaves the stored one.
+        """
         entry.update(
             state=state,
             outcome_text=outcome_text or entry.stored.outcome_text,
@@ -352,7 +341,8 @@ class InMemoryActions:
             entry.update(started_at=self._clock())
         if state in OPEN_STATES:
             return
-        for step_id in entry.proposed.steps:
+
+        for step_id in entry.new_action.steps:
             step = self._entries.get(step_id)
             if step is None or step.stored.state not in OPEN_STATES:
                 continue
@@ -362,13 +352,13 @@ class InMemoryActions:
             self._enter(step, step_end, by=entry.stored.decided_by_event)
 
     def _forget_oldest(self) -> None:
+        """Forget actions beyond the limit."""
         while len(self._entries) > self._max_entries:
-            ended = (
-                action_id
-                for action_id, entry in self._entries.items()
-                if entry.stored.state not in OPEN_STATES
-            )
-            oldest = next(ended, next(iter(self._entries)))
+            oldest = next(iter(self._entries))
+            for action_id, entry in self._entries.items():
+                if entry.stored.state not in OPEN_STATES:
+                    oldest = action_id
+                    break
             scope = self._entries.pop(oldest).scope
             if self._occupants.get(scope) == oldest:
                 del self._occupants[scope]
@@ -382,10 +372,38 @@ def _is_same_record(stored: StoredAction, verified: StoredAction) -> bool:
 def _repeated_claim(claim: Claim, now: StoredAction) -> ClaimStatus:
     """Return the answer to a claim of an action that is not open any more.
 
-    The act that decided on it gets its first answer again, until the action has ended.
+    The event that decided on the action gets its first answer again, until the action has ended.
     """
     if now.decided_by_event != claim.decided_by_event:
         return "other"
     if now.state in ("claimed", "started"):
         return "mine"
-    return "expired" if now.state == "expired" else "moved"
+    if now.state == "expired":
+        return "expired"
+    return "moved"
+
+
+def _verdict_on(
+    decision: ActionDecision, new_action: NewAction, now: StoredAction
+) -> DecisionVerdict:
+    """Return what a decision means for the action that waits. Changes nothing."""
+    is_another = (
+        decision.expected_kind not in ("", new_action.kind)
+        or decision.expected_id not in ("", now.action_id)
+        or (decision.intent == "confirm" and decision.code != new_action.code)
+    )
+    is_changed = decision.expected_digest not in ("", new_action.digest)
+    if now.is_stale:
+        return "mismatch" if is_another or is_changed else "stale"
+    if now.is_over:
+        return "expired"
+    if is_another:
+        return "mismatch"
+    if is_changed:
+        return "changed"
+    match decision.intent:
+        case "cancel":
+            return "cancelled"
+        case "ignore":
+            return "ignored"
+    return "mine"

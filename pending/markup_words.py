@@ -29,22 +29,25 @@ _ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*("[^"]*"|'[^']*')""")
 
 
 class _Part(NamedTuple):
-    """A piece of markup: the inside of a tag, or a text between two tags."""
+    """A piece of markup: either a tag, or a text between two tags. The other one is ""."""
 
+    #: The inside of a tag: "a href=x", "/a" or "br/".
     tag: str = ""
     text: str = ""
 
 
 class _Element(NamedTuple):
-    """An element of a document that is read: its name, its fields so far, and its texts."""
+    """An element of a document, while it is read."""
 
     name: str
+    #: Its attributes and the elements inside it, as far as they have been read.
     fields: dict[str, Any]
+    #: The texts between the elements inside it.
     texts: list[str]
 
     @property
     def value(self) -> Any:
-        """The value of the element: its text alone, or its fields with the text among them."""
+        """Return the value of the element: its text alone, or its fields with the text among them."""
         words = " ".join("".join(self.texts).split())
         if not self.fields:
             return words
@@ -66,8 +69,8 @@ def is_markup(text: str) -> bool:
 
 def markup_start(text: str) -> int:
     """Return where a page begins that an error quotes behind its own words, -1 if there is none."""
-    found = re.search(r"<(?:!doctype\s+html|\?xml|html)\b", text, re.IGNORECASE)
-    return found.start() if found else -1
+    start = re.search(r"<(?:!doctype\s+html|\?xml|html)\b", text, re.IGNORECASE)
+    return start.start() if start else -1
 
 
 def is_page(text: str) -> bool:
@@ -81,14 +84,20 @@ def page_lines(text: str) -> list[str]:
 
     No line is repeated, such as the title of the page in its heading.
     """
+    # A line is a list of the texts that belong to it.
     lines: list[list[str]] = [[]]
     for part in _parts(text[:MAX_MARKUP_CHARS]):
         name = _name_of(part.tag)
         if name and name.lower() not in _INSIDE_LINES:
             lines.append([])
         lines[-1].append(unescape(part.text))
-    texts = [" ".join("".join(pieces).split()) for pieces in lines]
-    return [text for text in dict.fromkeys(texts) if text]
+
+    seen: dict[str, None] = {}
+    for texts in lines:
+        line = " ".join("".join(texts).split())
+        if line:
+            seen[line] = None
+    return list(seen)
 
 
 def document_value(text: str) -> dict[str, Any]:
@@ -98,6 +107,7 @@ def document_value(text: str) -> dict[str, Any]:
     namespaces. Of elements that are nested too deep only the texts are read.
     """
     root = _Element("", {}, [])
+    # The elements that are open, the innermost last.
     path = [root]
     for part in _parts(text[:MAX_MARKUP_CHARS]):
         path[-1].texts.append(unescape(part.text))
@@ -106,15 +116,21 @@ def document_value(text: str) -> dict[str, Any]:
         if name and not is_closing and len(path) <= MAX_ELEMENT_DEPTH:
             path.append(_Element(name, _attributes(part.tag), []))
             is_closing = part.tag.endswith("/")
-        # An element that was never closed ends with the one around it.
-        while is_closing and any(each.name == name for each in path):
-            ended = path.pop()
-            _add(path[-1].fields, ended.name, ended.value)
-            is_closing = ended.name != name
+
+        # An element that was never closed ends with the one around it. A tag that closes no open
+        # element closes nothing.
+        while is_closing and any(each.name == name for each in path[1:]):
+            is_closing = path[-1].name != name
+            _close_last(path)
     while len(path) > 1:
-        ended = path.pop()
-        _add(path[-1].fields, ended.name, ended.value)
+        _close_last(path)
     return root.fields
+
+
+def _close_last(path: list[_Element]) -> None:
+    """Take the innermost open element off the path, and add it to the one around it."""
+    element = path.pop()
+    _add(path[-1].fields, element.name, element.value)
 
 
 def _parts(text: str) -> Iterator[_Part]:
@@ -124,40 +140,42 @@ def _parts(text: str) -> Iterator[_Part]:
     """
     lowered = text.lower()
     position = 0
-    while (start := text.find("<", position)) >= 0:
+    while True:
+        start = text.find("<", position)
+        if start < 0:
+            yield _Part(text=text[position:])
+            return
         yield _Part(text=text[position:start])
+
+        # Where the comment, the CDATA or the tag ends; -1 if the text ends before it.
         if text.startswith("<!--", start):
             end = text.find("-->", start)
-            position = end + 3
+            position = end + len("-->")
         elif text.startswith("<![CDATA[", start):
             end = text.find("]]>", start)
-            if end < 0:
-                inside = text[start + 9 :]
-            else:
-                inside = text[start + 9 : end]
+            inside = text[start + len("<![CDATA[") :]
+            if end >= 0:
+                inside = text[start + len("<![CDATA[") : end]
+            # Its text is literal: the reader of the parts must not unescape it.
             yield _Part(text=inside.replace("&", "&amp;"))
-            position = end + 3
+            position = end + len("]]>")
         else:
             end = text.find(">", start)
             tag = text[start + 1 : end] if end >= 0 else ""
             yield _Part(tag=tag)
             position = end + 1
-            if tag.strip():
-                name = tag.split(maxsplit=1)[0].lower()
-            else:
-                name = ""
+            name = tag.split(maxsplit=1)[0].lower() if tag.strip() else ""
             if name in _UNSEEN:
                 end = lowered.find(f"</{name}", position)
                 position = end
         if end < 0:
             return
-    yield _Part(text=text[position:])
 
 
 def _name_of(tag: str) -> str:
     """Return the name of an element by its tag, "" for a declaration."""
-    found = _ELEMENT_NAME.match(tag)
-    return found[1] if found else ""
+    name = _ELEMENT_NAME.match(tag)
+    return name[1] if name else ""
 
 
 def _attributes(tag: str) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""OpenForms: finds the form of an open question by the token of its button, without a worker."""
+"""OpenForms: finds the form of an open question by the token of its button, without a worker.
+
+A question may have a form in which its person changes the proposed call before the yes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from sayso.pending.stored_action import StoredAction
 
 
 class OpenForms:
-    """Finds the forms of open questions, for a web process. Holds nothing between two calls."""
+    """Finds the forms of open questions, for a web process. Keeps no state."""
 
     def __init__(self, repository: ActionRepository, signer: ActionSigner) -> None:
         self._repository = repository
@@ -46,8 +49,8 @@ class OpenForms:
         press = self._press_of(turn)
         if press is None:
             return None
-        pids = (press.action_id,)
-        (stored,) = await self._repository.load(turn.conversation.id, pids)
+        action_ids = (press.action_id,)
+        (stored,) = await self._repository.load(turn.conversation.id, action_ids)
         return self._form_of(stored, turn)
 
     def _form_of(self, stored: StoredAction | None, turn: Turn) -> EditForm | None:
@@ -62,7 +65,10 @@ class OpenForms:
         return replace(form, seconds_left=max(0.0, stored.expires_at - stored.loaded_at))
 
     def _press_of(self, turn: Turn) -> ButtonPress | None:
+        """Return what the tapped button says, None if it does not open a form."""
         if turn.tap is None:
             return None
         press = self._signer.read_button(turn.tap.data, turn.scope)
-        return press if press and press.intent == "change" else None
+        if press is None or press.intent != "change":
+            return None
+        return press

@@ -19,8 +19,8 @@ MAX_PAGE_LINES = 40
 MAX_QUOTED_PAGE_CHARS = 200
 #: Characters of a literal of Python that is read.
 MAX_LITERAL_CHARS = 20_000
-#: How many brackets of a text are tried that begin no JSON. An error of `json` counts the lines
-#: before it, which takes time in proportion to the text.
+#: After how many brackets that begin no JSON the rest of a text is not searched. An error of `json`
+#: counts the lines before it, which takes time in proportion to the text.
 MAX_NO_JSON = 1000
 #: Characters at the beginning of a result that are searched for those that no text has.
 BINARY_CHARS = 2000
@@ -50,7 +50,7 @@ _IN_LINE = re.compile(r"^(?P<label>[^\n{}\[\]\"]{1,80}:)?[ \t]*(?=[{\[])", re.MU
 _BEHIND_TEXT = re.compile(r'(?=\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")(?P<label>)')
 _decode = json.JSONDecoder(parse_float=str).raw_decode
 #: Results that say no more than that an effect took place, as JSON.
-_ONLY_DONE = frozenset(("true", "null", '""', "[]", "{}"))
+_SAY_NOTHING = frozenset(("true", "null", '""', "[]", "{}"))
 
 
 def effect_in_words(text: str) -> str:
@@ -58,12 +58,13 @@ def effect_in_words(text: str) -> str:
 
     Return "" for a result which says no more than that the effect took place.
     """
-    if text.strip() in _ONLY_DONE:
+    if text.strip() in _SAY_NOTHING:
         return ""
     words = result_in_words(text)
     # "nothing" stands for an empty value, and would read as if nothing was done.
-    is_empty_value = words == "nothing" and text != "nothing"
-    return "" if is_empty_value else words
+    if words == "nothing" and text != "nothing":
+        return ""
+    return words
 
 
 def result_in_words(text: str) -> str:
@@ -73,13 +74,18 @@ def result_in_words(text: str) -> str:
         value = decoded(decode(bare))
     except (ValueError, RecursionError):
         return _text_in_words(text, bare)
+    if isinstance(value, dict):
+        return _object_in_words(value)
     if isinstance(value, list) and value:
         return in_lines(value)
     if isinstance(value, str):
         return _text_in_words(value, value)
-    if not isinstance(value, dict):
-        return in_line(value)
-    kind = value.get("kind")  # of a typed result: see ToolResult
+    return in_line(value)
+
+
+def _object_in_words(value: dict[str, Any]) -> str:
+    """Return a JSON object in words. It may be a typed result of a tool (`ToolResult`)."""
+    kind = value.get("kind")
     entity = str(value.get("entity") or "")
     query = str(value.get("query") or "")
     if kind == "ambiguous":
@@ -89,7 +95,10 @@ def result_in_words(text: str) -> str:
     for key in ("preview", "message"):
         if kind and isinstance(value.get(key), str):
             return str(value[key])
-    if next(iter(value), "") == "kind":  # where a typed result has it; elsewhere it says something
+    # The first field of a typed result is its kind, which is for models. Anywhere else a field of
+    # this name says something.
+    first_key = next(iter(value), "")
+    if first_key == "kind":
         value.pop("kind")
     return in_lines(value)
 
@@ -104,7 +113,8 @@ def words_for_person(error: BaseException) -> str:
         return readable_text(error) or ""
     words = own_words(error)
     start = markup_start(words)
-    if start >= 0:  # a page that a proxy answered with, in place of the API
+    if start >= 0:
+        # A proxy answered with a page, in place of the API.
         page = " ".join(page_lines(words[start:]))
         if len(page) > MAX_QUOTED_PAGE_CHARS:
             page = f"{page[:MAX_QUOTED_PAGE_CHARS]}…"
@@ -122,9 +132,10 @@ def _text_in_words(text: str, bare: str) -> str:
         return _left_out(len(text.encode()))
     if is_markup(bare):
         return _markup_in_words(bare)
-    page = markup_start(text)
-    if page >= 0 and text.rstrip().lower().endswith("</html>"):  # behind other text
-        return text[:page] + _markup_in_words(text[page:])
+    page_start = markup_start(text)
+    ends_with_page = text.rstrip().lower().endswith("</html>")
+    if page_start >= 0 and ends_with_page:
+        return text[:page_start] + _markup_in_words(text[page_start:])
     if bare[:1] in ("{", "["):
         rows = _rows(bare)
         if rows:
@@ -132,14 +143,17 @@ def _text_in_words(text: str, bare: str) -> str:
         words = _almost_json_in_words(_CUT_MARK.sub("", bare))
         if words:
             return words
+
     pieces = []
-    done = 0
+    rest_start = 0
     for first, last in _code_blocks(text):
-        words = json_in_words(text[done : first.start()])
-        pieces += [words, _code_in_words(text[first.start() : last.end()], first, last)]
-        done = last.end()
-    rest = text[done:]
-    if "```" not in rest:  # else a block begins that has no end
+        block = text[first.start() : last.end()]
+        pieces.append(json_in_words(text[rest_start : first.start()]))
+        pieces.append(_code_in_words(block, first, last))
+        rest_start = last.end()
+    rest = text[rest_start:]
+    has_open_block = "```" in rest
+    if not has_open_block:
         rest = json_in_words(rest)
     return _BASE64.sub(_base64_left_out, "".join([*pieces, rest]))
 
@@ -222,15 +236,15 @@ def _code_in_words(block: str, first: re.Match[str], last: re.Match[str]) -> str
     return block
 
 
-def _base64_left_out(found: re.Match[str]) -> str:
+def _base64_left_out(match: re.Match[str]) -> str:
     """Return the note that stands in place of base64.
 
     A long row of one kind of characters is no base64, and is returned unchanged.
     """
-    data = found[0].rpartition(",")[2]
+    data = match[0].rpartition(",")[2]
     is_base64 = all(re.search(kind, data) for kind in ("[A-Z]", "[a-z]", "[0-9]"))
     if not is_base64:
-        return found[0]
+        return match[0]
     return _left_out(len(data) * 3 // 4)
 
 
@@ -248,31 +262,36 @@ def json_in_words(text: str, *, is_quoted: bool = False) -> str:
     A part that is no JSON is not read again from a bracket inside it. After MAX_NO_JSON such parts
     the rest of the text is unchanged. So the work grows with the text, not with its square.
     """
+    start_pattern = _BEHIND_TEXT if is_quoted else _IN_LINE
+    decode_at = _decode_one if is_quoted else _decode_row
     pieces: list[str] = []
-    done = 0
-    tried = 0
+    rest_start = 0  # the text before it is in `pieces`
+    no_json_until = 0  # a part before it is no JSON
     failures = 0
-    for found in (_BEHIND_TEXT if is_quoted else _IN_LINE).finditer(text):
-        if found.end() < max(done, tried):  # it is a part of the object before
+    for start in start_pattern.finditer(text):
+        is_inside_object = start.end() < rest_start
+        if is_inside_object or start.end() < no_json_until:
             continue
         try:
-            decode_at = _decode_one if is_quoted else _decode_row
-            values, end = decode_at(text, found.end())
+            values, end = decode_at(text, start.end())
         except (ValueError, RecursionError) as exc:
             if is_quoted:
-                return "".join([*pieces, text[done : found.end()], _CUT])
+                return "".join([*pieces, text[rest_start : start.end()], _CUT])
             failures += 1
             if failures == MAX_NO_JSON:
                 break
             # Errors of deep nesting and of very long numbers do not say where they are. Then the
             # rest of the text is unchanged.
-            tried = getattr(exc, "pos", len(text))
+            no_json_until = getattr(exc, "pos", len(text))
             continue
-        if all(map(_is_object, values)) and (is_quoted or _ends_line(text, end)):
-            write = in_line if is_quoted or found["label"] else in_lines
-            pieces += [text[done : found.end()], "\n".join(map(write, values))]
-            done = end
-    return "".join([*pieces, text[done:]])
+
+        is_in_place = is_quoted or _ends_line(text, end)
+        if is_in_place and all(map(_is_object, values)):
+            write = in_line if is_quoted or start["label"] else in_lines
+            pieces.append(text[rest_start : start.end()])
+            pieces.append("\n".join(map(write, values)))
+            rest_start = end
+    return "".join([*pieces, text[rest_start:]])
 
 
 def _decode_one(text: str, at: int) -> tuple[list[Any], int]:
@@ -304,7 +323,5 @@ def _ends_line(text: str, at: int) -> bool:
     """Return whether only white space follows in the line of this position."""
     line_end = text.find("\n", at)
     if line_end < 0:
-        rest = text[at:]
-    else:
-        rest = text[at:line_end]
-    return not rest.strip()
+        line_end = len(text)
+    return not text[at:line_end].strip()

@@ -1,6 +1,7 @@
 """WebForms: opens the form of a question, and checks a filled-in form, before anything is stored.
 
-The web process does both itself: Slack waits three seconds, in which all workers may be busy.
+The web process does both itself: Slack waits three seconds, in which all workers may be busy. A
+turn that it cannot answer so fast is stored like any other, and a worker answers it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ T = TypeVar("T")
 class WebForms:
     """Opens and checks the forms of all channels. One per web process; used from any thread.
 
-    Where the time is too short, the turn is stored like any other one, and a worker answers it.
+    `open_seconds` and `check_seconds` limit how long a webhook waits.
     """
 
     def __init__(
@@ -55,7 +56,11 @@ class WebForms:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def answered(self, channel: Channel, received: Received) -> Received:
-        """Open the form that a tap asks for, or check a filled-in form. Return what to store."""
+        """Open the form that a tap asks for, or check a filled-in form.
+
+        Return what to store of the webhook: `received` unchanged, or without its turn and with the
+        answer for the platform.
+        """
         if len(received.turns) != 1:
             return received
         turn = received.turns[0]
@@ -74,6 +79,7 @@ class WebForms:
         return replace(received, turns=(), answer=answer, ignored="a tap that opened a form")
 
     def _checked(self, channel: ShowsForms, received: Received, turn: Turn) -> Received:
+        """Return what to store of a filled-in form: nothing if a value cannot be taken."""
         errors: dict[str, str] = {}
         form = self._run(self._find(turn), self._check_seconds)
         if form is not None:
@@ -85,6 +91,7 @@ class WebForms:
         return replace(received, turns=(), answer=answer, ignored=reason)
 
     async def _find(self, turn: Turn) -> EditForm | None:
+        """Return the form of a question, None also where Redis does not answer."""
         try:
             return await self.questions.find(turn)
         except (RedisError, OtherVersion):

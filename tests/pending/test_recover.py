@@ -142,7 +142,7 @@ def test_forged_kind_beside_a_signed_record_is_detected():
     dead.begin(dead.head)
     dead.wait()
     entry = dead.store.repository._entries[dead.head]
-    entry.proposed = replace(entry.proposed, kind="pay")
+    entry.new_action = replace(entry.new_action, kind="pay")
     outcome = dead.store.pop_if_intent("ana", "confirm", expected_kind="pay")
     assert outcome.outcome_text == texts_for().unknown("an action that was changed")
     assert dead.at(dead.head).state == "unknown"

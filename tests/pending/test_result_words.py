@@ -148,3 +148,8 @@ def test_unclosed_and_deep_elements_end_with_those_around_them():
     for _ in range(MAX_ELEMENT_DEPTH):
         deep = deep["a"]
     assert deep == "x"
+
+
+def test_closing_tag_without_a_name_closes_nothing():
+    """An answer of another system may hold any text."""
+    assert document_value("<a><b>x</></b></>y</a>") == {"a": {"b": "x", "value": "y"}}
