@@ -1,4 +1,9 @@
-"""The system under test: Redis, web and worker processes, and how much memory they use."""
+"""The processes of a simulated bot: Redis, webs and workers, which can be killed and restarted.
+
+A web receives webhooks, a worker answers them. Workers are forked by a parent, as with
+`sayso worker --processes`. A machine of workers is one parent with a separate data folder, as on
+another host; a profile without `machines` has two parents with one folder.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +40,11 @@ from sayso.testing.simulation.webhooks import SIMULATED
 LAST_BYTES = 4096
 #: How long a killed process may take to end, in seconds.
 GONE_SECONDS = 10.0
-#: Simulated users are quicker than people; no rate limit may answer them.
+#: The limits of each user. Simulated users write faster than people, and an answer "too fast" would
+#: hide what the simulation is to show.
 HIGH_LIMITS = {"per_minute": 60_000, "in_one_go": 60_000, "waiting": 1000}
-#: The configuration if none is given.
-DEFAULT: dict[str, Any] = {
+#: The configuration of a profile that names none.
+DEFAULT_SETTINGS: dict[str, Any] = {
     "agent": {"model": "offline"},
     "tools": ["sayso.testing.simulation.tools"],
     "channels": {
@@ -52,29 +58,32 @@ READY_SECONDS = 60.0
 
 
 class WorkerProcesses:
-    """All worker processes and the parents that forked them.
+    """All worker processes, by process id, and the parents that forked them.
 
-    `registered` returns the process ids of the workers that RQ knows;
-    one that is still starting is not among them.
+    `registered` returns the process ids of the workers that RQ knows. A worker that is still
+    starting is not among them.
     """
 
     def __init__(self, parents: Sequence[Child], registered: Callable[[], set[int]]) -> None:
         self.parents = list(parents)
         self._registered = registered
+        #: All workers that were ever at work.
+        self._known: set[int] = set()
+        #: Workers that got SIGTERM, as long as they are alive.
         self._stopping: set[int] = set()
-        self._seen: set[int] = set()
+        #: Workers whose end is not a surprise, because a fault caused it.
         self._expected_to_end: set[int] = set()
 
     def at_work(self) -> set[int]:
-        """Return the workers that have started and are alive."""
-        living = {pid for pid in self._registered() if pid and _lives(pid)}
-        self._seen |= living
+        """Return the workers that have started, are alive, and were not told to stop."""
+        living = {pid for pid in self._registered() if pid and _is_alive(pid)}
+        self._known |= living
         return living - self._stopping
 
     @property
     def stopping(self) -> set[int]:
         """The workers that were told to stop and are still alive."""
-        self._stopping = {pid for pid in self._stopping if _lives(pid)}
+        self._stopping = {pid for pid in self._stopping if _is_alive(pid)}
         return self._stopping
 
     def kill(self, pid: int) -> None:
@@ -83,8 +92,9 @@ class WorkerProcesses:
         _signal(pid, signal.SIGKILL)
 
     def kill_parent(self, chance: Random) -> None:
-        """Kill a parent. Its workers stop, and `restart_ended` starts it again."""
-        self._expected_to_end |= self._seen
+        """Kill a parent. Its workers stop by themselves, and `restart_ended` starts it again."""
+        # Which workers it forked is not known, so the end of none is a surprise.
+        self._expected_to_end |= self._known
         parent = chance.choice(self.parents)
         if parent.process is not None:
             parent.process.kill()
@@ -109,16 +119,16 @@ class WorkerProcesses:
         self._stopping.add(pid)
 
     def restart_ended(self) -> int:
-        """Start again the parents that ended.
+        """Start again the parents that ended; a parent replaces a worker that ended by itself.
 
-        Return how many, plus workers that ended without being told to.
+        Return the number of these parents, plus the workers that ended without a fault.
         """
         ended = [parent for parent in self.parents if not parent.is_alive()]
         for parent in ended:
             parent.start()
-        gone = {pid for pid in self._seen - self._expected_to_end if not _lives(pid)}
-        self._expected_to_end |= gone
-        return len(ended) + len(gone)
+        surprises = {pid for pid in self._known - self._expected_to_end if not _is_alive(pid)}
+        self._expected_to_end |= surprises
+        return len(ended) + len(surprises)
 
 
 def pick(pids: set[int], chance: Random) -> int:
@@ -133,21 +143,26 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
+        os.kill(pid, 0)  # checks, and sends nothing
     except ProcessLookupError:
         return False
     return True
 
 
 def _signal(pid: int, number: int) -> None:
-    if _lives(pid):
+    """Send a signal to a process, if it still exists."""
+    if _is_alive(pid):
         os.kill(pid, number)
 
 
 def spooled(address: str) -> int | None:
-    """Return how many messages wait in the spool of this web; None if it does not say."""
+    """Return how many messages wait in the spool of the web at an address (host:port).
+
+    The spool is the web's own disk, on which it stores messages while Redis is away. Return None if
+    the web does not say.
+    """
     count = full_health(address).get("spooled")
     if count is None:
         return None
@@ -155,20 +170,22 @@ def spooled(address: str) -> int | None:
 
 
 class RedisServer(EmbeddedRedis):
-    """A Redis that can be killed and run out of memory or disk.
+    """A Redis that can be killed, and that can run out of memory or disk.
 
     Start and end it in one thread that outlives it.
     """
 
     def prepare(self) -> None:
-        """End with the parent; and get an error, as on a full disk, not a signal,
-        when a file may not grow.
+        """Prepare the process of Redis, before the program starts.
+
+        A limit on the size of files then gives an error, as a full disk does. Otherwise the signal
+        SIGXFSZ would end the process.
         """
         super().prepare()
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
     def kill(self) -> None:
-        """Kill it and wait until it has ended. `restart` has it read what it had written."""
+        """Kill Redis and wait until it has ended. After `restart` it reads what it had written."""
         os.kill(self.pid or 0, signal.SIGKILL)
         deadline = time.monotonic() + GONE_SECONDS
         while self.is_alive() and time.monotonic() < deadline:
@@ -178,16 +195,16 @@ class RedisServer(EmbeddedRedis):
         """Return the process ids of the workers that RQ knows; none while Redis is away."""
         try:
             with self._client() as client:
-                return {
-                    int(client.hget(name, "pid") or 0) for name in client.smembers("rq:workers")
-                }
+                names = client.smembers("rq:workers")
+                return {int(client.hget(name, "pid") or 0) for name in names}
         except RedisError:
             return set()
 
     def used_bytes(self) -> int:
-        """Return the bytes of memory it uses. Raises RedisError."""
+        """Return the bytes of memory that Redis uses. Raises RedisError."""
         with self._client() as client:
-            return int(cast("dict[str, Any]", client.info("memory"))["used_memory"])
+            memory = cast("dict[str, Any]", client.info("memory"))
+        return int(memory["used_memory"])
 
     def limit_memory(self) -> None:
         """Refuse everything that needs more memory than now. Raises RedisError."""
@@ -196,18 +213,17 @@ class RedisServer(EmbeddedRedis):
             client.config_set("maxmemory", limit)
 
     def limit_disk(self) -> None:
-        """Let its file not grow, as on a full disk.
+        """Let no file of Redis grow, as on a full disk.
 
-        It ends itself, because it cannot store what it acknowledges.
-
-        Raises OSError if it has ended already.
+        Redis then ends itself, because it cannot store what it acknowledges. Raises OSError if it
+        has ended already.
         """
         sizes = [file.stat().st_size for file in Path(self.folder, "appendonlydir").iterdir()]
-        _limit_files(self.pid or 0, max(sizes) + LAST_BYTES)
+        _limit_file_size(self.pid or 0, max(sizes) + LAST_BYTES)
 
     def unlimit(self) -> None:
         """Lift both limits. Raises RedisError."""
-        _limit_files(self.pid or 0, resource.RLIM_INFINITY)
+        _limit_file_size(self.pid or 0, resource.RLIM_INFINITY)
         with self._client() as client:
             client.config_set("maxmemory", 0)
 
@@ -215,9 +231,10 @@ class RedisServer(EmbeddedRedis):
         return connect(self.url)
 
 
-def _limit_files(pid: int, size: int) -> None:
-    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+def _limit_file_size(pid: int, size: int) -> None:
+    """Let a process write no file beyond this size in bytes."""
+    _, hard_limit = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard_limit))
 
 
 class MachineError(Exception):
@@ -225,46 +242,44 @@ class MachineError(Exception):
 
 
 def simulated_settings(profile: Profile, platforms: FakePlatforms, url: str) -> dict[str, Any]:
-    """Return the profile's configuration with fake platforms,
-    without channels for which there is no fake.
+    """Return the profile's configuration with fake platforms in place of the real ones.
 
+    Channels of platforms without a fake are left out. `url` is the public URL of the first web.
     Raises MachineError if no channel is left.
     """
     config = profile.config
-    if config is None:
-        settings = DEFAULT
-    else:
+    settings: dict[str, Any] = DEFAULT_SETTINGS
+    if config is not None:
         settings = yaml.safe_load(config.read_text(encoding="utf-8"))
-    channels = {
-        name: {
-            **channel,
-            **fake_channel(channel["platform"], platforms.url),
-            **_channel_overrides(profile),
-        }
-        for name, channel in settings["channels"].items()
-        if channel["platform"] in SIMULATED
-    }
+
+    channels = {}
+    for name, channel in settings["channels"].items():
+        if channel["platform"] in SIMULATED:
+            fake = fake_channel(channel["platform"], platforms.url)
+            channels[name] = {**channel, **fake, **_channel_overrides(profile)}
     if not channels:
         raise MachineError(f"{config}: no channel to simulate: add one of {', '.join(SIMULATED)}")
-    tools = [_absolute(tool, config) for tool in settings.get("tools", [])]
-    limits = {**settings.get("limits", {}), **HIGH_LIMITS}
-    return {
+
+    simulated = {
         **settings,
-        **({"spool": True} if profile.spool else {}),
-        "limits": limits,
+        "limits": {**settings.get("limits", {}), **HIGH_LIMITS},
         # No "still working" notices: the judge could not tell them from stray messages.
         "workers": {**settings.get("workers", {}), "still_after": 0},
         "public_url": url,
         "redis_url": "${REDIS_URL}",
-        "tools": tools,
+        "tools": [_absolute(tool, config) for tool in settings.get("tools", [])],
         "channels": channels,
     }
+    if profile.spool:
+        simulated["spool"] = True
+    return simulated
 
 
 def fake_channel(platform: str, url: str) -> dict[str, str]:
     """Return the settings with which a channel uses the fake of its platform.
 
-    All fakes have the same `url`.
+    `url` is that of `FakePlatforms`, which all fakes share. Secrets stay references to environment
+    variables, as in a real configuration.
     """
     simulated = SIMULATED[platform]
     secrets = {key: f"${{{_variable(platform, key)}}}" for key in simulated.secrets}
@@ -277,30 +292,33 @@ def _variable(platform: str, key: str) -> str:
 
 
 def _channel_overrides(profile: Profile) -> dict[str, Any]:
-    """Return what a profile changes in every channel.
-
-    Groups are not slowed down to their platform's rate.
-    """
-    overrides: dict[str, Any] = {"messages_per_second": 0} if profile.strangers else {}
+    """Return what a profile changes in every channel."""
+    overrides: dict[str, Any] = {}
+    # Groups are not slowed down to their platform's rate: with strangers they get many answers.
+    if profile.strangers:
+        overrides["messages_per_second"] = 0
     if profile.question_seconds:
-        return {**overrides, "confirm_ttl": profile.question_seconds}
+        overrides["confirm_ttl"] = profile.question_seconds
     return overrides
 
 
 def _absolute(tool: str, config: Path | None) -> str:
-    """Return a tool file with the folder of the configuration; modules stay as they are."""
+    """Return the path of a tool file, which is relative to the configuration.
+
+    The name of a module is returned as it stands.
+    """
     if config and tool.endswith(".py"):
         return str((config.parent / tool).resolve())
     return tool
 
 
 class Machine:
-    """All processes, from `with` to its end.
+    """All processes of a simulated bot, from `with` to its end.
 
-    Use it in one thread that outlives it: they die with that thread.
+    Use it in one thread that outlives it, because the processes die with that thread.
 
-    `make_settings` returns the configuration for the web's URL.
-    With a `redis_url` no Redis is started.
+    `data` is the data folder. `make_settings` returns the configuration for the URL of the first
+    web. With a `redis_url` no Redis is started, and that one is used.
     """
 
     def __init__(
@@ -312,20 +330,23 @@ class Machine:
     ) -> None:
         self.redis = RedisServer(data)
         self.redis_url = redis_url or self.redis.url
-        # A web is restarted on its port.
+        # A web is restarted on its port, so nothing else may take it meanwhile.
         self._ports = [ReservedPort() for _ in range(profile.webs)]
+        #: Host and port of each web.
         self.addresses = [f"127.0.0.1:{port.number}" for port in self._ports]
+        #: The platform and the webhook URL of each channel; empty before `with`.
         self.hooks: list[tuple[str, str]] = []
+        self.webs: list[Child] = []
+        self.workers = WorkerProcesses([], self.redis.workers)
         self._profile = profile
         self._data = data
         self._make_settings = make_settings
         self._has_own_redis = not redis_url
         self._log: IO[bytes] | None = None
         self._stack = ExitStack()
-        self.webs: list[Child] = []
-        self.workers = WorkerProcesses([], self.redis.workers)
-        self._proxy = self._child("proxy")
-        self._folders = itertools.count(1)
+        self._proxy = self._child("proxy", self._proxy_command())
+        #: The numbers of the folders of further machines.
+        self._folder_numbers = itertools.count(1)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -352,22 +373,26 @@ class Machine:
         web.start()
 
     def replace_machine(self, parent: Child) -> int:
-        """Kill a machine of workers and start an empty one in its place.
+        """Kill a machine of workers, and start another one with an empty folder in its place.
 
         Return how many workers it had.
         """
         killed = self.workers.kill_family(parent)
-        at = self.workers.parents.index(parent)
-        self.workers.parents[at] = self._parent(at)
-        self.workers.parents[at].start()
+        place = self.workers.parents.index(parent)
+        successor = self._worker_parent(place)
+        self.workers.parents[place] = successor
+        successor.start()
         return killed
 
     def restart_ended(self) -> int:
-        """Start again the processes that ended without being killed by us. Return how many."""
-        closed = [web for web in self.webs if not web.is_alive()]
-        for web in closed:
+        """Start again the webs and parents that ended.
+
+        Return how many, plus the workers that ended without a fault.
+        """
+        ended = [web for web in self.webs if not web.is_alive()]
+        for web in ended:
             web.start()
-        return self.workers.restart_ended() + len(closed)
+        return self.workers.restart_ended() + len(ended)
 
     def lost_replies(self) -> int:
         """Return how many replies of Redis the proxy lost; known after the machine has stopped."""
@@ -377,6 +402,7 @@ class Machine:
         return 0
 
     def _configure(self) -> None:
+        """Write the configuration of the bot, and note the webhook URLs of its channels."""
         url = f"http://{self.addresses[0]}"
         settings = self._make_settings(url)
         (self._data / "sayso.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
@@ -386,54 +412,61 @@ class Machine:
         ]
 
     def _start(self) -> None:
+        """Start all processes but Redis, and wait until the webs are ready and know all workers."""
         if self._profile.through_proxy:
-            self._proxy = self._child("proxy")
+            self._proxy = self._child("proxy", self._proxy_command())
             self._proxy.start()
             _wait_until(self._proxy_socket.exists, "the proxy does not listen")
-        self.webs = [
-            self._child("web", address, skew=self._profile.clock_skew) for address in self.addresses
-        ]
+
+        self.webs = [self._child("web", self._web_command(each)) for each in self.addresses]
         for web in self.webs:
             web.start()
-        self.workers = WorkerProcesses(self._parents(), self.redis.workers)
+        self.workers = WorkerProcesses(self._worker_parents(), self.redis.workers)
         self.workers.restart_ended()
+
         for address in self.addresses:
             _wait_until(partial(self._is_ready, address), f"not ready: see {self._log_path}")
 
     def _is_ready(self, address: str) -> bool:
         return int(full_health(address).get("workers", 0)) >= self._profile.workers
 
-    def _parents(self) -> list[Child]:
-        return [self._parent(at) for at in range(len(self._shares))]
-
-    def _parent(self, at: int) -> Child:
-        """Return a parent of workers.
-
-        If clocks are wrong, every second parent is ahead and the others are behind.
-        """
-        if at % 2:
-            skew = self._profile.clock_skew
-        else:
-            skew = -self._profile.clock_skew
-        return self._child("worker", count=self._shares[at], skew=skew, folder=self._folder())
-
     @property
-    def _shares(self) -> list[int]:
+    def _worker_counts(self) -> list[int]:
         """The number of workers of each parent.
 
         One machine has two parents if it has at least two workers.
         """
         workers = self._profile.workers
-        parents = max(2, self._profile.machines)
-        return [len(range(at, workers, parents)) for at in range(min(workers, parents))]
+        parents = min(workers, max(2, self._profile.machines))
+        # Spread as evenly as possible; the first parents have one more.
+        return [len(range(place, workers, parents)) for place in range(parents)]
 
-    def _folder(self) -> Path:
-        """Return the data folder of a machine of workers: ours,
-        or a new one that shares only the media files.
+    def _worker_parents(self) -> list[Child]:
+        return [self._worker_parent(place) for place in range(len(self._worker_counts))]
+
+    def _worker_parent(self, place: int) -> Child:
+        """Return the parent of workers at a place in the list of parents."""
+        # If clocks are wrong, every second parent is ahead and the others are behind.
+        skew = self._profile.clock_skew if place % 2 else -self._profile.clock_skew
+        command = [
+            *self._python(skew),
+            "sayso.testing.simulation.model",
+            "sayso",
+            "worker",
+            *self._options(self._worker_folder()),
+            "--processes",
+            str(self._worker_counts[place]),
+        ]
+        return self._child("worker", command)
+
+    def _worker_folder(self) -> Path:
+        """Return the data folder of a machine of workers.
+
+        If there are several machines, this is a new folder that shares only the media files.
         """
         if self._profile.machines == 1:
             return self._data
-        folder = self._data / f"machine-{next(self._folders)}"
+        folder = self._data / f"machine-{next(self._folder_numbers)}"
         files = self._data / "media"
         folder.mkdir()
         files.mkdir(exist_ok=True)
@@ -457,59 +490,56 @@ class Machine:
         """The socket on which the proxy listens."""
         return socket_path(self._data).with_name("front.sock")
 
-    def _child(
-        self,
-        name: str,
-        address: str = "",
-        count: int = 1,
-        skew: float = 0.0,
-        folder: Path | None = None,
-    ) -> Child:
-        python = [
-            sys.executable,
-            "-P",
-            "-m",
-            *(["sayso.testing.simulation.clock", str(skew)] if skew else []),
-        ]
-        common = ["--config", str(self._data / "sayso.yaml"), "--data", str(folder or self._data)]
-        commands = {
-            "web": [*python, "sayso", "web", *common, "--port", address.rpartition(":")[2]],
-            "worker": [
-                *python,
-                "sayso.testing.simulation.model",
-                "sayso",
-                "worker",
-                *common,
-                "--processes",
-                str(count),
-            ],
-            "proxy": [*python, "sayso.testing.simulation.proxy", *self._proxy_arguments()],
-        }
-        return Child(name, commands[name], self._environ(), log=self._log)
+    def _web_command(self, address: str) -> list[str]:
+        port = address.rpartition(":")[2]
+        python = self._python(self._profile.clock_skew)
+        return [*python, "sayso", "web", *self._options(self._data), "--port", port]
 
-    def _proxy_arguments(self) -> list[str]:
+    def _proxy_command(self) -> list[str]:
         profile = self._profile
-        target = socket_path(self._data)
-        numbers = [str(profile.lost_replies), str(profile.redis_delay_ms), str(profile.seed)]
-        return [str(self._proxy_socket), str(target), *numbers, str(self._data / "proxy.json")]
+        return [
+            *self._python(),
+            "sayso.testing.simulation.proxy",
+            str(self._proxy_socket),
+            str(socket_path(self._data)),
+            str(profile.lost_replies),
+            str(profile.redis_delay_ms),
+            str(profile.seed),
+            str(self._data / "proxy.json"),
+        ]
+
+    def _python(self, skew: float = 0.0) -> list[str]:
+        """Return the beginning of a command that runs a module, with a clock wrong by `skew`."""
+        python = [sys.executable, "-P", "-m"]
+        if skew:
+            python += ["sayso.testing.simulation.clock", str(skew)]
+        return python
+
+    def _options(self, folder: Path) -> list[str]:
+        """Return the options that webs and workers share."""
+        return ["--config", str(self._data / "sayso.yaml"), "--data", str(folder)]
+
+    def _child(self, name: str, command: list[str]) -> Child:
+        return Child(name, command, self._environ(), log=self._log)
 
     def _environ(self) -> dict[str, str]:
-        low, high = self._profile.model_ms
-        return {
+        """Return the environment of a process, with the secrets that the configuration refers to."""
+        low_ms, high_ms = self._profile.model_ms
+        redis_url = self.redis_url
+        if self._profile.through_proxy:
+            redis_url = f"unix://{self._proxy_socket}"
+        environ = {
             **os.environ,
-            **{
-                _variable(name, key): secret
-                for name, row in SIMULATED.items()
-                for key, secret in row.secrets.items()
-            },
             KEYS_VARIABLE: ",".join(secret_keys(self._data)),
-            MODEL_MS: f"{low:g}-{high:g}",
+            MODEL_MS: f"{low_ms:g}-{high_ms:g}",
             "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),
-            "REDIS_URL": f"unix://{self._proxy_socket}"
-            if self._profile.through_proxy
-            else self.redis_url,
+            "REDIS_URL": redis_url,
             "SAYSO_DATA": str(self._data.resolve()),
         }
+        for platform, simulated in SIMULATED.items():
+            for key, secret in simulated.secrets.items():
+                environ[_variable(platform, key)] = secret
+        return environ
 
 
 def _send_signal(child: Child, number: int) -> None:

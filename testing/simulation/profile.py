@@ -1,7 +1,8 @@
-"""The profile of a simulation: its size, its faults, what is measured,
-and the stories that its users play.
+"""The profile of a simulation (what breaks, how much, for how long), and the stories of its users.
 
-profiles.yaml and stories.yaml have the ready ones.
+A story is a list of steps, such as "ask to pay a bill" and "agree". A bill is the name of what is
+asked for: `{bill}` in a step becomes a new name such as `b5`, and `{turn}` the number of the turn,
+such as `t5`. The ready profiles and stories are in profiles.yaml and stories.yaml.
 """
 
 from __future__ import annotations
@@ -23,28 +24,35 @@ from sayso.testing.simulation.outcomes import DONE
 FaultTarget = Literal["worker", "machine", "web", "redis"]
 #: What can run full.
 StorageKind = Literal["memory", "disk"]
-#: The profiles and stories that ship.
+#: The ready profiles and stories.
 PROFILES = Path(__file__).parent / "profiles.yaml"
 STORIES = Path(__file__).parent / "stories.yaml"
-#: Ready profiles that are no rows of the matrix, and the name that stands for all rows.
-NOT_IN_MATRIX = ("quick",)
+#: The name that stands for all ready profiles: each is a row of one large table.
 MATRIX = "matrix"
-#: The full size of every profile that does not say otherwise.
+#: The ready profiles that are not part of it.
+NOT_IN_MATRIX = ("quick",)
+#: What --full-size changes in every profile. Its own `full_size` comes after this.
 FULL_SIZE: Mapping[str, Any] = {"turns": 20_000, "conversations": 500, "workers": 4}
 #: The kinds of a step; stories.yaml explains each.
 Verb = Literal["say", "send", "want", "ask", "next", "agree", "refuse"]
 #: The text of a decision that is tapped instead of typed.
 BUTTON = "button"
-#: What a story may wait for after a step of a request: the question about the next one,
-#: or the line that ends it.
+#: The texts of a `next`: wait for the question about the next step of a request, or for the line
+#: that ends the request.
 QUESTION = "question"
 REST = "rest"
-#: The places of bills in the text of a request: one for each step.
-_BILL_PLACE = re.compile(r"\{bill\d?\}")
+#: The placeholders of bills in the text of a request: one for each step.
+_BILL_PLACEHOLDER = re.compile(r"\{bill\d?\}")
 _VERBS: tuple[Verb, ...] = get_args(Verb)
-_NEEDS: dict[Verb, str] = {"say": "{turn}", "send": "{turn}", "want": "{turn}", "ask": "{bill}"}
-#: Measurements that are only meaningful with the size of the run.
-_SIZED = ("speed", "size")
+#: The placeholder that the text of a step must contain, so that its answer can be recognized.
+_NEEDED_PLACEHOLDER: dict[Verb, str] = {
+    "say": "{turn}",
+    "send": "{turn}",
+    "want": "{turn}",
+    "ask": "{bill}",
+}
+#: The values of `measures` that mean something only together with the size of the run.
+_SIZED_MEASURES = ("speed", "size")
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 #: Seconds between two faults of a kind.
@@ -59,21 +67,22 @@ class InvalidProfile(Exception):
 class Profile(Section):
     """One simulation. Times are in seconds, 0 for never; shares are between 0 and 1."""
 
-    #: Things that users do, in all.
+    #: How many acts all users do together: messages, taps, files.
     turns: int = Field(default=1000, ge=1)
     conversations: int = Field(default=50, ge=1, le=20_000)
     #: Nothing new begins after so long.
     seconds: Seconds = 0.0
-    #: Turns a second at most. 0: as fast as users are answered.
+    #: The most turns a second of all users. 0: as fast as users are answered.
     turns_per_second: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    #: Number of worker processes, of machines that they are on (each has a data folder),
-    #: and of web processes.
+    #: The number of worker processes.
     workers: int = Field(default=3, ge=1, le=64)
+    #: The number of machines that the workers are on. Each has a data folder.
     machines: int = Field(default=1, ge=1, le=8)
+    #: The number of web processes.
     webs: int = Field(default=1, ge=1, le=8)
     #: Other members of each group who say yes to each question at once.
     strangers: int = Field(default=0, ge=0, le=50)
-    #: How long the language model takes, in milliseconds: from and to.
+    #: How long the language model takes, in milliseconds: the least and the most.
     model_ms: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]] = (20.0, 200.0)
     #: Repeats the choices of a run, though not its timing. None: a new one.
     seed: int | None = None
@@ -86,36 +95,38 @@ class Profile(Section):
     restart_every: Seconds = 0.0
     #: Seconds that Redis is away, once.
     outage_seconds: Seconds = 0.0
-    #: Whether the webs keep on their own disk what Redis cannot take.
+    #: Whether the webs store messages on their own disk while Redis is away.
     spool: bool = False
-    #: Seconds between two times of 5 s in which Redis has no memory or disk left,
-    #: by what runs full.
+    #: By what runs full, memory or disk: seconds from one time of 5 s to the next.
     full_every: dict[StorageKind, Interval] = Field(default_factory=dict)
-    #: Seconds by which the clocks of the webs are ahead;
-    #: those of workers are wrong by as much either way.
+    #: Seconds by which the clocks of the webs are ahead, or behind if negative. The clocks of half
+    #: the workers are ahead by as much, those of the others behind.
     clock_skew: float = Field(default=0.0, allow_inf_nan=False)
     #: Seconds for which questions stay open. 0: as the configuration says.
     question_seconds: Seconds = 0.0
     #: Share of the commands to Redis whose reply and connection are lost.
     lost_replies: Share = 0.0
-    #: Replies of Redis are up to this many milliseconds late.
+    #: The most milliseconds by which a reply of Redis is late.
     redis_delay_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    #: Share of the webhooks that are delivered 2 to 5 times;
-    #: the share of these repeats that are late, and how late.
+    #: Share of the webhooks that are delivered 2 to 5 times.
     repeated_webhooks: Share = 0.0
+    #: Share of these repeats that come late; the others come at once.
     late_repeats: Share = 0.0
+    #: The most seconds by which a late repeat comes after the first delivery.
     late_seconds: Seconds = 20.0
     #: Whether platforms hang up, or answer 429 or 503, at 45 % of sends.
     failing_platforms: bool = False
 
     #: The configuration of the bot. None: a shop with the tools of the simulation.
     config: Path | None = None
-    #: The file of stories, and the names of those that are played. No names: all, by their weight.
+    #: The file of stories.
     stories: Path = STORIES
+    #: The names of the stories that are played. None named: all, by their weight.
     only_stories: tuple[str, ...] = ()
-    #: What else is held against a promise.
+    #: Which measurement must also be within its limit; "" for none.
     measures: Literal["", "speed", "size", "recovery"] = ""
-    #: The smallest counts of the report with which the run is large enough.
+    #: How often something must have happened, by its name in the report, such as `confirmed`. A run
+    #: with less is too small to show anything.
     at_least: dict[str, int] = Field(default_factory=dict)
     #: The keys that are different with --full-size.
     full_size: dict[str, Any] = Field(default_factory=dict)
@@ -127,69 +138,75 @@ class Profile(Section):
 
     @property
     def statuses(self) -> set[int]:
-        """The allowed responses to webhooks: 200; 503 if Redis may be away;
-        0 (none) if webs are killed.
-        """
-        without_redis = (
-            "redis" in self.kill_every
-            or self.outage_seconds
-            or self.full_every
-            or self.lost_replies
-        )
-        without_web = "web" in self.kill_every or self.restart_every
-        return {200, *([503] if without_redis else []), *([0] if without_web else [])}
+        """The HTTP statuses with which webs may answer webhooks; 0 stands for no answer."""
+        allowed = {200}
+        redis_may_be_away = "redis" in self.kill_every or self.outage_seconds
+        if redis_may_be_away or self.full_every or self.lost_replies:
+            allowed.add(503)
+        if "web" in self.kill_every or self.restart_every:
+            allowed.add(0)
+        return allowed
 
     def description(self) -> str:
         """Return the faults in words; "none" if there are none."""
         faults = [f"kill {part} every {seconds:g} s" for part, seconds in self.kill_every.items()]
-        faults += [
-            f"no {storage} left every {seconds:g} s" for storage, seconds in self.full_every.items()
-        ]
-        spool = "with a spool" if self.spool else "without a spool"
-        if self.late_repeats == 1:
-            share_late = ""
-        else:
-            share_late = f"{self.late_repeats:.0%} of it "
-        if self.late_repeats:
-            late = f", {share_late}up to {self.late_seconds:g} s late"
-        else:
-            late = ""
-        is_sized = self.measures in _SIZED
-        for is_planned, text in (
-            (self.pause_every, f"pause a worker every {self.pause_every:g} s"),
-            (self.restart_every, f"rolling restart every {self.restart_every:g} s"),
-            (self.outage_seconds, f"Redis away for {self.outage_seconds:g} s, {spool}"),
-            (
-                self.clock_skew,
-                f"webs' clocks wrong by {self.clock_skew:+g} s, workers' by that either way",
-            ),
-            (self.question_seconds, f"questions open for {self.question_seconds:g} s"),
-            (self.lost_replies, f"{self.lost_replies:.1%} of Redis's replies lost"),
-            (self.redis_delay_ms, f"Redis up to {self.redis_delay_ms:g} ms late"),
-            (self.repeated_webhooks, f"{self.repeated_webhooks:.0%} delivered 2-5 times{late}"),
-            (self.machines > 1, f"{self.machines} machines of workers"),
-            (self.webs > 1, f"{self.webs} webs"),
-            (
-                is_sized,
-                f"{self.turns_per_second:g} turns a second, {self.conversations:,} conversations",
-            ),
-            (self.strangers, f"{self.strangers} strangers answer, too"),
-            (self.failing_platforms, "platforms fail 45 % of sends"),
-        ):
-            faults += [text] if is_planned else []
+        for storage, seconds in self.full_every.items():
+            faults.append(f"no {storage} left every {seconds:g} s")
+        if self.pause_every:
+            faults.append(f"pause a worker every {self.pause_every:g} s")
+        if self.restart_every:
+            faults.append(f"rolling restart every {self.restart_every:g} s")
+        if self.outage_seconds:
+            spool = "with a spool" if self.spool else "without a spool"
+            faults.append(f"Redis away for {self.outage_seconds:g} s, {spool}")
+        if self.clock_skew:
+            faults.append(
+                f"webs' clocks wrong by {self.clock_skew:+g} s, workers' by that either way"
+            )
+        if self.question_seconds:
+            faults.append(f"questions open for {self.question_seconds:g} s")
+        if self.lost_replies:
+            faults.append(f"{self.lost_replies:.1%} of Redis's replies lost")
+        if self.redis_delay_ms:
+            faults.append(f"Redis up to {self.redis_delay_ms:g} ms late")
+        if self.repeated_webhooks:
+            late = self._describe_late_repeats()
+            faults.append(f"{self.repeated_webhooks:.0%} delivered 2-5 times{late}")
+        if self.machines > 1:
+            faults.append(f"{self.machines} machines of workers")
+        if self.webs > 1:
+            faults.append(f"{self.webs} webs")
+        if self.measures in _SIZED_MEASURES:
+            faults.append(
+                f"{self.turns_per_second:g} turns a second, {self.conversations:,} conversations"
+            )
+        if self.strangers:
+            faults.append(f"{self.strangers} strangers answer, too")
+        if self.failing_platforms:
+            faults.append("platforms fail 45 % of sends")
         return "; ".join(faults) or "none"
+
+    def _describe_late_repeats(self) -> str:
+        """Return how many repeats come late, as the end of a sentence; "" for none."""
+        if not self.late_repeats:
+            return ""
+        share = ""
+        if self.late_repeats < 1:
+            share = f"{self.late_repeats:.0%} of it "
+        return f", {share}up to {self.late_seconds:g} s late"
 
 
 def ready_names() -> list[str]:
-    """Return the names of all profiles that ship."""
+    """Return the names of all ready profiles."""
     return list(_read_sections(PROFILES))
 
 
 def load_profiles(name: str, *, full_size: bool = False, **changes: Any) -> list[Profile]:
-    """Return the profile of a name or of a YAML file; all rows of the matrix for "matrix".
+    """Return the profiles that a name stands for.
 
-    With `full_size` each is as large as is promised. `changes` replace keys of all.
-    Raises InvalidProfile.
+    `name` is that of a ready profile, a YAML file with one profile, or "matrix" for all ready
+    profiles. With `full_size` each is as large as the documentation promises. `changes` replace
+    keys of each. Raises InvalidProfile.
     """
     file = PROFILES
     sections = _read_sections(PROFILES)
@@ -210,6 +227,7 @@ def load_profiles(name: str, *, full_size: bool = False, **changes: Any) -> list
 
 
 def _read(file: Path, error: type[Exception]) -> Any:
+    """Return the content of a YAML file. Raises `error` if it cannot be read."""
     try:
         return yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as exc:
@@ -217,6 +235,7 @@ def _read(file: Path, error: type[Exception]) -> Any:
 
 
 def _read_sections(file: Path) -> dict[str, Any]:
+    """Return the top-level keys of a YAML file. Raises InvalidProfile."""
     content = _read(file, InvalidProfile)
     if not isinstance(content, dict):
         raise InvalidProfile(f"{file}: no profile: write keys such as `turns: 1000`")
@@ -231,34 +250,34 @@ def _profile(
     *,
     full_size: bool,
 ) -> Profile:
+    """Return the profile of one section of a file; `name` is "" if it is the whole file."""
     place = f"{file}: {name}: " if name else f"{file}: "
     try:
         base = Profile.model_validate(section)
+        size: Mapping[str, Any] = {}
         if full_size:
             size = {**FULL_SIZE, **base.full_size}
-        else:
-            size = {}
         profile = Profile.model_validate({**section, **size, **changes})
     except ValidationError as exc:
-        raise InvalidProfile(
-            "\n".join(f"{place}{_problem(dict(error))}" for error in exc.errors())
-        ) from None
-    paths = {
-        key: file.parent / path
-        for key in ("config", "stories")
-        if key in section and (path := section[key])
-    }
-    return profile.model_copy(
-        update={key: path for key, path in paths.items() if key not in changes}
-    )
+        problems = [f"{place}{_problem(dict(error))}" for error in exc.errors()]
+        raise InvalidProfile("\n".join(problems)) from None
+
+    # Paths in a file are relative to its folder, those on the command line are not.
+    paths: dict[str, Path] = {}
+    for key in ("config", "stories"):
+        if section.get(key) and key not in changes:
+            paths[key] = file.parent / section[key]
+    return profile.model_copy(update=paths)
 
 
 def _problem(error: Mapping[str, Any]) -> str:
+    """Return one error of pydantic in words: the key, the problem, and the fix."""
     key = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         hint = did_you_mean(key, Profile.model_fields, "{} ")
         return f"{key}: unknown key: {hint}known: {', '.join(Profile.model_fields)}"
-    return f"{key}: {str(error['msg']).replace('Input should', 'must')} (it is {error['input']!r})"
+    problem = str(error["msg"]).replace("Input should", "must")
+    return f"{key}: {problem} (it is {error['input']!r})"
 
 
 class InvalidStories(Exception):
@@ -267,14 +286,14 @@ class InvalidStories(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoryStep:
-    """One act of a person, done `times` times at once.
-
-    A `late` decision comes after the question has closed.
-    """
+    """One act of a person, as a story describes it."""
 
     verb: Verb
+    #: What is written, with placeholders; `BUTTON` for a tap, `QUESTION` or `REST` for a `next`.
     text: str
+    #: How often it is done at once, from 1 to 10.
     times: int = 1
+    #: Whether a decision comes only after the question has closed.
     late: bool = False
 
     @property
@@ -284,8 +303,8 @@ class StoryStep:
 
     @property
     def further_bills(self) -> int:
-        """The number of steps of a request behind its first one."""
-        return max(0, len(_BILL_PLACE.findall(self.text)) - 1)
+        """The number of bills that a request names after its first one."""
+        return max(0, len(_BILL_PLACEHOLDER.findall(self.text)) - 1)
 
     @property
     def tapped(self) -> bool:
@@ -295,53 +314,49 @@ class StoryStep:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What one person does from beginning to end.
-
-    `weight` is how often it is chosen, relative to the others.
-
-    A story of weight 0 is played only where a profile names it in `only_stories`;
-    each mention counts as a weight of 1.
-    """
+    """What one person does from beginning to end."""
 
     name: str
+    #: How often it is chosen, relative to the other stories. A story of weight 0 is played only if
+    #: a profile names it in `only_stories`, where each mention counts as a weight of 1.
     weight: float
     steps: tuple[StoryStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repertoire:
-    """The stories of a file, and a regular expression for what tools say when they are done."""
+    """The stories that the users of a simulation play."""
 
     stories: tuple[Story, ...]
+    #: A regular expression for what tools say when they are done, with {bill} for the bill.
     done: str
 
 
 def load_stories(file: Path, only: tuple[str, ...] = ()) -> Repertoire:
-    """Return the stories of a file, all or only those named. Raises InvalidStories."""
+    """Return the stories of a file: those that `only` names, or all. Raises InvalidStories."""
     content = _read(file, InvalidStories)
-    if isinstance(content, dict):
-        definitions = content.get("stories")
-    else:
-        definitions = None
+    definitions = content.get("stories") if isinstance(content, dict) else None
     if not isinstance(definitions, dict) or not definitions:
         raise InvalidStories(f"{file}: no stories: begin with `stories:` and a name below it")
     unknown = sorted(set(only) - set(definitions))
     if unknown:
         raise InvalidStories(f"{file}: no story {unknown[0]!r}; known: {sorted(definitions)}")
-    stories = [
-        _story(file, name, definitions[name]) for name in definitions if not only or name in only
-    ]
-    played = tuple(
-        replace(story, weight=story.weight or only.count(story.name))
-        for story in stories
-        if story.weight or only
-    )
+
+    played = []
+    for name, definition in definitions.items():
+        if only and name not in only:
+            continue
+        story = _story(file, name, definition)
+        weight = story.weight or only.count(story.name)
+        if weight:
+            played.append(replace(story, weight=weight))
     if not played:
         raise InvalidStories(f"{file}: no story has a weight above 0: nobody would do anything")
-    return Repertoire(played, _done(file, content.get("done", DONE)))
+    return Repertoire(tuple(played), _checked_done(file, content.get("done", DONE)))
 
 
-def _done(file: Path, done: Any) -> str:
+def _checked_done(file: Path, done: Any) -> str:
+    """Return the key `done` of a file. Raises InvalidStories."""
     if not isinstance(done, str) or "{bill}" not in done:
         raise InvalidStories(
             f"{file}: done is {done!r}: write what your tools say, with {{bill}} in it"
@@ -354,62 +369,63 @@ def _done(file: Path, done: Any) -> str:
 
 
 def _story(file: Path, name: str, definition: Any) -> Story:
+    """Return the story of one entry of a file. Raises InvalidStories."""
     place = f"{file}: story {name!r}"
-    if (
-        not isinstance(definition, dict)
-        or not isinstance(definition.get("steps"), list)
-        or not definition["steps"]
-    ):
+    step_definitions = definition.get("steps") if isinstance(definition, dict) else None
+    if not isinstance(step_definitions, list) or not step_definitions:
         raise InvalidStories(f"{place}: has no steps: add `steps:` and a list")
     weight = definition.get("weight", 1)
     if not isinstance(weight, int | float) or weight < 0:
         raise InvalidStories(
             f"{place}: weight is {weight!r}: write a number, 0 for never by itself"
         )
-    steps = tuple(_step(place, step) for step in definition["steps"])
-    for number, step in enumerate(steps):
-        if (step.decides or step.verb == "next") and not any(
-            before.verb == "ask" for before in steps[:number]
-        ):
+
+    steps = tuple(_step(place, step) for step in step_definitions)
+    was_asked = False
+    for step in steps:
+        if not was_asked and (step.decides or step.verb == "next"):
             raise InvalidStories(
                 f"{place}: {step.verb!r} comes before any `ask`: nothing was asked yet"
             )
+        was_asked = was_asked or step.verb == "ask"
     _check_further_steps(place, steps)
     return Story(str(name), weight, steps)
 
 
 def _check_further_steps(place: str, steps: Sequence[StoryStep]) -> None:
     """Raise InvalidStories if a story waits for more questions than its request has further bills."""
-    left = 0
+    remaining_bills = 0
     for step in steps:
         if step.verb == "ask":
-            left = step.further_bills
+            remaining_bills = step.further_bills
         if step.verb == "next" and step.text == QUESTION:
-            left -= 1
-        if left < 0:
+            remaining_bills -= 1
+        if remaining_bills < 0:
             raise InvalidStories(
                 f"{place}: the request has no further step: name {{bill2}} in its `ask`"
             )
 
 
 def _step(place: str, definition: Any) -> StoryStep:
-    verb = next(
-        (verb for verb in _VERBS if isinstance(definition, dict) and verb in definition), None
-    )
-    if verb is None:
+    """Return the step of one entry of a story. Raises InvalidStories."""
+    verbs = [verb for verb in _VERBS if isinstance(definition, dict) and verb in definition]
+    if not verbs:
         raise InvalidStories(
             f"{place}: {definition!r} is not a step; a step has one of {', '.join(_VERBS)}"
         )
+    verb = verbs[0]
     text = definition[verb]
-    times = definition.get("times", 1)
     if not isinstance(text, str):
         raise InvalidStories(f"{place}: {verb} is {text!r}: put the text in quotes")
-    if _NEEDS.get(verb, "") not in text:
+    needed = _NEEDED_PLACEHOLDER.get(verb, "")
+    if needed not in text:
         raise InvalidStories(
-            f"{place}: {verb} {text!r} must hold {_NEEDS[verb]}, or its answer cannot be told apart"
+            f"{place}: {verb} {text!r} must hold {needed}, or its answer cannot be told apart"
         )
     if verb == "next" and text not in (QUESTION, REST):
         raise InvalidStories(f"{place}: next is {text!r}: write {QUESTION} or {REST}")
+
+    times = definition.get("times", 1)
     if not isinstance(times, int) or not 1 <= times <= 10:
         raise InvalidStories(f"{place}: times is {times!r}: write a number from 1 to 10")
     late = definition.get("late", False)

@@ -1,5 +1,7 @@
-"""The webhooks of simulated users: signed as each platform does,
-and delivered with repeats and retries.
+"""The webhooks of simulated users: how they are signed, delivered, repeated and retried.
+
+A client is one person on one platform, who signs webhooks as that platform does. A delivery posts
+them to the webs of the bot, again and again until one answers 200, as platforms do.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from sayso.testing.platforms.slack_views import new_trigger
 
 #: Webhooks that are delivered at the same time.
 MAX_CONCURRENT = 24
-#: Timeout of one delivery, in seconds.
+#: How long a web may take to answer, in seconds.
 TIMEOUT = 15.0
-#: The pause before a retry in seconds, the number of tries after which it doubles, and its maximum
-#: as a multiple. Real platforms wait longer.
+#: The pause before each of the first `CONSTANT_RETRIES` retries, in seconds. Then it doubles each
+#: time, up to `MAX_FACTOR` times as long. Real platforms wait longer.
 RETRY_SECONDS = 1.0
 CONSTANT_RETRIES = 5
 MAX_FACTOR = 10.0
@@ -38,27 +40,26 @@ AT_ONCE_SECONDS = 1.0
 MAX_DELIVERIES = 5
 #: Returns the webhook, signed when it is called.
 SignWebhook = Callable[[], SignedWebhook]
-#: Distance between the names of two people in one group; larger than the number of groups.
+#: Each person has a number. In a group, the number of a stranger is that of the person plus a
+#: multiple of this offset, which is larger than the number of groups.
 STRANGER_OFFSET = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResponse:
-    """The response to one delivery.
+    """The response of a web to one delivery. Times are of the monotonic clock."""
 
-    Status 0 is no response; `retry_after` is the header, "" if there is none.
-
-    Times are of the monotonic clock.
-    """
-
+    #: The HTTP status; 0 for no response, because the web was killed.
     status: int
+    #: The header Retry-After; "" if there is none.
     retry_after: str
+    #: When the delivery began, and when the response came.
     began: float
     at: float
 
     @property
     def lacks_retry_after(self) -> bool:
-        """Whether it is a 503 without a number of seconds."""
+        """Whether it is a 503 that does not say after how many seconds to try again."""
         return self.status == 503 and not self.retry_after.isdigit()
 
 
@@ -67,13 +68,10 @@ class WebhookDelivery:
 
     Lives as long as its event loop.
 
-    `answers` counts the responses by status; 0 is no response. `without_retry_after` counts 503s
-    that did not say when to retry. `repeated` is the share of webhooks that are delivered again,
-    `late` the share of these repeats that come late, by at most `late_seconds`.
-
-    Each delivery goes to one of the `addresses` (host:port of a web process); without any, to the
-    host of its URL. While `during` is a counter, deliveries that begin and end meanwhile are
-    counted there too. `seconds` are the durations of accepted deliveries.
+    `repeated` is the share (0 to 1) of webhooks that are delivered again, `late` the share of these
+    repeats that come late, and `late_seconds` how late they come at most. `addresses` are the host
+    and port of each web; a delivery goes to one of them by chance, or without any to the host of
+    its URL.
     """
 
     def __init__(
@@ -85,53 +83,64 @@ class WebhookDelivery:
         late_seconds: float = 0.0,
         addresses: Sequence[str] = (),
     ) -> None:
+        #: The number of responses, by status; 0 is no response.
         self.answers: Counter[int] = Counter()
-        self.repeated = self.without_retry_after = 0
+        #: The number of deliveries that repeated an earlier one.
+        self.repeated = 0
+        #: The number of 503 that did not say when to try again.
+        self.without_retry_after = 0
+        #: While this is a counter, responses to deliveries that begin and end meanwhile are counted
+        #: in it too. The simulation sets it during an outage.
         self.during: Counter[int] | None = None
+        #: How long each accepted delivery took, in seconds.
         self.seconds: list[float] = []
-        self._repeated = repeated
-        self._late = late
+        self._repeated_share = repeated
+        self._late_share = late
         self._late_seconds = late_seconds
         self._chance = chance
         self._addresses = addresses
-        self._executor = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="courier")
+        self._executor = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="webhooks")
+        #: The connections of each thread, by address.
         self._local = threading.local()
-        self._later: set[asyncio.Task[None]] = set()
+        #: The repeats that have not been delivered yet.
+        self._repeats: set[asyncio.Task[None]] = set()
 
     async def deliver(self, url: str, hook: SignWebhook) -> float:
         """Deliver until it is accepted. Perhaps also schedule repeats, now or later.
 
         Return when it was accepted, on the monotonic clock.
         """
-        if self._chance.random() < self._repeated:
+        if self._chance.random() < self._repeated_share:
             for _ in range(self._chance.randint(1, MAX_DELIVERIES - 1)):
-                if self._chance.random() < self._late:
+                delay = 0.0
+                if self._chance.random() < self._late_share:
                     delay = self._chance.random() * self._late_seconds
-                else:
-                    delay = 0.0
                 task = asyncio.create_task(self._repeat(url, hook, delay))
-                self._later.add(task)
-                task.add_done_callback(self._later.discard)
-        tries = 0
+                self._repeats.add(task)
+                task.add_done_callback(self._repeats.discard)
+
+        attempts = 0
         while True:
             answer = await self._post(url, hook)
             if answer.status == 200:
                 return answer.at
-            tries += 1
-            pause = RETRY_SECONDS * min(2 ** max(0, tries - CONSTANT_RETRIES), MAX_FACTOR)
-            await asyncio.sleep(pause * (0.5 + self._chance.random() / 2))
+            attempts += 1
+            factor = min(2 ** max(0, attempts - CONSTANT_RETRIES), MAX_FACTOR)
+            await asyncio.sleep(RETRY_SECONDS * factor * (0.5 + self._chance.random() / 2))
 
     @property
     def longest_delay(self) -> float:
         """The seconds after its acceptance within which a webhook may be delivered again."""
-        if not self._repeated:
+        if not self._repeated_share:
             return 0.0
-        return (self._late_seconds if self._late else 0.0) + AT_ONCE_SECONDS
+        if not self._late_share:
+            return AT_ONCE_SECONDS
+        return self._late_seconds + AT_ONCE_SECONDS
 
     async def wait_for_repeats(self) -> None:
-        """Wait for all scheduled repeats."""
-        while self._later:
-            await asyncio.gather(*self._later)
+        """Wait until all scheduled repeats are delivered."""
+        while self._repeats:
+            await asyncio.gather(*self._repeats)
 
     def close(self) -> None:
         """Stop delivering."""
@@ -143,16 +152,17 @@ class WebhookDelivery:
         await self._post(url, hook)
 
     async def _post(self, url: str, hook: SignWebhook) -> DeliveryResponse:
-        place = urlsplit(url)
-        during = self.during
+        """Deliver once, and count the response."""
+        parts = urlsplit(url)
+        address = parts.netloc
         if self._addresses:
             address = self._chance.choice(self._addresses)
-        else:
-            address = place.netloc
+        during = self.during
         loop = asyncio.get_running_loop()
         answer = await loop.run_in_executor(
-            self._executor, self._post_in_thread, address, place.path, hook
+            self._executor, self._post_in_thread, address, parts.path, hook
         )
+
         self.answers[answer.status] += 1
         self.without_retry_after += answer.lacks_retry_after
         if during is not None and during is self.during:
@@ -162,24 +172,22 @@ class WebhookDelivery:
         return answer
 
     def _post_in_thread(self, address: str, path: str, hook: SignWebhook) -> DeliveryResponse:
-        # each thread keeps its own open
-        connections = vars(self._local)
         began = time.monotonic()
+        # Each thread has one open connection to each web: a new one for each webhook would be slow.
+        connections = vars(self._local)
         if address not in connections:
             connections[address] = http.client.HTTPConnection(address, timeout=TIMEOUT)
         connection: http.client.HTTPConnection = connections[address]
-        reused = connection.sock is not None
+        is_reused = connection.sock is not None
         status, retry_after = _send(connection, path, hook)
-        # The web may have closed an idle connection: not a failed delivery.
-        if reused and not status:
+        # The web may have closed an idle connection. That is not a failed delivery.
+        if is_reused and not status:
             status, retry_after = _send(connection, path, hook)
         return DeliveryResponse(status, retry_after, began, time.monotonic())
 
 
 def _send(connection: http.client.HTTPConnection, path: str, hook: SignWebhook) -> tuple[int, str]:
-    """Return the status and Retry-After; status 0 if there was no
-    response because the web was killed.
-    """
+    """Post a webhook. Return the status and the header Retry-After, 0 and "" without a response."""
     headers, body = hook()
     try:
         connection.request("POST", path, body, headers)
@@ -194,7 +202,7 @@ def _send(connection: http.client.HTTPConnection, path: str, hook: SignWebhook) 
 class WebhookClient(Protocol):
     """Signs the webhooks of one person on one platform.
 
-    The same number is the same event, signed again.
+    `number` is that of the person's act. The same number is the same event, signed again.
     """
 
     @property
@@ -211,21 +219,23 @@ class WebhookClient(Protocol):
         """Return the webhook of a photo with a caption."""
 
     def add_strangers(self, count: int) -> Sequence[WebhookClient]:
-        """Make this chat a group and return the clients of this many others;
-        none if the platform has no groups.
+        """Make this chat a group, and return the clients of this many other members.
+
+        Return none if the platform has no groups.
         """
 
 
 class WhatsAppClient:
     """A person on WhatsApp through Twilio.
 
-    `url` is the webhook URL, which is part of the signature.
+    `person` is a number below a hundred million. `url` is the webhook URL, which is part of the
+    signature.
     """
 
-    def __init__(self, platforms: FakePlatforms, name: int, url: str) -> None:
+    def __init__(self, platforms: FakePlatforms, person: int, url: str) -> None:
         self._photo = platforms.host("twilio", signing.JPEG)
         self._url = url
-        self.chat = f"whatsapp:+49151{name:08}"
+        self.chat = f"whatsapp:+49151{person:08}"
 
     def text(self, number: int, text: str) -> signing.SignedWebhook:
         """Return the webhook of a typed message."""
@@ -256,16 +266,18 @@ class WhatsAppClient:
 
 
 class TelegramClient:
-    """A person on Telegram, in a private chat.
+    """A person on Telegram, in a private chat, or in a group after `add_strangers`.
 
-    In a group, requests reply to the bot; single words do not.
+    In a group, texts of several words and photos are replies to the bot, because it reads only what
+    is addressed to it. A single word, such as a yes, is not a reply: the bot must know it as the
+    answer to its question. `chat` is the id of a group; 0 for the private chat.
     """
 
-    def __init__(self, platforms: FakePlatforms, name: int, _: str, chat: int = 0) -> None:
+    def __init__(self, platforms: FakePlatforms, person: int, _: str, chat: int = 0) -> None:
         self._photo = platforms.host("telegram", signing.JPEG)
         self._platforms = platforms
-        self._name = name
-        self._user = 5_000_000_000 + name
+        self._person = person
+        self._user = 5_000_000_000 + person
         self._chat = chat or self._user
 
     @property
@@ -275,9 +287,9 @@ class TelegramClient:
 
     def text(self, number: int, text: str) -> signing.SignedWebhook:
         """Return the webhook of a typed message."""
-        return self._signed(
-            signing.telegram_text(number, text, **self._chat_fields(addressed=" " in text))
-        )
+        is_sentence = " " in text
+        fields = self._chat_fields(addressed=is_sentence)
+        return self._signed(signing.telegram_text(number, text, **fields))
 
     def tap(self, number: int, data: str) -> signing.SignedWebhook:
         """Return the webhook of a tapped button."""
@@ -292,46 +304,44 @@ class TelegramClient:
     def add_strangers(self, count: int) -> Sequence[WebhookClient]:
         """Make this chat a group and return the clients of this many others in it."""
         self._chat = -1_000_000_000_000 - self._user
-        names = (self._name + STRANGER_OFFSET * number for number in range(1, count + 1))
-        return [TelegramClient(self._platforms, name, "", self._chat) for name in names]
+        people = (self._person + STRANGER_OFFSET * number for number in range(1, count + 1))
+        return [TelegramClient(self._platforms, person, "", self._chat) for person in people]
 
     def _chat_fields(self, *, addressed: bool = True) -> dict[str, Any]:
-        bot = {
-            "message_id": 1,
-            "from": {"id": int(fakes.TELEGRAM_TOKEN.partition(":")[0]), "is_bot": True},
-        }
+        fields: dict[str, Any] = {"user": self._user, "chat": self._chat}
         if addressed and self._chat < 0:
-            reply = {"reply_to_message": bot}
-        else:
-            reply = {}
-        return {"user": self._user, "chat": self._chat, **reply}
+            bot_id = int(fakes.TELEGRAM_TOKEN.partition(":")[0])
+            bot_message = {"message_id": 1, "from": {"id": bot_id, "is_bot": True}}
+            fields["reply_to_message"] = bot_message
+        return fields
 
     def _signed(self, update: dict[str, Any]) -> signing.SignedWebhook:
         return signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
 
 
 class SlackClient:
-    """A person on Slack in one thread. In a channel every message mentions the bot.
+    """A person on Slack, in one thread of a direct message, or of a channel after `add_strangers`.
 
-    Webhooks are signed at delivery, as Slack does for repeats too, with the time of `clock`. A web
-    whose clock is more than five minutes off refuses them all.
+    In a channel every message mentions the bot. Webhooks are signed when they are delivered, as
+    Slack does for repeats too, with the time of `clock` in Unix seconds. A web whose clock is more
+    than five minutes off refuses them all. `chat` is the id of a channel; "" for a direct message.
     """
 
     def __init__(
         self,
         platforms: FakePlatforms,
-        name: int,
+        person: int,
         _: str,
         chat: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._photo = platforms.host("slack", signing.JPEG)
         self._platforms = platforms
-        self._name = name
+        self._person = person
         self._clock = clock
-        self._user = f"U{name}"
-        self.chat = chat or f"D{name:08}"
-        #: The trigger of each tap: a repeated webhook has the same.
+        self._user = f"U{person}"
+        self.chat = chat or f"D{person:08}"
+        #: The trigger of each tap, by the number of the act: a repeated webhook has the same.
         self._triggers: dict[int, str] = {}
 
     def text(self, number: int, text: str) -> signing.SignedWebhook:
@@ -356,8 +366,10 @@ class SlackClient:
     def add_strangers(self, count: int) -> Sequence[WebhookClient]:
         """Make this chat a thread of a channel and return the clients of this many others in it."""
         self.chat = self.chat.replace("D", "C")
-        names = (self._name + STRANGER_OFFSET * number for number in range(1, count + 1))
-        return [SlackClient(self._platforms, name, "", self.chat, self._clock) for name in names]
+        people = (self._person + STRANGER_OFFSET * number for number in range(1, count + 1))
+        return [
+            SlackClient(self._platforms, person, "", self.chat, self._clock) for person in people
+        ]
 
     @property
     def _is_direct(self) -> bool:
@@ -380,18 +392,19 @@ class SlackClient:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPlatform:
-    """A platform with a fake, by its name there.
+    """A platform that can be simulated, because it has a fake."""
 
-    `settings` are keys of its channels; `secrets` those of ${NAME}.
-    """
-
+    #: Makes the client of a person, from the fakes, the person's number and the webhook URL.
     client: Callable[..., WebhookClient]
+    #: The name of its fake in `FakePlatforms`.
     fake: str
+    #: The keys of a channel that hold secrets, and the secrets that the fake accepts.
     secrets: Mapping[str, str]
+    #: Further keys of a channel, and their values.
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-#: The platforms that can be simulated.
+#: The platforms that can be simulated, by their name in the configuration.
 SIMULATED: Mapping[str, SimulatedPlatform] = {
     "whatsapp": SimulatedPlatform(
         WhatsAppClient,
@@ -415,15 +428,16 @@ SIMULATED: Mapping[str, SimulatedPlatform] = {
 def webhook_clients(
     platforms: FakePlatforms, hooks: Sequence[tuple[str, str]], count: int, skew: float = 0.0
 ) -> list[tuple[WebhookClient, str]]:
-    """Return this many people, spread over the channels: each one's client and webhook URL.
+    """Return the clients of this many people, spread over the channels, each with its webhook URL.
 
-    `hooks` are a platform and a webhook URL for each channel.
-    `skew` is how many seconds Slack's clock is ahead.
+    `hooks` are a platform and a webhook URL for each channel. `skew` is how many seconds Slack's
+    clock is ahead.
     """
-    clients_of = {platform: row.client for platform, row in SIMULATED.items()}
-    clients_of["slack"] = partial(SlackClient, clock=lambda: time.time() + skew)
+    make_client = {platform: simulated.client for platform, simulated in SIMULATED.items()}
+    make_client["slack"] = partial(SlackClient, clock=lambda: time.time() + skew)
     clients: list[tuple[WebhookClient, str]] = []
-    for name in range(1, count + 1):
-        platform, url = hooks[name % len(hooks)]
-        clients.append((clients_of[platform](platforms, name, url), url))
+    for person in range(1, count + 1):
+        platform, url = hooks[person % len(hooks)]
+        client = make_client[platform](platforms, person, url)
+        clients.append((client, url))
     return clients

@@ -15,7 +15,7 @@ from sayso.testing.simulation.profile import Profile
 
 def folders(profile: Profile, data: Path) -> list[tuple[str, str]]:
     """Return the data folder of each parent of workers, and its number of workers."""
-    commands = [parent.command for parent in Machine(profile, data, lambda _: {})._parents()]
+    commands = [parent.command for parent in Machine(profile, data, lambda _: {})._worker_parents()]
     return [(command[command.index("--data") + 1], command[-1]) for command in commands]
 
 
