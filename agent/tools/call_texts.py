@@ -1,4 +1,9 @@
-"""The texts of a call: its preview for the person, the model's reason for it, and its result."""
+"""The texts of a call: its preview for the person, the model's reason for it, and its result.
+
+A *preview* says what a call will do. The person reads it before they confirm, so it must not be
+possible to hide a part of an argument in it. A *result* is read by the model, and by a person where
+no model follows, such as after a yes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import date, time
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
@@ -40,49 +45,54 @@ log = logging.getLogger(__name__)
 TAIL_SHARE = 0.25
 #: The share of a cut text within which a better place for the cut is looked for.
 BOUNDARY_SHARE = 0.2
-#: What ends a line, an element of JSON or a word, best first.
+#: Where a text can be cut: the ends of a line, of an element of JSON, and of a word, best first.
 _BOUNDARIES = ("\n", "}, ", "},", "], ", "],", ", ", " ")
-#: What a model reads of a tool that returned None.
+#: The text that a model reads for a tool that returned None.
 WITHOUT_VALUE = "done"
 #: Receives each chunk of a streaming tool. A sync tool calls it from the tool's thread.
 ChunkCallback = Callable[[str], None]
 #: Values that contain no Markdown, and that templates may format: {euros:.2f}, {day:%d.%m.%Y}.
-_NUMBERS = (int, float, Decimal, date, time)
-#: Text that could pass for the end of an argument in a list of arguments,
-#: and space that would not be visible there.
-_ENDS_EARLY = re.compile(r'[,="\n]|^\s|\s$|\s\s')
+_FORMATTED_TYPES = (int, float, Decimal, date, time)
+#: Text that could pass for the end of an argument in a list of arguments, and space that would not
+#: be visible there.
+_LOOKS_LIKE_END = re.compile(r'[,="\n]|^\s|\s$|\s\s')
 #: Code blocks, code and links, in which no escape keeps an argument literal.
 _CODE_OR_LINK = re.compile(
-    r"^\ {0,3}(```+|~~~+)[^\n]*\n.*?(?:^\ {0,3}\1|\Z) | (?<!`)(`+)(?!`).*?(?<!`)\2(?!`) | \[[^\]]*\]\([^)]*\)?",
+    r"""
+    ^\ {0,3}(```+|~~~+)[^\n]*\n.*?(?:^\ {0,3}\1|\Z)
+    | (?<!`)(`+)(?!`).*?(?<!`)\2(?!`)
+    | \[[^\]]*\]\([^)]*\)?
+    """,
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
 
-#: The beginning of a note that a result holds for the model alone, and the whole note.
+#: A note in a result that is for the model alone: its beginning, and a pattern for all of it.
 _NOTE_START = "(handed to the user: "
 _FILE_NOTE = re.compile(re.escape(_NOTE_START) + r"[^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)\n?")
-#: How a summary of a result begins for the model, or, `cut`, the beginning of a result without one.
+#: The mark in front of a summary that the model reads instead of a long result. `cut` matches where
+#: no summary could be made, and the beginning of the result stands there instead.
 _SUMMARY_MARK = re.compile(
     r"\[(?:compressed|(?P<cut>truncated)) from \d+ chars(?:; compression failed)?\] "
 )
 
-#: Line breaks, shown as ⏎, and runs of spaces, which a page would show as one.
-_BREAK = re.compile(r"\s*\n\s*")
-_WIDE = re.compile(r"\s{2,}")
+#: A line break in an argument, shown as ⏎.
+_LINE_BREAK = re.compile(r"\s*\n\s*")
+#: Several spaces, which a page would show as one.
+_SEVERAL_SPACES = re.compile(r"\s{2,}")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedPreview:
-    """A preview that shows data which may change before the yes.
+    """A preview that shows data which may change before the yes, such as the balance of an account.
 
-    It has its text, and the values in it that count.
-
-    At the yes the preview is made again. The call runs only if the values are the same as when the
-    user was asked. The rest of the text may differ. Without a CheckedPreview the whole text must be
-    the same. `values`: anything that JSON can express, such as a list; an empty one if nothing but
-    the arguments counts.
+    At the yes the preview is made again. The call runs only if the `values` are the same as when
+    the user was asked; the rest of the text may differ. For a preview that is a plain text, the
+    whole text must be the same.
     """
 
     text: str
+    #: The values in the text that must not change: anything that JSON can express, such as a list;
+    #: an empty one if nothing but the arguments counts.
     values: Any
 
     @property
@@ -91,8 +101,8 @@ class CheckedPreview:
         return unordered_digest(to_jsonable_python(self.values, fallback=str))
 
 
-#: A format template over the arguments, or a function of them.
-#: A ToolResult means that there is nothing to propose.
+#: What a tool's author gives as a preview: a format template over the arguments, or a function of
+#: them. A function that returns a ToolResult says that there is nothing to propose.
 Preview = str | Callable[..., str | CheckedPreview | ToolResult]
 
 
@@ -106,9 +116,9 @@ def check_preview(
 ) -> None:
     """Raise ToolValidationError for a preview that cannot be made of the arguments of a call.
 
-    `names` are the arguments that a model fills, `hidden` those that are injected. A template may
-    name no others. A function may require no others, besides a ToolContext of its own; with
-    `takes_all` it must take each of them.
+    `names` are the arguments that a model fills. A template may name no others. A function may
+    require no others, besides a ToolContext; with `takes_all` it must take each of them.
+    `hidden` are the arguments that are injected: neither may name them.
     """
     if any(_gives_no_text(each) for each in (preview, call_method(preview))):
         cure = "give a plain function, which runs in a thread"
@@ -120,9 +130,12 @@ def check_preview(
 
 
 def _gives_no_text(function: Any) -> bool:
-    """Return whether a call would give a coroutine or a generator, in which no code has run yet."""
-    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
-    return any(kind(function) for kind in kinds)
+    """Return whether a call gives a coroutine or a generator: none of its code has run then."""
+    return (
+        inspect.iscoroutinefunction(function)
+        or inspect.isasyncgenfunction(function)
+        or inspect.isgeneratorfunction(function)
+    )
 
 
 def _check_hidden(tool_name: str, named: Collection[str], hidden: Collection[str]) -> None:
@@ -150,9 +163,10 @@ def _check_preview_function(
         parameters = inspect.signature(preview).parameters
     except (ValueError, TypeError):  # some built-ins have none
         return
-    own = context_parameters(preview)
+    filled_by_sayso = context_parameters(preview)
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    taken = [name for name, each in parameters.items() if each.kind in by_name and name not in own]
+    taken_by_name = [name for name, each in parameters.items() if each.kind in by_name]
+    taken = [name for name in taken_by_name if name not in filled_by_sayso]
     _check_hidden(tool_name, taken, set(hidden) - set(names))
 
     required = [name for name in taken if parameters[name].default is inspect.Parameter.empty]
@@ -176,41 +190,54 @@ def _check_template(
 ) -> None:
     """Raise ToolValidationError for a malformed template, and for names that no model fills."""
     try:
-        used = {
-            re.split(r"[.\[]", field)[0] for _, field, _, _ in _parsed(preview) if field is not None
-        }
+        parts = _parts_of_template(preview)
     except ValueError as exc:
         raise ToolValidationError(f"preview of {tool_name!r} is no format template: {exc}") from exc
+
+    # A field may name an attribute or an item of an argument: "order.id", "order[id]".
+    fields = [part.field for part in parts if part.field is not None]
+    used = {re.split(r"[.\[]", field)[0] for field in fields}
     _check_hidden(tool_name, used, set(hidden) - set(names))
     unknown = sorted(used - set(names))
     if unknown:
         raise ToolValidationError(
             f"preview of {tool_name!r} uses unknown {unknown!r}; it has {sorted(names)!r}"
         )
-    filled = "".join(
-        f"{text}\0" if field is not None else text for text, field, _, _ in _parsed(preview)
-    )
-    if any("\0" in found[0] for found in _CODE_OR_LINK.finditer(filled)):
+
+    # A NUL stands for each argument, to see whether one is inside code or a link.
+    with_marks = "".join(part.text + ("" if part.field is None else "\0") for part in parts)
+    if any("\0" in match[0] for match in _CODE_OR_LINK.finditer(with_marks)):
         raise ToolValidationError(
-            f"preview of {tool_name!r} has an argument inside code or a link, where it could hide or pass for another: "
-            "put it in running text, where it stands as it is"
+            f"preview of {tool_name!r} has an argument inside code or a link, where it could hide "
+            "or pass for another: put it in running text, where it stands as it is"
         )
 
 
-def _parsed(template: str) -> list[tuple[str, str | None, str | None, str | None]]:
-    return list(string.Formatter().parse(template))
+class _TemplatePart(NamedTuple):
+    """A piece of a format template: literal text, and the field behind it."""
+
+    text: str
+    #: None behind the last text.
+    field: str | None
+
+
+def _parts_of_template(template: str) -> list[_TemplatePart]:
+    """Return the parts of a format template. Raises ValueError."""
+    return [_TemplatePart(text, field) for text, field, _, _ in string.Formatter().parse(template)]
 
 
 def preview_text(
     tool_name: str, preview: Preview | None, args: Mapping[str, Any], optional: Collection[str] = ()
 ) -> CheckedPreview | str | ToolResult:
-    """Return the preview of one call. Raises TypeError if it is no text, ValueError if it is empty.
+    """Return the preview of one call.
 
     Without a template or function it is the tool's name and every argument in full; `optional`
     arguments that are None are left out. Arguments are literal in it and in templates: none can
-    hide a part of itself, pass for another argument, or begin a line of its own. The rest of a
-    template is Markdown of the tool's author. What a function returns is text, unless it is
-    `Markdown`.
+    hide a part of itself, pass for another argument, or begin a new line. The rest of a template is
+    Markdown of the tool's author. What a function returns is text, unless it is `Markdown`.
+
+    Raises TypeError if the preview is no text, ValueError if it is empty, and what a preview
+    function raises.
     """
     text: Any
     if isinstance(preview, str):
@@ -219,17 +246,21 @@ def preview_text(
         text = preview(**args, **with_context(preview, current_context))
     else:
         text = default_preview(tool_name, args, optional)
-    # A question would end the run as if it had been stored.
+
+    # A PendingConfirmation says that the user has been asked. The run would end, and no question
+    # would be stored.
     is_question = isinstance(text, PendingConfirmation)
     if is_question or not isinstance(text, str | CheckedPreview | ToolResult):
         raise TypeError(
-            f"the preview of {tool_name!r} is {text!r}: return text, or a ToolResult to propose nothing"
+            f"the preview of {tool_name!r} is {text!r}: "
+            "return text, or a ToolResult to propose nothing"
         )
     words = text.text if isinstance(text, CheckedPreview) else text
     if isinstance(words, str) and not words.strip():
         raise ValueError(f"the preview of {tool_name!r} is empty: say what will happen")
+
     if callable(preview):
-        return _shown_as_it_is(text)
+        return _with_text_as_markdown(text)
     if isinstance(text, str):
         return Markdown(text)
     return text
@@ -241,19 +272,19 @@ def default_preview(
     optional: Collection[str] = (),
 ) -> Markdown:
     """Return a tool's name and every argument in full, except `optional` ones that are None."""
-    listed = []
+    arguments = []
     for name, value in args.items():
         if value is not None or name not in optional:
-            listed.append(f"{_listed(name)} = {_listed(value)}")
-    if not listed:
+            arguments.append(f"{_listed(name)} = {_listed(value)}")
+    if not arguments:
         return Markdown(literal(tool_name))
-    return Markdown(f"{literal(tool_name)}: {', '.join(listed)}")
+    return Markdown(f"{literal(tool_name)}: {', '.join(arguments)}")
 
 
-def _shown_as_it_is(
+def _with_text_as_markdown(
     preview: CheckedPreview | str | ToolResult,
 ) -> CheckedPreview | str | ToolResult:
-    """Return what a preview function returned, with its text as Markdown."""
+    """Return what a preview function returned, with plain text as Markdown that shows it."""
     if isinstance(preview, CheckedPreview):
         return replace(preview, text=as_markdown(preview.text))
     if isinstance(preview, str):
@@ -268,15 +299,17 @@ class _LiteralFormatter(string.Formatter):
         """Return one value as literal text."""
         if isinstance(value, str):
             return str(format(literal(value), format_spec))
-        if isinstance(value, _NUMBERS):
+        if isinstance(value, _FORMATTED_TYPES):
             return str(format(value, format_spec))
-        return literal(str(format(value, format_spec)) if format_spec else _plain_text(value))
+        if format_spec:
+            return literal(str(format(value, format_spec)))
+        return literal(_plain_text(value))
 
 
 def _listed(value: Any) -> str:
     """Return a value in a list of arguments, in quotes if its end would not be visible."""
     text = _plain_text(value)
-    if isinstance(value, str) and (not text.strip() or _ENDS_EARLY.search(text)):
+    if isinstance(value, str) and (not text.strip() or _LOOKS_LIKE_END.search(text)):
         text = json.dumps(text, ensure_ascii=False)
     return literal(text)
 
@@ -286,10 +319,12 @@ def _plain_text(value: Any) -> str:
 
     A collection is the JSON that is stored, so that no part of it is left out.
     """
-    plain = to_jsonable_python(value, fallback=str)
-    if isinstance(plain, list | dict):
-        return json.dumps(plain, ensure_ascii=False)
-    return str(value.value if isinstance(value, Enum) else value)
+    as_stored = to_jsonable_python(value, fallback=str)
+    if isinstance(as_stored, list | dict):
+        return json.dumps(as_stored, ensure_ascii=False)
+    if isinstance(value, Enum):
+        return str(value.value)
+    return str(value)
 
 
 def literal(text: str) -> str:
@@ -297,11 +332,16 @@ def literal(text: str) -> str:
 
     Invisible characters become their codes.
     """
-    line = _BREAK.sub(" ⏎ ", readable(text).strip())
-    return escaped(_WIDE.sub(lambda gap: " " + "\u00a0" * (len(gap[0]) - 1), line))
+    line = _LINE_BREAK.sub(" ⏎ ", readable(text).strip())
+    return escaped(_SEVERAL_SPACES.sub(_as_visible_spaces, line))
 
 
-#: The argument that `think_augment` adds to a tool.
+def _as_visible_spaces(match: re.Match[str]) -> str:
+    """Return as many spaces, of which all but the first are ones that no page joins."""
+    return " " + "\u00a0" * (len(match[0]) - 1)
+
+
+#: The argument that `think_augment` adds to a tool: why the model calls it.
 REASON = "toolcall_reason"
 _REASON_SCHEMA = {
     "type": "string",
@@ -317,8 +357,9 @@ def with_reason(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unordered_digest(value: Any) -> str:
-    """Return a digest of a JSON value that does not depend on the order of its lists:
-    sets have none.
+    """Return a digest of a JSON value that does not depend on the order of its lists.
+
+    A set has no order, and JSON writes it as a list.
     """
     if isinstance(value, dict):
         return compute_args_digest({key: unordered_digest(each) for key, each in value.items()})
@@ -328,10 +369,11 @@ def unordered_digest(value: Any) -> str:
 
 
 def definition_digest(definition: Any) -> str:
-    """Return a digest of the definition of a tool, as any value that JSON can express or its text.
+    """Return a digest of the definition of a tool.
 
-    The order of lists and the white space in texts mean nothing to a reader, and many sources write
-    them in another way at each start: a set has no order, and a docstring is indented.
+    `definition` is any value that JSON can express; other values count by their text. The order of
+    lists and the white space in texts do not count: they mean nothing to a reader, and many sources
+    write them in another way at each start, since a set has no order and a docstring is indented.
     """
     return unordered_digest(_without_layout(to_jsonable_python(definition, fallback=str)))
 
@@ -349,21 +391,22 @@ def _without_layout(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """What a tool provider returns: the `result` of a call, or the `error` of one that failed.
+    """What a tool provider returns for a call.
 
-    The error is in words for the model. (A ToolResult is something else: a typed result of a tool.)
+    Do not confuse it with a ToolResult, which is a typed result that a tool returns.
     """
 
     success: bool
+    #: The tool's value; None for a call that failed.
     result: Any = None
+    #: Why the call failed, in words for the model; None for a success.
     error: str | None = None
 
 
 def truncate(text: str, most: int | None) -> str:
-    """Return the text, or its beginning and end with a mark that says how much is left out.
+    """Return the text, or its beginning and end with a marker that says how much is left out.
 
-    `most` counts the characters (code points) of the text, without the marker;
-    None keeps all of them.
+    `most` counts characters (code points) without the marker; None for the whole text.
     """
     if most is None or len(text) <= most:
         return text
@@ -386,24 +429,30 @@ def cut_ends(text: str, most: int) -> tuple[str, str]:
 
 
 def last_boundary(text: str, start: int, end: int) -> int:
-    """Return the last good place to cut a text in the last part of `start` to `end`, or `end`."""
+    """Return where to end a part of a text that goes from `start` to about `end`.
+
+    It is the last boundary in the last fifth of the part, or `end` if there is none.
+    """
     if end >= len(text):
         return end
-    least = end - int((end - start) * BOUNDARY_SHARE)
+    earliest = end - int((end - start) * BOUNDARY_SHARE)
     for boundary in _BOUNDARIES:
-        at = text.rfind(boundary, least, end)
+        at = text.rfind(boundary, earliest, end)
         if at >= 0:
             return at + len(boundary)
     return end
 
 
 def next_boundary(text: str, start: int, end: int) -> int:
-    """Return the first good place to begin in the first part of `start` to `end`, or `start`."""
+    """Return where to begin a part of a text that goes from about `start` to `end`.
+
+    It is behind the first boundary in the first fifth of the part, or `start` if there is none.
+    """
     if start <= 0:
         return start
-    most = start + int((end - start) * BOUNDARY_SHARE)
+    latest = start + int((end - start) * BOUNDARY_SHARE)
     for boundary in _BOUNDARIES:
-        at = text.find(boundary, start, most)
+        at = text.find(boundary, start, latest)
         if at >= 0:
             return at + len(boundary)
     return start
@@ -420,15 +469,15 @@ def shorten(text: str, max_chars: int) -> str:
     return text[: max(0, max_chars - len(note))] + note
 
 
-#: What the model reads of a value that has no text.
+#: The text that the model reads for a value that cannot be written as text.
 _WITHOUT_TEXT = "done, with a {} that cannot be written down"
 _IS_WITHOUT_TEXT = re.compile(_WITHOUT_TEXT.format(r"\w+"))
-#: The JSON of an object whose class says nothing about it: its address in memory.
+#: The JSON of an object whose class has no text of its own: Python's default names its address.
 _IS_ADDRESS = re.compile(r'"<[^<>]+ object at 0x[0-9a-f]+>"')
 
 
 def serialize(value: Any) -> str:
-    """Return a tool's value as the text that the model reads."""
+    """Return a tool's value as the text that the model reads. Raises nothing."""
     if isinstance(value, Markdown):
         return value
     if isinstance(value, str):
@@ -437,9 +486,11 @@ def serialize(value: Any) -> str:
         return WITHOUT_VALUE
     try:
         text = _as_json(value)
-    except (Exception, *FATAL_ERRORS):  # the tool has acted: its value must not fail the turn
+    except (Exception, *FATAL_ERRORS):
+        # The tool has acted: its value must not fail the turn.
         log.exception("tool.result_unreadable", extra={"type": type(value).__name__})
-        if isinstance(value, ToolResult):  # its kind may say that nothing was done
+        # The kind of a ToolResult may say that nothing was done, so "done" would be false.
+        if isinstance(value, ToolResult):
             return as_json({"kind": str(value.kind)})
         return _WITHOUT_TEXT.format(type(value).__name__)
     if _IS_ADDRESS.fullmatch(text):
@@ -459,39 +510,42 @@ def is_async_value(value: Any) -> bool:
 
 
 async def await_value(value: Any, chunk_callback: ChunkCallback | None) -> Any:
-    """Return what an awaitable results in, or the joined chunks of an async generator.
+    """Return the result of an awaitable, or the joined chunks of an async generator.
 
-    One may be inside the other.
+    Each of the two may give the other, which is awaited then.
     """
     while is_async_value(value):
         if inspect.isasyncgen(value):
-            value = _join(value, chunk_callback)
+            value = _join_async_chunks(value, chunk_callback)
         value = await await_isolated(value)
     return join_chunks(value, chunk_callback)
 
 
 def join_chunks(value: Any, chunk_callback: ChunkCallback | None) -> Any:
-    """Return the chunks of a generator as one text; any other value as it is."""
+    """Return the chunks of a generator as one text; any other value unchanged."""
     if not inspect.isgenerator(value):
         return value
-    return _joined([_passed_on(chunk, chunk_callback) for chunk in value])
+    return _joined([_pass_on(chunk, chunk_callback) for chunk in value])
 
 
-async def _join(chunks: AsyncGenerator[Any, Any], chunk_callback: ChunkCallback | None) -> str:
-    # Releases its resources now, also if the caller is cancelled.
+async def _join_async_chunks(
+    chunks: AsyncGenerator[Any, Any], chunk_callback: ChunkCallback | None
+) -> str:
+    # `aclosing` releases the generator's resources now, also if the caller is cancelled.
     async with contextlib.aclosing(chunks):
-        return _joined([_passed_on(chunk, chunk_callback) async for chunk in chunks])
+        return _joined([_pass_on(chunk, chunk_callback) async for chunk in chunks])
 
 
 def _joined(chunks: Sequence[str]) -> str:
-    """Return the chunks as one text: as Markdown if one of them is."""
+    """Return the chunks as one text: as Markdown if one of them is Markdown."""
     text = "".join(chunks)
     if any(isinstance(chunk, Markdown) for chunk in chunks):
         return Markdown(text)
     return text
 
 
-def _passed_on(chunk: Any, chunk_callback: ChunkCallback | None) -> str:
+def _pass_on(chunk: Any, chunk_callback: ChunkCallback | None) -> str:
+    """Give a chunk to the callback, and return it as text."""
     text = chunk if isinstance(chunk, Markdown) else str(chunk)
     if chunk_callback:
         chunk_callback(text)
@@ -501,15 +555,15 @@ def _passed_on(chunk: Any, chunk_callback: ChunkCallback | None) -> str:
 def file_note(what: str) -> str:
     """Return the note that tells a model that a file of a result went to the user.
 
-    The user needs no note.
+    It is removed from a text that the user reads.
     """
-    return f"(handed to the user: {what})"
+    return f"{_NOTE_START}{what})"
 
 
 def result_text(content: str) -> str:
     """Return a tool's result as text for a user: without notes for the model, and JSON in words.
 
-    "" if nothing is left, such as where a result was only a file.
+    "" if nothing is left, such as for a result that was only a file.
     """
     text = _without_notes(content)
     if isinstance(text, Markdown):
@@ -520,7 +574,7 @@ def result_text(content: str) -> str:
 def effect_text(content: str) -> str:
     """Return the result of a confirmed call as text for its user, like `result_text`.
 
-    "" as well if the result says no more than that the call was done.
+    "" also if the result says no more than that the call was done: the user is told that anyway.
     """
     text = _without_notes(content)
     if isinstance(text, Markdown):
@@ -535,6 +589,9 @@ def _without_notes(content: str) -> str:
     text = content
     if _NOTE_START in content:
         text = _FILE_NOTE.sub("", content).strip()
-    if mark := _SUMMARY_MARK.match(text):
-        text = text[mark.end() :] + (" […]" if mark["cut"] else "")
+    mark = _SUMMARY_MARK.match(text)
+    if mark:
+        text = text[mark.end() :]
+        if mark["cut"]:
+            text += " […]"
     return as_kind_of(content, text)

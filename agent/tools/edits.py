@@ -1,4 +1,8 @@
-"""The fields of the form by which a person changes a proposed call."""
+"""The fields of the form in which a person changes a proposed call before they confirm it.
+
+A tool names its `editable` arguments. Each becomes a FormField that has the type of the argument,
+as far as the platforms have such a field.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,14 @@ MAX_CHOICES = 100
 MAX_LABEL_CHARS = 80
 MAX_DESCRIPTION_CHARS = 300
 MAX_CHOICE_CHARS = 75
-#: The types of texts with a form of their own, by the format in the schema.
-_FORMATS: Mapping[str, FieldType] = {
+#: The fields for texts that have a format in the schema; other texts are "text".
+_FIELD_TYPES_OF_FORMATS: Mapping[str, FieldType] = {
     "date": "date",
     "time": "time",
     "date-time": "datetime",
     "decimal": "number",
 }
+#: The types of values that can be a choice.
 _SCALARS = (str, int, float, bool)
 
 
@@ -32,10 +37,12 @@ def edit_fields(
 ) -> tuple[dict[str, Any], ...]:
     """Return the fields of the form for these arguments of a call, ready for a record.
 
-    `parameters` is the JSON Schema of the tool's parameters, as `tool.schema()["parameters"]`, and
-    `names` are the arguments that the person may change. The fields have the present values. What
-    fits in no form is left out: objects, lists of anything but text, present values that are too
-    long, and fields beyond the limits of a record.
+    `parameters` is the JSON Schema of the tool's parameters, as `tool.schema()["parameters"]`.
+    `names` are the arguments that the person may change. `args` are the arguments of the call,
+    which the form shows.
+
+    An argument that fits in no form is left out: an object, a list of anything but text, a value
+    that is too long, and a field beyond the limits of a record.
     """
     entries: list[dict[str, Any]] = []
     for name in names:
@@ -54,31 +61,37 @@ def edit_fields(
 def _field(
     name: str, schema: Mapping[str, Any], value: Any, *, is_required: bool
 ) -> FormField | None:
-    """Return the field for one argument, None for what fits in no form."""
+    """Return the field for one argument with its value; None for one that fits in no form."""
     part, is_nullable = _without_null(schema)
     choices = [each for each in part.get("enum", ()) if each is not None]
-    kind = _field_type(part, choices)
-    if kind is None:
+    field_type = _field_type(part, choices)
+    if field_type is None:
         return None
-    label = name_in_words(name)[:MAX_LABEL_CHARS] or name[:MAX_LABEL_CHARS]
-    bounds = dict[str, Any]()
-    if kind in ("integer", "number"):
-        bounds = {"minimum": _bound(part, "inimum", 1), "maximum": _bound(part, "aximum", -1)}
-    inner = part.get("items", part)
-    longest = inner.get("maxLength")
-    if not isinstance(longest, int) or longest > MAX_VALUE_CHARS:
-        longest = MAX_VALUE_CHARS
+
+    label = name_in_words(name) or name
+    minimum = None
+    maximum = None
+    if field_type in ("integer", "number"):
+        # From an exclusive bound, the nearest integer inside is one step away.
+        minimum = _inclusive_bound(part, "minimum", "exclusiveMinimum", step=1)
+        maximum = _inclusive_bound(part, "maximum", "exclusiveMaximum", step=-1)
+    text_schema = part.get("items", part)  # of a list, the limit is that of its items
+    max_chars = text_schema.get("maxLength")
+    if not isinstance(max_chars, int) or max_chars > MAX_VALUE_CHARS:
+        max_chars = MAX_VALUE_CHARS
     return FormField(
         name=name,
-        label=label,
-        type=kind,
+        label=label[:MAX_LABEL_CHARS],
+        type=field_type,
         value=value,
         description=str(schema.get("description", ""))[:MAX_DESCRIPTION_CHARS],
-        choices=tuple(choices) if kind == "choice" else (),
+        choices=tuple(choices) if field_type == "choice" else (),
         required=is_required and not is_nullable,
-        max_chars=longest,
-        as_text=kind == "number" and part.get("type") == "string",
-        **bounds,
+        max_chars=max_chars,
+        # A Decimal is sent as text, so that it is not rounded.
+        as_text=field_type == "number" and part.get("type") == "string",
+        minimum=minimum,
+        maximum=maximum,
     )
 
 
@@ -86,23 +99,30 @@ def _without_null(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     """Return the schema of a value that is not null, and whether null is allowed."""
     parts = [part for part in schema.get("anyOf", ()) if part.get("type") != "null"]
     if len(parts) == 1:
-        around = {key: value for key, value in schema.items() if key != "anyOf"}
-        return {**parts[0], **around}, True
-    kinds = schema.get("type")
-    if isinstance(kinds, list | tuple):
-        others = [kind for kind in kinds if kind != "null"]
-        if len(others) == 1:
-            return {**schema, "type": others[0]}, "null" in kinds
+        around_union = {key: value for key, value in schema.items() if key != "anyOf"}
+        return {**parts[0], **around_union}, True
+    types = schema.get("type")
+    if isinstance(types, list | tuple):
+        other_types = [name for name in types if name != "null"]
+        if len(other_types) == 1:
+            return {**schema, "type": other_types[0]}, "null" in types
     return schema, False
 
 
 def _field_type(part: Mapping[str, Any], choices: Sequence[Any]) -> FieldType | None:
-    """Return how a value is filled in, None if it fits in no form."""
+    """Return how a value is filled in; None if it fits in no form.
+
+    `part` is its schema without null, and `choices` are the values that it may have; empty if it
+    may have any.
+    """
     if choices:
-        fits = all(
+        are_short = all(
             isinstance(each, _SCALARS) and len(str(each)) <= MAX_CHOICE_CHARS for each in choices
         )
-        return "choice" if fits and len(choices) <= MAX_CHOICES else None
+        if are_short and len(choices) <= MAX_CHOICES:
+            return "choice"
+        return None
+
     items = part.get("items")
     match part.get("type"):
         case "boolean":
@@ -112,7 +132,7 @@ def _field_type(part: Mapping[str, Any], choices: Sequence[Any]) -> FieldType | 
         case "number":
             return "number"
         case "string":
-            return _FORMATS.get(str(part.get("format", "")), "text")
+            return _FIELD_TYPES_OF_FORMATS.get(str(part.get("format", "")), "text")
         case "array" if (
             isinstance(items, Mapping) and items.get("type") == "string" and "enum" not in items
         ):
@@ -120,17 +140,18 @@ def _field_type(part: Mapping[str, Any], choices: Sequence[Any]) -> FieldType | 
     return None
 
 
-def _bound(part: Mapping[str, Any], ending: str, step: int) -> float | None:
-    """Return a bound of a number as an inclusive one, None if there is none.
+def _inclusive_bound(
+    part: Mapping[str, Any], inclusive_key: str, exclusive_key: str, *, step: int
+) -> float | None:
+    """Return a bound of a number as an inclusive one; None if there is none.
 
-    `ending`: of "minimum" or "maximum", without the first letter. `step`: from an exclusive bound
-    of an integer to the nearest value inside. An exclusive bound of any other number is returned as
-    if it was inclusive: the tool checks the value again.
+    `step` leads from an exclusive bound to the nearest integer inside. For other numbers there is
+    no nearest one: an exclusive bound is returned unchanged, and the tool checks the value again.
     """
-    inclusive = part.get(f"m{ending}")
-    exclusive = part.get(f"exclusiveM{ending}")
+    inclusive = part.get(inclusive_key)
     if isinstance(inclusive, int | float):
         return inclusive
+    exclusive = part.get(exclusive_key)
     if not isinstance(exclusive, int | float):
         return None
     if part.get("type") == "integer":

@@ -1,4 +1,4 @@
-"""The errors of tools.
+"""The errors of tools. Models and users read their texts.
 
 ToolError
 ├── ToolNotFoundError
@@ -21,7 +21,7 @@ from sayso.pending.error_texts import error_text, readable_text
 
 #: Longest list of parameter names in an error, in characters.
 MAX_NAME_CHARS = 200
-#: The border of the box around a validation error.
+#: The border of the box that is drawn around a validation error, so that models notice it.
 _RULE = "=" * 60
 #: Matches such a box, and finds in it what is wrong.
 _BOX = re.compile(
@@ -31,10 +31,7 @@ _BOX = re.compile(
 
 
 class ToolError(Exception):
-    """Base of all errors of tools.
-
-    Models and users read the text, so secrets of this process are redacted.
-    """
+    """Base of all errors of tools. Secrets of this process are redacted from its text."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
@@ -44,7 +41,7 @@ class ToolError(Exception):
 
     @property
     def words_for_person(self) -> str:
-        """The text for the user who confirmed the call; "" if the error's text is private."""
+        """The text for the user who confirmed the call; "" if the error's text is not for users."""
         return str(self)
 
 
@@ -55,8 +52,9 @@ class ToolNotFoundError(ToolError):
 class ToolValidationError(ToolError):
     """Raised when a tool is defined wrongly, or called with arguments that its schema refuses.
 
-    `issue` says what is wrong with `param_name` of `tool_name`, `suggestion` what to do. Without a
-    `message` the text is made of them, in a box.
+    `issue` says what is wrong with the parameter `param_name` of the tool `tool_name`, and
+    `suggestion` what to do. "" where there is none. Without a `message`, the text is a box with
+    these four.
     """
 
     def __init__(
@@ -85,7 +83,7 @@ class ToolValidationError(ToolError):
 
     @property
     def words_for_person(self) -> str:
-        """What is wrong, on one line: the box around it is for models."""
+        """The issue on one line, without the box around it, which is for models."""
         return issue_in_box(str(self)) or str(self)
 
 
@@ -99,9 +97,8 @@ class ToolParameterError(ToolValidationError):
 class ToolExecutionError(ToolError):
     """Raised when a tool's code failed.
 
-    The cause is chained and in `error`; `params` are the call's arguments.
-
-    `params` stays out of the text, since arguments contain the user's words.
+    `error` is the cause, which is chained too; None if Sayso itself found the failure. `params` are
+    the call's arguments. They are left out of the text, since they contain the user's words.
     """
 
     def __init__(
@@ -113,10 +110,7 @@ class ToolExecutionError(ToolError):
         params: Mapping[str, Any] | None = None,
     ) -> None:
         if not message:
-            if error is None:
-                text = "None"
-            else:
-                text = error_text(error)
+            text = "None" if error is None else error_text(error)
             message = f"Error executing tool {tool_name!r}: {type(error).__name__}: {text}"
         super().__init__(message)
         self.tool_name = tool_name
@@ -141,8 +135,8 @@ class EffectUnknownError(ToolExecutionError):
 def readable_error(error: Exception, tool_name: str, params: Mapping[str, Any]) -> ToolError:
     """Return the error of a tool's code as a ToolError whose text can be read.
 
-    A ToolError is returned unchanged, unless its own code fails when its text is read. Such an
-    error is private, like any exception that was not written for users.
+    A ToolError is returned unchanged. Any other exception was not written for users, and becomes a
+    ToolExecutionError. So does a ToolError of the tool's author that raises when its text is read.
     """
     if isinstance(error, ToolError) and readable_text(error) is not None:
         return error
@@ -165,7 +159,7 @@ class ToolLoadError(ToolError):
 
 
 def issue_in_box(text: str) -> str:
-    """Return what is wrong by a ToolValidationError's text, as one line; "" for other texts."""
+    """Return the issue in the text of a ToolValidationError, as one line; "" for other texts."""
     box = _BOX.match(text)
     if box is None:
         return ""

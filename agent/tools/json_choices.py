@@ -1,4 +1,9 @@
-"""Choices of a parameter that JSON writes otherwise: enum members, dates, tuples, bytes."""
+"""Reading the choices of a parameter from JSON: enum members, dates, tuples, bytes.
+
+A model sends JSON, which has no such values: it writes the choice `Kind.CAT` as "cat". pydantic's
+JSON Schema offers "cat" for `Literal[Kind.CAT]`, and its validator then refuses it, since it
+compares choices with Python's values only. `validator_of` closes this gap.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +13,41 @@ from typing import Any, cast
 from pydantic import BaseModel
 from pydantic_core import SchemaValidator, to_jsonable_python
 
-#: Parts of pydantic's core schemas that hold values, or nothing that validates.
-_NO_SCHEMAS = ("default", "expected", "members", "metadata", "serialization", "cls")
-#: Parts that may be a mapping with names of a tool's author as keys: a parameter may be called
-#: "type" or "default".
-_BY_OWN_NAME = ("fields", "choices")
+#: Keys of pydantic's core schemas with values, or with parts that validate nothing.
+_KEYS_WITHOUT_SCHEMAS = ("default", "expected", "members", "metadata", "serialization", "cls")
+#: Keys whose value may be a mapping with names that a tool's author chose: a parameter may be
+#: called "type" or "default".
+_KEYS_WITH_CHOSEN_NAMES = ("fields", "choices")
 _JSON_SCALARS = (str, int, float, bool, type(None))
 
 
 def validator_of(model: type[BaseModel]) -> SchemaValidator:
-    """Return a validator of the model that reads every choice as the model's JSON Schema offers it.
-
-    pydantic compares choices with Python's values only: its JSON Schema offers "cat" for
-    `Literal[Kind.CAT]`, and its validator refuses it.
-    """
+    """Return a validator of the model that reads each choice as its JSON Schema offers it."""
     original = model.__pydantic_core_schema__
     schema = _with_readers(original)
     if schema == original:
         return cast("SchemaValidator", model.__pydantic_validator__)
-    # Without the validators that the models inside it have already:
-    # those would be used in place of the schema.
+    # The models inside the schema have validators already. Without `_use_prebuilt=False` these
+    # would be used in place of the changed schema.
     return SchemaValidator(schema, _use_prebuilt=False)
 
 
 def _with_readers(part: Any) -> Any:
-    """Return a part of a core schema whose choices can be read as JSON writes them."""
+    """Return a part of a core schema, with a function in front of each choice that reads it."""
     if isinstance(part, list | tuple):
         return type(part)(map(_with_readers, part))
     if not isinstance(part, dict):
         return part
-    choices = {"literal": part.get("expected"), "enum": part.get("members")}.get(
-        part.get("type", "")
-    )
+
+    choices = None
+    if part.get("type") == "literal":
+        choices = part.get("expected")
+    elif part.get("type") == "enum":
+        choices = part.get("members")
     if not choices:
-        return {key: _part_with_readers(key, each) for key, each in part.items()}
-    read = _reader(choices, are_values_read=part["type"] == "enum")
+        return {key: _value_with_readers(key, each) for key, each in part.items()}
+
+    read = _reader(choices, is_enum=part["type"] == "enum")
     if read is None:
         return part
     inner = {key: each for key, each in part.items() if key != "ref"}
@@ -51,51 +56,54 @@ def _with_readers(part: Any) -> Any:
         "function": {"type": "no-info", "function": read},
         "schema": inner,
     }
+    # Others refer to this part by its `ref`, and must get the function too.
     if "ref" in part:
         return {**outer, "ref": part["ref"]}
     return outer
 
 
-def _part_with_readers(key: str, value: Any) -> Any:
+def _value_with_readers(key: str, value: Any) -> Any:
     """Return the value of a key of a core schema, with readers in all schemas that it holds."""
-    if key in _NO_SCHEMAS:
+    if key in _KEYS_WITHOUT_SCHEMAS:
         return value
-    if key in _BY_OWN_NAME and isinstance(value, dict):
+    if key in _KEYS_WITH_CHOSEN_NAMES and isinstance(value, dict):
         return {name: _with_readers(each) for name, each in value.items()}
     return _with_readers(value)
 
 
-def _reader(choices: Sequence[Any], *, are_values_read: bool) -> Callable[[Any], Any] | None:
-    """Return a function from a choice as JSON writes it to the choice.
+def _reader(choices: Sequence[Any], *, is_enum: bool) -> Callable[[Any], Any] | None:
+    """Return a function that returns the choice for its JSON; None if pydantic reads all of them.
 
-    None: the validator reads all of them.
-
-    `are_values_read`: the validator reads the values of an Enum's members, if they are strings,
-    numbers or the like.
+    Of an Enum, pydantic reads the members whose values are strings, numbers or the like.
     """
-    written: list[tuple[Any, Any]] = []
-    plain: list[Any] = []
+    read_by_pydantic: list[Any] = []
+    choices_by_json: list[tuple[Any, Any]] = []
     for choice in choices:
-        value = choice.value if are_values_read else choice
+        value = choice.value if is_enum else choice
         if type(value) in _JSON_SCALARS:
-            plain.append(value)
+            read_by_pydantic.append(value)
         else:
-            written.append((to_jsonable_python(choice), choice))
-    written = [
-        (text, choice)
-        for text, choice in written
-        if not any(_is_same(text, each) for each in plain)
+            choices_by_json.append((to_jsonable_python(choice), choice))
+
+    # Where two choices have the same JSON, pydantic's counts.
+    choices_by_json = [
+        (written, choice)
+        for written, choice in choices_by_json
+        if not any(_is_same_json(written, each) for each in read_by_pydantic)
     ]
-    if not written:
+    if not choices_by_json:
         return None
 
     def read(value: Any) -> Any:
-        """Return the choice that this value stands for, else the value."""
-        return next((choice for text, choice in written if _is_same(text, value)), value)
+        """Return the choice that this JSON value stands for, else the value."""
+        for written, choice in choices_by_json:
+            if _is_same_json(written, value):
+                return choice
+        return value
 
     return read
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are the same. To Python, True equals 1."""
+def _is_same_json(one: Any, other: Any) -> bool:
+    """Return whether two JSON values are the same. To Python, True equals 1; in JSON not."""
     return type(one) is type(other) and bool(one == other)

@@ -1,6 +1,8 @@
 """JSON Schemas as data: updated to the current draft, resolved, merged and made immutable.
 
-Servers write schemas in any draft. `plain` rewrites one as models read it.
+Type hints and servers give schemas in any draft (version of JSON Schema), with references and
+keywords that some models do not know. `plain` rewrites a schema in the form that models read. That
+form may ask for less than the original, by which the arguments are checked.
 """
 
 from __future__ import annotations
@@ -60,46 +62,34 @@ _SCALARS = ("string", "integer", "number", "boolean")
 
 #: Keywords that annotate a value without restricting it.
 _ANNOTATIONS = ("description", "default", "examples", "deprecated", "readOnly", "writeOnly")
+#: Keywords that bound a number.
 NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
 def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Return the object schema of a tool's arguments, simplified.
+    """Return the object schema of a tool's arguments, simplified for models.
 
-    It has no titles; its references are resolved and its `allOf` is merged.
+    It has no titles; its references are resolved and its `allOf` is merged. A definition that
+    contains itself stays in `$defs`, and an `allOf` inside a parameter stays.
 
-    A definition that contains itself stays in `$defs`, and an `allOf` inside a parameter stays.
-    The `optional` parameters may be left out, which is how they are null, so their schema does not
-    offer null as well.
+    A parameter in `optional` is null by being left out, so its schema does not offer null as well.
+    Raises TypeError for a part that is no schema.
     """
     inliner = _Inliner(raw)
     properties = {}
     for name, schema in raw.get("properties", {}).items():
         parameter = inliner.inline(as_object(schema))
         if "anyOf" in parameter:
-            parts = [
-                part
-                for part in parameter["anyOf"]
-                if not (name in optional and part.get("type") == "null")
-            ]
-            are_scalars = all(
-                part.keys() == {"type"} and part["type"] in _SCALARS for part in parts
-            )
-            # Bare scalars and a bare string are a string: any of them can be sent as text.
-            is_text = {"type": "string"} in parts and are_scalars
-            if len(parts) == 1:
-                union = parts[0]
-            elif is_text:
-                union = {"type": "string"}
-            else:
-                union = {"anyOf": parts}
-            parameter = {**union, **without(parameter, "anyOf")}
+            parameter = _with_simple_union(parameter, offers_null=name not in optional)
+        # Null as a default says no more than that the parameter may be left out.
         if parameter.get("default", ...) is None:
             del parameter["default"]
-        properties[name] = _without_open_defaults(parameter)
+        properties[name] = _without_open_parts(parameter)
+
     rest = inliner.inline({key: value for key, value in raw.items() if key in _TOP_LEVEL_KEYWORDS})
+    # It is the same for every tool, and not worth its tokens.
     if rest.get("additionalProperties") is False:
-        del rest["additionalProperties"]  # the same for every tool, and not worth its tokens
+        del rest["additionalProperties"]
     schema = {
         **rest,
         "type": "object",
@@ -112,29 +102,46 @@ def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dic
     return whole
 
 
+def _with_simple_union(parameter: dict[str, Any], *, offers_null: bool) -> dict[str, Any]:
+    """Return a parameter's schema with its `anyOf` written as one type where that is possible."""
+    parts = parameter["anyOf"]
+    if not offers_null:
+        parts = [part for part in parts if part.get("type") != "null"]
+    are_bare_scalars = all(part.keys() == {"type"} and part["type"] in _SCALARS for part in parts)
+    if len(parts) == 1:
+        union = parts[0]
+    elif are_bare_scalars and {"type": "string"} in parts:
+        # Each of them can be sent as text.
+        union = {"type": "string"}
+    else:
+        union = {"anyOf": parts}
+    return {**union, **without(parameter, "anyOf")}
+
+
 def with_sorted_sets(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with sorted sets in all its defaults:
-    each process has its own order of the same set.
+    """Return the schema with the sets in all its defaults sorted.
+
+    Each process has another order of the same set, and a vendor's prompt cache needs the same text.
     """
     whole = each_part(schema, with_sorted_sets)
     if "default" in whole:
-        whole["default"] = _with_sorted_sets(whole["default"], whole)
+        whole["default"] = _default_with_sorted_sets(whole["default"], whole)
     return whole
 
 
-def _with_sorted_sets(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return a JSON value with the lists sorted that stand for sets by its schema."""
+def _default_with_sorted_sets(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Return a JSON value with those lists sorted that are sets by its schema."""
     if isinstance(value, dict):
-        named = schema.get("properties", {})
-        others = schema.get("additionalProperties")
+        properties = schema.get("properties", {})
+        other_properties = schema.get("additionalProperties")
         changed_fields = {}
         for name, each in value.items():
-            part = as_object(named.get(name, others) or {})
-            changed_fields[name] = _with_sorted_sets(each, part)
+            part = as_object(properties.get(name, other_properties) or {})
+            changed_fields[name] = _default_with_sorted_sets(each, part)
         return changed_fields
     if isinstance(value, list):
         items = as_object(schema.get("items") or {})
-        changed = [_with_sorted_sets(each, items) for each in value]
+        changed = [_default_with_sorted_sets(each, items) for each in value]
         if schema.get("uniqueItems"):
             changed.sort(key=json.dumps)
         return changed
@@ -142,28 +149,33 @@ def _with_sorted_sets(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 class _Inliner:
-    """Replaces references by what they refer to.
+    """Replaces the references in a schema by the definitions they refer to.
 
-    `definitions` are those that contain themselves, or are too many.
+    `definitions` collects those that must stay definitions: they contain themselves, or more than
+    MAX_INLINED references were replaced before. One for each whole schema.
     """
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
+        #: The names in `definitions`, by reference.
         self._names: dict[str, str] = {}
         self._inlined_count = 0
         self.definitions: dict[str, Any] = {}
 
     def inline(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Return the schema with its definitions written out.
+        """Return the schema with the definitions in place of the references.
 
-        It has neither pydantic's titles nor its discriminators, which name such definitions.
+        It has neither pydantic's titles nor its discriminators, which name definitions.
         """
         whole = each_part(_modernized(schema), self.inline)
         inlined = without(whole, *_DROPPED_KEYWORDS)
-        if "const" in whole:  # all vendors know an enum
+        # Not every vendor knows `const`, but all know `enum`.
+        if "const" in whole:
             inlined["enum"] = [whole["const"]]
+        # JSON cannot hold NaN and infinities.
         if isinstance(inlined.get("default"), float) and not math.isfinite(inlined["default"]):
-            del inlined["default"]  # JSON cannot hold it
+            del inlined["default"]
+
         reference = inlined.pop("$ref", None)
         if reference is None:
             return inlined
@@ -173,6 +185,7 @@ class _Inliner:
         return {**self._replacement(reference, target), **inlined}
 
     def _replacement(self, reference: str, target: dict[str, Any]) -> dict[str, Any]:
+        """Return the schema `target` itself, or a reference to it among `definitions`."""
         self._inlined_count += 1
         if self._inlined_count <= MAX_INLINED and not self._contains_itself(reference):
             return self.inline(target)
@@ -181,16 +194,19 @@ class _Inliner:
             while name in self.definitions:
                 name += "_"
             self._names[reference] = name
-            self.definitions[name] = {}  # before its parts, which refer to it
+            # The name is taken before the target is inlined, since its parts may refer to it.
+            self.definitions[name] = {}
             self.definitions[name] = self.inline(target)
         return {"$ref": f"#/$defs/{self._names[reference]}"}
 
     def _target(self, reference: Any) -> dict[str, Any] | None:
-        """Return the schema at a JSON pointer into the root schema: `#` or `#/...`.
+        """Return the schema at a JSON pointer into the root schema, `#` or `#/...`.
 
-        None: there is none.
+        None if there is none.
         """
-        if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
+        if not isinstance(reference, str):
+            return None
+        if reference != "#" and not reference.startswith("#/"):
             return None
         value: Any = self._root
         for part in filter(None, reference[1:].split("/")):
@@ -207,6 +223,7 @@ class _Inliner:
         return None
 
     def _contains_itself(self, reference: str) -> bool:
+        """Return whether the target of a reference refers to itself, directly or through others."""
         visited: set[str] = set()
         remaining = _references_in(self._target(reference))
         while remaining:
@@ -234,9 +251,9 @@ def _references_in(schema: Any) -> set[str]:
     return references
 
 
-def _without_open_defaults(schema: dict[str, Any]) -> dict[str, Any]:
+def _without_open_parts(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema without pydantic's "any value" for the items of a bare list or dict."""
-    rest = each_part(schema, _without_open_defaults)
+    rest = each_part(schema, _without_open_parts)
     if rest.get("items") == {}:
         del rest["items"]
     if rest.get("additionalProperties") is True:
@@ -245,22 +262,26 @@ def _without_open_defaults(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def each_part(schema: Mapping[str, Any], change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    """Return a schema with `change` applied to all schemas directly inside it."""
+    """Return a schema with `change` applied to all schemas directly inside it.
+
+    Those that are `true` or `false` stay.
+    """
+
+    def changed_part(part: Any) -> Any:
+        if isinstance(part, dict):
+            return change(part)
+        return part
+
     changed = dict(schema)
     for key in _SCHEMA_KEYWORDS:
-        if isinstance(changed.get(key), dict):
-            changed[key] = change(changed[key])
+        if key in changed:
+            changed[key] = changed_part(changed[key])
     for key in _LIST_KEYWORDS:
         if isinstance(changed.get(key), list):
-            changed[key] = [
-                change(part) if isinstance(part, dict) else part for part in changed[key]
-            ]
+            changed[key] = [changed_part(part) for part in changed[key]]
     for key in _MAP_KEYWORDS:
         if isinstance(changed.get(key), dict):
-            parts = changed[key].items()
-            changed[key] = {
-                name: change(part) if isinstance(part, dict) else part for name, part in parts
-            }
+            changed[key] = {name: changed_part(part) for name, part in changed[key].items()}
     return changed
 
 
@@ -295,31 +316,43 @@ def _modernized(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_exclusive_limits(schema: dict[str, Any]) -> dict[str, Any]:
-    """Replace `minimum: 1, exclusiveMinimum: true` (draft 4, OpenAPI 3.0) by `exclusiveMinimum: 1`."""
+    """Return the schema with exclusive limits as the current draft writes them.
+
+    Draft 4 and OpenAPI 3.0 write `minimum: 1, exclusiveMinimum: true` for `exclusiveMinimum: 1`.
+    """
     modern = dict(schema)
     for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        if isinstance(modern.get(exclusive), bool) and modern.pop(exclusive) and limit in modern:
+        if not isinstance(modern.get(exclusive), bool):
+            continue
+        is_exclusive = modern.pop(exclusive)
+        if is_exclusive and limit in modern:
             modern[exclusive] = modern.pop(limit)
     return modern
 
 
 def _prefix_items(schema: dict[str, Any]) -> dict[str, Any]:
-    """Replace a list in `items` by `prefixItems`, and `additionalItems` by `items`; `items:
-    false` by `maxItems`.
+    """Return the schema with the items of a tuple as the current draft writes them.
+
+    Older drafts write `items: [...]` for `prefixItems`, and `additionalItems` for `items`. Models
+    do not know `items: false`, which becomes `maxItems`.
     """
-    others = schema.pop("additionalItems", None)
+    additional_items = schema.pop("additionalItems", None)
     if isinstance(schema.get("items"), list):
         schema["prefixItems"] = schema.pop("items")
-        if others is not None:
-            schema["items"] = others
-    if isinstance(schema.get("items"), bool) and not schema.pop("items"):
-        count = len(schema.get("prefixItems", ()))
-        schema["maxItems"] = min(count, schema.get("maxItems", count))
-    return {key: value for key, value in schema.items() if (key, value) != ("prefixItems", [])}
+        if additional_items is not None:
+            schema["items"] = additional_items
+    if isinstance(schema.get("items"), bool):
+        allows_more = schema.pop("items")
+        if not allows_more:
+            count = len(schema.get("prefixItems", ()))
+            schema["maxItems"] = min(count, schema.get("maxItems", count))
+    if schema.get("prefixItems") == []:
+        del schema["prefixItems"]
+    return schema
 
 
 def types_of(schema: Mapping[str, Any]) -> list[Any]:
-    """Return the types that a schema names."""
+    """Return the types that a schema names, as a list; empty if it names none."""
     kind = schema.get("type", [])
     if isinstance(kind, list):
         return list(kind)
@@ -334,47 +367,48 @@ def without(schema: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 def merged(
     schema: dict[str, Any], definitions: Mapping[str, Any], merged_names: set[str] | None = None
 ) -> dict[str, Any]:
-    """Return the schema with the parts of its `allOf` merged into it, each definition once.
+    """Return the schema with the parts of its `allOf` merged into it.
 
-    It may ask for less than all parts; the arguments are checked by the schema itself.
+    `merged_names` are the definitions that have been merged already: each is merged once, so that
+    one that contains itself has an end. The result may ask for less than all parts together; the
+    arguments are checked by the schema itself.
     """
     parts = schema.get("allOf")
     if not isinstance(parts, list):
         return schema
-    if merged_names is None:
-        names = set[str]()
-    else:
-        names = merged_names
+    names = set[str]() if merged_names is None else merged_names
     whole = without(schema, "allOf")
+
+    # A single reference with nothing but annotations around it can stay a reference.
     if len(parts) == 1 and "$ref" in parts[0] and not whole.keys() - set(_ANNOTATIONS):
         return {**parts[0], **whole}
     for part in parts:
         name = str(part.get("$ref", "")).rpartition("/")[2]
+        target = {}
         if name not in names:
             target = definitions.get(name, {})
-        else:
-            target = {}
         names.add(name)
-        whole = _both(whole, merged({**target, **without(part, "$ref")}, definitions, names))
+        merged_part = merged({**target, **without(part, "$ref")}, definitions, names)
+        whole = _both(whole, merged_part)
     return whole
 
 
 def _both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one schema for two: all properties and required names.
+    """Return one schema for two, with the properties and required names of both.
 
-    Of any other keyword, the first counts.
+    Where both have any other keyword, that of the first counts.
     """
     both = {**other, **one}
     if "properties" in one and "properties" in other:
-        own = {
+        properties = {
             name: _both(each, other["properties"].get(name, {}))
             for name, each in one["properties"].items()
         }
-        both["properties"] = {**own, **other["properties"], **own}
+        # In the order of the first, then those that only the other has.
+        both["properties"] = {**properties, **other["properties"], **properties}
     if "required" in both:
-        both["required"] = list(
-            dict.fromkeys([*one.get("required", ()), *other.get("required", ())])
-        )
+        names = [*one.get("required", ()), *other.get("required", ())]
+        both["required"] = list(dict.fromkeys(names))
     return both
 
 
@@ -383,9 +417,9 @@ def _refuse(_: Any, *__: Any, **___: Any) -> NoReturn:
 
 
 class FrozenDict(dict[str, Any]):
-    """A dict that refuses changes.
+    """A dict that refuses changes. It equals a plain dict, and a deep copy of it is a plain dict.
 
-    Equal to a plain dict, and written to JSON like one; a deep copy is plain.
+    It extends `dict`, so that `json` writes it.
     """
 
     __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse

@@ -1,4 +1,9 @@
-"""Tools loaded from modules, files and folders, and loaded again when their files change."""
+"""Tools loaded from modules, files and folders, and loaded again when their files change.
+
+A *source* is what is loaded as a whole: a Python module by its dotted name, a .py file, or a folder
+of such files. OpenAPI documents are sources too: `sayso.agent.toolsets.openapi_files` loads them,
+and ToolReloader watches them as well.
+"""
 
 from __future__ import annotations
 
@@ -32,30 +37,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LoadedTools:
-    """The contents of modules: their tools, and their executor factories by kind of action.
-
-    `problems` has a line for each file of a folder that could not be loaded; `files` are those that
-    were read. `left_out` has the tools of a document that cannot be used, with the reasons.
-    `missing` has the offered tools that lack a part of their definition, and which part.
-    `own_names` is what the source itself calls all its tools, those that were not chosen too.
-    """
+    """The contents of one source."""
 
     tools: tuple[Tool, ...] = ()
+    #: What rebuilds the confirmed actions of a kind, by the kind: see `sayso.pending.executors`.
     executor_factories: Mapping[str, ExecutorFactory] = field(default_factory=dict)
-    #: `problems` has a line for each file of a folder that could not be loaded; `files` are those
-    #: that were read.
+    #: A line for each file of a folder that could not be loaded.
     problems: tuple[str, ...] = ()
+    #: The files that were read.
     files: tuple[Path, ...] = ()
-    #: `left_out` has the tools of a document that cannot be used, with the reasons.
+    #: Why tools of a document cannot be used, by name.
     left_out: Mapping[str, str] = field(default_factory=dict)
-    #: `missing` has the offered tools that lack a part of their definition, and which part.
+    #: Which part of its definition an offered tool lacks, by name.
     missing: Mapping[str, str] = field(default_factory=dict)
-    #: What the source itself calls all its tools, those that were not chosen too.
+    #: What the source itself calls all its tools, also those that were not chosen.
     own_names: tuple[str, ...] = ()
 
 
 class ToolLoader:
-    """Loads tools from modules, files and folders at run time."""
+    """Loads tools from modules, files and folders at run time, for programs."""
 
     @staticmethod
     def from_module(module_path: str) -> list[Tool]:
@@ -68,7 +68,7 @@ class ToolLoader:
     @staticmethod
     def from_file(file_path: str | Path) -> list[Tool]:
         """Return the tools of one .py file, read anew each time. Raises ToolLoadError."""
-        return list(_file(str(file_path), Path(file_path)).tools)
+        return list(_load_file(str(file_path), Path(file_path)).tools)
 
     @staticmethod
     def from_directory(
@@ -76,12 +76,11 @@ class ToolLoader:
     ) -> list[Tool]:
         """Return the tools of all .py files in a folder.
 
-        Names with a leading `_` and patterns of `exclude` are left out.
-
-        A broken file is logged, and the others are loaded.
-        Raises ToolLoadError if there is no such folder.
+        Files whose name begins with `_` or matches a pattern in `exclude`, such as "test_*", are
+        left out. With `recursive` the folders inside are searched too. A broken file is logged, and
+        the others are loaded. Raises ToolLoadError if there is no such folder.
         """
-        loaded = _folder(str(directory), Path(directory), recursive=recursive, exclude=exclude)
+        loaded = _load_folder(str(directory), Path(directory), recursive=recursive, exclude=exclude)
         for problem in loaded.problems:
             log.error("tools.broken", extra={"problem": problem})
         return list(loaded.tools)
@@ -103,10 +102,9 @@ class ToolLoader:
 def load_tools(source: str, base: Path | None = None, *, again: bool = False) -> LoadedTools:
     """Load one source: a module's dotted name, a file ending in .py, or a folder of them.
 
-    Paths start at `base`.
-
-    With `again` a module is read anew, as files always are. Raises ToolLoadError, which names the
-    file and the line that failed; in a folder, the other files are loaded all the same.
+    Paths start at `base`; None for the working directory. With `again` a module is read anew, as
+    files always are. Raises ToolLoadError, which names the file and the line that failed; in a
+    folder, the other files are loaded all the same.
     """
     start = base or Path()
     try:
@@ -116,26 +114,29 @@ def load_tools(source: str, base: Path | None = None, *, again: bool = False) ->
         raise ToolLoadError(
             f"cannot load tools from {quoted(source)}: it is no path ({exc})"
         ) from exc
-    # All Python files in it would run.
-    if not source.strip() or (is_folder and path in start.resolve().parents):
+
+    # A folder around the bot, such as "..": all Python files in it would run.
+    is_around_base = is_folder and path in start.resolve().parents
+    if not source.strip() or is_around_base:
         raise ToolLoadError(
             f"cannot load tools from {source!r}: give the tools a file or a folder of their own"
         )
     if source.endswith(".py"):
-        return _file(source, path)
+        return _load_file(source, path)
     if all(part.isidentifier() for part in source.split(".")):
-        return _contents(source, _import_name(source, again=again))
+        return _contents(source, _import_module(source, again=again))
     if not is_folder:
         raise ToolLoadError(
-            f"cannot load tools from {source!r}: no module is called so, and there is no folder {str(path)!r}; "
-            "give a dotted name, a file ending in .py or a folder"
+            f"cannot load tools from {source!r}: no module is called so, and there is no folder "
+            f"{str(path)!r}; give a dotted name, a file ending in .py or a folder"
         )
-    return _folder(source, path)
+    return _load_folder(source, path)
 
 
-def _folder(
+def _load_folder(
     source: str, folder: Path, *, recursive: bool = False, exclude: Sequence[str] = ()
 ) -> LoadedTools:
+    """Load the .py files of a folder. A file that cannot be loaded is one of the `problems`."""
     if not folder.is_dir():
         raise ToolLoadError(
             f"cannot load tools from {source!r}: there is no folder {str(folder)!r}"
@@ -144,16 +145,17 @@ def _folder(
     factories: dict[str, ExecutorFactory] = {}
     files = list[Path]()
     problems = list[str]()
-    for path in sorted(folder.rglob("*.py") if recursive else folder.glob("*.py")):
-        if path.name.startswith("_") or any(
-            fnmatch.fnmatch(path.name, pattern) for pattern in exclude
-        ):
+    pattern = "**/*.py" if recursive else "*.py"
+    for path in sorted(folder.glob(pattern)):
+        is_excluded = any(fnmatch.fnmatch(path.name, each) for each in exclude)
+        if path.name.startswith("_") or is_excluded:
             continue
         try:
-            loaded = _file(str(path), path)
+            loaded = _load_file(str(path), path)
+            # Of a file with a name that is taken, nothing is added.
             tools_so_far = dict(tools)
             factories_so_far = dict(factories)
-            for tool in loaded.tools:  # one that other files import counts once
+            for tool in loaded.tools:  # the same tool may be imported by several files
                 claim(tools_so_far, tool.name, tool, source)
             for kind, factory in loaded.executor_factories.items():
                 claim(factories_so_far, kind, factory, source)
@@ -164,85 +166,94 @@ def _folder(
             factories = factories_so_far
             files += loaded.files
     return LoadedTools(
-        tuple(tools.values()), factories, tuple(problems), tuple(dict.fromkeys(files))
+        tools=tuple(tools.values()),
+        executor_factories=factories,
+        problems=tuple(problems),
+        files=tuple(dict.fromkeys(files)),
     )
 
 
-def _file(source: str, path: Path) -> LoadedTools:
+def _load_file(source: str, path: Path) -> LoadedTools:
     path = path.resolve()
     if not path.is_file():
         raise ToolLoadError(f"cannot load tools from {source!r}: there is no file {str(path)!r}")
     # The digest keeps two files called tools.py apart.
-    name = f"sayso_tools_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    return _contents(source, _executed(source, name, path))
+    digest = hashlib.sha256(str(path).encode()).hexdigest()
+    module_name = f"sayso_tools_{path.stem}_{digest[:8]}"
+    return _contents(source, _execute_file(source, module_name, path))
 
 
-def _executed(source: str, name: str, path: Path) -> ModuleType:
-    """Return a module made anew from its file; if that fails, the old module stays in sys.modules."""
+def _execute_file(source: str, name: str, path: Path) -> ModuleType:
+    """Execute a file as a new module of this name, and return the module.
+
+    Raises ToolLoadError; then an old module of this name stays in `sys.modules`.
+    """
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
         raise ToolLoadError(
             f"cannot load tools from {source!r}: Python has no loader for {str(path)!r}"
         )
     module = importlib.util.module_from_spec(spec)
-    before = sys.modules.get(name)
+    old_module = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses and type hints look their module up by name
     try:
-        # Python's loader reads bytecode, which is matched by the second,
-        # and a file may change within one.
+        # Python's loader would read bytecode if it is as old as the file, by the second, and a file
+        # may change twice within a second.
         code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
         exec(code, vars(module))  # noqa: S102  # the operator's own file, as an import would run it
     except BaseException as exc:
         del sys.modules[name]
-        if before is not None:
-            sys.modules[name] = before
-        if not isinstance(exc, _FAILURES):
+        if old_module is not None:
+            sys.modules[name] = old_module
+        if not isinstance(exc, _IMPORT_FAILURES):
             raise
-        raise ToolLoadError(_broken(source, str(path), exc)) from exc
+        raise ToolLoadError(_failure_text(source, str(path), exc)) from exc
     return module
 
 
-def _import_name(source: str, *, again: bool = False) -> ModuleType:
+def _import_module(source: str, *, again: bool = False) -> ModuleType:
+    """Import a module by its dotted name, `again` to execute it anew. Raises ToolLoadError."""
     here = str(Path.cwd())
     if here not in sys.path:
-        # An installed command, unlike `python -m`, does not look beside the user's files.
+        # An installed command, unlike `python -m`, does not look for modules in the user's folder.
         sys.path.append(here)
     known = sys.modules.get(source)
     if again and known is not None and getattr(known, "__file__", None):
-        return _executed(source, source, Path(str(known.__file__)))
+        return _execute_file(source, source, Path(str(known.__file__)))
     try:
         return importlib.import_module(source)
-    except _FAILURES as exc:
+    except _IMPORT_FAILURES as exc:
         missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
+        # The module itself or a package around it is missing, and not one that it imports.
         if missing and f"{source}.".startswith(f"{missing}."):
             raise ToolLoadError(
                 f"cannot load tools from {source!r}: no module {missing!r} in {here!r} or sys.path"
             ) from exc
-        raise ToolLoadError(_broken(source, source.replace(".", "/") + ".py", exc)) from exc
+        path = source.replace(".", "/") + ".py"
+        raise ToolLoadError(_failure_text(source, path, exc)) from exc
 
 
 #: The exceptions of a failed import. SystemExit is one: a module must not end the process.
 #: Ctrl-C is not.
-_FAILURES = (Exception, SystemExit)
+_IMPORT_FAILURES = (Exception, SystemExit)
 
 
-def _broken(source: str, path: str, exc: BaseException) -> str:
-    """Return the error.
+def _failure_text(source: str, path: str, exc: BaseException) -> str:
+    """Return the text of the error for a module that raised `exc` while it was imported.
 
-    It names the last place in the module itself, else the deepest outside Python's importer.
+    It names the last line of the module itself that ran; if none of the module ran, the deepest
+    line outside Python's importer.
     """
     if isinstance(exc, SyntaxError):
         file = exc.filename or path
         line = exc.lineno
     else:
-        frames = [
-            frame
-            for frame in traceback.extract_tb(exc.__traceback__)
-            if "importlib" not in frame.filename
-        ]
-        frame = ([frame for frame in frames if frame.filename.endswith(path)] or frames)[-1]
-        file = frame.filename
-        line = frame.lineno
+        all_frames = traceback.extract_tb(exc.__traceback__)
+        frames = [frame for frame in all_frames if "importlib" not in frame.filename]
+        frames_of_module = [frame for frame in frames if frame.filename.endswith(path)]
+        last_frame = (frames_of_module or frames)[-1]
+        file = last_frame.filename
+        line = last_frame.lineno
     place = f"{file}, line {line}" if line else file
     what = f"{type(exc).__name__}: {error_text(exc)}"
     if isinstance(exc, SystemExit):
@@ -251,30 +262,34 @@ def _broken(source: str, path: str, exc: BaseException) -> str:
 
 
 def _contents(source: str, module: ModuleType) -> LoadedTools:
+    """Return the tools and executor factories among the attributes of a module.
+
+    Raises ToolLoadError if two have the same name.
+    """
     tools: dict[str, Tool] = {}
     factories: dict[str, ExecutorFactory] = {}
     for value in vars(module).values():
-        # No attribute of a value is read: proxies, such as Flask's `request`,
-        # raise outside of a request.
+        # `type(value)`, since reading an attribute of a proxy, such as Flask's `request`, raises
+        # outside of a request.
+        members = [value]
         if issubclass(type(value), ToolRegistry):
             members = value.all()
-        else:
-            members = [value]
-        for tool in members:
-            if issubclass(type(tool), Tool):
-                claim(tools, tool.name, tool, source)
+        for member in members:
+            if issubclass(type(member), Tool):
+                claim(tools, member.name, member, source)
+
+        # The decorator for executor factories marks them with this attribute.
         if callable(value):
             kind = inspect.getattr_static(value, "__sayso_kind__", None)
-        else:
-            kind = None
-        if isinstance(kind, str):
-            claim(factories, kind, value, source)
+            if isinstance(kind, str):
+                claim(factories, kind, value, source)
     file = getattr(module, "__file__", None)
-    return LoadedTools(tuple(tools.values()), factories, files=(Path(file),) if file else ())
+    files = (Path(file),) if file else ()
+    return LoadedTools(tools=tuple(tools.values()), executor_factories=factories, files=files)
 
 
 def claim(claims: dict[str, T], name: str, claimant: T, source: str) -> None:
-    """Claim a name for an object. Raises ToolLoadError if another object has it."""
+    """Claim a name for an object in `claims`. Raises ToolLoadError if another object has it."""
     if claims.setdefault(name, claimant) is not claimant:
         raise ToolLoadError(
             f"cannot load tools from {source!r}: {name!r} is defined twice, rename one"
@@ -283,7 +298,7 @@ def claim(claims: dict[str, T], name: str, claimant: T, source: str) -> None:
 
 #: Interval between two checks of the files, in seconds.
 CHECK_SECONDS = 1.0
-#: Receives the id of a source and its present contents. May raise ToolError,
+#: Replaces the tools of a source: receives its id and its present contents. It may raise ToolError,
 #: and then must not have changed anything.
 Replace = Callable[[str, LoadedTools], None]
 #: The state of a file: its modification time in nanoseconds, and its size in bytes.
@@ -292,32 +307,32 @@ FileState = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class WatchedSource:
-    """A module, file or folder to watch.
+    """A module, file or folder whose files are watched."""
 
-    It has its name, the files that it was read from, and `load`, which reads it anew.
-
-    `load` raises ToolError.
-    """
-
+    #: The dotted name or the path, as the bot's settings name it.
     name: str
+    #: The files that it was read from.
     files: tuple[Path, ...]
+    #: Reads it anew. Raises ToolError.
     load: Callable[[], LoadedTools]
 
 
 class ToolReloader:
     """Loads sources again when their files change.
 
-    A changed helper module that they import needs a restart.
-
-    An edit that does not load is logged, and the tools loaded before stay until one does.
+    An edit that cannot be loaded is logged, and the tools that were loaded before stay until an
+    edit can be. A change to another module that the tools import needs a restart.
     """
 
     def __init__(self, watched: Mapping[str, WatchedSource], base: Path, replace: Replace) -> None:
-        """`watched` is keyed by the ids that `replace` receives; its paths start at `base`."""
+        """Remember the present state of the files.
+
+        `watched` has the sources by the ids that `replace` receives. Their paths start at `base`.
+        """
         self._watched = watched
         self._base = base
         self._replace = replace
-        self._files = {source: self._state(source, each.files) for source, each in watched.items()}
+        self._states = {source: self._state(source, each.files) for source, each in watched.items()}
 
     def start(self) -> None:
         """Check the files every CHECK_SECONDS, in a daemon thread."""
@@ -336,13 +351,13 @@ class ToolReloader:
         """
         changed = [
             source
-            for source, files in self._files.items()
-            if self._state(source, tuple(files)) != files
+            for source, state in self._states.items()
+            if self._state(source, tuple(state)) != state
         ]
         replaced = []
         for source in changed:
             name = self._watched[source].name
-            before = tuple(self._files[source])
+            known_files = tuple(self._states[source])
             try:
                 loaded = self._watched[source].load()
                 for problem in loaded.problems:
@@ -351,15 +366,20 @@ class ToolReloader:
             except (ToolError, SystemExit) as exc:
                 cure = "edit it again; the tools loaded before stay"
                 log.error("tools.broken", extra={"problem": str(exc), "cure": cure})
-                self._files[source] = self._state(source, before)
+                # The next check waits for the next edit.
+                self._states[source] = self._state(source, known_files)
                 continue
-            self._files[source] = self._state(source, loaded.files)
+            self._states[source] = self._state(source, loaded.files)
             log.warning("tools.reloaded", extra={"source": name, "tools": len(loaded.tools)})
             replaced.append(name)
         return replaced
 
     def _state(self, source: str, files: Sequence[Path]) -> dict[Path, FileState | None]:
-        # `load` reports an invalid path.
+        """Return the states of these files of a source, and of new files in its folder.
+
+        None for a file that is missing.
+        """
+        # An invalid path is passed over here: `load` reports it.
         with contextlib.suppress(OSError, RuntimeError, ValueError):
             path = (self._base / Path(self._watched[source].name).expanduser()).resolve()
             if path.is_dir():

@@ -1,4 +1,8 @@
-"""The parameters of a tool, and the pydantic model that is compiled from them."""
+"""The parameters of a tool: ToolParameter is one of them, Parameters all, ParameterModel compiled.
+
+A ParameterModel is a pydantic model with a field for each parameter. It checks the arguments of a
+call, and gives the JSON Schema that models read.
+"""
 
 from __future__ import annotations
 
@@ -33,60 +37,71 @@ JSON_TYPES: Mapping[str, Any] = {
     "object": dict,
     "null": None,
 }
-#: How a Decimal is written. One that was read is written the same way again.
+#: How a Decimal is written as text.
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?$"
 
 
 @dataclass(frozen=True, slots=True)
 class ToolParameter:
-    """One argument of a tool.
+    """One parameter of a tool.
 
-    `param_type` is any type hint, `element_type` the basic type that a list or dict holds.
-
-    There is another way to write it: `parameters={"city": ToolParameter(type="string")}` gives the
-    name, `type` names a JSON type, and the argument is optional unless `required=True`.
-    `json_schema` is the schema itself, for a tool that is defined by a JSON Schema.
+    It can be written in two ways. `ToolParameter("city", str)` has a type hint, and is required
+    unless it has a default. `{"city": ToolParameter(type="string")}` has the name of a JSON type,
+    and is optional unless `required=True`; the mapping gives it its name.
     """
 
     name: str = ""
+    #: Any type hint.
     param_type: Any = str
+    #: What models read about it; "" for none.
     description: str = ""
+    #: Given as None, the constructor decides it as said above; afterwards it is never None.
     required: bool | None = None
+    #: The values that are allowed; None for all of the type.
     enum: Sequence[Any] | None = None
+    #: None for no default: an optional parameter that is left out is None then.
     default: Any = None
+    #: The basic type that a bare `list` or `dict` holds, such as str; None for any.
     element_type: Any = None
+    #: The name of the JSON type; "" for a hint that has none, such as a union.
     type: str = ""
+    #: The schema itself, for a tool that is defined by a JSON Schema; None otherwise.
     json_schema: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.required is None:
-            object.__setattr__(self, "required", not self.type and self.default is None)
+            self._set("required", not self.type and self.default is None)
         if self.element_type is None:
-            object.__setattr__(self, "element_type", element_type_of(self.param_type))
+            self._set("element_type", element_type_of(self.param_type))
+
+        # Of `type` and `param_type`, the one that was not given follows the other.
         if not self.type:
-            object.__setattr__(self, "type", json_type_of(self.param_type))
+            self._set("type", json_type_of(self.param_type))
         elif self.type not in JSON_TYPES:
             known = ", ".join(JSON_TYPES)
             raise ToolValidationError(
                 f"parameter {self.name!r} has the type {self.type!r}; known: {known}"
             )
         elif json_type_of(self.param_type) != self.type:
-            object.__setattr__(self, "param_type", JSON_TYPES[self.type])
+            self._set("param_type", JSON_TYPES[self.type])
+
+        # A set is sorted, since each process has another order of it.
         if isinstance(self.enum, AbstractSet):
-            object.__setattr__(self, "enum", tuple(sorted(self.enum, key=repr)))
+            self._set("enum", tuple(sorted(self.enum, key=repr)))
         elif self.enum is not None and not isinstance(self.enum, str):
-            object.__setattr__(self, "enum", tuple(self.enum))
+            self._set("enum", tuple(self.enum))
         if self.json_schema is None:
             self._check()
 
+    def _set(self, name: str, value: Any) -> None:
+        """Set a field of this frozen dataclass, while it is constructed."""
+        object.__setattr__(self, name, value)
+
     def _check(self) -> None:
         """Raise ToolValidationError for fields that contradict the parameter's type."""
-        is_bare = self.param_type in (list, dict)
-        if (
-            self.element_type is not None
-            and not is_bare
-            and self.element_type != element_type_of(self.param_type)
-        ):
+        has_bare_type = self.param_type in (list, dict)
+        is_of_type = self.element_type in (None, element_type_of(self.param_type))
+        if not has_bare_type and not is_of_type:
             cure = "element_type says what a bare list or dict holds: make it one"
             raise ToolValidationError(
                 f"parameter {self.name!r} is a {hint_name(self.param_type)}: {cure}"
@@ -95,26 +110,28 @@ class ToolParameter:
             raise ToolValidationError(
                 f"parameter {self.name!r} has the enum {self.enum!r}: give a list of values"
             )
-        if self.enum:
-            wrong = choices_of_other_types(self._hint, self.enum)
-        else:
-            wrong = []
+        wrong = choices_of_other_types(self._hint, self.enum or ())
         if wrong:
             cure = "give values of its type, or make it their type"
             raise ToolValidationError(
-                f"parameter {self.name!r} is a {hint_name(self.param_type)}, and {wrong!r} of its enum are not: {cure}"
+                f"parameter {self.name!r} is a {hint_name(self.param_type)}, "
+                f"and {wrong!r} of its enum are not: {cure}"
             )
 
     @property
     def annotation(self) -> Any:
         """The type hint that arguments are validated against."""
-        hint = _read_whole(limited_to(self._hint, tuple(self.enum)) if self.enum else self._hint)
+        hint = self._hint
+        if self.enum:
+            hint = limited_to(hint, tuple(self.enum))
+        hint = _with_lists_for_iterables(hint)
         if self.required or self.default is not None:
             return hint
         return union(hint, None)
 
     @property
     def _hint(self) -> Any:
+        """The type hint with the type of the elements."""
         if self.element_type is None or self.param_type not in (list, dict):
             return self.param_type
         if self.param_type is dict:
@@ -122,15 +139,16 @@ class ToolParameter:
         return GenericAlias(list, (self.element_type,))
 
     def to_schema(self) -> dict[str, Any]:
-        """Return the JSON schema of this one argument."""
+        """Return the JSON schema of this parameter."""
         if self.json_schema is not None:
             return dict(self.json_schema)
-        schema: dict[str, Any] = ParameterModel("parameter", [self]).schema["properties"][self.name]
+        model = ParameterModel("parameter", [self])
+        schema: dict[str, Any] = model.schema["properties"][self.name]
         return schema
 
 
 def default_description(name: str) -> str:
-    """Return the description of an inferred parameter that was given none."""
+    """Return the description of a parameter that neither docstring nor hint describes."""
     return f"Parameter '{name}'"
 
 
@@ -175,28 +193,29 @@ class Parameters(tuple[ToolParameter, ...]):
 
 
 def as_parameters(tool_name: str, given: Any) -> Parameters:
-    """Return what a tool was given as its parameters, a sequence or a dict by name.
+    """Return the Parameters for what a tool's author gives: ToolParameters, in a list or by name.
 
-    Raises ToolValidationError.
+    Raises ToolValidationError for anything else.
     """
     try:
         if isinstance(given, Mapping):
-            named = [replace(each, name=name) for name, each in given.items()]
+            parameters = [replace(each, name=name) for name, each in given.items()]
         else:
-            named = given
-        parameters = list(named)
-    except TypeError:
+            parameters = list(given)
+    except TypeError:  # neither a list nor ToolParameters by name: refused below
         parameters = [given]
-    if wrong := [each for each in parameters if not isinstance(each, ToolParameter)]:
-        raise ToolValidationError(
-            f"the parameters of {tool_name!r} hold {wrong[0]!r}: give ToolParameters, or one JSON Schema of an object",
-            tool_name=tool_name,
-        )
+    for each in parameters:
+        if not isinstance(each, ToolParameter):
+            raise ToolValidationError(
+                f"the parameters of {tool_name!r} hold {each!r}: "
+                "give ToolParameters, or one JSON Schema of an object",
+                tool_name=tool_name,
+            )
     return Parameters(parameters)
 
 
 def union(*hints: Any) -> Any:
-    """Return the union of type hints, which `|` makes of classes only."""
+    """Return the union of type hints. The operator `|` takes classes only."""
     return Union[hints]  # noqa: UP007
 
 
@@ -208,10 +227,8 @@ def is_union(hint: Any) -> bool:
 def may_be_none(hint: Any) -> bool:
     """Return whether the hint is a union with None, also inside `Annotated`."""
     if get_origin(hint) is Annotated:
-        bare = get_args(hint)[0]
-    else:
-        bare = hint
-    return is_union(bare) and type(None) in get_args(bare)
+        hint = get_args(hint)[0]
+    return is_union(hint) and type(None) in get_args(hint)
 
 
 def json_type_of(hint: Any) -> str:
@@ -250,32 +267,34 @@ def hint_name(hint: Any) -> str:
 def limited_to(hint: Any, choices: tuple[Any, ...]) -> Any:
     """Return the hint limited to these choices.
 
-    Of a list its items are limited. In a union with None, None stays allowed.
+    The items of a list are limited. In a union with None, None stays allowed.
     """
     origin = get_origin(hint)
     inside = get_args(hint)
-    if origin is Annotated:  # the choices replace its bounds; its description stays
+    if origin is Annotated:
+        limited = limited_to(inside[0], choices)
+        # The choices replace its bounds; its descriptions stay.
         fields = [
             Field(description=each.description)
             for each in inside[1:]
             if isinstance(each, FieldInfo)
         ]
-        if fields:
-            return Annotated[(limited_to(inside[0], choices), *fields)]
-        return limited_to(inside[0], choices)
+        return Annotated[(limited, *fields)] if fields else limited
     if is_union(hint):
-        return union(
-            *(each if each is type(None) else limited_to(each, choices) for each in inside)
-        )
+        members = [each if each is type(None) else limited_to(each, choices) for each in inside]
+        return union(*members)
     if list in (origin, hint):
         return list[limited_to(Any, choices)]  # type: ignore[misc]
     return Literal[choices]
 
 
-def choices_of_other_types(hint: Any, choices: Iterable[Any]) -> list[Any]:
-    """Return the choices that are neither values of the hint nor items of its list:
-    they would change the type.
+def choices_of_other_types(hint: Any, choices: Sequence[Any]) -> list[Any]:
+    """Return the choices that are neither values of the hint nor items of its list.
+
+    A member of an Enum is always allowed: it says itself what may be chosen.
     """
+    if not choices:
+        return []
     try:
         adapter = TypeAdapter(hint)
     except (PydanticUserError, SchemaError, NameError):
@@ -296,84 +315,78 @@ def choices_of_other_types(hint: Any, choices: Iterable[Any]) -> list[Any]:
     ]
 
 
-def _read_whole(hint: Any) -> Any:
+def _with_lists_for_iterables(hint: Any) -> Any:
     """Return the hint with a list in place of an Iterable.
 
-    Pydantic would check the items only while the function reads them.
+    Of an Iterable pydantic checks the items only while the function reads them.
     """
     if get_origin(hint) is Iterable:
         return GenericAlias(list, get_args(hint))
     if is_union(hint):
-        return union(*map(_read_whole, get_args(hint)))
+        return union(*map(_with_lists_for_iterables, get_args(hint)))
     return hint
 
 
-#: Names of fields that stand for parameters whose own names pydantic reserves.
-_STAND_IN = re.compile(r"p\d+_")
+#: Names of fields for parameters whose own names pydantic reserves.
+_SUBSTITUTE_NAME = re.compile(r"p\d+_")
 #: How pydantic's schemas mark values that must not be shown again: SecretStr and similar types.
 _MASKED = '"writeOnly": true'
 
 
 class ParameterModel:
-    """The pydantic model of a tool's parameters and its JSON schema.
+    """The pydantic model of a tool's parameters, and its JSON schema.
 
-    Compiled once for each tool.
+    Compiled once for each tool, and used for each call.
     """
 
     def __init__(self, tool_name: str, parameters: Sequence[ToolParameter]) -> None:
-        """Raises ToolValidationError for a type hint that no JSON can fill."""
+        """Compile the model. Raises ToolValidationError for a type hint that no JSON can fill."""
         self._tool_name = tool_name
         self.parameters = {parameter.name: parameter for parameter in parameters}
         self.model = self._create_model()
         self.validator = validator_of(self.model)
-        #: The parameters' own names, by the fields that stand for them.
+        #: The names of parameters whose fields are called otherwise, by field name.
         self.renamed = {
             name: str(field.alias) for name, field in self.model.model_fields.items() if field.alias
         }
-        #: The fields with defaults that only the program can make: JSON cannot hold them,
-        #: or their hint refuses them.
+        #: The fields with defaults that no model could send: JSON cannot hold them, or their hint
+        #: refuses them.
         self.internal_defaults = frozenset(self._internal_defaults())
+        #: What models read. Immutable.
         self.schema: dict[str, Any] = frozen(self._plain_schema())
 
     def _create_model(self) -> type[BaseModel]:
-        """Create the model.
+        """Create the model. Raises ToolValidationError.
 
         Its fields have the parameters' names, except those that pydantic reserves, like `json`.
         """
         fields: dict[str, Any] = {}
-        # Any bound on the length makes pydantic look into texts: a lone surrogate,
-        # which UTF-8 cannot hold, is refused.
-        config = ConfigDict(extra="forbid", allow_inf_nan=False, str_min_length=0)
         try:
             for index, (name, each) in enumerate(self.parameters.items()):
-                # Overrule `exclude` in the hint: what is not stored could not be confirmed.
-                options: dict[str, Any] = {"exclude": False}
-                # Else the description in Annotated[..., Field(description=...)] counts. The default
-                # one is left out: models would read the name twice.
-                if each.description not in ("", default_description(name)):
-                    options["description"] = each.description
-                is_reserved = (
-                    hasattr(BaseModel, name)
-                    or name.startswith(("model_", "_"))
-                    or _STAND_IN.fullmatch(name)
-                )
-                if is_reserved:
-                    options["alias"] = name
-                field = Field(... if each.required else each.default, **options)
-                fields[f"p{index}_" if is_reserved else name] = each.annotation, field
+                field_name = name
+                if _is_reserved(name):
+                    field_name = f"p{index}_"
+                fields[field_name] = (each.annotation, _field(each, field_name))
+            # Any bound on the length makes pydantic look into texts: a lone surrogate, which UTF-8
+            # cannot hold, is refused.
+            config = ConfigDict(extra="forbid", allow_inf_nan=False, str_min_length=0)
             model: type[BaseModel] = create_model(self._tool_name, __config__=config, **fields)
             model.model_rebuild()  # raises for names in hints that are not defined anywhere
         except (PydanticUserError, SchemaError, NameError, TypeError, ValueError) as exc:
             raise self._unfillable(_reason(exc)) from exc
+
+        # pydantic leaves out a field that is a ClassVar, for example.
         if list(model.model_fields) != list(fields):
             raise self._unfillable(f"of {list(fields)!r}, {list(model.model_fields)!r} are left")
         if _excludes_fields(model.__pydantic_core_schema__):
             raise self._unfillable(
-                "a field inside it has exclude=: no policy and no person would see it; leave that out"
+                "a field inside it has exclude=: no policy and no person would see it; "
+                "leave that out"
             )
         return model
 
     def _internal_defaults(self) -> Iterator[str]:
+        """Yield the fields with defaults that no model could send."""
         blank = self.model.model_construct()
         for field, parameter in zip(self.model.model_fields, self.parameters.values(), strict=True):
             if parameter.required or parameter.default is None:
@@ -398,13 +411,15 @@ class ParameterModel:
             except PydanticUserError as exc:
                 raise self._unfillable(_reason(exc)) from exc
         for field in self.internal_defaults:
-            raw["properties"][self.renamed.get(field, field)].pop("default", None)
-        optional = (
+            name = self.renamed.get(field, field)
+            raw["properties"][name].pop("default", None)
+        optional = frozenset(
             name
             for name, each in self.parameters.items()
             if not each.required and each.default is None
         )
-        schema = with_sorted_sets(plain(raw, frozenset(optional)))
+        schema = with_sorted_sets(plain(raw, optional))
+
         if list(schema["properties"]) != list(self.parameters):
             raise self._unfillable(
                 f"of {list(self.parameters)!r}, {list(schema['properties'])!r} are left"
@@ -413,7 +428,8 @@ class ParameterModel:
             text = json.dumps(schema, allow_nan=False)
         except (TypeError, ValueError) as exc:
             raise self._unfillable(f"its schema is no JSON ({exc})") from exc
-        if _MASKED in text:  # it would be stored, confirmed and run as asterisks
+        # Such a value would be stored, confirmed and run as asterisks.
+        if _MASKED in text:
             raise self._unfillable("a secret that a model sends is none: inject it, or take a str")
         return schema
 
@@ -422,12 +438,35 @@ class ParameterModel:
         return ToolValidationError(message, tool_name=self._tool_name)
 
 
-class ToolSchemaGenerator(GenerateJsonSchema):
-    """Generates the JSON schema of parameters; pydantic makes one for each schema.
+def _is_reserved(name: str) -> bool:
+    """Return whether a field of a pydantic model cannot have this name, or should not."""
+    return (
+        hasattr(BaseModel, name)
+        or name.startswith(("model_", "_"))
+        or _SUBSTITUTE_NAME.fullmatch(name) is not None
+    )
 
-    A Decimal is text. Pydantic's own schema says number or text, which a model reads as two types
-    with bounds on only one of them, and a number would come through a float. A number that a model
-    sends is still accepted.
+
+def _field(parameter: ToolParameter, field_name: str) -> Any:
+    """Return pydantic's Field for a parameter."""
+    # Overrule `exclude` in the hint: a value that is not stored could not be confirmed.
+    options: dict[str, Any] = {"exclude": False}
+    # A description here overrules the one in Annotated[..., Field(description=...)]. The default
+    # one is left out, since models would read the name twice.
+    if parameter.description not in ("", default_description(parameter.name)):
+        options["description"] = parameter.description
+    if field_name != parameter.name:
+        options["alias"] = parameter.name
+    default = ... if parameter.required else parameter.default
+    return Field(default, **options)
+
+
+class ToolSchemaGenerator(GenerateJsonSchema):
+    """Generates the JSON schema of parameters; pydantic creates one for each schema.
+
+    A Decimal is text. Pydantic's own schema says number or text. A model would read that as two
+    types with bounds on only one of them, and a number would lose digits as a float. A number that
+    a model sends is still accepted.
     """
 
     def decimal_schema(self, schema: Any) -> dict[str, Any]:
@@ -455,7 +494,7 @@ def _excludes_fields(core_schema: Any) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return the line of pydantic's message that says what is wrong; the rest are places and links."""
+    """Return the line of pydantic's message that says what is wrong, without places and links."""
     lines = error_text(error).strip().splitlines() or [type(error).__name__]
     if isinstance(error, SchemaError):
         return lines[-1]

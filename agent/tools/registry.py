@@ -1,4 +1,8 @@
-"""ToolRegistry: tools by name, with their sources; tools of modules and classes."""
+"""ToolRegistry: the tools of a program by name, with the source that each comes from.
+
+A *source* is what is loaded and replaced as a whole: a Python file, an MCP server, an OpenAPI
+document. A tool that the program registers itself has no source.
+"""
 
 from __future__ import annotations
 
@@ -34,60 +38,75 @@ log = logging.getLogger(__name__)
 def tools_of(target: Any, namespace: bool | str = False) -> list[Tool]:
     """Return the public functions of a module as tools, or the methods of a class or instance.
 
-    A class is instantiated first. A Tool among the members is returned unchanged. Raises
-    ToolValidationError if there are no tools, or if a class cannot be instantiated.
+    A class is instantiated first. A Tool among the members is returned unchanged. The tools get a
+    `namespace`, or with True the target's own name; False and "" add none.
+
+    Raises ToolValidationError if there are no tools, or if a class cannot be instantiated.
     """
     if isinstance(target, ModuleType):
         functions = _functions_of(target)
     else:
         functions = _methods_of(target)
     tools = []
-    for name, each in functions:
-        is_lambda = name_of(each) == "<lambda>"  # it gets the name of its attribute
-        tools.append(Tool.from_function(each, name=name if is_lambda else None))
+    for name, function in functions:
+        tool_name = None
+        if name_of(function) == "<lambda>":  # it has no name but that of its attribute
+            tool_name = name
+        tools.append(Tool.from_function(function, name=tool_name))
     if not tools:
         raise ToolValidationError(
             f"{name_of(target)!r} has no public functions: nothing to register"
         )
-    space = namespace or ""
-    if space is True:
-        space = name_of(target).rpartition(".")[2]
-    normalized = normalize_namespace(space) if space else None
+
+    if namespace is True:
+        namespace = name_of(target).rpartition(".")[2]
+    if not namespace:
+        return tools
+    normalized = normalize_namespace(namespace)
     return [tool.update_namespace(normalized, force=True) for tool in tools]
 
 
 def _functions_of(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    for name, value in _unique(vars(module)):
-        own = type(value) is FunctionType and value.__module__ == module.__name__
-        if issubclass(type(value), Tool) or (own and not name.startswith("_")):
+    """Yield the tools and the public functions of a module, but no functions that it imports."""
+    for name, value in _unique_members(vars(module)):
+        # `type`, since reading an attribute of some values, such as Flask's `request`, raises.
+        if issubclass(type(value), Tool):
+            yield name, value
+            continue
+        is_own_function = type(value) is FunctionType and value.__module__ == module.__name__
+        if is_own_function and not name.startswith("_"):
             yield name, value
 
 
 def _methods_of(target: Any) -> Iterator[tuple[str, Any]]:
-    try:
-        if inspect.isclass(target):
+    """Yield the public methods of an instance, or of an instance of a class, bound to it."""
+    instance = target
+    if inspect.isclass(target):
+        try:
             instance = target()
-        else:
-            instance = target
-    except TypeError as exc:
-        raise ToolValidationError(
-            f"{target.__name__!r} cannot be made without arguments ({exc}): register an instance"
-        ) from exc
-    names = dict.fromkeys(
-        name for base in reversed(type(instance).__mro__[:-1]) for name in vars(base)
-    )
-    for name, static in _unique({name: inspect.getattr_static(instance, name) for name in names}):
-        is_method = inspect.isroutine(static) or isinstance(
-            static, staticmethod | classmethod | Tool
-        )
+        except TypeError as exc:
+            raise ToolValidationError(
+                f"{target.__name__!r} cannot be made without arguments ({exc}): "
+                "register an instance"
+            ) from exc
+
+    # Base classes come first, in the order of their definition. `object` is left out.
+    members: dict[str, Any] = {}
+    for base in reversed(type(instance).__mro__[:-1]):
+        for name in vars(base):
+            members[name] = inspect.getattr_static(instance, name)
+    for name, member in _unique_members(members):
+        is_wrapped = isinstance(member, staticmethod | classmethod | Tool)
+        is_method = is_wrapped or inspect.isroutine(member)
         if is_method and not name.startswith("_"):
             yield name, getattr(instance, name)
 
 
-def _unique(named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _unique_members(members: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield each member once, under its first public name."""
     seen: set[int] = set()
-    for name, value in sorted(named.items(), key=lambda item: item[0].startswith("_")):
+    public_first = sorted(members.items(), key=lambda item: item[0].startswith("_"))
+    for name, value in public_first:
         if id(value) not in seen:
             seen.add(id(value))
             yield name, value
@@ -103,11 +122,14 @@ class Toolset(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Registered:
-    """A tool of a registry: as models see it, as it was registered, and where it comes from."""
+class _RegistryEntry:
+    """One tool of a registry."""
 
+    #: The tool as models see it. It may ask for a reason of each call, unlike `original`.
     tool: Tool
-    given: Tool
+    #: The tool as it was registered.
+    original: Tool
+    #: Where it comes from; "" for a tool that was registered by itself.
     source: str
 
 
@@ -116,20 +138,23 @@ class ToolRegistry:
 
     An agent that is given the registry itself, and not its `all()`, reads it anew at each run. Each
     tool has a source, so that the tools of one file or server are replaced together. Reading is
-    safe from any thread: changes replace the whole table. With `think_augment` models give a reason
-    with each call, unless the tool says otherwise.
+    safe from any thread: changes replace the whole table.
 
     A source keeps its place among the others for the life of the registry, also while it has no
-    tools: tools stand first in a request, and a vendor's cache holds only as much of it as stays
-    byte-identical.
+    tools. The definitions of the tools come first in a request to a model, and the vendor's cache
+    serves only what is byte-identical from the beginning.
     """
 
     def __init__(self, tools: Iterable[Tool] = (), *, think_augment: bool = False) -> None:
-        self._tools: dict[str, _Registered] = {}
+        """Register `tools`. With `think_augment` models give a reason with each call.
+
+        A tool whose metadata says otherwise is left as it is. Raises like `register`.
+        """
+        self._tools: dict[str, _RegistryEntry] = {}
         #: Why tools are disabled, by name. A tool that is loaded again stays disabled.
         self._disabled: dict[str, str] = {}
-        #: The places of sources, and of tools that were registered one by one:
-        #: in the order in which they came first.
+        #: The places of sources (source, "") and of tools without a source ("", name): numbers in
+        #: the order in which each was first seen.
         self._places: dict[tuple[str, str], int] = {}
         self._think_augment = think_augment
         self._changes = threading.RLock()
@@ -151,16 +176,18 @@ class ToolRegistry:
         Raises ToolValidationError if another tool has its name, and for a method without its
         instance.
         """
-        given = Tool.from_function(tool)
-        if is_method(given.function):
-            problem = f"{given.name!r} is a method without its instance, so no call could be made"
+        new_tool = Tool.from_function(tool)
+        name = new_tool.name
+        if is_method(new_tool.function):
+            problem = f"{name!r} is a method without its instance, so no call could be made"
             cure = "give the method of an instance, or the class to ToolRegistry.register_from"
-            raise ToolValidationError(f"{problem}: {cure}", tool_name=given.name)
+            raise ToolValidationError(f"{problem}: {cure}", tool_name=name)
         with self._changes:
-            if given.name in self._tools and self._tools[given.name].given is not given:
-                self._check_free([given])
-            self._tools = self._in_order({**self._tools, given.name: self._registered(given)})
-            return cast("Tool[FunctionP, FunctionR]", self._tools[given.name].tool)
+            # The same tool may be registered again.
+            if name in self._tools and self._tools[name].original is not new_tool:
+                self._check_names_are_free([new_tool])
+            self._tools = self._in_order({**self._tools, name: self._entry(new_tool)})
+            return cast("Tool[FunctionP, FunctionR]", self._tools[name].tool)
 
     def register_from(self, target: Any, *, namespace: bool | str = False) -> list[Tool]:
         """Add the public functions of a module, or the public methods of a class or an instance.
@@ -170,7 +197,7 @@ class ToolRegistry:
         """
         tools = tools_of(target, namespace)
         with self._changes:
-            self._check_free(tools)
+            self._check_names_are_free(tools)
             return [self.register(tool) for tool in tools]
 
     def reserve_places(self, sources: Iterable[str]) -> None:
@@ -184,55 +211,61 @@ class ToolRegistry:
     ) -> dict[str, str]:
         """Replace the tools of a source, at its place.
 
-        Return why other sources lost tools to it.
-
-        Of two sources that have a tool of the same name, one is refused as a whole. Those in
-        `gives_way` lose their tools to this source. Raises ToolValidationError for the name of any
-        other tool, and then changes nothing.
+        Two sources may not have tools of the same name: one of them loses all its tools. It is the
+        other source if it is in `gives_way`. Returns the reasons why other sources lost their
+        tools, by source. Raises ToolValidationError for the name of any other tool, and then
+        changes nothing.
         """
         return self.replace_sources({source: tools}, gives_way=gives_way)
 
     def replace_sources(
         self, contents: Mapping[str, Iterable[Tool]], *, gives_way: Collection[str] = ()
     ) -> dict[str, str]:
-        """Replace the tools of several sources at once, as `replace_source` does:
-        a tool may move between them.
+        """Replace the tools of several sources at once, as `replace_source` does for one.
+
+        At once, so that a tool may move from one of the sources to another.
         """
-        new = {source: list(tools) for source, tools in contents.items()}
-        all_new = [tool for tools in new.values() for tool in tools]
-        names = {tool.name for tool in all_new}
+        new_tools = {source: list(tools) for source, tools in contents.items()}
+        all_new: list[Tool] = []
+        for tools in new_tools.values():
+            all_new += tools
+        new_names = {tool.name for tool in all_new}
+
         with self._changes:
-            losers = {
-                each.source: f"{_same_name(name)}, and the tool of an earlier source counts"
-                for name, each in self._tools.items()
-                if name in names and each.source in gives_way
+            losers: dict[str, str] = {}
+            for name, entry in self._tools.items():
+                if name in new_names and entry.source in gives_way:
+                    reason = f"{_same_name(name)}, and the tool of an earlier source counts"
+                    losers[entry.source] = reason
+            replaced = {*new_tools, *losers}
+            self._check_names_are_free(all_new, replaced)
+
+            entries = {
+                name: entry for name, entry in self._tools.items() if entry.source not in replaced
             }
-            replaced = {*new, *losers}
-            self._check_free(all_new, replaced)
-            tools = {
-                name: each for name, each in self._tools.items() if each.source not in replaced
-            }
-            for source, own in new.items():
-                tools.update((each.name, self._registered(each, source)) for each in own)
-            self._tools = self._in_order(tools)
+            for source, tools in new_tools.items():
+                for tool in tools:
+                    entries[tool.name] = self._entry(tool, source)
+            self._tools = self._in_order(entries)
         return losers
 
-    def _in_order(self, tools: Mapping[str, _Registered]) -> dict[str, _Registered]:
-        """Return the tools by the places of their sources.
+    def _in_order(self, entries: Mapping[str, _RegistryEntry]) -> dict[str, _RegistryEntry]:
+        """Return the entries by the places of their sources.
 
-        Within a source they keep their order.
+        Within a source they keep their order. A source that is seen for the first time gets the
+        next place.
         """
         places = {}
-        for name, each in tools.items():
-            place = (each.source, "" if each.source else name)
-            places[name] = self._places.setdefault(place, len(self._places))
-        return {name: tools[name] for name in sorted(tools, key=places.__getitem__)}
+        for name, entry in entries.items():
+            key = (entry.source, "") if entry.source else ("", name)
+            places[name] = self._places.setdefault(key, len(self._places))
+        return {name: entries[name] for name in sorted(entries, key=places.__getitem__)}
 
     def remove(self, name: str) -> Tool:
         """Remove a tool and return it. Raises ToolNotFoundError."""
         with self._changes:
             tool = self.get(name)
-            self._tools = {other: each for other, each in self._tools.items() if other != name}
+            self._tools = {other: entry for other, entry in self._tools.items() if other != name}
             self._disabled.pop(name, None)
         return tool
 
@@ -245,20 +278,21 @@ class ToolRegistry:
     def all(self, *, tags: Collection[str] = (), exclude_tags: Collection[str] = ()) -> list[Tool]:
         """Return the enabled tools, in the order of their sources.
 
-        Only those with any of `tags` and none of `exclude_tags`.
+        With `tags`, only tools that have one of them; with `exclude_tags`, only tools that have
+        none of them.
         """
-        enabled = [each.tool for name, each in self._tools.items() if name not in self._disabled]
-        if not tags and not exclude_tags:
-            return enabled
-        return [
-            tool
-            for tool in enabled
-            if (not tags or tool.metadata.all_tags.intersection(tags))
-            and not tool.metadata.all_tags.intersection(exclude_tags)
-        ]
+        tools = [entry.tool for name, entry in self._tools.items() if name not in self._disabled]
+        if tags:
+            tools = [tool for tool in tools if tool.metadata.all_tags.intersection(tags)]
+        if exclude_tags:
+            tools = [tool for tool in tools if tool.metadata.all_tags.isdisjoint(exclude_tags)]
+        return tools
 
     def disable(self, name: str, reason: str = "") -> None:
-        """Disable a tool: no model sees it, and it cannot be called. Raises ToolNotFoundError."""
+        """Disable a tool: no model sees it, and it cannot be called.
+
+        `reason` is what the error of a call says; "" for none. Raises ToolNotFoundError.
+        """
         self.get(name)
         self._disabled[name] = reason
 
@@ -290,38 +324,39 @@ class ToolRegistry:
         return run_sync(self.aexecute_tool_calls(tool_calls))
 
     async def aexecute_tool_calls(self, tool_calls: Sequence[ToolCall]) -> list[ToolOutcome]:
-        """Run the calls of one answer, concurrently where their tools are `is_concurrency_safe`.
+        """Run the calls of one model answer, at the same time if `is_concurrency_safe` allows it.
 
-        Raises no ToolError.
-
-        Returns the outcomes in the order of the calls; results are texts as the model sees them. No
-        policy is applied: the agent does that.
+        Returns the outcomes in the order of the calls; results are texts as the model sees them. A
+        ToolError becomes an outcome too. No policy is applied: the agent does that.
         """
-        alone = {
-            name for name, each in self._tools.items() if not each.tool.metadata.is_concurrency_safe
+        run_alone = {
+            name
+            for name, entry in self._tools.items()
+            if not entry.tool.metadata.is_concurrency_safe
         }
-        outcomes: dict[int, ToolOutcome] = {}
-        for group in batches(tool_calls, lambda call: call.tool_name not in alone):
-            results = await asyncio.gather(*(self._outcome(tool_calls[index]) for index in group))
-            outcomes.update(zip(group, results, strict=True))
-        return [outcomes[index] for index in range(len(tool_calls))]
+        outcomes: list[ToolOutcome] = []
+        for batch in batches(tool_calls, lambda call: call.tool_name not in run_alone):
+            outcomes += await asyncio.gather(*(self._outcome(tool_calls[at]) for at in batch))
+        return outcomes
 
     async def _outcome(self, call: ToolCall) -> ToolOutcome:
+        """Run one call, and return its result or error."""
         try:
             tool = self._enabled(call.tool_name)
-            return ToolOutcome(
-                True, await result_for_model(tool, await tool.aexecute(call.parameters))
-            )
+            result = await tool.aexecute(call.parameters)
+            return ToolOutcome(True, await result_for_model(tool, result))
         except ToolError as exc:
             return ToolOutcome(False, error=str(exc))
 
-    def _registered(self, given: Tool, source: str = "") -> _Registered:
-        if not self._think_augment or given.metadata.think_augment is not None:
-            return _Registered(given, given, source)
-        augmented = replace(given, metadata=replace(given.metadata, think_augment=True))
-        return _Registered(augmented, given, source)
+    def _entry(self, tool: Tool, source: str = "") -> _RegistryEntry:
+        """Return the entry of a tool, which asks for a reason if this registry does."""
+        if not self._think_augment or tool.metadata.think_augment is not None:
+            return _RegistryEntry(tool, tool, source)
+        augmented = replace(tool, metadata=replace(tool.metadata, think_augment=True))
+        return _RegistryEntry(augmented, tool, source)
 
     def _enabled(self, name: str) -> Tool:
+        """Return the tool of that name. Raises ToolNotFoundError, also for a disabled one."""
         tool = self.get(name)
         if name in self._disabled:
             why = ""
@@ -332,18 +367,22 @@ class ToolRegistry:
             )
         return tool
 
-    def _check_free(self, tools: Sequence[Tool], sources: Collection[str] = ()) -> None:
-        """Raise ToolValidationError for a name that is taken.
+    def _check_names_are_free(
+        self, tools: Sequence[Tool], replaced_sources: Collection[str] = ()
+    ) -> None:
+        """Raise ToolValidationError if two of the tools have the same name, or another has it.
 
-        It comes twice, or a tool of another than these sources has it.
+        The present tools of `replaced_sources` do not count.
         """
         names = [tool.name for tool in tools]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        own = set(sources) - {""}  # tools that were registered one by one have no source
-        others = {name for name, each in self._tools.items() if each.source not in own}
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        # Tools that were registered by themselves have no source, and are never replaced.
+        replaced = set(replaced_sources) - {""}
+        others = {name for name, entry in self._tools.items() if entry.source not in replaced}
         taken = sorted(others.intersection(names))
-        if twice or taken:
-            problem = _same_name((twice or taken)[0])
+        conflicts = repeated or taken
+        if conflicts:
+            problem = _same_name(conflicts[0])
             raise ToolValidationError(f"{problem}: rename one with name=, or use a namespace")
 
 
@@ -352,11 +391,10 @@ def _same_name(name: str) -> str:
 
 
 async def schemas_for_model(tools: Iterable[Tool], left_out: set[str]) -> list[dict[str, Any]]:
-    """Return the schemas of tools.
+    """Return the schemas of tools. A tool whose `config_injector` fails is left out.
 
-    A tool whose `config_injector` fails is left out, so that the turn gets an answer.
-
-    `left_out` are the tools that failed the last time. A failure is logged when it is new.
+    So the turn still gets an answer. `left_out` has the names of the tools that failed the last
+    time, and is changed to those that fail now. A failure is logged when it is new.
     """
     schemas: list[dict[str, Any]] = []
     for each in tools:
@@ -374,9 +412,9 @@ async def schemas_for_model(tools: Iterable[Tool], left_out: set[str]) -> list[d
 def batches(
     calls: Sequence[ToolCall], may_run_beside_others: Callable[[ToolCall], bool]
 ) -> list[list[int]]:
-    """Return the indexes of the calls in groups that run concurrently, in order.
+    """Return the indexes of the calls in batches. The calls of a batch may run at the same time.
 
-    A call that must run alone is a group.
+    The batches are in the order of the calls. A call that must run alone is a batch.
     """
     groups: list[list[int]] = []
     last_is_safe = False
@@ -391,8 +429,9 @@ def batches(
 
 
 def unknown_tool(name: str, known: Collection[str]) -> str:
-    """Return the error that tells a person or a model which tools exist."""
+    """Return the text of the error for an unknown tool, which says which tools exist."""
+    text = f"Unknown tool {quoted(name)}. Available: {list(known)!r}"
     similar = nearest(name, known)
-    return f"Unknown tool {quoted(name)}. Available: {list(known)!r}" + (
-        f". Did you mean {similar!r}?" if similar else ""
-    )
+    if similar:
+        text += f". Did you mean {similar!r}?"
+    return text

@@ -1,4 +1,9 @@
-"""Whether a call, made again from its record, is the one that a person was shown."""
+"""Whether a call that is made again from its record is the one that a person was shown.
+
+When a person says yes, the call is rebuilt from the stored record. Between the question and the yes
+the tool may have been deployed anew, or the data that its preview shows may have changed. The call
+runs only if it is still the same.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +23,30 @@ from sayso.pending.action import canonical_json
 def is_same_question(tool: Tool, draft: ProposalDraft, preview: str, values_digest: str) -> bool:
     """Return whether a draft asks what a person was shown.
 
-    That is this preview, with this digest of its values.
+    `draft` is the call, proposed again from its record. The person was shown the text `preview`;
+    `values_digest` is the digest of the values in it that count, "" if its whole text counts.
 
     Raises ToolParameterError if the tool does not take the arguments any more.
     """
     if draft.values_digest or values_digest:
         return draft.values_digest == values_digest
-    made_again = readable(draft.text)
-    if made_again.split() == preview.split():  # white space says nothing else
+    new_preview = readable(draft.text)
+    # White space means nothing to a reader.
+    if new_preview.split() == preview.split():
         return True
-    # The record has the arguments in another order than the model gave them, and a set has none.
+
+    # The same values may be shown in another order: the record has the arguments in another order
+    # than the model gave them, and a set has no order.
     values = tool.validate(draft.args).values()
-    has_any_order = tool.preview is None or any(map(_has_any_order, values))
-    return has_any_order and _has_same_words(made_again, preview)
+    may_be_reordered = tool.preview is None or any(map(_may_be_reordered, values))
+    return may_be_reordered and _has_same_words(new_preview, preview)
 
 
 def is_same_call(tool: Tool, recorded: dict[str, Any]) -> bool:
     """Return whether the tool would run with exactly the recorded arguments.
 
-    The order of a set does not matter.
+    The order of a set does not matter. Raises ToolParameterError if the tool does not take the
+    arguments any more.
     """
     written = tool.validate_json(recorded)
     if canonical_json(written) == canonical_json(recorded):
@@ -54,20 +64,20 @@ def is_same_call(tool: Tool, recorded: dict[str, Any]) -> bool:
     return True
 
 
-def _has_any_order(value: Any) -> bool:
-    """Return whether a value may be shown in another order from its record.
+def _may_be_reordered(value: Any) -> bool:
+    """Return whether a value that is read from its record may be shown in another order.
 
-    That is so if it holds a set or an object.
+    That is so if it holds a set, or a dict with several keys.
     """
     if isinstance(value, dict):
-        return len(value) > 1 or any(map(_has_any_order, value.values()))
+        return len(value) > 1 or any(map(_may_be_reordered, value.values()))
     if isinstance(value, list | tuple):
-        return any(map(_has_any_order, value))
+        return any(map(_may_be_reordered, value))
     return _holds_a_set(value)
 
 
 def _holds_a_set(value: Any) -> bool:
-    """Return whether a value contains a set, at any depth of collections, models and dataclasses."""
+    """Return whether a value is or contains a set, also inside of models and dataclasses."""
     if isinstance(value, set | frozenset):
         return True
     if is_dataclass(value):
@@ -80,10 +90,9 @@ def _holds_a_set(value: Any) -> bool:
 
 
 def _has_same_words(one: str, other: str) -> bool:
-    """Return whether two texts have the same words, numbers and signs, in any order.
-
-    The signs count by themselves: they stand beside other words in another order of a list. Without
-    them "-5" would be "5".
-    """
-    words = sorted(re.findall(r"\w+", one)) == sorted(re.findall(r"\w+", other))
-    return words and sorted("".join(one.split())) == sorted("".join(other.split()))
+    """Return whether two texts have the same words, numbers and signs, in any order."""
+    if sorted(re.findall(r"\w+", one)) != sorted(re.findall(r"\w+", other)):
+        return False
+    # All characters are compared as well: without the signs "-5" would be "5". Signs are not
+    # compared together with their word, since in another order they stand next to other words.
+    return sorted("".join(one.split())) == sorted("".join(other.split()))

@@ -1,4 +1,7 @@
-"""The parameters of a tool, inferred from a function's signature, type hints and docstring."""
+"""The parameters of a tool, inferred from a function's signature, type hints and docstring.
+
+Also what else can be read from a function without calling it: its name, and its description.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def check_function(function: Any) -> None:
-    """Raise ToolValidationError, with the cure, for what is no function that a model could call."""
+    """Raise ToolValidationError, with the cure, for an object of which no tool can be made."""
     cure = ""
     if isinstance(function, str):
         cure = f"give options by name, as in @tool(name={function[:MAX_SHOWN]!r})"
@@ -41,7 +44,7 @@ def check_function(function: Any) -> None:
         cure = f"{methods}, or write a function that makes one"
     elif isinstance(function, classmethod):
         cure = "put @classmethod above @tool"
-    elif _is_call(function):
+    elif _is_result_of_call(function):
         cure = "give the function without calling it"
     elif not callable(function):
         cure = "give a function, with a docstring and type hints"
@@ -49,10 +52,9 @@ def check_function(function: Any) -> None:
         raise ToolValidationError(f"no tool can be made of {_kind_of(function)}: {cure}")
 
 
-def _is_call(value: Any) -> bool:
-    """Return whether a value is what a call of an async function or a generator gives."""
-    kinds = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
-    return any(kind(value) for kind in kinds)
+def _is_result_of_call(value: Any) -> bool:
+    """Return whether a value is what a call of an async function or a generator returns."""
+    return inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value)
 
 
 def _kind_of(value: Any) -> str:
@@ -70,25 +72,29 @@ def infer_parameters(
 ) -> tuple[ToolParameter, ...]:
     """Return the parameters of a function that a model fills.
 
-    They are not private, variadic, injected or bound by a partial.
+    Left out are `self` and `cls`, names with a leading `_`, `*args` and `**kwargs`, a ToolContext,
+    the `injected` names, and what a partial binds.
 
-    `metadata` overrides descriptions and enums by parameter name, `descriptions` come from the
-    docstring. Raises ToolValidationError for a function without a readable signature, for a type
-    hint that cannot be resolved, and for an unknown name in `metadata`.
+    `descriptions` are those of the docstring, by parameter name. `metadata` has descriptions and
+    enums that overrule it. Raises ToolValidationError for a function without a readable signature,
+    for a type hint that cannot be resolved, and for an unknown name in `metadata`.
     """
-    own = list(_signature(function).items())
+    signature = _signature(function)
     hints = _hints(function)
     hidden = {*injected, *(name for name, hint in hints.items() if is_context(hint))}
+    if is_method(function):
+        hidden.add(next(iter(signature)))
+    # A caller may override what a partial binds, but a model must not.
     inner = function
-    # A call may override what it binds, but a model must not.
     while isinstance(inner, functools.partial):
         hidden |= set(inner.keywords)
         inner = inner.func
-    visible = {
-        name: param
-        for name, param in (own[1:] if is_method(function) else own)
-        if not name.startswith("_") and name not in hidden and param.kind not in _VARIADIC
-    }
+
+    visible: dict[str, inspect.Parameter] = {}
+    for name, param in signature.items():
+        is_private = name.startswith("_")
+        if not is_private and name not in hidden and param.kind not in _VARIADIC:
+            visible[name] = param
     _check_metadata(function, metadata, visible)
     return tuple(
         _parameter(param, hints.get(name, str), metadata.get(name, {}), descriptions.get(name, ""))
@@ -97,6 +103,7 @@ def infer_parameters(
 
 
 def _signature(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters by name. Raises ToolValidationError if Python does not know them."""
     try:
         return inspect.signature(function).parameters
     except (ValueError, TypeError) as exc:
@@ -107,19 +114,19 @@ def _signature(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the resolved hints of the parameters.
+    """Return the resolved hints of the parameters. Raises ToolValidationError.
 
-    The return type may be one that only type checkers can resolve.
+    The hint of the return value is left out: often only type checkers can resolve it.
     """
     target = own_function(function)
     annotations = getattr(target, "__annotations__", None) or {}  # that of an AsyncMock is None
-    own = {name: hint for name, hint in annotations.items() if name != "return"}
-    holder = types.SimpleNamespace(__annotations__=own)
+    of_parameters = {name: hint for name, hint in annotations.items() if name != "return"}
+    holder = types.SimpleNamespace(__annotations__=of_parameters)
     try:
         return typing.get_type_hints(
             holder, getattr(target, "__globals__", {}), include_extras=True
         )
-    except Exception as exc:  # text that is no expression, or one that fails in its own way
+    except Exception as exc:  # a hint may be any text, and evaluating it may raise anything
         raise ToolValidationError(
             f"cannot resolve the type hints of {name_of(function)!r}: {exc}; "
             "define what they name in the function's module, or import it there at run time"
@@ -131,11 +138,12 @@ def _check_metadata(
     metadata: Mapping[str, Mapping[str, Any]],
     visible: Mapping[str, Any],
 ) -> None:
+    """Raise ToolValidationError for metadata of unknown parameters, and of the wrong type."""
     unknown = sorted(set(metadata) - set(visible))
     if unknown:
-        has = list(visible)
         raise ToolValidationError(
-            f"param_metadata of {name_of(function)!r} names unknown {unknown!r}; it has {has!r}"
+            f"param_metadata of {name_of(function)!r} names unknown {unknown!r}; "
+            f"it has {list(visible)!r}"
         )
     for name, options in metadata.items():
         if not isinstance(options, Mapping):
@@ -145,42 +153,45 @@ def _check_metadata(
             )
 
 
+#: The attributes of a pydantic Field that describe a value; its bounds are in `metadata`.
+_FIELD_ATTRIBUTES = ("description", "discriminator", "examples", "json_schema_extra")
+
+
 def _parameter(
     param: inspect.Parameter, hint: Any, options: Mapping[str, Any], documented: str
 ) -> ToolParameter:
+    """Return the ToolParameter of one parameter of a function.
+
+    `documented` is its description in the docstring, which `options` may overrule.
+    """
     default = param.default
-    # `x: int = Field(3, description=...)` means the same as Annotated.
+    # `x: int = Field(3, description=...)` means the same as Annotated[int, Field(...)] = 3.
     if isinstance(default, FieldInfo):
-        # All but the default.
-        kept = (
-            "description",
-            "discriminator",
-            "examples",
-            "json_schema_extra",
-        )
-        annotations = [*default.metadata, Field(**{name: getattr(default, name) for name in kept})]
-        hint = typing.Annotated[(hint, *annotations)]
+        described = Field(**{name: getattr(default, name) for name in _FIELD_ATTRIBUTES})
+        hint = typing.Annotated[(hint, *default.metadata, described)]
         if default.is_required():
             default = inspect.Parameter.empty
         else:
             default = default.get_default(call_default_factory=True)
     has_default = default is not inspect.Parameter.empty
-    own = [
-        each.description
-        for each in getattr(hint, "__metadata__", ())
-        if isinstance(each, FieldInfo)
-    ]
-    of_hint = next(filter(None, reversed(own)), "")
+
+    description = options.get("description", documented) or _description_in_hint(hint)
     return ToolParameter(
         name=param.name,
         param_type=hint,
-        description=options.get("description", documented)
-        or of_hint
-        or default_description(param.name),
+        description=description or default_description(param.name),
         required=not has_default and not may_be_none(hint),
         enum=options.get("enum", _literal_choices(hint)),
         default=default if has_default else None,
     )
+
+
+def _description_in_hint(hint: Any) -> str:
+    """Return the description in `Annotated[..., Field(description=...)]`, the last if several."""
+    for annotation in reversed(getattr(hint, "__metadata__", ())):
+        if isinstance(annotation, FieldInfo) and annotation.description:
+            return annotation.description
+    return ""
 
 
 def _literal_choices(hint: Any) -> tuple[Any, ...] | None:
@@ -191,69 +202,73 @@ def _literal_choices(hint: Any) -> tuple[Any, ...] | None:
         if len(others) == 1:
             return _literal_choices(others[0])
         return None
-    is_plain = typing.get_origin(hint) is typing.Literal and all(
-        type(each) in (str, int, float, bool) for each in inside
-    )
-    return inside if is_plain else None
+    if typing.get_origin(hint) is not typing.Literal:
+        return None
+    # Members of an Enum and the like are left to pydantic: a schema's `enum` has only plain values.
+    if all(type(each) in (str, int, float, bool) for each in inside):
+        return inside
+    return None
 
 
 def with_own_defaults(parameters: Parameters, function: Callable[..., Any] | None) -> Parameters:
-    """Return declared parameters with the function's defaults where an optional one declares none."""
+    """Return declared parameters with the defaults of the function.
+
+    An optional parameter that declares a default keeps it.
+    """
+    if function is None:
+        return parameters
     try:
-        own = inspect.signature(function).parameters if function else {}
+        signature = inspect.signature(function).parameters
     except (ValueError, TypeError):  # some built-ins have no signature
         return parameters
-    defaults = {
-        name: param.default
-        for name, param in own.items()
-        if param.default is not inspect.Parameter.empty
-    }
     completed = []
     for each in parameters:
-        own_default = defaults.get(each.name)
-        lacks_default = not each.required and each.default is None
-        if lacks_default and own_default is not None:
-            completed.append(replace(each, default=own_default))
+        default = None
+        if each.name in signature:
+            default = signature[each.name].default
+        has_default = default is not None and default is not inspect.Parameter.empty
+        if has_default and not each.required and each.default is None:
+            completed.append(replace(each, default=default))
         else:
             completed.append(each)
     return Parameters(completed)
 
 
 def is_method(function: Callable[..., Any] | None) -> bool:
-    """Return whether it is a function written in a class.
+    """Return whether a function was written in a class and takes the instance or the class first.
 
-    Its first argument is the instance or the class.
-
-    Outside of a class, `self` and `cls` are ordinary names.
+    In a function outside of a class, `self` and `cls` are ordinary names.
     """
     if not inspect.isfunction(function):
         return False
-    _, dot, holder = function.__qualname__.rpartition(".")[0].rpartition(".")
-    in_class = bool(dot or holder) and holder != "<locals>"
-    return in_class and next(iter(inspect.signature(function).parameters), "") in ("self", "cls")
+    # A method has a qualified name such as "Bank.transfer" or "test.<locals>.Bank.transfer".
+    around = function.__qualname__.rpartition(".")[0]
+    is_in_class = around != "" and around.rpartition(".")[2] != "<locals>"
+    first_parameter = next(iter(inspect.signature(function).parameters), "")
+    return is_in_class and first_parameter in ("self", "cls")
 
 
 def call_method(instance: Any) -> Any:
-    """Return the `__call__` of an object's class, None without one.
+    """Return the `__call__` method of an object's class, whose code runs when the object is called.
 
-    It has the signature of a callable instance.
+    None if the object cannot be called.
     """
     return getattr(type(instance), "__call__", None)  # noqa: B004  # the method itself is wanted
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return a function's name, also behind partials.
-
-    A callable instance has the name of its class.
-    """
+    """Return a function's name, also behind partials; for a callable instance that of its class."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__name__", "") or type(function).__name__
 
 
+#: Titles of docstring sections about parameters.
 _PARAMETERS = "Args|Arguments|Parameters|Params|Other[ ]Parameters"
-#: Docstring sections that are useless to a model.
+#: Titles of docstring sections that are useless to a model.
 _DROPPED = "Raises|Exceptions|Except|Warns|Attributes"
+#: A line that is such a title.
+_TITLE = re.compile(f"(?:{_PARAMETERS}|{_DROPPED}): *")
 #: A section about parameters, or one that is dropped, with all of its lines. Without possessive
 #: quantifiers around groups: `re` matches too little with them before Python 3.11.5.
 _SECTION = re.compile(
@@ -264,7 +279,10 @@ _SECTION = re.compile(
             :[ ]*\n (?=(?:[ ]*\n)*[ ]+\S) (?: [ ].*\n | \n )*
             # NumPy: the title is underlined, and the names of entries are not indented.
             | :?[ ]*\n[-=]{{3,}}[ ]*\n
-              (?: [ ].*\n | \n | \*{{0,2}}\w+(?:,[ ]*\*{{0,2}}\w+)*[ ]*(?::(?!\w+\s).*)?\n(?![-=]{{3,}}[ ]*\n) )*
+              (?: [ ].*\n
+                | \n
+                | \*{{0,2}}\w+(?:,[ ]*\*{{0,2}}\w+)*[ ]*(?::(?!\w+\s).*)?\n(?![-=]{{3,}}[ ]*\n)
+              )*
         )
         # Sphinx: a field ends at the next one, or at text behind a blank line.
         | [:@](?: (?P<field>param|parameter|arg|argument|key|keyword|type)
@@ -276,31 +294,33 @@ _SECTION = re.compile(
 
 
 def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """Return the description in a function's docstring, and those of its parameters.
+    """Return the description in a function's docstring, and those of its parameters by name.
 
-    It may have the style of Google, NumPy or Sphinx.
-
-    The description is the whole text except the sections about parameters, errors and attributes.
-    Text after those sections counts, since a warning often stands at the end.
+    The docstring may have the style of Google, NumPy or Sphinx. The description is the whole text
+    except the sections about parameters, errors and attributes. Text after those sections counts,
+    since a warning often stands at the end. "" and {} for a function without a docstring.
     """
-    while isinstance(function, functools.partial):  # a partial's own docstring is Python's
+    while isinstance(function, functools.partial):  # the docstring of a partial is Python's
         function = function.func
-    first, _, rest = f"{inspect.getdoc(function) or ''}\n".partition("\n")
-    if re.fullmatch(f"(?:{_PARAMETERS}|{_DROPPED}): *", first) and rest.lstrip("\n")[:1] not in (
-        "",
-        " ",
-    ):
-        # `getdoc` takes the indent from a docstring that begins with a section.
-        rest = textwrap.indent(rest, "    ")
-    text = f"{first}\n{rest}"
-    of_parameters = [
-        each[0] for each in _SECTION.finditer(text) if each["parameters"] or each["field"]
+    text = (inspect.getdoc(function) or "") + "\n"
+    # `getdoc` removes the indent of the lines below a title in the first line.
+    first_line, _, rest = text.partition("\n")
+    starts_flush = rest.strip("\n") != "" and not rest.lstrip("\n").startswith(" ")
+    if _TITLE.fullmatch(first_line) and starts_flush:
+        text = f"{first_line}\n{textwrap.indent(rest, '    ')}"
+
+    sections = [
+        match[0] for match in _SECTION.finditer(text) if match["parameters"] or match["field"]
     ]
-    try:  # the library expects a summary before the first section
-        params = docstring_parser.parse("\n".join(["-", "", *of_parameters])).params
+    try:
+        # The library expects a summary before the first section.
+        params = docstring_parser.parse("\n".join(["-", "", *sections])).params
     except docstring_parser.ParseError:
         params = []
     descriptions = {
         param.arg_name: " ".join(param.description.split()) for param in params if param.description
     }
-    return re.sub(r"\n{3,}", "\n\n", _SECTION.sub("", text)).strip(), descriptions
+
+    without_sections = _SECTION.sub("", text)
+    description = re.sub(r"\n{3,}", "\n\n", without_sections).strip()
+    return description, descriptions

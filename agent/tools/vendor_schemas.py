@@ -1,10 +1,15 @@
-"""The definition of a tool in the form of each vendor's API: OpenAI, Anthropic, Gemini."""
+"""The definition of a tool in the form of each vendor's API: OpenAI, Anthropic, Gemini.
+
+Each vendor knows only some keywords of JSON Schema, and refuses a whole request for one that it
+does not know. What a vendor's form cannot say is left out: the arguments of a call are checked by
+the tool's own schema anyway.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -22,11 +27,10 @@ _PARAMETER_NAMES = {
     "gemini": re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}"),
 }
 
-#: Keywords that no vendor accepts beside the properties of the whole.
-#: The check of the arguments still applies them.
+#: Keywords that no vendor accepts at the top level, next to `properties`.
 _NOT_AT_TOP_LEVEL = ("anyOf", "oneOf", "allOf", "not", "enum", "patternProperties")
-#: Longest function description that OpenAI accepts, in characters: "string too long.
-#: Expected maximum length 1024".
+#: Longest function description that OpenAI accepts, in characters. It answers a longer one with
+#: "string too long. Expected maximum length 1024".
 _MAX_OPENAI_DESCRIPTION = 1024
 #: Ends a description that was cut.
 _CUT = " [...]"
@@ -43,13 +47,14 @@ def vendor_schema(
     definition = {"name": name, "description": description}
     if api_format == "anthropic":
         return {**definition, "input_schema": schema}
-    if api_format == "gemini":  # it refuses parameters without properties
+    if api_format == "gemini":
         schema = _for_gemini(schema, schema.get("$defs", {}))
+        # Gemini refuses parameters without properties.
         if schema.get("properties"):
             return {**definition, "parameters": schema}
         return definition
-    # Strict is its default, and would make every parameter required.
     if api_format == "openai-response":
+        # By default this API is strict, which would make every parameter required.
         return {"type": "function", **definition, "parameters": schema, "strict": False}
     return {"type": "function", "function": {**definition, "parameters": schema}}
 
@@ -59,48 +64,54 @@ def for_vendor(
 ) -> tuple[str, dict[str, Any]]:
     """Return a tool's description and parameters without what the vendor refuses.
 
-    The parameters are a JSON Schema.
-
-    Raises ToolValidationError for an unknown format,
-    and for a name or a depth that the vendor refuses.
+    `parameters` is a JSON Schema, as `Tool.schema` has it, and so is what is returned. Raises
+    ToolValidationError for an unknown format, for a name that the vendor refuses, and for a schema
+    that is nested too deep.
     """
     if api_format not in get_args(ApiFormat):
         known = ", ".join(get_args(ApiFormat))
         raise ToolValidationError(
             f"no schema of {name!r} for the API {api_format!r}; known: {known}"
         )
-    if not (_GEMINI_NAME if api_format == "gemini" else _NAME).fullmatch(name):
+    name_pattern = _GEMINI_NAME if api_format == "gemini" else _NAME
+    if not name_pattern.fullmatch(name):
         raise ToolValidationError(
             f"{api_format} takes no tool named {name!r}: letters, digits, '_' and '-', 64 at most"
         )
     pattern = _PARAMETER_NAMES.get(api_format)
-    wrong = [each for each in parameters["properties"] if pattern and not pattern.fullmatch(each)]
-    if wrong:
-        raise ToolValidationError(
-            f"{api_format} takes no parameters named {wrong!r}, which {name!r} has: ASCII letters, digits and '_', "
-            "64 at most"
-        )
+    if pattern is not None:
+        wrong = [each for each in parameters["properties"] if not pattern.fullmatch(each)]
+        if wrong:
+            raise ToolValidationError(
+                f"{api_format} takes no parameters named {wrong!r}, which {name!r} has: "
+                "ASCII letters, digits and '_', 64 at most"
+            )
+
     if api_format.startswith("openai") and len(description) > _MAX_OPENAI_DESCRIPTION:
         description = description[: _MAX_OPENAI_DESCRIPTION - len(_CUT)] + _CUT
     try:
         schema = without(thawed(parameters), *_NOT_AT_TOP_LEVEL)
-        return description, _with_items(_without_dangling(schema, schema.get("$defs", {})))
+        schema = _without_dangling_references(schema, schema.get("$defs", {}))
+        return description, _with_items(schema)
     except RecursionError as exc:
         raise ToolValidationError(
             f"no schema of {name!r} for {api_format}: it is nested too deep"
         ) from exc
 
 
-def _without_dangling(schema: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema without references to nothing, which OpenAI and pydantic-ai refuse:
-    any value may stand there.
+def _without_dangling_references(
+    schema: dict[str, Any], definitions: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the schema without references to nothing, which OpenAI and pydantic-ai refuse.
 
-    The check of the arguments refuses a value that such a reference would have to check.
+    By the result, any value may stand in their place. A call that sends one is refused when its
+    arguments are checked.
     """
-    whole = each_part(schema, partial(_without_dangling, definitions=definitions))
+    whole = each_part(schema, partial(_without_dangling_references, definitions=definitions))
     if isinstance(whole.get("$defs"), dict):
         whole["$defs"] = {
-            name: _without_dangling(each, definitions) for name, each in whole["$defs"].items()
+            name: _without_dangling_references(each, definitions)
+            for name, each in whole["$defs"].items()
         }
     if "$ref" in whole and str(whole["$ref"]).rpartition("/")[2] not in definitions:
         return without(whole, "$ref")
@@ -110,34 +121,40 @@ def _without_dangling(schema: dict[str, Any], definitions: Mapping[str, Any]) ->
 def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema with `items` in every array.
 
-    OpenAI and Gemini demand them, and know no `prefixItems`.
+    OpenAI and Gemini demand `items`, and know no `prefixItems`.
     """
     whole = each_part(schema, _with_items)
     if isinstance(whole.get("$defs"), dict):
         whole["$defs"] = {name: _with_items(each) for name, each in whole["$defs"].items()}
-    if "prefixItems" not in whole and ("items" in whole or "array" not in types_of(whole)):
+    is_array_without_items = "array" in types_of(whole) and "items" not in whole
+    if "prefixItems" not in whole and not is_array_without_items:
         return whole
-    schemas = [*whole.get("prefixItems", []), *([whole["items"]] if "items" in whole else [])]
-    distinct = [each for index, each in enumerate(schemas) if each not in schemas[:index]]
+
+    schemas = list(whole.get("prefixItems", []))
+    if "items" in whole:
+        schemas.append(whole["items"])
+    distinct: list[Any] = []
+    for each in schemas:
+        if each not in distinct:
+            distinct.append(each)
+    items: Any = {}
     if len(distinct) == 1:
         items = distinct[0]
     elif distinct:
         items = {"anyOf": distinct}
-    else:
-        items = {}
     return {**without(whole, "prefixItems"), "items": items}
 
 
-#: Schemas in one whole schema up to which definitions are written out where they are used.
+#: Most parts of one schema up to which definitions are written out where they are used.
 _MAX_INLINED_PARTS = 2_000
 
 
 def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema without references: each definition stands where it is used.
 
-    A definition inside itself has no end, so there it is only its type. So is each one beyond
-    _MAX_INLINED_PARTS: definitions that double at each level would never end either. The arguments
-    are checked by the schema itself.
+    A definition inside itself has no end, so there only its type and description stand. The same
+    goes for each definition beyond _MAX_INLINED_PARTS: definitions that double at each level would
+    not end in any useful time.
     """
     definitions = schema.get("$defs", {})
     parts_left = _MAX_INLINED_PARTS
@@ -157,8 +174,8 @@ def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
     return expanded(without(schema, "$defs"), frozenset())
 
 
-#: Keywords of each type in Google's Schema (Generative Language API).
-#: A keyword of another type is answered with 400.
+#: Keywords of each type in Google's Schema (Generative Language API), which answers any other
+#: keyword with 400.
 _GEMINI_KEYWORDS: Mapping[Any, tuple[str, ...]] = {
     "string": ("enum", "format", "minLength", "maxLength", "pattern"),
     "number": ("format", "minimum", "maximum"),
@@ -168,10 +185,11 @@ _GEMINI_KEYWORDS: Mapping[Any, tuple[str, ...]] = {
     "array": ("items", "minItems", "maxItems"),
 }
 #: The schema that no value fits.
-_NOTHING: Mapping[str, Any] = {"not": {}}
+_NO_VALUE: Mapping[str, Any] = {"not": {}}
+#: The formats that Google's Schema knows.
 _GEMINI_FORMATS = ("float", "double", "int32", "int64", "date-time")
-#: What Gemini has no keyword for stands in words in the description, so that the model knows.
-_IN_WORDS: Mapping[str, str] = {
+#: Keywords that Gemini may not know, as the description says them in words.
+_KEYWORDS_IN_WORDS: Mapping[str, str] = {
     "minimum": "at least {}",
     "maximum": "at most {}",
     "exclusiveMinimum": "more than {}",
@@ -185,89 +203,109 @@ _IN_WORDS: Mapping[str, str] = {
 def _for_gemini(schema: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema in Google's subset of OpenAPI.
 
-    It has no references, one type a part, text in enums, and null as a flag.
+    It has no references, one type for each part, only text in enums, and `nullable` for null. A
+    part with `anyOf` has no other keyword, as Vertex AI demands. A definition inside another one is
+    only "an object", so that each has an end.
 
-    It may ask for less than the schema; the arguments are checked by the schema itself. `anyOf`
-    stands alone, as Vertex AI demands. A definition inside another one is only an object, so that
-    each ends. A run does not use this form: pydantic-ai sends JSON Schema, which Google reads as
-    well.
+    A run does not use this form: pydantic-ai sends JSON Schema, which Google reads as well.
     """
-    has_parts = "allOf" in schema
+    has_all_of = "allOf" in schema
     schema = merged(schema, definitions)
     if "$ref" in schema:
         target = definitions.get(str(schema["$ref"]).rpartition("/")[2], {"type": "object"})
         return _for_gemini(merged({**target, **without(schema, "$ref")}, definitions), {})
-    kinds = types_of(schema)
+
+    types = types_of(schema)
     parts = schema.get("anyOf") or schema.get("oneOf") or ()
     if "enum" in schema:
-        kinds = ["string", *("null" for each in schema["enum"] if each is None)]
-    elif not kinds and not parts:
-        inferred = [
-            kind for key, kind in (("properties", "object"), ("items", "array")) if key in schema
-        ]
-        kinds = inferred or list(_GEMINI_KEYWORDS)
-    translate = partial(_for_gemini, definitions={} if has_parts else definitions)
-    alternatives = [_of_gemini_type(schema, kind, translate) for kind in kinds if kind != "null"]
-    is_nullable = "null" in kinds
-    for part in parts if not kinds else ():
-        if types_of(part) == ["null"] or part.get("enum") == [None]:
-            is_nullable = True
-        elif part != _NOTHING:
-            translated = translate(part)
-            alternatives += translated.get("anyOf", [translated])
-    alternatives = alternatives or [{"type": "string"}]
+        types = ["string"]
+        if None in schema["enum"]:
+            types.append("null")
+    elif not types and not parts:
+        types = _inferred_types(schema)
+
+    # Each type becomes one alternative, and so does each part.
+    translate = partial(_for_gemini, definitions={} if has_all_of else definitions)
+    alternatives = [_of_gemini_type(schema, name, translate) for name in types if name != "null"]
+    is_nullable = "null" in types
+    if not types:
+        for part in parts:
+            if types_of(part) == ["null"] or part.get("enum") == [None]:
+                is_nullable = True
+            elif part != _NO_VALUE:
+                translated = translate(part)
+                alternatives += translated.get("anyOf", [translated])
+    if not alternatives:
+        alternatives = [{"type": "string"}]
     if is_nullable:
         alternatives = [{**each, "nullable": True} for each in alternatives]
+
+    description = _gemini_description(schema, alternatives)
+    if description:
+        alternatives[0] = {**alternatives[0], "description": description}
+    if len(alternatives) == 1:
+        return alternatives[0]
+    return {"anyOf": alternatives}
+
+
+def _inferred_types(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the types of a schema that names none: by its keywords, or else all of them."""
+    types = []
+    if "properties" in schema:
+        types.append("object")
+    if "items" in schema:
+        types.append("array")
+    return types or list(_GEMINI_KEYWORDS)
+
+
+def _gemini_description(
+    schema: Mapping[str, Any], alternatives: Sequence[Mapping[str, Any]]
+) -> str:
+    """Return the description, with what the alternatives cannot express in words; "" if empty."""
     words = []
-    for key, form in _IN_WORDS.items():
+    for key, form in _KEYWORDS_IN_WORDS.items():
         if key not in schema or any(key in each for each in alternatives):
             continue
         value = schema[key]
         if key == "default":  # as JSON: a model that reads `True` would send it
             value = json.dumps(value, ensure_ascii=False)
         words.append(form.format(value))
-    told = [
-        schema.get("description"),
-        alternatives[0].get("description"),
-        f"({', '.join(words)})" if words else "",
-    ]
-    if any(told):
-        alternatives[0] = {
-            **alternatives[0],
-            "description": " ".join(str(each) for each in told if each),
-        }
-    if len(alternatives) == 1:
-        return alternatives[0]
-    return {"anyOf": alternatives}
+
+    sentences = [schema.get("description"), alternatives[0].get("description")]
+    if words:
+        sentences.append(f"({', '.join(words)})")
+    return " ".join(str(each) for each in sentences if each)
 
 
 def _of_gemini_type(
-    schema: Mapping[str, Any], kind: Any, translate: Callable[[dict[str, Any]], dict[str, Any]]
+    schema: Mapping[str, Any],
+    type_name: Any,
+    translate: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Return what a schema says of values of one type."""
-    typed = {
-        "type": kind,
-        **{key: schema[key] for key in _GEMINI_KEYWORDS.get(kind, ()) if key in schema},
-    }
+    """Return what a schema says about values of one type. `translate` is for schemas inside it."""
+    typed: dict[str, Any] = {"type": type_name}
+    for key in _GEMINI_KEYWORDS.get(type_name, ()):
+        if key in schema:
+            typed[key] = schema[key]
+
     if typed.get("format") not in _GEMINI_FORMATS or "enum" in typed:
         typed.pop("format", None)
-    if "enum" in typed:  # text that is not empty; arguments are read from it
+    if "enum" in typed:
+        # Gemini takes only text that is not empty. The arguments are read from it.
         choices = [each for each in typed["enum"] if each not in (None, "")]
         typed["enum"] = [
             str(each).lower() if isinstance(each, bool) else str(each) for each in choices
         ]
-    if kind == "array":
+    if type_name == "array":
+        typed["items"] = {"type": "string"}
         if schema.get("items"):
             typed["items"] = translate(schema["items"])
-        else:
-            typed["items"] = {"type": "string"}
     if "properties" in typed:
         properties = typed["properties"].items()
         typed["properties"] = {
-            name: translate(each) for name, each in properties if each != _NOTHING
+            name: translate(each) for name, each in properties if each != _NO_VALUE
         }
     if "required" in typed:
-        typed["required"] = [
-            name for name in typed["required"] if name in typed.get("properties", {})
-        ]
+        properties = typed.get("properties", {})
+        typed["required"] = [name for name in typed["required"] if name in properties]
     return {key: value for key, value in typed.items() if value != []}
