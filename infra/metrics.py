@@ -1,14 +1,13 @@
 """The counters and histograms of each process, for Prometheus.
 
-`sayso.ops.server.metrics_port` serves them.
-
 They are all defined here, so that their labels stay few and known: channels, tools and models of
 the configuration, and outcomes. They hold no message, name or number of a person.
-docs/reference/observability.md lists them.
+docs/reference/observability.md lists them. `sayso.ops.server.metrics_port` serves them.
 
-Processes that have a common folder in FOLDER count in files there, as prometheus-client's
-multiprocess mode does. Each process has a file of its own, and the successor of a dead process
-takes over its file, so that no count falls and the number of files stays that of the processes.
+Several processes of one command, such as workers, count together. The environment variable FOLDER
+names a folder for them, and they count in files there: the multiprocess mode of prometheus-client.
+A file belongs to one process. The successor of a dead process takes over its file, so that no count
+falls and the number of files stays that of the processes.
 """
 
 from __future__ import annotations
@@ -28,14 +27,16 @@ from sayso.infra.storage.files import open_private
 
 disable_created_metrics()  # a second series for each counter, which no graph needs
 
-#: Bytes of a process's files, enough for MAX_VALUES tools and models. They are on the disk from the
-#: start: a process that writes to a mapped file for which the disk has no room is killed (SIGBUS).
+#: Bytes of a process's files, by the kind of metric: enough for MAX_VALUES tools and models.
 _FILE_BYTES = {"counter": 256 * 1024, "histogram": 1024 * 1024}
 
 
 class _ProcessNumber:
-    """Returns the number of this process: the lowest that no other live process has,
-    held by a file lock.
+    """Returns the number of this process, by which its files are named.
+
+    It is the lowest number that no other live process has. A lock on a file holds it for as long as
+    the process lives. A forked child gets another number. prometheus-client takes the process id
+    instead, so that its files grow with each process that was ever started.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -50,18 +51,24 @@ class _ProcessNumber:
         return self._number
 
     def _take(self) -> int:
+        """Lock the lowest free number and return it."""
         for number in itertools.count():
             file = os.open(self._folder / f"{number}.lock", os.O_CREAT | os.O_RDWR, 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(file)
-            else:  # the file stays open for as long as the process lives
-                self._allocate(number)
-                return number
+                continue
+            # The file stays open, or the lock would end.
+            self._allocate(number)
+            return number
         raise AssertionError("unreachable")
 
     def _allocate(self, number: int) -> None:
+        """Reserve the disk space of the files before they are mapped into memory.
+
+        A process that writes to a mapped file for which the disk has no room is killed (SIGBUS).
+        """
         if not hasattr(os, "posix_fallocate"):  # macOS
             return
         for kind, size in _FILE_BYTES.items():
@@ -69,26 +76,32 @@ class _ProcessNumber:
                 os.posix_fallocate(file.fileno(), 0, size)
 
 
-if os.environ.get(FOLDER):  # prometheus-client chooses at its import, too
+# prometheus-client chose the class of its values when it was imported, with files named by process
+# ids. Its own choice is replaced before the first metric is defined, for files named by our numbers.
+if os.environ.get(FOLDER):
     values.ValueClass = values.MultiProcessValue(_ProcessNumber(Path(os.environ[FOLDER])))
 
 #: All metrics below, and none of other libraries.
 REGISTRY = CollectorRegistry()
-#: How many values of one label are counted separately, and what all others count as: further ones,
-#: and texts that are no name, which may hold anything.
+#: How many values of one label are counted separately. Each value is a time series of its own.
 MAX_VALUES = 100
+#: The label of all further values, and of texts that are no name, which may hold anything.
 OTHER = "other"
 _NAME = re.compile(r"[\w.:/@+-]{1,100}")
 
-#: Returns the counter or histogram of some labels. Its own method
-#: `labels` takes several times as long.
-of_labels = cache(lambda metric, *values: metric.labels(*values))
+#: Returns the counter or histogram of one combination of label values:
+#: `of_labels(TURNS, "telegram", "answered")`. The method `labels` of the metric does the same, and
+#: takes several times as long.
+of_labels = cache(lambda metric, *label_values: metric.labels(*label_values))
 
-#: Upper bounds of histograms in seconds: for work on this machine, calls of models and platforms,
-#: waits, and people.
+# Upper bounds of the buckets of histograms, in seconds.
+#: For work on this machine.
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+#: For calls of models and platforms.
 _SLOW = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+#: For waits in a queue.
 _WAITING = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+#: For answers of people.
 _PERSON = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 
 WEBHOOKS = Counter(
@@ -232,15 +245,20 @@ RESTARTS = Counter(
     registry=REGISTRY,
 )
 
-_values: dict[str, set[str]] = {}
-_values_lock = threading.Lock()
+#: By the name of a label, the values that are counted separately.
+_known_values: dict[str, set[str]] = {}
+_known_values_lock = threading.Lock()
 
 
-def bounded(label: str, value: str) -> str:
-    """Return the value of a label, or OTHER if it is one of too many, or no name."""
-    known = _values.setdefault(label, set())
+def label_value(label: str, value: str) -> str:
+    """Return the value that a label gets: `value`, or OTHER if it is one of too many, or no name.
+
+    `label` is the name of the label, such as "tool". All metrics with a label of this name share
+    the MAX_VALUES values that came first.
+    """
+    known = _known_values.setdefault(label, set())
     if value not in known:
-        with _values_lock:
+        with _known_values_lock:
             if len(known) >= MAX_VALUES or not _NAME.fullmatch(value):
                 return OTHER
             known.add(value)

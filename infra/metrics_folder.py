@@ -1,6 +1,7 @@
-"""FOLDER: where the processes of one command count together.
+"""FOLDER: names the environment variable with the folder in which processes count together.
 
-`infra/metrics.py` reads it when it is imported, so others must be able to set it before.
+A command sets the variable before it starts its processes. `infra/metrics.py` reads it when it is
+imported, so the name stands here, where importing it reads nothing.
 """
 
 from __future__ import annotations

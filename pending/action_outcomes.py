@@ -1,7 +1,7 @@
 """How an action ended: the outcome as a value, and the texts that its person is told.
 
-Nothing here reads or changes a record. Of errors, the log gets what people are not told. `settlement.py` carries an action out and stores what this
-module returns.
+`settlement.py` carries an action out and stores what this module returns. Nothing here reads or
+changes a record. What a person is not told of an error is logged.
 """
 
 from __future__ import annotations
@@ -72,10 +72,11 @@ class ConfirmOutcome:
     """What became of a pending action."""
 
     status: OutcomeStatus
+    #: The action in its new state.
     record: PendingAction
-    #: What its executor returned.
+    #: What its executor returned; None if the effect did not take place now.
     result: str | None = None
-    #: What the user is told.
+    #: What the user is told, as Markdown.
     outcome_text: str = ""
     #: All that took effect; for a plan that failed half-way, the steps before.
     effects: tuple[Effect, ...] = ()
@@ -87,14 +88,16 @@ class ConfirmOutcome:
 
 
 def outcome_without_run(verdict: str, action: PendingAction) -> ConfirmOutcome:
-    """Return the outcome of a decision that runs nothing."""
+    """Return the outcome of a decision that runs nothing.
+
+    `verdict` is a ClaimStatus or a DecisionVerdict of the store.
+    """
     texts = texts_for(action.language)
     preview = action.preview
     match verdict:
         case "expired":
-            return ConfirmOutcome(
-                "expired", replace(action, state="expired"), outcome_text=texts.expired(preview)
-            )
+            expired = replace(action, state="expired")
+            return ConfirmOutcome("expired", expired, outcome_text=texts.expired(preview))
         case "early":
             return ConfirmOutcome("early", action, outcome_text=texts.early(preview))
         case "changed":
@@ -108,17 +111,18 @@ def outcome_without_run(verdict: str, action: PendingAction) -> ConfirmOutcome:
 
 def refused_outcome(action: PendingAction, text: str) -> ConfirmOutcome:
     """Return the outcome of an action whose tool is not the one that was shown."""
-    return ConfirmOutcome(
-        "digest_mismatch", replace(action, state="failed", outcome=text), outcome_text=text
-    )
+    record = replace(action, state="failed", outcome=text)
+    return ConfirmOutcome("digest_mismatch", record, outcome_text=text)
 
 
 def no_executor_outcome(action: PendingAction, text: str = "") -> ConfirmOutcome:
-    """Return the outcome of an action that nothing in this process can run, or may run by now."""
+    """Return the outcome of an action that nothing in this process can run, or may run by now.
+
+    `text` is what the user is told; "" for the usual text.
+    """
     text = text or texts_for(action.language).unsafe(action.preview)
-    return ConfirmOutcome(
-        "no_executor", replace(action, state="failed", outcome=text), outcome_text=text
-    )
+    record = replace(action, state="failed", outcome=text)
+    return ConfirmOutcome("no_executor", record, outcome_text=text)
 
 
 def effect_outcome(
@@ -134,29 +138,34 @@ def effect_outcome(
     """
     record = replace(action, state=state, outcome=text)
     if state == "done":
-        return ConfirmOutcome("executed", record, result, text, effects)
-    return ConfirmOutcome(state, record, None, text, effects)
+        return ConfirmOutcome("executed", record, result=result, outcome_text=text, effects=effects)
+    return ConfirmOutcome(state, record, outcome_text=text, effects=effects)
 
 
 def result_to_store(
     action: PendingAction, end: EffectEnd, place: Conversation | None
 ) -> ActionResult:
-    """Return how an effect ended as its record keeps it.
+    """Return how an effect ended as it is stored.
 
-    `place`: the conversation of a worker's turn, None outside of one. There the person may have
-    been told that the end is unknown. An effect that is done after all then brings the correction
-    to send.
+    `place` is the conversation of a worker's turn, None outside of one. In a conversation the
+    person may have been told meanwhile that the end is unknown. So an effect that is done brings
+    the correction that the store then sends.
     """
     texts = texts_for(action.language)
     match end.state:
         case "done":
-            text = texts.done(action.preview, end.text)
             correction = ""
             if place is not None:
                 shown = as_kind_of(end.text, texts.shortened(end.text, MAX_CORRECTION_CHARS))
                 reply = Reply(f"{DONE} {texts.correction(action.preview, shown)}")
                 correction = outbox_entry(place, reply, later=True)
-            return ActionResult("done", text, end.text, correction, end.output)
+            return ActionResult(
+                "done",
+                outcome_text=texts.done(action.preview, end.text),
+                result=end.text,
+                correction=correction,
+                output=end.output,
+            )
         case "failed":
             reason = without_signs(as_markdown(end.text))
             text = "\n".join(filter(None, [texts.failed(action.preview), reason]))
@@ -184,22 +193,29 @@ def plan_report(
 ) -> str:
     """Return the text that says of each step: done, undone, failed, unknown, or not started.
 
-    `results`: how much it has of what tools returned, and of why they failed.
+    `undos`: which steps were undone; None for none. `results`: how much the report has of what
+    tools returned, and of why they failed.
     """
     texts = texts_for(plan.language)
+    # Any other step was not started.
     states = {"done": "done", "failed": "failed", "unknown": "unknown", "started": "unknown"}
     undos = undos or {}
     lines = []
     for step in steps:
-        state = undos.get(step.action_id, states.get(step.state, "cancelled"))
+        state = states.get(step.state, "cancelled")
         preview = step.action.preview
+        undo = undos.get(step.action_id)
+        if undo:
+            state = undo
+        if undo == "unknown":
+            # The undo was interrupted, not the step.
+            preview = texts.undo(preview)
+
         outcome = step.outcome_text
         if results == "none":
             outcome = ""
         elif results == "brief":
             outcome = brief_outcome(step)
-        if undos.get(step.action_id) == "unknown":  # what was interrupted is the undo
-            preview = texts.undo(preview)
         lines.append((state, preview, outcome))
     return texts.plan_report(lines)
 
@@ -215,7 +231,8 @@ def brief_outcome(stored: StoredAction) -> str:
     text = stored.outcome_text
     if stored.state == "done":
         result = stored.result
-        if not result or result == text:  # a check has found out that it was done
+        # A reconciler found out that it was done: the result is only in the outcome text.
+        if not result or result == text:
             result = as_kind_of(text, text.removeprefix(texts.done(preview, "")).strip())
         return texts.done_briefly(preview, result)
     if stored.state == "failed" and text.startswith(failed):
@@ -225,7 +242,7 @@ def brief_outcome(stored: StoredAction) -> str:
 
 
 def _failure_text(action: PendingAction, error: BaseException) -> str:
-    """Return what the user is told of an error.
+    """Return what the user is told of an error, and log it.
 
     Of an unexpected one it is the type, and a reference by which operators find it in the log.
     """
@@ -233,15 +250,18 @@ def _failure_text(action: PendingAction, error: BaseException) -> str:
     text = redact(words_for_person(error))
     if text:
         log.warning("pending.failed", extra={**ids, "why": text})
-        return bounded(storable(text))
-    wrapped = getattr(error, "error", None)
+        return within_record(storable(text))
+
+    # The user reads the type of the tool's own error, not that of an error around it.
+    raised = getattr(error, "error", None)
+    if not isinstance(raised, BaseException):
+        raised = error
     reference = random_id(4)
-    raised = wrapped if isinstance(wrapped, BaseException) else error
     log.error("pending.failed", extra={**ids, "reference": reference}, exc_info=error)
     return texts_for(action.language).reference(f"{reference} ({type(raised).__name__})")
 
 
-def bounded(text: str) -> str:
+def within_record(text: str) -> str:
     """Return the text, or the beginning of one that is too long for a record.
 
     Behind the beginning stands how many characters the text had.
@@ -258,18 +278,20 @@ def effect_end_of(
     if isinstance(error, NotStarted):
         return EffectEnd("failed")
     if error is not None:
-        # A model reads the error of a call that ran at once, too.
-        # The text for the user may leave it out.
+        # A model reads the error, as it does of a call that ran without a yes. The text for the
+        # user may leave it out.
         output = storable(redact(error_text(error) or type(error).__name__))
-        return EffectEnd("failed", _failure_text(action, error), bounded(output))
+        return EffectEnd("failed", _failure_text(action, error), within_record(output))
     try:
         return _end_with(value)
-    except (Exception, *FATAL_ERRORS):  # a value's own code may raise anything
+    # The code of a value may raise anything.
+    except (Exception, *FATAL_ERRORS):
         facts = {"tool": action.kind, "type": type(value).__name__}
         log.exception("tool.result_unreadable", extra=facts)
-    # Its type says what became of it, whatever its text is.
-    is_nothing_done = isinstance(value, Ambiguous | NotFound)
-    return EffectEnd("failed" if is_nothing_done else "done")
+    # The type of the value says how the effect ended, even if its text cannot be read.
+    if isinstance(value, Ambiguous | NotFound):
+        return EffectEnd("failed")
+    return EffectEnd("done")
 
 
 def _end_with(value: Any) -> EffectEnd:
@@ -277,21 +299,26 @@ def _end_with(value: Any) -> EffectEnd:
 
     Raises what the value's own code raises.
     """
-    if isinstance(value, Ambiguous | NotFound):
-        return EffectEnd(
-            "failed", storable(redact(value.in_words)), storable(redact(value.to_json()))
-        )
-    if isinstance(value, ToolOutput):
-        output = storable(value.output) if value.output != value.text else ""
-        return EffectEnd("done", as_kind_of(value.text, bounded(storable(value.text))), output)
     if value is None:
         return EffectEnd("done")
+    if isinstance(value, Ambiguous | NotFound):
+        # The tool found nothing to do, or several things.
+        text = storable(redact(value.in_words))
+        return EffectEnd("failed", text, output=storable(redact(value.to_json())))
+    if isinstance(value, ToolOutput):
+        text = as_kind_of(value.text, within_record(storable(value.text)))
+        if value.output == value.text:
+            return EffectEnd("done", text)
+        return EffectEnd("done", text, output=storable(value.output))
+
     raw = value
     if isinstance(value, ToolResult | dict | list | bool):
         raw = as_json(value)
     text = result_in_words(raw)
-    output = bounded(storable(str(raw)))
-    return EffectEnd("done", text, output if output != text else "")
+    output = within_record(storable(str(raw)))
+    if output == text:
+        return EffectEnd("done", text)
+    return EffectEnd("done", text, output)
 
 
 def result_in_words(value: Any) -> str:
@@ -300,5 +327,5 @@ def result_in_words(value: Any) -> str:
     Markdown stays Markdown.
     """
     if isinstance(value, Markdown):
-        return Markdown(bounded(storable(value)))
-    return bounded(effect_in_words(storable(str(value))))
+        return Markdown(within_record(storable(value)))
+    return within_record(effect_in_words(storable(str(value))))

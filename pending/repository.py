@@ -137,9 +137,14 @@ NoteEffect = Callable[[Claim, PendingAction | ActionResult], None]
 
 
 class ActionRepository(Protocol):
-    """Stores pending actions. Each call is one atomic step and safe to repeat.
+    """Stores pending actions, in Redis or in this process. Lives as long as its store.
 
-    `conversation` is the id of a conversation, `user` the id of a scope in it.
+    Each call is one atomic step and safe to repeat. `conversation` is the id of a conversation,
+    `user` the id of a scope in it.
+
+    It has twelve methods, more than a port should have, because each changes or reads the same
+    records: a store that had only some of them could not hold what they promise each other, such as
+    one open action in a scope and one claim of an action.
     """
 
     async def load_open(self, conversation: str, user: str) -> StoredAction | None:

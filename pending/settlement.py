@@ -36,7 +36,6 @@ from sayso.pending.action_outcomes import (
     EndState,
     ShownResults,
     UndoStates,
-    bounded,
     effect_end_of,
     effect_outcome,
     no_executor_outcome,
@@ -46,6 +45,7 @@ from sayso.pending.action_outcomes import (
     refused_outcome,
     result_in_words,
     result_to_store,
+    within_record,
 )
 from sayso.pending.call_context import ChannelRun, Confirmation
 from sayso.pending.effect import EffectStart
@@ -172,6 +172,7 @@ class Settlement:
             case "mine":
                 return await self._run_decided(claim, action, decision.decided_by_event)
             case "stale":
+                # Its process died while it worked on the action.
                 return await self.recover(claim, stored)
         return outcome_without_run(verdict, action)
 
@@ -379,13 +380,13 @@ class Settlement:
             actions = [step.action for step in steps or ()]
 
         texts = texts_for(action.language)
-        with _confirmed(claim, action):
+        with _by_yes(claim, action):
             for each in actions:
                 comparison = await self._executors.compare(each, render=render)
                 match comparison.state:
                     case "changed":
                         text = texts.tool_changed(each.preview)
-                        why = bounded(storable(redact(comparison.why)))
+                        why = within_record(storable(redact(comparison.why)))
                         why = without_signs(as_markdown(why))
                         if why:
                             text = f"{text}\n{why}"
@@ -457,7 +458,7 @@ class Settlement:
 
         try:
             with (
-                _confirmed(claim, action, effect),
+                _by_yes(claim, action, effect),
                 tracing.span("execute action", attributes=attributes),
             ):
                 value = await run_with_timeout(executor.run, seconds, record_late)
@@ -621,7 +622,7 @@ class Settlement:
         reconcile = self._executors.reconciler(action.kind)
         if reconcile is None:
             return None
-        with _confirmed(claim, action):
+        with _by_yes(claim, action):
             return await reconciled(reconcile, action)
 
     async def _end_started(
@@ -746,7 +747,7 @@ def _end_of_timeout(effect: EffectStart | None, ids: Mapping[str, str]) -> Effec
     return EffectEnd("failed")
 
 
-def _confirmed(
+def _by_yes(
     claim: Claim, action: PendingAction, effect: EffectStart | None = None
 ) -> AbstractContextManager[ChannelRun]:
     """Return a block in which code of tools runs by the yes of this claim.

@@ -1,4 +1,8 @@
-"""PendingActionStore: pending actions as a program uses them, in memory or in Redis."""
+"""PendingActionStore: pending actions as a program uses them, in memory or in Redis.
+
+A program that has no workers calls it directly: it stashes an action, and passes on what the user
+answers. `ChannelAgent` does so for a chat.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +46,12 @@ log = logging.getLogger(__name__)
 
 
 class PendingActionStore:
-    """Stores pending actions by scope: user, channel and conversation.
+    """Stores pending actions by scope: user, channel and conversation. Decides on them, too.
 
-    Works on any ActionRepository.
+    Of the arguments that its methods share, `channel_id` and `conversation_id` are None for a user
+    without a channel, whose scope is like a direct message. `expected_id` is the id of the action
+    that is meant; None: whichever waits in the scope. The methods block, and raise
+    redis.RedisError if the actions are in Redis.
 
     The previews and outcome texts that its methods return are text to print, without escapes of
     Markdown. Executors get the record as it was signed, whose preview is Markdown.
@@ -58,6 +65,7 @@ class PendingActionStore:
         default_ttl_seconds: float,
         max_closures: int,
     ) -> None:
+        """`parser` reads what users write; None: the usual one. `max_closures`: see Executors."""
         self.parser = parser or RegexConfirmParser()
         self.repository = repository
         self.signer = signer
@@ -86,9 +94,12 @@ class PendingActionStore:
         channel_id: str | None = None,
         conversation_id: str | None = None,
     ) -> PendingAction:
-        """Store an action as shown: its window opens at once.
+        """Store an action as shown: its window to answer opens at once. Return it.
 
-        `preview` is shown literally, unless it is `Markdown`.
+        `kind` names what will run, `preview` is what the user agrees to, shown literally unless it
+        is `Markdown`. `executor` runs the action in this process; without it, the executor factory
+        of the kind rebuilds one from `args`. `ttl_seconds` is how long the user may answer; None:
+        as long as the store's default.
 
         Raises PendingActionExistsError when the scope is occupied, TypeError when `args` is not
         exact JSON, ValueError when a limit of `check_proposal` or of the arguments' size is
@@ -114,10 +125,8 @@ class PendingActionStore:
         """
         check_proposal(action)
         scope = scope_of(action.user_id, action.channel_id, action.conversation_id)
-        stash = self.repository.save(
-            scope.conversation.id, sign_action(action, self.signer, user=scope.id)
-        )
-        expires_at = run_without_loop(stash)
+        new_action = sign_action(action, self.signer, user=scope.id)
+        expires_at = run_without_loop(self.repository.save(scope.conversation.id, new_action))
         if expires_at is None:
             raise PendingActionExistsError(
                 f"user {action.user_id!r} has an action waiting here: finish that one first"
@@ -129,10 +138,10 @@ class PendingActionStore:
     def get(
         self, user_id: str, *, channel_id: str | None = None, conversation_id: str | None = None
     ) -> PendingAction | None:
-        """Return the action that waits in a scope, None when
-        there is none or its window has closed.
+        """Return the action that waits in a scope, None if there is none or its window has closed.
 
-        Of an action whose record was changed it has no kind, and another preview.
+        An action whose record was changed in the store comes without its kind and arguments, and
+        its preview says so.
         """
         scope = scope_of(user_id, channel_id, conversation_id)
         stored = run_without_loop(self.repository.load_open(scope.conversation.id, scope.id))
@@ -150,9 +159,10 @@ class PendingActionStore:
         args_digest: str | None = None,
         expected_id: str | None = None,
     ) -> ConfirmOutcome | None:
-        """Run the action if the message is a yes and all checks pass.
+        """Run the action that waits in a scope if the message is a yes and all checks pass.
 
-        None: nothing was run, and nothing will be.
+        `args_digest` is the digest of the arguments that the user saw; None: not checked. Return
+        None if the message is no yes, or nothing waits: nothing was run.
         """
         answer = parse_answer(self.parser, message)
         if answer.intent != "confirm":
@@ -179,20 +189,23 @@ class PendingActionStore:
         expected_id: str | None = None,
         ignore_ttl_seconds: float = DEFAULT_IGNORE_TTL_SECONDS,
     ) -> ConfirmOutcome | None:
-        """Confirm, cancel or ignore the action by a button.
+        """Confirm, cancel or ignore the action that waits in a scope, by a button.
 
-        A button of another prompt (`kind_mismatch`) neither runs nor cancels anything.
+        `intent` is "confirm", "cancel" or "ignore"; any other text counts as "ignore", and is
+        logged. `expected_kind` is the kind of action that the button was made for, None for any. A
+        button of another prompt (`kind_mismatch`) neither runs nor cancels anything.
+        `ignore_ttl_seconds` are left to answer after "ignore". Return None if nothing waits.
         """
         _check_seconds("ignore_ttl_seconds", ignore_ttl_seconds)
+        known_intent: Intent = "ignore"
         match intent.strip().lower():
             case "confirm" | "cancel" | "ignore" as known:
-                pass
+                known_intent = known
             case _:
                 log.warning("pending.unknown_intent: taken as ignore")
-                known = "ignore"
         return self._decide(
             scope_of(user_id, channel_id, conversation_id),
-            known,
+            known_intent,
             expected_kind=expected_kind or "",
             expected_id=expected_id or "",
             ignore_seconds=ignore_ttl_seconds,
@@ -207,9 +220,9 @@ class PendingActionStore:
         conversation_id: str | None = None,
         expected_id: str | None = None,
     ) -> PendingAction | None:
-        """Close the window in `seconds`, unless it closes sooner anyway.
+        """Close the window to answer in `seconds`, unless it closes sooner anyway.
 
-        Return the action, None when there is none.
+        Return the action, None if none waits.
         """
         _check_seconds("seconds", seconds)
         scope = scope_of(user_id, channel_id, conversation_id)
@@ -223,7 +236,7 @@ class PendingActionStore:
     def drop(
         self, user_id: str, *, channel_id: str | None = None, conversation_id: str | None = None
     ) -> PendingAction | None:
-        """Cancel the action that waits in a scope, and return it."""
+        """Cancel the action that waits in a scope, and return it; None if none waits."""
         outcome = self._decide(scope_of(user_id, channel_id, conversation_id), "cancel")
         if outcome and outcome.status == "cancelled":
             return outcome.record
@@ -240,9 +253,10 @@ class PendingActionStore:
 
 
 class InMemoryPendingStore(PendingActionStore):
-    """Pending actions in this process, at most `max_entries`.
+    """Pending actions in this process, at most `max_entries`: then the oldest are forgotten.
 
-    A restart loses them, and users must ask again.
+    A restart loses them, and users must ask again. Threads may share it. `parser` and
+    `default_ttl_seconds` are as in RedisPendingStore; `clock` returns Unix seconds.
     """
 
     def __init__(
@@ -253,9 +267,12 @@ class InMemoryPendingStore(PendingActionStore):
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        repository = InMemoryActions(max_entries=max_entries, clock=clock)
         super().__init__(
-            repository, ActionSigner([token_hex()]), parser, default_ttl_seconds, max_entries
+            InMemoryActions(max_entries=max_entries, clock=clock),
+            ActionSigner([token_hex()]),
+            parser,
+            default_ttl_seconds,
+            max_closures=max_entries,
         )
 
 
@@ -264,6 +281,10 @@ class RedisPendingStore(PendingActionStore):
 
     Only the record is stored, never a closure: register an executor factory for each kind.
 
+    * `url`, or a `client` in its place: the Redis. `prefix` begins all keys.
+    * `parser`: reads what users write; None: the usual one.
+    * `default_ttl_seconds`: how long users may answer.
+    * `max_executor_entries`: how many closures this process holds.
     * `secret_keys`: they sign the records; by default, SAYSO_SECRET_KEYS of the
       environment.
     * `scripts`: replaces the runner of ACTION_SCRIPTS, for several primaries.
@@ -285,32 +306,36 @@ class RedisPendingStore(PendingActionStore):
         secret_keys: list[str] | None = None,
         note_effect: NoteEffect | None = None,
     ) -> None:
-        scripts = scripts or LuaScripts(client or connect(url), ACTION_SCRIPTS, prefix=prefix)
-        keys = secret_keys or [
-            key for key in os.environ.get("SAYSO_SECRET_KEYS", "").split(",") if key
-        ]
+        if scripts is None:
+            scripts = LuaScripts(client or connect(url), ACTION_SCRIPTS, prefix=prefix)
+
+        keys = secret_keys
+        if not keys:
+            from_environment = os.environ.get("SAYSO_SECRET_KEYS", "").split(",")
+            keys = [key for key in from_environment if key]
         if not keys:
             log.warning(
                 "SAYSO_SECRET_KEYS is not set: pending actions in Redis are not protected against tampering"
             )
-        signer = ActionSigner(keys or ["unsealed"])
+            keys = ["unsealed"]
+
         super().__init__(
             RedisActionRepository(scripts, note_effect),
-            signer,
+            ActionSigner(keys),
             parser,
             default_ttl_seconds,
-            max_executor_entries,
+            max_closures=max_executor_entries,
         )
 
 
 def _to_print(action: PendingAction) -> PendingAction:
     """Return an action with its texts as a caller prints them."""
     preview = as_text(action.preview)
-    if action.outcome is None:
-        outcome = None
-    else:
-        outcome = as_text(action.outcome)
-    if (preview, outcome) == (action.preview, action.outcome):  # as most are, and a copy takes time
+    outcome = action.outcome
+    if outcome is not None:
+        outcome = as_text(outcome)
+    # Most actions need no other texts, and a copy takes time.
+    if preview == action.preview and outcome == action.outcome:
         return action
     return replace(action, preview=preview, outcome=outcome)
 

@@ -3,6 +3,9 @@
 A turn is one thing that a person did: a message, a tap, an edit. QueuedTurn is the next turn with
 all that its worker needs to know, TurnChange is all that its answer changes, and QueuedReply is the
 next reply to send. One script stores a whole TurnChange, or nothing of it.
+
+The errors of working on a conversation:
+
 ConversationError
 ├── LeaseLost           another worker holds the lease
 ├── ConversationParked  nothing can be sent now: the lease was released until a later try
@@ -96,10 +99,14 @@ class JournalUnreadable(ConversationError):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to work on a conversation, with the fencing token that proves it is still held."""
+    """The right of one worker to work on a conversation, for a while."""
 
+    #: The id of the conversation.
     conversation: str
+    #: The fencing number: each new lease of a conversation has a higher one, so that a worker that
+    #: was paused for longer than its lease can change nothing.
     epoch: int
+    #: The name of the worker, and a random word that no other lease has.
     token: str
 
     @property
@@ -180,7 +187,10 @@ class SettledAnswer:
             return None
         data = json.loads(text)
         return cls(
-            data["intent"], data["action_id"], data["language"], data.get("words_follow", False)
+            intent=data["intent"],
+            action_id=data["action_id"],
+            language=data["language"],
+            words_follow=data.get("words_follow", False),
         )
 
 
@@ -267,8 +277,9 @@ class Timer:
     #: In Unix seconds by the server's clock.
     at: float
     text: str
-    #: The scope it belongs to, `note` what it is about, for lists of timers.
+    #: The id of the scope that the timer belongs to (`Scope.id`).
     user: str = ""
+    #: What the timer is about, for lists of timers.
     note: str = ""
     #: The language of the text.
     language: str = ""
@@ -289,17 +300,16 @@ class Timer:
     def from_json(cls, text: str) -> Timer:
         """Read a stored timer. Raises OtherVersion."""
         data = json.loads(check_version(text))
+        reply = Reply()
         if "reply" in data:
             reply = Reply.from_json(json.loads(data["reply"])["reply"])
-        else:
-            reply = Reply()
         return cls(
-            data["id"],
-            data["at"] / 1000,
-            reply.text,
-            data.get("user", ""),
-            data.get("note", ""),
-            reply.language,
+            id=data["id"],
+            at=data["at"] / 1000,
+            text=reply.text,
+            user=data.get("user", ""),
+            note=data.get("note", ""),
+            language=reply.language,
         )
 
 
@@ -477,9 +487,9 @@ OnStep = Callable[[int, str, StepState | None], None]
 
 
 class TurnHandler(Protocol):
-    """Answers turns, for the workers. The channel agent implements it.
+    """Answers the turns of one channel, for the workers. `ChannelAgent` is the class.
 
-    Workers and agent do not import each other: this is where they meet.
+    Workers and agent do not import each other, so the workers know only this Protocol.
     """
 
     async def answer(
@@ -764,9 +774,8 @@ class QueuedReply:
         """Return the reply with its address, as adapters take it."""
         entry = json.loads(self.text)
         reply = Reply.from_json(entry["reply"])
-        return Delivery(
-            self.delivery_id(lease), Conversation(*entry["to"]), reply, self.attempt, self.silence
-        )
+        to = Conversation(*entry["to"])
+        return Delivery(self.delivery_id(lease), to, reply, self.attempt, self.silence)
 
     def delivery_id(self, lease: Lease) -> str:
         """Return the name of the reply in logs and for operators: conversation and number."""

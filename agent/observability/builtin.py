@@ -166,7 +166,7 @@ class MetricsObserver(AgentObserver):
 
     def on_llm_call(self, run_id: str, call: LlmCall) -> None:
         """Count a model call, its tokens and its cost."""
-        model = metrics.bounded("model", call.model)
+        model = metrics.label_value("model", call.model)
         error = call.error
         if error is None:
             outcome = "ok"
@@ -181,13 +181,13 @@ class MetricsObserver(AgentObserver):
 
     def on_side_usage(self, run_id: str, usage: UsageStats) -> None:
         """Count the tokens and the cost of a model call outside of the conversation."""
-        _count_usage(metrics.bounded("model", usage.model), usage)
+        _count_usage(metrics.label_value("model", usage.model), usage)
 
     def on_tool_end(
         self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float
     ) -> None:
         """Count a tool call that returned."""
-        self._count(metrics.bounded("tool", tool_name), "ok", duration_ms)
+        self._count(metrics.label_value("tool", tool_name), "ok", duration_ms)
 
     def on_tool_error(
         self,
@@ -204,7 +204,7 @@ class MetricsObserver(AgentObserver):
         """
         tool = metrics.OTHER
         if not isinstance(error, ToolNotFoundError):
-            tool = metrics.bounded("tool", tool_name)
+            tool = metrics.label_value("tool", tool_name)
         self._count(tool, "failed", duration_ms)
 
     def _count(self, tool: str, outcome: str, duration_ms: float) -> None:

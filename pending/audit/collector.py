@@ -17,7 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.ids import random_id
-from sayso.infra.metrics import PENDING, PENDING_ANSWER_SECONDS, bounded
+from sayso.infra.metrics import PENDING, PENDING_ANSWER_SECONDS, label_value
 from sayso.infra.redis.client import PREFIX
 from sayso.infra.redis.scripts import SHARDS, LuaScripts
 from sayso.pending.audit.bodies import AuditBody
@@ -299,8 +299,8 @@ def _count(collected: Sequence[RecordedEntry], actions: Mapping[str, _CollectedA
         if entry is None:
             continue
         action = actions[entry.action_id]
-        channel = bounded("channel", action.body.channel or "unknown")
-        PENDING.labels(channel, bounded("state", entry.event)).inc()
+        channel = label_value("channel", action.body.channel or "unknown")
+        PENDING.labels(channel, label_value("state", entry.event)).inc()
 
         is_no = entry.event == "cancelled" and entry.decided_by_event
         is_answer = entry.event == "claimed" or is_no

@@ -14,7 +14,7 @@ from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.observability.builtin import MetricsObserver
 from sayso.channels.base import AddressClosed, RateLimited
 from sayso.channels.types import Delivery, Receipt, Reply
-from sayso.infra.metrics import MAX_VALUES, OTHER, REGISTRY, bounded
+from sayso.infra.metrics import MAX_VALUES, OTHER, REGISTRY, label_value
 from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE, AuditLedger
@@ -182,16 +182,16 @@ def test_reply_that_another_worker_gives_up_counts_as_dead_once(grown):
 
 def test_number_of_label_values_is_bounded():
     """A model may invent names of tools. From the hundredth on they share one value."""
-    names = [bounded("of this test", f"tool{number}") for number in range(MAX_VALUES + 50)]
+    names = [label_value("of this test", f"tool{number}") for number in range(MAX_VALUES + 50)]
     assert names[MAX_VALUES - 1] == f"tool{MAX_VALUES - 1}"
     assert set(names[MAX_VALUES:]) == {OTHER}
-    assert bounded("of this test", "tool0") == "tool0"
+    assert label_value("of this test", "tool0") == "tool0"
 
 
 @pytest.mark.parametrize("name", ["call +49 151 00042", "x\ud800", "a" * 101, "", "two\nlines"])
 def test_a_text_that_is_no_name_is_no_label(name: str):
     """It may contain a phone number, or characters that a scrape cannot encode."""
-    assert bounded("of this test, too", name) == OTHER
+    assert label_value("of this test, too", name) == OTHER
 
 
 def test_a_tool_that_the_model_invents_counts_as_other(grown):
