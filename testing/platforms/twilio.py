@@ -1,5 +1,14 @@
-"""A fake of Twilio's REST API: messages and their list, Contents, media, templates, senders,
-messaging services.
+"""A fake of Twilio's REST API, as far as a bot on WhatsApp uses it.
+
+* Messages: what the bot sends (`FakeTwilio`), and the list of what people sent (`TwilioMessages`).
+* Contents: the shape of a message with buttons or a list, with variables such as {{1}}, which each
+  message fills in. A template is a Content that Meta has approved; it may be sent at any time.
+* Media: files that people sent.
+* What an account has besides: its sender, messaging service and templates (`FakeTwilioSetup`).
+
+WhatsApp lets a bot send freely only within 24 hours after a person last wrote. Tests close this
+window for an address. Limits of WhatsApp are numbers here, and not imported from the adapter: a
+fake that reads the constants of the code under test would not notice a wrong one.
 """
 
 from __future__ import annotations
@@ -12,7 +21,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import replace
 from email.utils import formatdate
 from typing import Any
@@ -48,61 +56,70 @@ _WEBHOOK_FIELDS = frozenset(
     for kind in ("callback", "fallback", "status_callback")
     for field in ("url", "method")
 )
-_MESSAGES = "twilio messages"
-#: The default and the largest number of messages in a page.
-PAGE = 50
-MOST = 1000
+#: The default number of messages in a page of the list, and the largest one.
+PAGE_SIZE = 50
+MAX_PAGE_SIZE = 1000
+#: A day, or a time, of which only the day counts.
 _DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(T\d{2}:\d{2}:\d{2}Z)?")
+#: A person or a sender: a phone number, or an id of a person without one.
 _ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
 _MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
+#: A variable of a Content, such as {{1}}.
 _VARIABLE = re.compile(r"\{\{(\d+)\}\}")
-#: Approved templates: one with the text {{1}}, one that asks {{1}} with
-#: buttons whose ids are {{2}} and {{3}}.
-TEMPLATE = f"HX{'a' * 32}"
-CONFIRM_TEMPLATE = f"HX{'b' * 32}"
+
+# Keys of `RequestLog.state`.
+
+#: The messages that people sent.
+_INBOUND = "twilio messages"
+#: The addresses whose 24-hour window is closed.
 _CLOSED = "twilio closed"
+#: By address, the code with which messages fail after they were accepted.
 _FAILING = "twilio failing"
-_ACTIONS = [{"title": "Yes", "id": "{{2}}"}, {"title": "No", "id": "{{3}}"}]
+
+#: An approved template with the text {{1}}.
+TEMPLATE = f"HX{'a' * 32}"
+#: An approved template that asks {{1}}, with buttons whose ids are {{2}} and {{3}}.
+CONFIRM_TEMPLATE = f"HX{'b' * 32}"
+#: The approved templates, by their sid.
 _TEMPLATES: dict[str, dict[str, Any]] = {
     TEMPLATE: {"types": {"twilio/text": {"body": "News for you: {{1}} Write to us to go on."}}},
     CONFIRM_TEMPLATE: {
         "types": {
             "twilio/quick-reply": {
                 "body": "A question: {{1}} What do you say?",
-                "actions": _ACTIONS,
+                "actions": [{"title": "Yes", "id": "{{2}}"}, {"title": "No", "id": "{{3}}"}],
             }
         }
     },
 }
 _OFFICE = "application/vnd.openxmlformats-officedocument"
-#: Media types that WhatsApp shows besides JPEG and PNG.
-_FILES = (
-    *(
-        "audio/ogg",
-        "audio/opus",
-        "audio/amr",
+#: The media types that WhatsApp shows besides JPEG and PNG.
+_OTHER_MEDIA_TYPES = frozenset(
+    {
+        "application/msword",
+        "application/pdf",
+        "application/vnd.ms-excel",
+        "application/vnd.ms-powerpoint",
         "audio/3gpp",
         "audio/aac",
+        "audio/amr",
         "audio/mpeg",
-        "video/mp4",
-        "application/pdf",
-    ),
-    *(
-        "application/msword",
-        "application/vnd.ms-powerpoint",
-        "application/vnd.ms-excel",
+        "audio/ogg",
+        "audio/opus",
         "text/vcard",
         "text/x-vcard",
-    ),
-    *(f"{_OFFICE}.{kind}" for kind in ("wordprocessingml.document", "presentationml.presentation")),
-    f"{_OFFICE}.spreadsheetml.sheet",
+        "video/mp4",
+        f"{_OFFICE}.presentationml.presentation",
+        f"{_OFFICE}.spreadsheetml.sheet",
+        f"{_OFFICE}.wordprocessingml.document",
+    }
 )
 #: How long a file is requested again while the web restarts, in seconds; Twilio retries too.
 RESTART_SECONDS = 8.0
 
 
 class TwilioRefusal(Exception):
-    """Raised when Twilio would answer 400 with this code."""
+    """Raised when Twilio would answer 400 with this error code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -112,7 +129,8 @@ class TwilioRefusal(Exception):
 class FakeTwilio:
     """The REST API of one account.
 
-    Media URLs begin with `url`; `redirect` makes them redirect elsewhere.
+    `url` is where the fake is reached; a request for a file is redirected below it. Messages and
+    files are in `log`, so its reset removes them. Contents and the setup live as long as this.
     """
 
     chat_fields = ("To",)
@@ -121,10 +139,13 @@ class FakeTwilio:
         self._log = log
         self._account_sid = account_sid
         self._auth_token = auth_token
-        self._messages = f"/2010-04-01/Accounts/{account_sid}/Messages/"
+        self._messages_path = f"/2010-04-01/Accounts/{account_sid}/Messages"
         self._url = url
+        #: Where requests for files are redirected to instead; "" for the fake itself.
         self.redirect = ""
-        self._basic = "Basic " + base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
+        credentials = base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
+        self._authorization = f"Basic {credentials}"
+        #: The Contents that the bot made, by sid.
         self._contents: dict[str, dict[str, Any]] = {}
         self.setup = FakeTwilioSetup(account_sid)
         self.inbound = TwilioMessages(log, account_sid)
@@ -151,28 +172,30 @@ class FakeTwilio:
     def answer(self, call: RecordedRequest) -> FakeResponse:
         """Return the answer of the REST API."""
         if call.route.startswith("/cdn/"):
-            return self._cdn(call)
-        if call.headers.get("authorization") != self._basic:
+            return self._download(call)
+        if call.headers.get("authorization") != self._authorization:
             return _error(401, 20003, "Authenticate")
         try:
-            if self.sends(call) and call.route == f"{self._messages.rstrip('/')}.json":
-                return self._message(call.form)
+            if self.sends(call) and call.route == f"{self._messages_path}.json":
+                return self._send(call.form)
             if call.route == "/v1/Content":
                 return self._create_content(json.loads(call.body))
             if call.route == "/v2/Indicators/Typing.json":
-                return self._typing(call.params)
+                return self._show_typing(call.params)
         except TwilioRefusal as exc:
             return _error(400, exc.code, str(exc))
-        if call.method == "GET" and (response := self._sent_message(call)):
+
+        # The other parts return None for a call that is not about them. Media come after both kinds
+        # of messages, because their paths begin with that of a message.
+        response = self._sent_message(call) or self.inbound.answer(call)
+        if response:
             return response
-        if response := self.inbound.answer(call):
-            return response
-        if call.route.startswith(self._messages):
-            return self._media(call)
-        return self.setup.answer(call) or _error(404, 20404, "The requested resource was not found")
+        if call.route.startswith(f"{self._messages_path}/"):
+            return self._redirect_to_file(call)
+        return self.setup.answer(call) or _not_found()
 
     def failure(self, error: str) -> FakeResponse:
-        """Return a scripted error: an HTTP status or one of Twilio's codes."""
+        """Return a scripted error: an HTTP status such as "503", or one of Twilio's codes."""
         if error == "429":
             return replace(_error(429, 20429, "Too Many Requests"), headers={"Retry-After": "7"})
         if len(error) == 3:
@@ -184,34 +207,37 @@ class FakeTwilio:
     def host(self, data: bytes) -> str:
         """Store a file that a person sent. Return its MediaUrl."""
         digest = self._log.save_bytes(data)
-        return f"https://api.twilio.com{self._messages}MM{digest[:32]}/Media/ME{digest[32:]}"
+        # The two ids together are the digest by which the log knows the file.
+        return f"https://api.twilio.com{self._messages_path}/MM{digest[:32]}/Media/ME{digest[32:]}"
 
     def _sent_message(self, call: RecordedRequest) -> FakeResponse | None:
-        """Return one message that this account sent."""
-        match = re.fullmatch(r"[SM]M([0-9a-f]{32})\.json", call.route.removeprefix(self._messages))
-        number = int(match[1], 16) if match else 0
+        """Return one message that this account sent, None for any other call."""
+        match = re.fullmatch(rf"{self._messages_path}/([SM]M([0-9a-f]{{32}}))\.json", call.route)
+        if match is None or call.method != "GET":
+            return None
+        sid = match[1]
+        number = int(match[2], 16)
         if not 0 < number <= len(self._log.sent):
             return None
         entry = self._log.sent[number - 1]
-        sent = {"sid": call.route[-39:-5], "body": entry["text"], "to": entry["chat"]}
-        if entry["platform"] == "twilio":
-            return json_response({**sent, "from": entry["raw"].get("From", "")})
-        return None
+        if entry["platform"] != "twilio":
+            return None
+        sender = entry["raw"].get("From", "")
+        return json_response(
+            {"sid": sid, "body": entry["text"], "to": entry["chat"], "from": sender}
+        )
 
-    def _media(self, call: RecordedRequest) -> FakeResponse:
-        """Redirect to the file, as Twilio does."""
+    def _redirect_to_file(self, call: RecordedRequest) -> FakeResponse:
+        """Redirect from the MediaUrl of a file to a signed link, as Twilio does."""
         self._log.append_call("twilio", "media", call.route)
-        parts = re.fullmatch(
-            r"MM(\w{32})/Media/ME(\w{32})", call.route.removeprefix(self._messages)
-        )
-        if parts is None or "".join(parts.groups()) not in self._log.blobs:
-            return _error(404, 20404, "The requested resource was not found")
-        return FakeResponse(
-            302, b"", {"Location": self.redirect or f"{self._url}/cdn/{''.join(parts.groups())}"}
-        )
+        match = re.fullmatch(rf"{self._messages_path}/MM(\w{{32}})/Media/ME(\w{{32}})", call.route)
+        digest = match[1] + match[2] if match else ""
+        if digest not in self._log.blobs:
+            return _not_found()
+        return FakeResponse(302, b"", {"Location": self.redirect or f"{self._url}/cdn/{digest}"})
 
-    def _cdn(self, call: RecordedRequest) -> FakeResponse:
-        """Return the file. A signed link and credentials exclude each other, as at S3."""
+    def _download(self, call: RecordedRequest) -> FakeResponse:
+        """Return a file. Its link is signed, and a request with credentials is refused, as at S3."""
         self._log.append_call("twilio", "cdn", dict(call.headers))
         if "authorization" in call.headers:
             return FakeResponse(
@@ -224,51 +250,49 @@ class FakeTwilio:
             return FakeResponse(404, b"")
         return FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
 
-    def _message(self, form: dict[str, list[str]]) -> FakeResponse:
+    def _send(self, form: dict[str, list[str]]) -> FakeResponse:
+        """Check and log a message of the bot. Raises TwilioRefusal."""
         fields = {name: values[0] for name, values in form.items()}
-        _check(fields, form)
-        code = self.failing.get(fields["To"], "")
-        if fields["To"] in self.closed and fields.get("ContentSid") not in _TEMPLATES:
-            code = "63016"
-        if code:
-            return self._fail_later(fields, code)
+        _check_message(fields, form)
+        to = fields["To"]
+        fail_code = self.failing.get(to, "")
+        if to in self.closed and fields.get("ContentSid") not in _TEMPLATES:
+            fail_code = "63016"
+        if fail_code:
+            return self._fail_later(fields, fail_code)
+
         text = fields.get("Body", "")
         buttons: list[dict[str, str]] = []
         if "ContentSid" in fields:
-            text, buttons = self._filled(fields)
+            text, buttons = self._fill_content(fields)
+        media = None
+        sid_prefix = "SM"
+        if "MediaUrl" in fields:
+            media = self._fetch(fields["MediaUrl"])
+            _check_file(media, caption=text)
+            sid_prefix = "MM"
         number = self._log.append_message(
-            "twilio",
-            fields["To"],
-            text=text,
-            buttons=buttons,
-            media=_check_file(self._fetched(fields["MediaUrl"]), text)
-            if "MediaUrl" in fields
-            else None,
-            raw=fields,
+            "twilio", to, text=text, buttons=buttons, media=media, raw=fields
         )
-        sid = f"{'MM' if 'MediaUrl' in fields else 'SM'}{number:032x}"
-        return json_response(
-            {"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201
-        )
+        return _queued(f"{sid_prefix}{number:032x}", to)
 
     def _fail_later(self, fields: dict[str, str], code: str) -> FakeResponse:
         """Accept the message, and report it as failed a moment later."""
         sid = f"SM{random_id()}"
         self._log.append_call("twilio", code, fields)
         if "StatusCallback" in fields:
-            status = {
+            form = {
                 "MessageSid": sid,
                 "MessageStatus": "failed",
                 "ErrorCode": code,
                 "To": fields["To"],
+                "AccountSid": self._account_sid,
             }
-            form = {**status, "AccountSid": self._account_sid}
-            threading.Thread(
+            report = threading.Thread(
                 target=self._report, args=(fields["StatusCallback"], form), daemon=True
-            ).start()
-        return json_response(
-            {"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201
-        )
+            )
+            report.start()
+        return _queued(sid, fields["To"])
 
     def _report(self, callback: str, form: dict[str, str]) -> None:
         """Call the status callback once; Twilio does not promise more."""
@@ -278,28 +302,35 @@ class FakeTwilio:
         with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):  # noqa: S310  # as above
             pass
 
-    def _typing(self, params: dict[str, Any]) -> FakeResponse:
-        if params.get("channel") != "whatsapp" or not _MESSAGE_SID.fullmatch(
-            str(params.get("messageId"))
-        ):
+    def _show_typing(self, params: dict[str, Any]) -> FakeResponse:
+        is_message = _MESSAGE_SID.fullmatch(str(params.get("messageId")))
+        if params.get("channel") != "whatsapp" or not is_message:
             raise TwilioRefusal(20001, "The channel or the messageId is not valid")
         self._log.append_call("twilio", "typing", params)
         return json_response(ACCEPTED, 201)
 
-    def _filled(self, fields: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
-        """Return a Content with its variables filled in."""
+    def _fill_content(self, fields: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
+        """Return the text and the buttons of a Content with its variables filled in.
+
+        Raises TwilioRefusal.
+        """
         sid = fields["ContentSid"]
         content = _TEMPLATES.get(sid) or self._contents.get(sid)
         if content is None:
             raise TwilioRefusal(21655, "The ContentSid is invalid")
-        values = _variables(fields, content, approved=sid in _TEMPLATES)
-        ((kind, shape),) = json.loads(_fill(json.dumps(content["types"]), values)).items()
-        if not 1 <= utf16_len(shape["body"]) <= (1600 if kind == "twilio/text" else 1024):
+        values = _checked_variables(fields, content, is_template=sid in _TEMPLATES)
+        types = json.loads(_fill(json.dumps(content["types"]), values))
+        ((kind, shape),) = types.items()
+        limit = 1600 if kind == "twilio/text" else 1024
+        if not 1 <= utf16_len(shape["body"]) <= limit:
             raise TwilioRefusal(21617, "The content body must have 1 to 1024 characters")
         return shape["body"], _buttons(kind, shape)
 
-    def _fetched(self, url: str) -> dict[str, Any]:
-        """Fetch the file as Twilio does: the URL must work without credentials."""
+    def _fetch(self, url: str) -> dict[str, Any]:
+        """Fetch a file as Twilio does: the URL must work without credentials.
+
+        Return its description. Raises TwilioRefusal if it cannot be fetched.
+        """
         deadline = time.monotonic() + RESTART_SECONDS
         while True:
             try:
@@ -310,26 +341,21 @@ class FakeTwilio:
                     headers.get_filename() or "", headers.get_content_type(), data
                 )
             except (OSError, ValueError) as exc:
-                if isinstance(exc, urllib.error.URLError):
-                    reason = exc.reason
-                else:
-                    reason = exc
-                # Nothing listened, or it was killed while answering.
+                reason = exc.reason if isinstance(exc, urllib.error.URLError) else exc
+                # No web listened, or it was killed while it answered.
                 is_restarting = isinstance(reason, ConnectionError)
                 if not is_restarting or time.monotonic() > deadline:
                     raise TwilioRefusal(21620, "The media URL cannot be fetched") from exc
             time.sleep(0.1)
 
     def _create_content(self, content: dict[str, Any]) -> FakeResponse:
-        if (
-            not content.get("friendly_name")
-            or not content.get("language")
-            or len(content["types"]) != 1
-        ):
+        is_named = content.get("friendly_name") and content.get("language")
+        if not is_named or len(content["types"]) != 1:
             raise TwilioRefusal(60200, "Invalid parameter")
         ((kind, shape),) = content["types"].items()
         _check_shape(kind, shape)
-        if not set(_VARIABLE.findall(json.dumps(shape))) <= content.get("variables", {}).keys():
+        used_variables = set(_VARIABLE.findall(json.dumps(shape)))
+        if not used_variables <= content.get("variables", {}).keys():
             raise TwilioRefusal(60200, "A variable has no sample")
         sid = f"HX{len(self._contents) + 1:032x}"
         self._contents[sid] = content
@@ -338,7 +364,10 @@ class FakeTwilio:
 
 
 class FakeTwilioSetup:
-    """What one account has besides its messages. Tests may change all of it."""
+    """What one account has besides its messages. Tests may change all of it.
+
+    Lives as long as its `FakeTwilio`; a reset of the log changes nothing here.
+    """
 
     def __init__(self, account_sid: str) -> None:
         self._account_sid = account_sid
@@ -356,8 +385,8 @@ class FakeTwilioSetup:
             "offline_reasons": None,
         }
         self.service: dict[str, Any] = {"sid": SERVICE_SID, "use_inbound_webhook_on_number": True}
-        #: Templates by their sid: a name, and what Meta said of it (""
-        #: for one that was never submitted).
+        #: Templates by their sid: the name, and the status of Meta's approval ("" for a template
+        #: that was never submitted).
         self.templates: dict[str, tuple[str, str]] = {}
 
     def answer(self, call: RecordedRequest) -> FakeResponse | None:
@@ -365,10 +394,9 @@ class FakeTwilioSetup:
         if call.route == f"/2010-04-01/Accounts/{self._account_sid}.json":
             return json_response(self.account)
         if call.route == "/v2/Channels/Senders":
-            wanted = call.form.get("Channel", [""])[0] == "whatsapp"
-            return json_response(
-                {"senders": [self.sender] if wanted else [], "meta": {"key": "senders"}}
-            )
+            channel = call.form.get("Channel", [""])[0]
+            senders = [self.sender] if channel == "whatsapp" else []
+            return json_response({"senders": senders, "meta": {"key": "senders"}})
         if call.route == f"/v2/Channels/Senders/{SENDER_SID}":
             if call.method == "POST":
                 return self._change_sender(call)
@@ -381,11 +409,9 @@ class FakeTwilioSetup:
 
     def _change_sender(self, call: RecordedRequest) -> FakeResponse:
         webhook = json.loads(call.body).get("webhook") or {}
-        urls = [
-            urlsplit(str(value))
-            for name, value in webhook.items()
-            if name.endswith("_url") and value
-        ]
+        # An empty URL removes the webhook.
+        values = [value for name, value in webhook.items() if name.endswith("_url")]
+        urls = [urlsplit(str(value)) for value in values if value]
         are_addresses = all(url.scheme in ("http", "https") and url.hostname for url in urls)
         if set(webhook) - _WEBHOOK_FIELDS or not are_addresses:
             return json_response({"code": 63104, "message": "Invalid webhook", "status": 400}, 400)
@@ -401,58 +427,55 @@ class FakeTwilioSetup:
         changed: dict[str, Any] = {
             _SERVICE_FIELDS[name]: value or None for name, value in fields.items()
         }
-        if "use_inbound_webhook_on_number" in changed:
-            changed["use_inbound_webhook_on_number"] = (
-                fields["UseInboundWebhookOnNumber"].lower() == "true"
-            )
+        if "UseInboundWebhookOnNumber" in fields:
+            is_used = fields["UseInboundWebhookOnNumber"].lower() == "true"
+            changed["use_inbound_webhook_on_number"] = is_used
         self.service |= changed
         return json_response(self.service)
 
     def _template(self, call: RecordedRequest) -> FakeResponse | None:
+        """Return a template or its approval, None for any other call."""
         match = re.fullmatch(r"/v1/Content/(HX\w+)(/ApprovalRequests)?", call.route)
         if match is None or match[1] not in self.templates:
             return None
-        name, status = self.templates[match[1]]
-        if not match[2]:
+        sid = match[1]
+        name, status = self.templates[sid]
+        is_about_approval = bool(match[2])
+        if not is_about_approval:
             return json_response(
-                {
-                    "sid": match[1],
-                    "friendly_name": name,
-                    "language": "en",
-                    "variables": {},
-                    "types": {},
-                }
+                {"sid": sid, "friendly_name": name, "language": "en", "variables": {}, "types": {}}
             )
+        approval = None
         if status:
-            whatsapp = {
+            approval = {
                 "name": name,
                 "status": status,
                 "rejection_reason": "",
                 "category": "UTILITY",
             }
-        else:
-            whatsapp = None
-        return json_response(
-            {"sid": match[1], "account_sid": self._account_sid, "whatsapp": whatsapp}
-        )
+        return json_response({"sid": sid, "account_sid": self._account_sid, "whatsapp": approval})
 
 
 class TwilioMessages:
-    """The messages that people sent, with or without a webhook.
+    """The list of the messages that people sent, which a bot reads after an outage.
 
-    The next `busy` calls are answered with 429.
+    The list is in `log`, so its reset empties it.
     """
 
     def __init__(self, log: RequestLog, account_sid: str) -> None:
         self._log = log
-        self._account = f"/2010-04-01/Accounts/{account_sid}"
+        self._account_path = f"/2010-04-01/Accounts/{account_sid}"
         self._account_sid = account_sid
-        self.busy = 0
+        #: The number of next calls that are answered with 429.
+        self.busy_calls = 0
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """All messages, each with its `files`. A reset removes them."""
-        messages: list[dict[str, Any]] = self._log.state.get(_MESSAGES, [])
+        """All messages, in the order in which they were added.
+
+        Each has the fields of the API, its `files` (type by id), and `at` in Unix seconds.
+        """
+        messages: list[dict[str, Any]] = self._log.state.get(_INBOUND, [])
         return messages
 
     def arrive(
@@ -466,103 +489,112 @@ class TwilioMessages:
         service: str = "",
         files: tuple[tuple[str, str], ...] = (),
     ) -> str:
-        """Add a message written this many seconds ago.
+        """Add a message that was written `ago` seconds ago. Return its sid.
 
-        `files` holds id and type of each. Return its sid.
+        `sid` is "" for a new one. `service` is the sid of the messaging service that received the
+        message, "" for none. `files` are the id and the media type of each file.
         """
-        sid = sid or f"{'MM' if files else 'SM'}{random_id()}"
-        listed = {"sid": sid, "from": address, "to": to, "body": body, "at": int(time.time() - ago)}
-        more = {
+        prefix = "MM" if files else "SM"
+        sid = sid or f"{prefix}{random_id()}"
+        message = {
+            "sid": sid,
+            "from": address,
+            "to": to,
+            "body": body,
+            "at": int(time.time() - ago),
             "direction": "inbound",
             "messaging_service_sid": service or None,
             "files": dict(files),
+            "num_media": str(len(files)),
         }
-        self._log.state.setdefault(_MESSAGES, []).append(
-            {**listed, **more, "num_media": str(len(files))}
-        )
+        self._log.state.setdefault(_INBOUND, []).append(message)
         return sid
 
     def answer(self, call: RecordedRequest) -> FakeResponse | None:
         """Return the answer to a call about these resources, None for any other call."""
-        one = re.fullmatch(rf"{self._account}/Messages/(\w+)/Media(?:/(\w+))?\.json", call.route)
-        if not one and (call.method, call.route) != ("GET", f"{self._account}/Messages.json"):
+        media = re.fullmatch(
+            rf"{self._account_path}/Messages/(\w+)/Media(?:/(\w+))?\.json", call.route
+        )
+        is_list = call.method == "GET" and call.route == f"{self._account_path}/Messages.json"
+        if not media and not is_list:
             return None
-        if self.busy:
-            self.busy -= 1
+        if self.busy_calls:
+            self.busy_calls -= 1
             error = {"code": 20429, "message": "Too Many Requests", "status": 429}
             return json_response(error, 429, Retry_After="7")
-        if one:
-            return self._files(call, one[1], one[2])
+        if media:
+            return self._answer_media(call, media[1], media[2])
         return self._list(call)
 
     def _list(self, call: RecordedRequest) -> FakeResponse:
+        """Return a page of messages, newest first."""
         fields = {name: values[0] for name, values in call.form.items()}
         try:
-            matching = list(self._matching(fields))
-            size = min(int(fields.get("PageSize", PAGE)), MOST)
+            matching = self._matching(fields)
+            size = min(int(fields.get("PageSize", PAGE_SIZE)), MAX_PAGE_SIZE)
             page = int(fields.get("Page", 0))
         except ValueError as exc:
             return json_response({"code": 20001, "message": str(exc), "status": 400}, 400)
-        page_messages = matching[page * size : (page + 1) * size]
-        more = len(matching) > (page + 1) * size
-        onward = {**fields, "Page": str(page + 1), "PageToken": f"PA{page + 1}"}
         self._log.append_call("twilio", "list", fields)
-        uri = f"{self._account}/Messages.json?{urlencode(onward)}"
-        resources = [self._resource(each) for each in page_messages]
-        return json_response(
-            {"messages": resources, "page": page, "next_page_uri": uri if more else None}
-        )
 
-    def _matching(self, fields: dict[str, str]) -> Iterator[dict[str, Any]]:
-        """Yield the messages that a query asks for, newest first.
+        end = (page + 1) * size
+        next_uri = None
+        if len(matching) > end:
+            next_fields = {**fields, "Page": str(page + 1), "PageToken": f"PA{page + 1}"}
+            next_uri = f"{self._account_path}/Messages.json?{urlencode(next_fields)}"
+        resources = [self._resource(message) for message in matching[page * size : end]]
+        return json_response({"messages": resources, "page": page, "next_page_uri": next_uri})
 
-        Only the day of a time counts, as at Twilio.
+    def _matching(self, fields: dict[str, str]) -> list[dict[str, Any]]:
+        """Return the messages that a query asks for, newest first.
 
-        Raises ValueError.
+        Only the day of a time counts, as at Twilio. Raises ValueError for a date that is not valid.
         """
         since = _day(fields.get("DateSent>", ""))
         until = _day(fields.get("DateSent<", ""))
-        for each in sorted(self.messages, key=lambda each: each["at"])[::-1]:
-            day = time.strftime("%Y-%m-%d", time.gmtime(each["at"]))
-            if fields.get("To", each["to"]) == each["to"] and (since or day) <= day <= (
-                until or day
-            ):
-                yield each
+        matching = []
+        for message in sorted(self.messages, key=lambda each: each["at"]):
+            day = time.strftime("%Y-%m-%d", time.gmtime(message["at"]))
+            is_in_time = (since or day) <= day <= (until or day)
+            is_to_address = fields.get("To", message["to"]) == message["to"]
+            if is_in_time and is_to_address:
+                matching.append(message)
+        return matching[::-1]
 
     def _resource(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a message as the API shows it: without taps, locations,
-        names and business-scoped ids.
+        """Return a message as the API lists it.
+
+        Twilio's list has no taps, locations, names and business-scoped ids; webhooks do.
         """
-        sent = formatdate(message["at"])
-        sid = message["sid"]
+        sent_at = formatdate(message["at"])
         fields = {name: value for name, value in message.items() if name not in ("at", "files")}
-        fixed = {
+        return {
+            **fields,
             "account_sid": self._account_sid,
             "status": "received",
             "num_segments": "1",
             "api_version": "2010-04-01",
-        }
-        media = {"media": f"{self._account}/Messages/{sid}/Media.json"}
-        return {
-            **fields,
-            **fixed,
-            "date_sent": sent,
-            "date_created": sent,
-            "subresource_uris": media,
+            "date_sent": sent_at,
+            "date_created": sent_at,
+            "subresource_uris": {
+                "media": f"{self._account_path}/Messages/{message['sid']}/Media.json"
+            },
         }
 
-    def _files(self, call: RecordedRequest, sid: str, file: str | None) -> FakeResponse:
+    def _answer_media(self, call: RecordedRequest, sid: str, file_id: str | None) -> FakeResponse:
+        """List the files of a message, or delete one; `file_id` is None for the list."""
         message = next((each for each in self.messages if each["sid"] == sid), None)
-        if message is None or (file and file not in message["files"]):
+        if message is None or (file_id and file_id not in message["files"]):
             return json_response(
                 {"code": 20404, "message": "The requested resource was not found", "status": 404},
                 404,
             )
-        if file and call.method == "DELETE":
-            del message["files"][file]  # what the message says of their number stays
-            self._log.append_call("twilio", "delete", file)
+        if file_id and call.method == "DELETE":
+            # The message itself still says how many files it had.
+            del message["files"][file_id]
+            self._log.append_call("twilio", "delete", file_id)
             return FakeResponse(204, b"")
-        if file or call.method != "GET":
+        if file_id or call.method != "GET":
             return json_response(
                 {"code": 20004, "message": "Method not allowed", "status": 405}, 405
             )
@@ -574,6 +606,10 @@ class TwilioMessages:
 
 
 def _day(text: str) -> str:
+    """Return the day of a date or time, such as 2026-11-29; "" for "".
+
+    Raises ValueError for any other text.
+    """
     match = _DAY.fullmatch(text)
     if text and not match:
         raise ValueError(f"the date {json.dumps(text)} is not valid")
@@ -581,69 +617,70 @@ def _day(text: str) -> str:
 
 
 def _check_shape(kind: str, shape: dict[str, Any]) -> None:
-    """Raise TwilioRefusal for a Content that needs approval,
-    or has buttons that WhatsApp does not show.
+    """Raise TwilioRefusal for a Content that could not be sent without an approval of Meta.
+
+    Without one, only a text with up to three buttons and a list of up to ten items can be sent.
     """
     actions = shape.get("actions", [])
     items = shape.get("items", [])
+    is_valid = False
     if kind == "twilio/quick-reply":
-        good = set(shape) == {"body", "actions"} and 1 <= len(actions) <= 3
+        is_valid = set(shape) == {"body", "actions"} and 1 <= len(actions) <= 3
     elif kind == "twilio/list-picker":
-        good = (
-            set(shape) == {"body", "button", "items"}
-            and 1 <= len(items) <= 10
-            and 1 <= len(shape["button"]) <= 20
-        )
-    else:
-        good = False
-    if (
-        not good
-        or any({"title", "id"} != set(action) for action in actions)
-        or not all(map(_is_item, items))
-    ):
+        has_fields = set(shape) == {"body", "button", "items"}
+        is_valid = has_fields and 1 <= len(items) <= 10 and 1 <= len(shape["button"]) <= 20
+
+    are_actions = all(set(action) == {"title", "id"} for action in actions)
+    are_items = all({"item", "id"} <= set(item) <= {"item", "id", "description"} for item in items)
+    if not (is_valid and are_actions and are_items):
         raise TwilioRefusal(60200, "Invalid actions or items")
     if any(not 1 <= utf16_len(action["title"]) <= 20 for action in actions):
         raise TwilioRefusal(60200, "A title must have 1 to 20 characters")
 
 
-def _is_item(item: dict[str, str]) -> bool:
-    return {"item", "id"} <= set(item) <= {"item", "id", "description"}
-
-
 def _buttons(kind: str, shape: dict[str, Any]) -> list[dict[str, str]]:
-    """Return the buttons or list items, with variables filled in.
+    """Return the buttons or list items of a filled-in Content, as `label` and `data`.
 
     Raises TwilioRefusal for texts over the limits.
     """
     if kind == "twilio/text":
         return []
-    is_list = kind == "twilio/list-picker"
-    entries, name = (shape["items"], "item") if is_list else (shape["actions"], "title")
-    lengths = {name: 24 if is_list else 20, "id": 200 if is_list else 256, "description": 72}
+    if kind == "twilio/list-picker":
+        entries = shape["items"]
+        title = "item"
+        max_lengths = {"item": 24, "id": 200, "description": 72}
+    else:
+        entries = shape["actions"]
+        title = "title"
+        max_lengths = {"title": 20, "id": 256}
     for entry in entries:
-        if any(not 1 <= utf16_len(value) <= lengths[field] for field, value in entry.items()):
+        if any(not 1 <= utf16_len(value) <= max_lengths[field] for field, value in entry.items()):
             raise TwilioRefusal(63013, "A title, an id or a description is empty or too long")
-    if len({entry[name] for entry in entries}) < len(entries):
+    if len({entry[title] for entry in entries}) < len(entries):
         raise TwilioRefusal(63013, "Two titles are the same")
-    return [{"label": entry[name], "data": entry["id"]} for entry in entries]
+    return [{"label": entry[title], "data": entry["id"]} for entry in entries]
 
 
-def _check_file(file: dict[str, Any], caption: str) -> dict[str, Any]:
-    """Return the file.
+def _check_file(file: dict[str, Any], caption: str) -> None:
+    """Raise TwilioRefusal for a file that WhatsApp refuses, by its type, size or caption.
 
-    Raises TwilioRefusal for a type or size that WhatsApp refuses, or a caption of no picture.
+    `file` is a description by `RequestLog.save_file`. Only pictures have captions.
     """
     is_picture = file["mime"] in ("image/jpeg", "image/png")
-    if not is_picture and file["mime"] not in _FILES:
+    if not is_picture and file["mime"] not in _OTHER_MEDIA_TYPES:
         raise TwilioRefusal(63005, f"Files of type {file['mime']} are not accepted")
-    if file["size"] > (5 if is_picture else 16) * 1024 * 1024:
+    max_megabytes = 5 if is_picture else 16
+    if file["size"] > max_megabytes * 1024 * 1024:
         raise TwilioRefusal(63019, "The file is too large")
     if caption and not is_picture:
         raise TwilioRefusal(63030, "Only a picture has words beside it")
-    return file
 
 
-def _check(fields: dict[str, str], form: dict[str, list[str]]) -> None:
+def _check_message(fields: dict[str, str], form: dict[str, list[str]]) -> None:
+    """Raise TwilioRefusal for a message with fields that do not go together.
+
+    `form` has all values of repeated fields, `fields` the first one of each.
+    """
     if not _ADDRESS.fullmatch(fields.get("To", "")):
         raise TwilioRefusal(21211, "The 'To' number is not valid")
     if not fields.get("MessagingServiceSid") and not _ADDRESS.fullmatch(fields.get("From", "")):
@@ -660,27 +697,45 @@ def _check(fields: dict[str, str], form: dict[str, list[str]]) -> None:
         raise TwilioRefusal(21623, "Only one MediaUrl is sent on WhatsApp")
 
 
-def _variables(
-    fields: dict[str, str], content: dict[str, Any], *, approved: bool
+def _checked_variables(
+    fields: dict[str, str], content: dict[str, Any], *, is_template: bool
 ) -> dict[str, str]:
+    """Return the values of the variables of a Content. Raises TwilioRefusal."""
     try:
         values = json.loads(fields.get("ContentVariables", "{}"))
     except ValueError as exc:
         raise TwilioRefusal(21656, "The ContentVariables are not JSON") from exc
     if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
         raise TwilioRefusal(21656, "The ContentVariables must be an object of strings")
-    if not set(_VARIABLE.findall(json.dumps(content["types"]))) <= values.keys():
+    used_variables = set(_VARIABLE.findall(json.dumps(content["types"])))
+    if not used_variables <= values.keys():
         raise TwilioRefusal(63028, "The number of parameters does not match")
-    if approved and any(re.search(r"[\n\t]| {5}", value) or not value for value in values.values()):
-        raise TwilioRefusal(
-            21656, "A template's variable is empty, or has a line end, a tab or a wide gap"
-        )
+
+    if is_template:
+        for value in values.values():
+            if not value or re.search(r"[\n\t]| {5}", value):
+                raise TwilioRefusal(
+                    21656, "A template's variable is empty, or has a line end, a tab or a wide gap"
+                )
     return values
 
 
 def _fill(template: str, values: dict[str, str]) -> str:
-    """Return JSON with the values filled into its strings."""
-    return _VARIABLE.sub(lambda match: json.dumps(values[match.group(1)])[1:-1], template)
+    """Return JSON with the values of variables filled into its strings."""
+
+    def escaped_value(match: re.Match[str]) -> str:
+        return json.dumps(values[match.group(1)])[1:-1]  # without the quotation marks
+
+    return _VARIABLE.sub(escaped_value, template)
+
+
+def _queued(sid: str, to: str) -> FakeResponse:
+    """Return the answer to an accepted message."""
+    return json_response({"sid": sid, "status": "queued", "to": to, "error_code": None}, 201)
+
+
+def _not_found() -> FakeResponse:
+    return _error(404, 20404, "The requested resource was not found")
 
 
 def _error(status: int, code: int, message: str) -> FakeResponse:

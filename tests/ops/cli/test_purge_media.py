@@ -133,15 +133,15 @@ def test_older_files_are_reached_by_an_option(bench: Bench):
 def test_file_deleted_meanwhile_is_no_error(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Two commands at once are no error: Twilio's 404 means that the file is gone."""
     bench.send(80)
-    files = bench.twilio.inbound._files
+    answer_media = bench.twilio.inbound._answer_media
 
-    def raced(call: Any, sid: str, file: str | None) -> Any:
-        answer = files(call, sid, file)
-        if not file:
+    def raced(call: Any, sid: str, file_id: str | None) -> Any:
+        answer = answer_media(call, sid, file_id)
+        if not file_id:
             bench.twilio.inbound.messages.clear()
         return answer
 
-    monkeypatch.setattr(bench.twilio.inbound, "_files", raced)
+    monkeypatch.setattr(bench.twilio.inbound, "_answer_media", raced)
     assert bench.run()[0] == 0
 
 

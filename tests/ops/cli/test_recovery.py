@@ -269,7 +269,7 @@ def test_accepted_messages_are_reported_although_twilio_fails_later(
     """An operator must know which people get late answers."""
     bench.arrive(ANA, "hello", ago=700)
     bench.arrive(ANA, "scan.pdf", ago=600, files=((f"ME{1:032x}", "application/pdf"),))
-    monkeypatch.setattr(bench.twilio.inbound, "_files", lambda *_: FakeResponse(500, b"{}"))
+    monkeypatch.setattr(bench.twilio.inbound, "_answer_media", lambda *_: FakeResponse(500, b"{}"))
     code, words = bench.run()
     assert (code, words.count("  taken\n"), "error 500" in words) == (3, 1, True)
 
@@ -316,9 +316,9 @@ def test_busy_twilio_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(twilio_list.TwilioMessageLog.__init__, "__kwdefaults__", {"sleep": sleep})
     bench.arrive(ANA, "hello", ago=600)
-    bench.twilio.inbound.busy = 2
+    bench.twilio.inbound.busy_calls = 2
     assert ("1 taken now" in bench.run()[1], paused) == (True, [7.0, 7.0])
-    bench.twilio.inbound.busy = 9
+    bench.twilio.inbound.busy_calls = 9
     code, words = bench.run()
     assert (code, "asked too often" in words) == (3, True)
 

@@ -254,9 +254,9 @@ def test_fake_twilio_retries_a_download_while_the_web_restarts(
     monkeypatch.setattr(twilio_api.urllib.request, "urlopen", urlopen)
     monkeypatch.setattr(twilio_api.time, "sleep", lambda _: None)
     twilio = twilio_api.FakeTwilio(RequestLog(), "AC", "token", "http://127.0.0.1:9")
-    assert twilio._fetched("http://127.0.0.1:9/media/x")["size"] == 4
+    assert twilio._fetch("http://127.0.0.1:9/media/x")["size"] == 4
     with pytest.raises(twilio_api.TwilioRefusal):
-        twilio._fetched("http://127.0.0.1:9/media/x")
+        twilio._fetch("http://127.0.0.1:9/media/x")
 
 
 @pytest.mark.parametrize("text", ["<b>", "<x>a</x>", "a < b", "<b><i>a</b></i>"])
