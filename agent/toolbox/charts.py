@@ -1,4 +1,9 @@
-"""The tool `draw_chart`: numbers as a picture (PNG), drawn by matplotlib."""
+"""The tool `draw_chart`: numbers as a picture (PNG), drawn by matplotlib.
+
+A chart shows one or more series of numbers over labels. In matplotlib's words a picture is a figure,
+the part with the two axes in it is its axes, and a tick is a marked place on an axis. A handle is
+what the legend shows next to the name of a series.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +43,7 @@ MAX_LABEL_CHARS = 60
 MAX_TITLE_CHARS = 120
 #: How many labels fit below a chart.
 _MAX_TICK_LABELS = 16
-#: Characters of a line of the legend and of an axis title that stands upright.
+#: Characters of a line in the legend, and in the title of the vertical axis.
 _LINE_CHARS = 40
 #: The most columns of a legend below the chart.
 _LEGEND_COLUMNS = 4
@@ -48,23 +53,24 @@ _LEGEND_INCHES = 3.0
 _WIDTH = 8.0
 #: The height of most pictures without the legend, in inches.
 _HEIGHT = 5.0
-#: Height of the thinnest horizontal bar whose number fits beside it, in inches.
+#: Height of the thinnest horizontal bar whose number fits at its end, in inches.
 _BAR_INCHES = 0.15
-#: The share of the width of a label that its bars take.
+#: The share of the place of a label that its bars take together. The rest separates the labels.
 _BAR_SHARE = 0.8
-#: Share of a chart that stays free below the zero line if any bar goes down, for the bar's number.
+#: The share of a chart that stays free below the zero line for the number of a negative bar.
 _FREE_BELOW = 0.1
-#: Easy to tell apart in print and with color blindness.
+#: The colors of the series. They are easy to tell apart in print and with color blindness.
 _COLORS = ("#4f46e5", "#f59e0b", "#10b981", "#ef4444", "#0ea5e9", "#a855f7", "#84cc16", "#64748b")
 _PIE_COLORS = (*_COLORS, "#818cf8", "#fbbf24", "#34d399", "#f87171")
+#: The colors of text, of what is less important, and of lines.
 _DARK = "#111827"
 _GREY = "#6b7280"
 _LIGHT = "#e5e7eb"
-#: Powers of ten that are written as a letter.
+#: Power of ten -> the letter that is written for it.
 _SUFFIXES = {12: "T", 9: "B", 6: "M"}
 #: Smaller numbers are written like 1.5e-07.
 _SMALLEST_PLAIN = 1e-4
-#: From here on numbers have thousands separators, also where they may be years.
+#: Smaller numbers may be years, which have no thousands separator.
 _AFTER_YEARS = 10_000
 ChartKind = Literal["bar", "horizontal bar", "line", "pie", "scatter"]
 Label = Annotated[str, Field(max_length=MAX_LABEL_CHARS)]
@@ -104,31 +110,32 @@ def draw_chart(
         y_label: What the numbers are, with the unit
     """
     _check(kind, labels, series)
-    refuse_undrawable("chart", [title, x_label, y_label, *labels, *(one.name for one in series)])
-    emit_artifact(
-        _png(kind, labels, series, title, x_label, y_label),
-        filename=filename(title or "chart", "png"),
-        mime_type="image/png",
-    )
-    of_series = ""
+    names = [each.name for each in series]
+    refuse_undrawable("chart", [title, x_label, y_label, *labels, *names])
+
+    picture = _png(kind, labels, series, title, x_label, y_label)
+    emit_artifact(picture, filename=filename(title or "chart", "png"), mime_type="image/png")
+
+    values = plural(len(labels), "value")
     if len(series) > 1:
-        of_series = f" in {len(series)} series"
-    return f"The {kind} chart is made and goes to the user with your reply: {plural(len(labels), 'value')}{of_series}."
+        values += f" in {len(series)} series"
+    return f"The {kind} chart is made and goes to the user with your reply: {values}."
 
 
 def _check(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) -> None:
     """Raise ValueError for a chart that would be wrong or illegible, and say what to send instead."""
-    for one in series:
-        if len(one.values) != len(labels):
+    for each in series:
+        if len(each.values) != len(labels):
             raise ValueError(
-                f"series {one.name!r} has {len(one.values)} values for {len(labels)} labels: give one for each"
+                f"series {each.name!r} has {len(each.values)} values for {len(labels)} labels: "
+                "give one for each"
             )
-    if "bar" in kind and len(labels) * len(series) > MAX_BARS:
-        raise ValueError(
-            f"{len(labels) * len(series)} bars: at most {MAX_BARS} can be read; use a line, or fewer"
-        )
-    if len(series) > 1 and any(not one.name for one in series):
+    bars = len(labels) * len(series)
+    if "bar" in kind and bars > MAX_BARS:
+        raise ValueError(f"{bars} bars: at most {MAX_BARS} can be read; use a line, or fewer")
+    if len(series) > 1 and any(not each.name for each in series):
         raise ValueError("give every series a name: the legend tells them apart by it")
+
     values = series[0].values
     if kind == "pie" and (len(series) > 1 or len(values) > MAX_SLICES):
         raise ValueError(
@@ -165,34 +172,36 @@ def _png(
 
     labels = [_plain(label) for label in labels]
     layout = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15)  # inches
-    figure = Figure(
-        figsize=(_WIDTH, _height(kind, labels, series)), dpi=150, layout=layout, facecolor="white"
-    )
+    size = (_WIDTH, _height(kind, labels, series))
+    figure = Figure(figsize=size, dpi=150, layout=layout, facecolor="white")
     FigureCanvasAgg(figure)  # registers itself with the figure
     axes = figure.add_subplot()
     handles = _DRAW[kind](axes, labels, series)
     _add_titles(axes, kind, title, x_label, y_label)
+
     if kind == "pie":
-        total = sum(series[0].values)
-        shares = zip(labels, series[0].values, strict=True)
-        _add_legend(
-            figure,
-            handles,
-            [f"{label}: {short(value)} ({value / total:.1%})" for label, value in shares],
-        )
+        _add_legend(figure, handles, _slice_names(labels, series[0].values))
     elif len(series) > 1:
-        _add_legend(figure, handles, [_plain(one.name) for one in series])
+        _add_legend(figure, handles, [_plain(each.name) for each in series])
     if kind == "bar":
         _remove_crowded_numbers(figure, axes)
-    out = io.BytesIO()
-    figure.savefig(out, format="png")
-    return out.getvalue()
+
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def _slice_names(labels: Sequence[str], values: Sequence[float]) -> list[str]:
+    """Return what the legend of a pie says of each slice: its label, value and share."""
+    total = sum(values)
+    slices = zip(labels, values, strict=True)
+    return [f"{label}: {short(value)} ({value / total:.1%})" for label, value in slices]
 
 
 def _plain(text: str, line_chars: int = 0) -> str:
-    """Return the text on one line, or on lines of `line_chars` if that is not 0.
+    """Return the text on one line, or on lines of `line_chars` characters if that is not 0.
 
-    Each $ is escaped, because matplotlib reads a formula between two of them.
+    Each $ is escaped, because matplotlib reads the text between two of them as a formula.
     """
     plain = " ".join(visible(text).split())
     if line_chars:
@@ -214,17 +223,24 @@ def _height(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) ->
 
 
 def _add_titles(axes: Axes, kind: ChartKind, title: str, x_label: str, y_label: str) -> None:
+    """Write the title and the titles of the axes, and draw the lines behind the numbers."""
     axes.set_title(
         _plain(title), loc="left", fontsize=14, fontweight="bold", color=_DARK, pad=14, wrap=True
     )
     if kind == "pie":
         return
-    horizontal = kind == "horizontal bar"
-    below, beside = (y_label, x_label) if horizontal else (x_label, y_label)
-    axes.set_xlabel(_plain(below), color=_GREY, fontsize=10)
-    axes.set_ylabel(_plain(beside, _LINE_CHARS), color=_GREY, fontsize=10)
-    (axes.xaxis if horizontal else axes.yaxis).set_major_formatter(number_formatter())
-    axes.grid(axis="x" if horizontal else "y", color=_LIGHT, zorder=0)
+
+    # In a chart of horizontal bars, the numbers are on the horizontal axis.
+    if kind == "horizontal bar":
+        axes.set_xlabel(_plain(y_label), color=_GREY, fontsize=10)
+        axes.set_ylabel(_plain(x_label, _LINE_CHARS), color=_GREY, fontsize=10)
+        axes.xaxis.set_major_formatter(number_formatter())
+        axes.grid(axis="x", color=_LIGHT, zorder=0)
+    else:
+        axes.set_xlabel(_plain(x_label), color=_GREY, fontsize=10)
+        axes.set_ylabel(_plain(y_label, _LINE_CHARS), color=_GREY, fontsize=10)
+        axes.yaxis.set_major_formatter(number_formatter())
+        axes.grid(axis="y", color=_LIGHT, zorder=0)
     axes.tick_params(length=0, colors=_GREY, labelsize=10)
     axes.spines[:].set_visible(False)
 
@@ -234,15 +250,20 @@ def _add_legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) ->
 
     The legend of a pie stands at its side if the names are short.
     """
-    wrapped = [textwrap.fill(name, _LINE_CHARS) for name in names]
+    wrapped_names = [textwrap.fill(name, _LINE_CHARS) for name in names]
     look: dict[str, Any] = {"frameon": False, "fontsize": 10, "labelcolor": _DARK}
     if figure.axes[0].get_aspect() == 1:  # a pie
-        legend = figure.legend(handles, wrapped, loc="outside right center", **look)
+        legend = figure.legend(handles, wrapped_names, loc="outside right center", **look)
         if legend.get_window_extent().width <= _LEGEND_INCHES * figure.dpi:
             return
         legend.remove()
+
+    # A legend is measured by drawing it. The first one that fits stays, and the picture grows by
+    # its height.
     for columns in range(min(_LEGEND_COLUMNS, len(names)), 0, -1):
-        legend = figure.legend(handles, wrapped, loc="outside lower center", ncols=columns, **look)
+        legend = figure.legend(
+            handles, wrapped_names, loc="outside lower center", ncols=columns, **look
+        )
         box = legend.get_window_extent()
         if box.width <= figure.bbox.width - 0.3 * figure.dpi or columns == 1:
             figure.set_figheight(figure.get_figheight() + box.height / figure.dpi)
@@ -251,29 +272,37 @@ def _add_legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) ->
 
 
 def _draw_bars(axes: Axes, labels: Sequence[str], series: Sequence[Series]) -> list[Any]:
+    """Draw vertical bars. Return the handles of the series."""
     bars = _draw_groups(axes, axes.bar, labels, series)
     _set_tick_labels(axes, labels)
     axes.margins(y=0.12)
-    low, high = axes.get_ylim()
-    # Else the number of a small loss would cover the labels.
-    if min(min(one.values) for one in series) < 0:
-        axes.set_ylim(min(low, -_FREE_BELOW * (high - low)), max(high, _FREE_BELOW * (high - low)))
+    # Without free space, the number of a small negative bar would cover the labels.
+    if _has_negative(series):
+        low, high = axes.get_ylim()
+        free = _FREE_BELOW * (high - low)
+        axes.set_ylim(min(low, -free), max(high, free))
     axes.axhline(0, color=_GREY, linewidth=0.8, zorder=3)
     return bars
 
 
 def _draw_horizontal_bars(axes: Axes, labels: Sequence[str], series: Sequence[Series]) -> list[Any]:
-    numbered = len(labels) * len(series) <= 4 * _MAX_TICK_LABELS
-    bars = _draw_groups(axes, axes.barh, labels, series, numbered=numbered)
+    """Draw horizontal bars. Return the handles of the series."""
+    has_numbers = len(labels) * len(series) <= 4 * _MAX_TICK_LABELS
+    bars = _draw_groups(axes, axes.barh, labels, series, has_numbers=has_numbers)
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.margins(x=0.12, y=0.02)
     axes.locator_params(axis="x", nbins=6, steps=[1, 2, 5, 10])
-    low, high = axes.get_xlim()
-    # Else the number of the longest bar would cover the labels.
-    if min(min(one.values) for one in series) < 0:
+    # Without free space, the number of the longest negative bar would cover the labels.
+    if _has_negative(series):
+        low, high = axes.get_xlim()
         axes.set_xlim(low - _FREE_BELOW * (high - low), high)
     return bars
+
+
+def _has_negative(series: Sequence[Series]) -> bool:
+    """Return whether any number is below zero."""
+    return any(min(each.values) < 0 for each in series)
 
 
 def _draw_groups(
@@ -282,65 +311,72 @@ def _draw_groups(
     labels: Sequence[str],
     series: Sequence[Series],
     *,
-    numbered: bool = True,
+    has_numbers: bool = True,
 ) -> list[Any]:
-    """Draw a bar of each series around the place of each label, with its number at its end."""
+    """Draw a group of bars at each label, one of each series. Return the bars of each series.
+
+    `draw` draws the bars of one series. With `has_numbers`, each has its number at its end.
+    """
     thickness = _BAR_SHARE / len(series)
-    drawn = []
-    for index, one in enumerate(series):
-        places = [
-            place - _BAR_SHARE / 2 + thickness * (index + 0.5) for place in range(len(labels))
-        ]
-        drawn.append(draw(places, one.values, thickness * 0.92, color=_COLORS[index], zorder=2))
-        if numbered:
-            axes.bar_label(
-                drawn[-1],
-                [short(value) for value in one.values],
-                padding=3,
-                fontsize=9,
-                color=_DARK,
-            )
-    return drawn
+    bars_of_series = []
+    for index, each in enumerate(series):
+        # The groups stand at 0, 1, 2 and so on, each with its middle there.
+        offset = thickness * (index + 0.5) - _BAR_SHARE / 2
+        places = [place + offset for place in range(len(labels))]
+        bars = draw(places, each.values, thickness * 0.92, color=_COLORS[index], zorder=2)
+        bars_of_series.append(bars)
+        if has_numbers:
+            numbers = [short(value) for value in each.values]
+            axes.bar_label(bars, numbers, padding=3, fontsize=9, color=_DARK)
+    return bars_of_series
 
 
 def _remove_crowded_numbers(figure: Figure, axes: Axes) -> None:
     """Remove the numbers above bars if any is wider than its place: they would cover each other."""
-    figure.draw_without_rendering()
-    label_share = 1.0 if len(axes.containers) == 1 else _BAR_SHARE
+    figure.draw_without_rendering()  # computes the widths of the texts
+    series_count = len(axes.containers)
     left, right = axes.get_xlim()
     label_width = axes.bbox.width / (right - left)
-    place_width = label_width / len(axes.containers) * label_share
+    # A single bar may use the space between two labels. The bars of a group cannot.
+    place_width = label_width
+    if series_count > 1:
+        place_width = label_width * _BAR_SHARE / series_count
     if any(text.get_window_extent().width > place_width for text in axes.texts):
         for text in list(axes.texts):
             text.remove()
 
 
 def _draw_lines(axes: Axes, labels: Sequence[str], series: Sequence[Series]) -> list[Any]:
+    """Draw a line for each series. Return the handles of the series."""
+    # The points of a long line would cover it.
     marker = "o" if len(labels) <= 2 * _MAX_TICK_LABELS else None
     look: dict[str, Any] = {"marker": marker, "markersize": 5, "linewidth": 2, "zorder": 2}
-    lines = [
-        axes.plot(range(len(labels)), one.values, color=color, **look)[0]
-        for one, color in zip(series, _COLORS, strict=False)
-    ]
+    places = range(len(labels))
+    lines = []
+    for each, color in zip(series, _COLORS, strict=False):
+        [line] = axes.plot(places, each.values, color=color, **look)
+        lines.append(line)
     _set_tick_labels(axes, labels)
     return lines
 
 
 def _draw_points(axes: Axes, labels: Sequence[str], series: Sequence[Series]) -> list[Any]:
+    """Draw the points of a scatter chart. Return the handles of the series."""
     from matplotlib.ticker import MaxNLocator
 
     places = [float(label) for label in labels]
-    axes.xaxis.set_major_formatter(number_formatter(years=True))
+    axes.xaxis.set_major_formatter(number_formatter(may_be_years=True))
     if all(place.is_integer() for place in places):
         axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
     look: dict[str, Any] = {"s": 28, "alpha": 0.8, "zorder": 2}
     return [
-        axes.scatter(places, one.values, color=color, **look)
-        for one, color in zip(series, _COLORS, strict=False)
+        axes.scatter(places, each.values, color=color, **look)
+        for each, color in zip(series, _COLORS, strict=False)
     ]
 
 
 def _draw_pie(axes: Axes, _labels: Sequence[str], series: Sequence[Series]) -> list[Any]:
+    """Draw a pie. Return the handles of its slices."""
     edges = {"edgecolor": "white", "linewidth": 1.5}
     look: dict[str, Any] = {
         "startangle": 90,
@@ -348,9 +384,11 @@ def _draw_pie(axes: Axes, _labels: Sequence[str], series: Sequence[Series]) -> l
         "radius": 1.15,
         "wedgeprops": edges,
     }
-    return list(axes.pie(series[0].values, colors=_PIE_COLORS, **look)[0])
+    slices, *_ = axes.pie(series[0].values, colors=_PIE_COLORS, **look)
+    return list(slices)
 
 
+#: Draws a chart into its axes, and returns the handles for the legend.
 _DRAW: Mapping[ChartKind, Callable[[Axes, Sequence[str], Sequence[Series]], list[Any]]] = {
     "bar": _draw_bars,
     "horizontal bar": _draw_horizontal_bars,
@@ -361,7 +399,7 @@ _DRAW: Mapping[ChartKind, Callable[[Axes, Sequence[str], Sequence[Series]], list
 
 
 def _set_tick_labels(axes: Axes, labels: Sequence[str]) -> None:
-    """Write at most _MAX_TICK_LABELS labels below a chart, slanted if they are long."""
+    """Write at most _MAX_TICK_LABELS of the labels below a chart, slanted if they are long."""
     step = math.ceil(len(labels) / _MAX_TICK_LABELS)
     look: dict[str, Any] = {}
     if _are_slanted(labels):
@@ -370,7 +408,9 @@ def _set_tick_labels(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def _are_slanted(labels: Sequence[str]) -> bool:
-    lengths = [len(label) for label in labels[:: math.ceil(len(labels) / _MAX_TICK_LABELS)]]
+    """Return whether the labels that are shown are too long to stand side by side."""
+    step = math.ceil(len(labels) / _MAX_TICK_LABELS)
+    lengths = [len(label) for label in labels[::step]]
     return sum(lengths) > 80 or max(lengths) > 14
 
 
@@ -382,46 +422,61 @@ def short(value: float) -> str:
         return f"{value:.2e}"
     power = next((power for power in _SUFFIXES if abs(value) >= 10.0**power), 0)
     number = Decimal(repr(value)).scaleb(-power)
-    digits = 6 if Decimal(f"{number:.6g}") == number else 5
-    return f"{Decimal(f'{number:.{digits}g}').normalize():,f}{_SUFFIXES.get(power, '')}"
+    shortened = Decimal(f"{number:.6g}")
+    if shortened != number:
+        shortened = Decimal(f"{number:.5g}")
+    return f"{shortened.normalize():,f}{_SUFFIXES.get(power, '')}"
 
 
-def number_formatter(*, years: bool = False) -> Formatter:
-    """Return matplotlib's formatter of an axis, with thousands separators and M, B, T for millions on.
+def number_formatter(*, may_be_years: bool = False) -> Formatter:
+    """Return a formatter that writes the numbers of an axis, as matplotlib takes it.
 
-    Numbers that differ are written differently. With `years`, numbers below 10,000 may be years and
-    get no separator.
+    Numbers have thousands separators, and M, B or T for millions, billions and trillions. Numbers
+    that differ are written differently. With `may_be_years`, an axis on which all numbers are below
+    10,000 has no separators.
     """
     from matplotlib.ticker import ScalarFormatter
 
     class NumberFormatter(ScalarFormatter):
+        """matplotlib's usual formatter, which decides how many digits are needed."""
+
         def format_ticks(self, values: list[float]) -> list[str]:
+            """Return the texts of the numbers of an axis."""
             power = _common_power(values)
+            # The usual formatter divides the numbers by this power of ten.
             self.set_scientific(power != 0)
             self.set_powerlimits((power, power))
-            suffix = _SUFFIXES.get(power, f"e{power}" if power else "")
-            if years and max(map(abs, values), default=0.0) < _AFTER_YEARS:
+            suffix = ""
+            if power:
+                suffix = _SUFFIXES.get(power, f"e{power}")
+            separator = ","
+            if may_be_years and max(map(abs, values), default=0.0) < _AFTER_YEARS:
                 separator = ""
-            else:
-                separator = ","
-            written = [text.replace("\N{MINUS SIGN}", "-") for text in super().format_ticks(values)]
-            return [
-                f"{Decimal(text):{separator}f}{suffix}" if Decimal(text) else "0"
-                for text in written
-            ]
+
+            texts = []
+            for text in super().format_ticks(values):
+                number = Decimal(text.replace("\N{MINUS SIGN}", "-"))
+                texts.append(f"{number:{separator}f}{suffix}" if number else "0")
+            return texts
 
         def get_offset(self) -> str:
-            return ""  # the power of ten stands at every number
+            """Return no text for the end of the axis: the power of ten stands at every number."""
+            return ""
 
     return NumberFormatter(useOffset=False)
 
 
 def _common_power(values: Sequence[float]) -> int:
-    """Return the power of ten by which all numbers of an axis are divided; 0 to write them in full."""
+    """Return the power of ten by which all numbers of an axis are divided; 0 to write them in full.
+
+    A power with a letter is used if each step of the axis is still seen in four decimal places.
+    """
     largest = max(map(abs, values), default=0.0)
     if 0 < largest < _SMALLEST_PLAIN:
         return math.floor(math.log10(largest))
-    step = min((high - low for low, high in pairwise(sorted(set(values)))), default=largest)
-    return next(
-        (power for power in _SUFFIXES if largest >= 10.0**power and step >= 10.0 ** (power - 4)), 0
-    )
+    steps = [high - low for low, high in pairwise(sorted(set(values)))]
+    smallest_step = min(steps, default=largest)
+    for power in _SUFFIXES:
+        if largest >= 10.0**power and smallest_step >= 10.0 ** (power - 4):
+            return power
+    return 0

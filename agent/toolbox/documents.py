@@ -1,4 +1,8 @@
-"""The tools `make_pdf` (Markdown to PDF, set by reportlab) and `make_csv`."""
+"""The tools `make_pdf`, which makes a PDF of Markdown, and `make_csv`.
+
+markdown-it parses the Markdown into a tree, and reportlab lays it out. In reportlab's words a block
+of a page, such as a paragraph, is a flowable, and all flowables of a document are its story.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +38,8 @@ MAX_CELL_CHARS = 2_000
 MAX_CSV_CHARS = 500_000
 #: Characters of the longest file name, without its ending.
 MAX_STEM_CHARS = 60
-#: Nodes of the largest paragraph that is set with its markup. The time for changes of font grows with
-#: the square of their number.
+#: Parts of the largest paragraph that is set with bold, links and so on. The time for changes of font
+#: grows with the square of their number.
 MAX_INLINE_NODES = 2_000
 #: Characters of a table's cell in a PDF; the rest is cut off.
 MAX_PDF_CELL_CHARS = 600
@@ -43,34 +47,38 @@ MAX_PDF_CELL_CHARS = 600
 MAX_REPEATED_CHARS = 40
 #: Columns of the widest table of a PDF.
 MAX_COLUMNS = 12
-#: Cells of all tables of a PDF: each is a separate paragraph.
+#: Cells of all tables of a PDF. Each cell is a separate paragraph.
 MAX_CELLS = 3_000
-#: Headings, paragraphs, list items and blocks of a text. The paragraph of a list item without blank
-#: lines is not counted.
+#: Headings, paragraphs, list items and other blocks of a text. The paragraph of a list item without
+#: blank lines is not counted.
 MAX_BLOCKS = 3_000
+#: The types of these blocks in markdown-it's tree.
 _BLOCKS = frozenset(("heading", "paragraph", "list_item", "fence", "code_block", "hr", "table"))
 #: How deeply lists and quotes may be nested.
 MAX_NESTING = 12
 #: Characters of a line of code: more would not fit on a page.
 _CODE_CHARS = 90
-#: How many characters a message names.
-_NAMED_CHARS = 10
-#: Width and height of a page (A4), and its margin (two centimeters), in points.
+#: How many characters that the font lacks a message names.
+_MAX_NAMED = 10
+#: Width and height of a page (A4), in points.
 _PAGE = (595.2755905511812, 841.8897637795277)
+#: The margin of a page (two centimeters), in points.
 _MARGIN = 56.0
 #: The names under which reportlab knows the fonts.
 _FONT = "SaysoSans"
 _MONO = "SaysoMono"
+#: The colors of text, of what is less important, of lines and of links.
 _DARK = "#111827"
 _GREY = "#6b7280"
 _LIGHT = "#e5e7eb"
 _ACCENT = "#4338ca"
-#: What a spreadsheet would run as a formula.
+#: The beginning of a cell that a spreadsheet would run as a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?[\d.,]+(?:[eE][+-]?\d+)?%?", re.ASCII)
 _LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
+#: Type of a node in markdown-it's tree -> the tag that reportlab knows.
 _MARKUP_TAGS: Mapping[str, str] = {"strong": "b", "em": "i", "s": "strike"}
-#: Characters that choose the color of an emoji; leaving them out loses nothing.
+#: Invisible characters that choose whether an emoji is in color.
 _VARIATION_SELECTORS = frozenset("\ufe0e\ufe0f")
 Name = Annotated[
     str,
@@ -83,7 +91,7 @@ Cell = str | float | int | bool | None
 
 need("documents")
 
-#: reportlab has one parser for all threads.
+#: Held while a PDF is laid out: reportlab has one parser for all threads.
 _reportlab_lock = threading.Lock()
 
 
@@ -102,9 +110,10 @@ def make_pdf(
     """
     omitted = _omitted_characters(title + text)
     deletions = dict.fromkeys(map(ord, omitted))
-    pdf, pages = pdf_of_markdown(
-        visible(title).translate(deletions), visible(text).translate(deletions)
-    )
+    drawable_title = visible(title).translate(deletions)
+    drawable_text = visible(text).translate(deletions)
+    pdf, pages = pdf_of_markdown(drawable_title, drawable_text)
+
     name = filename(file_name or title, "pdf")
     emit_artifact(pdf, filename=name, mime_type="application/pdf")
     answer = f"{name} is made ({plural(pages, 'page')}) and goes to the user with your reply."
@@ -130,6 +139,7 @@ def make_csv(
             raise ValueError(
                 f"row {number} has {len(row)} cells for {len(columns)} columns: give each one, or null"
             )
+
     text = io.StringIO()
     writer = csv.writer(text)
     all_rows: list[Sequence[Cell]] = [columns, *rows]
@@ -139,6 +149,7 @@ def make_csv(
             raise ValueError(
                 f"the table has more than {MAX_CSV_CHARS} characters: make several files"
             )
+
     name = filename(file_name or "table", "csv")
     # Without the byte order mark, Excel garbles umlauts.
     data = text.getvalue().encode("utf-8-sig", "replace")
@@ -147,9 +158,10 @@ def make_csv(
 
 
 def _csv_cell(value: Cell) -> str | float | int:
-    """Return the value of a cell.
+    """Return the value of a cell as the CSV writer takes it.
 
-    A text that a spreadsheet would run as a formula gets an apostrophe, which makes it text.
+    A text that a spreadsheet would run as a formula gets an apostrophe, which makes it text. Raise
+    ValueError for a text of more than MAX_CELL_CHARS.
     """
     if value is None:
         return ""
@@ -165,27 +177,28 @@ def _csv_cell(value: Cell) -> str | float | int:
 
 
 def filename(text: str, ending: str) -> str:
-    """Return a file name made of the text: letters of any script, digits, dashes, and this ending."""
+    """Return a file name made of a text: letters of any script, digits, dashes, and this ending."""
     stem = re.sub(rf"\.{ending}$", "", text.strip(), flags=re.IGNORECASE)
-    tidy = "-".join(re.findall(r"\w+", stem))[:MAX_STEM_CHARS].strip("-_")
-    return f"{tidy or 'file'}.{ending}"
+    words = re.findall(r"\w+", stem)
+    tidy_stem = "-".join(words)[:MAX_STEM_CHARS].strip("-_")
+    return f"{tidy_stem or 'file'}.{ending}"
 
 
-def refuse_undrawable(what: str, texts: Iterable[str]) -> None:
+def refuse_undrawable(picture: str, texts: Iterable[str]) -> None:
     """Raise ValueError if the font lacks a character of the texts.
 
-    `what` names the picture in the message.
+    `picture` is what the message calls the picture, such as "chart".
     """
     missing = _undrawable("".join(texts))
     if missing:
         raise ValueError(
-            f"the {what} was not made: its font cannot draw {_describe(missing)}. It has Latin, Greek, Cyrillic, "
+            f"the {picture} was not made: its font cannot draw {_describe(missing)}. It has Latin, Greek, Cyrillic, "
             "Arabic and Hebrew letters; leave out emoji, and write other scripts in Latin letters"
         )
 
 
 def visible(text: str) -> str:
-    """Return the text without characters that no font has: control characters, lone surrogates.
+    """Return the text without characters that no font has, such as control characters.
 
     Line ends and tabs stay.
     """
@@ -193,6 +206,7 @@ def visible(text: str) -> str:
 
 
 def _is_visible(char: str) -> bool:
+    """Return whether a text keeps a character. Unicode's category C has the control characters."""
     if char in "\n\t":
         return True
     return char not in _VARIATION_SELECTORS and unicodedata.category(char)[0] != "C"
@@ -201,15 +215,13 @@ def _is_visible(char: str) -> bool:
 def _undrawable(text: str) -> list[str]:
     """Return the characters that the font lacks, each once, in order."""
     known = _font_characters()
-    return [
-        char
-        for char in dict.fromkeys(visible(text))
-        if ord(char) not in known and not char.isspace()
-    ]
+    different = dict.fromkeys(visible(text))
+    return [char for char in different if ord(char) not in known and not char.isspace()]
 
 
 @functools.lru_cache(maxsize=1)
 def _font_characters() -> frozenset[int]:
+    """Return the code points that the font has."""
     from matplotlib.font_manager import get_font
 
     return frozenset(get_font(str(_font_file())).get_charmap())
@@ -232,21 +244,21 @@ def _font_file(style: str = "") -> Path:
 
 
 def _describe(characters: Sequence[str]) -> str:
-    """Return the first characters for a message, each with its Unicode name."""
+    """Return the first characters for a message, each with its Unicode name, and how many follow."""
     first = ", ".join(
         f"{char!r} ({unicodedata.name(char, 'no name').lower()})"
-        for char in characters[:_NAMED_CHARS]
+        for char in characters[:_MAX_NAMED]
     )
-    if len(characters) > _NAMED_CHARS:
-        return f"{first} and {len(characters) - _NAMED_CHARS} more"
+    if len(characters) > _MAX_NAMED:
+        return f"{first} and {len(characters) - _MAX_NAMED} more"
     return first
 
 
 def _omitted_characters(text: str) -> list[str]:
-    """Return the emoji and signs that a PDF leaves out.
+    """Return the emoji and signs of a text that a PDF leaves out.
 
-    Raises ValueError if it would have to leave out letters. reportlab sets Arabic and Hebrew letter
-    by letter and from the wrong side, so they count as missing.
+    Raise ValueError if letters would be left out. reportlab sets Arabic and Hebrew letter by letter
+    and from the wrong side, so their letters count as missing.
     """
     right_to_left = [
         char for char in dict.fromkeys(text) if unicodedata.bidirectional(char) in ("R", "AL", "AN")
@@ -264,32 +276,33 @@ def _omitted_characters(text: str) -> list[str]:
 def pdf_of_markdown(title: str, text: str) -> tuple[bytes, int]:
     """Return the PDF and its number of pages.
 
-    Raises ValueError if a table or another part is too large.
+    Raise ValueError if a table or another part is too large.
     """
     from reportlab.platypus import SimpleDocTemplate
     from reportlab.platypus.doctemplate import LayoutError
 
     tree = _parse(text)
-    out = io.BytesIO()
+    file = io.BytesIO()
     margins = dict.fromkeys(("leftMargin", "rightMargin", "topMargin", "bottomMargin"), _MARGIN)
     with _reportlab_lock:
         story = _story(title, tree)
+        # `invariant`: the same text gives the same bytes, without the time.
         document = SimpleDocTemplate(
-            out, pagesize=_PAGE, title=title, creator="Sayso", invariant=1, **margins
+            file, pagesize=_PAGE, title=title, creator="Sayso", invariant=1, **margins
         )
         try:
             document.build(story, onFirstPage=_draw_page_number, onLaterPages=_draw_page_number)
-        except LayoutError as exc:  # its message holds memory addresses
+        except LayoutError as exc:  # its own message has memory addresses in it
             raise ValueError(
                 "a part of the text is too large for a page: make it shorter, or use make_csv"
             ) from exc
-    return out.getvalue(), document.page
+    return file.getvalue(), document.page
 
 
 def _parse(text: str) -> SyntaxTreeNode:
-    """Return the tree of a Markdown text. Raises ValueError for one with too many parts.
+    """Return the tree of a Markdown text. Raise ValueError for one with too many parts.
 
-    Pictures and HTML stay text: the URL of a picture would be opened.
+    Pictures and HTML stay text. The URL of a picture would be opened.
     """
     from markdown_it import MarkdownIt
     from markdown_it.tree import SyntaxTreeNode
@@ -298,12 +311,15 @@ def _parse(text: str) -> SyntaxTreeNode:
     parser.enable(["table", "strikethrough"]).disable(["image", "html_block", "html_inline"])
     tree = SyntaxTreeNode(parser.parse(text))
     nodes = list(tree.walk())
-    if sum(node.type in _BLOCKS and not node.hidden for node in nodes) > MAX_BLOCKS:
+    # A hidden node is the paragraph of a list item without blank lines.
+    blocks = [node for node in nodes if node.type in _BLOCKS and not node.hidden]
+    if len(blocks) > MAX_BLOCKS:
         raise ValueError(
             f"the text has more than {MAX_BLOCKS} paragraphs, headings and list items: make several files"
         )
-    rows = [len(node.children) for node in nodes if node.type == "tr"]
-    if max(rows, default=0) > MAX_COLUMNS or sum(rows) > MAX_CELLS:
+
+    cells_by_row = [len(node.children) for node in nodes if node.type == "tr"]
+    if max(cells_by_row, default=0) > MAX_COLUMNS or sum(cells_by_row) > MAX_CELLS:
         raise ValueError(
             f"tables of a PDF have at most {MAX_COLUMNS} columns and {MAX_CELLS} cells in all: use make_csv"
         )
@@ -311,6 +327,7 @@ def _parse(text: str) -> SyntaxTreeNode:
 
 
 def _draw_page_number(canvas: Any, document: Any) -> None:
+    """Write the number of the page into its lower right corner. reportlab calls this for each page."""
     canvas.setFont(_FONT, 8)
     canvas.setFillColor(_GREY)
     canvas.drawRightString(_PAGE[0] - _MARGIN, _MARGIN / 2, str(document.page))
@@ -318,7 +335,7 @@ def _draw_page_number(canvas: Any, document: Any) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _styles() -> Mapping[str, Any]:
-    """Return the paragraph styles by name. Made once per process, with the fonts they need."""
+    """Return the paragraph styles by name. The first call in a process registers their fonts."""
     from reportlab.lib.enums import TA_CENTER, TA_LEFT, TA_RIGHT
     from reportlab.lib.styles import ParagraphStyle
 
@@ -333,6 +350,7 @@ def _styles() -> Mapping[str, Any]:
         "lone mark": body.clone("lone mark", spaceAfter=0, keepWithNext=1),
         "code": body.clone("code", backColor="#f3f4f6", borderPadding=6, **code),
     }
+
     for level, size in enumerate((20, 15, 12.5, 11), 1):
         space = {
             "leading": size * 1.3,
@@ -343,6 +361,7 @@ def _styles() -> Mapping[str, Any]:
         styles[f"h{level}"] = body.clone(
             f"h{level}", fontName=f"{_FONT}-Bold", fontSize=size, **space
         )
+
     for side, alignment in (("left", TA_LEFT), ("center", TA_CENTER), ("right", TA_RIGHT)):
         cell = body.clone(
             f"cell {side}", fontSize=9, leading=12.5, spaceAfter=0, alignment=alignment
@@ -353,11 +372,13 @@ def _styles() -> Mapping[str, Any]:
 
 
 def _register_fonts() -> None:
+    """Tell reportlab where the fonts are, and which one is the bold one of the other."""
     from reportlab.pdfbase.pdfmetrics import registerFont, registerFontFamily
     from reportlab.pdfbase.ttfonts import TTFont
 
-    for style in ("", "Bold", "Oblique", "BoldOblique"):
-        registerFont(TTFont(f"{_FONT}-{style}" if style else _FONT, str(_font_file(style))))
+    registerFont(TTFont(_FONT, str(_font_file())))
+    for style in ("Bold", "Oblique", "BoldOblique"):
+        registerFont(TTFont(f"{_FONT}-{style}", str(_font_file(style))))
     registerFont(TTFont(_MONO, str(_font_file("Mono"))))
     registerFontFamily(
         _FONT,
@@ -369,24 +390,34 @@ def _register_fonts() -> None:
 
 
 def _story(title: str, tree: SyntaxTreeNode) -> list[Any]:
-    """Return what reportlab lays out, its flowables: the title and all blocks of the text.
+    """Return the flowables of a document: its title and all blocks of the text.
 
     The title is left out if the text begins with it as a heading.
     """
-    blocks = _blocks(tree.children, 0)
-    first = next(iter(tree.children), None)
-    if first is not None and first.type == "heading" and _text(first).strip() == title.strip():
-        return blocks
-    return [_paragraph(escape(title), "h1"), *blocks]
+    flowables = _blocks(tree.children, 0)
+    if tree.children:
+        first = tree.children[0]
+        if first.type == "heading" and _text(first).strip() == title.strip():
+            return flowables
+    return [_paragraph(escape(title), "h1"), *flowables]
 
 
 def _blocks(
     nodes: Sequence[SyntaxTreeNode], depth: int, paragraph_style: str = "body"
 ) -> list[Any]:
-    return [flowable for node in nodes for flowable in _block(node, depth, paragraph_style)]
+    """Return the flowables of several blocks; see `_block`."""
+    flowables: list[Any] = []
+    for node in nodes:
+        flowables += _block(node, depth, paragraph_style)
+    return flowables
 
 
 def _block(node: SyntaxTreeNode, depth: int, paragraph_style: str) -> list[Any]:
+    """Return the flowables of one block.
+
+    `depth` is the number of lists and quotes around it. `paragraph_style` is the style of a
+    paragraph in it.
+    """
     from reportlab.platypus import HRFlowable
 
     match node.type:
@@ -408,12 +439,14 @@ def _block(node: SyntaxTreeNode, depth: int, paragraph_style: str) -> list[Any]:
 
 
 def _paragraph(markup: str, style: str, depth: int = 0, **options: Any) -> Any:
+    """Return the flowable of a paragraph. `markup` is in reportlab's markup."""
     from reportlab.platypus import Paragraph
 
     return Paragraph(markup, _indented(style, depth), **options)
 
 
 def _indented(style: str, depth: int) -> Any:
+    """Return the paragraph style of this name, with the indent of a block at this depth."""
     base = _styles()[style]
     if not depth:
         return base
@@ -422,53 +455,63 @@ def _indented(style: str, depth: int) -> Any:
 
 
 def _list(node: SyntaxTreeNode, depth: int) -> list[Any]:
+    """Return the flowables of a list, and some space after one that is not nested."""
     from reportlab.platypus import Spacer
 
-    start = int(node.attrs.get("start", 1))
+    first_number = int(node.attrs.get("start", 1))
     flowables: list[Any] = []
-    deeper = min(depth + 1, MAX_NESTING)
-    for number, item in enumerate(node.children, start):
+    item_depth = min(depth + 1, MAX_NESTING)
+    for number, item in enumerate(node.children, first_number):
+        mark = "•"
         if node.type == "ordered_list":
             mark = f"{number}."
+
+        # The mark stands on the first line of the item's text. An item that begins with something
+        # else, such as a table, gets an empty line for it.
+        other_blocks = item.children
+        if item.children and item.children[0].type == "paragraph":
+            markup = _markup(item.children[0])
+            flowables.append(_paragraph(markup, "item", item_depth, bulletText=mark))
+            other_blocks = item.children[1:]
         else:
-            mark = "•"
-        # The mark stands beside the item's first paragraph, or on a line of its own if it has none.
-        has_text = bool(item.children) and item.children[0].type == "paragraph"
-        first = "\N{NO-BREAK SPACE}"
-        style = "lone mark"
-        if has_text:
-            first = _markup(item.children[0])
-            style = "item"
-        flowables.append(_paragraph(first, style, deeper, bulletText=mark))
-        flowables += _blocks(item.children[has_text:], deeper)
+            empty_line = "\N{NO-BREAK SPACE}"
+            flowables.append(_paragraph(empty_line, "lone mark", item_depth, bulletText=mark))
+        flowables += _blocks(other_blocks, item_depth)
     if depth:
         return flowables
     return [*flowables, Spacer(1, 5)]
 
 
 def _code(code: str, depth: int) -> Any:
+    """Return the flowable of a block of code, with long lines broken."""
     from reportlab.platypus import XPreformatted
 
-    whole = code.rstrip("\n").expandtabs(4).split("\n")
-    lines = [
-        line[at : at + _CODE_CHARS]
-        for line in whole
-        for at in range(0, max(1, len(line)), _CODE_CHARS)
-    ]
+    lines: list[str] = []
+    for line in code.rstrip("\n").expandtabs(4).split("\n"):
+        starts = range(0, max(1, len(line)), _CODE_CHARS)
+        lines += [line[start : start + _CODE_CHARS] for start in starts]
     return XPreformatted(escape("\n".join(lines)), _indented("code", depth))
 
 
 def _table(node: SyntaxTreeNode) -> Any:
+    """Return the flowable of a table. Its first row is the head."""
     from reportlab.platypus import LongTable
 
-    rows = [row for part in node.children for row in part.children]
+    rows: list[SyntaxTreeNode] = []
+    for head_or_body in node.children:
+        rows += head_or_body.children
     lengths = [[len(_text(cell)) for cell in row.children] for row in rows]
-    # A column is as wide as its longest cell, within limits, and all together at most as wide as the page.
+    cells = []
+    for number, row in enumerate(rows):
+        cells.append([_cell(cell, is_head=number == 0) for cell in row.children])
+
+    # A column is as wide as its longest cell, within limits. All together are at most as wide as
+    # the page.
     widths = [16.0 + 6.2 * min(40, max(3, *column)) for column in zip(*lengths, strict=True)]
-    share = min(1.0, (_PAGE[0] - 2 * _MARGIN) / sum(widths))
+    scale = min(1.0, (_PAGE[0] - 2 * _MARGIN) / sum(widths))
     return LongTable(
-        [[_cell(cell, head=at == 0) for cell in row.children] for at, row in enumerate(rows)],
-        colWidths=[width * share for width in widths],
+        cells,
+        colWidths=[width * scale for width in widths],
         repeatRows=max(lengths[0]) <= MAX_REPEATED_CHARS,
         splitInRow=1,
         style=[
@@ -484,28 +527,37 @@ def _table(node: SyntaxTreeNode) -> Any:
     )
 
 
-def _cell(node: SyntaxTreeNode, *, head: bool) -> Any:
+def _cell(node: SyntaxTreeNode, *, is_head: bool) -> Any:
+    """Return the flowable of a table's cell. A text that is too long is cut off."""
+    # markdown-it gives the alignment as CSS: "text-align:right".
     side = str(node.attrs.get("style", "")).rpartition(":")[2] or "left"
+    kind = "head" if is_head else "cell"
     text = _text(node)
-    if len(text) <= MAX_PDF_CELL_CHARS:
-        markup = _markup(node)
-    else:
+    if len(text) > MAX_PDF_CELL_CHARS:
         markup = escape(text[:MAX_PDF_CELL_CHARS] + "…")
-    return _paragraph(markup, f"{'head' if head else 'cell'} {side}")
+    else:
+        markup = _markup(node)
+    return _paragraph(markup, f"{kind} {side}")
 
 
 def _text(node: SyntaxTreeNode) -> str:
-    """Return the text of a node, without markup."""
-    leaves = [leaf for leaf in node.walk() if not leaf.children and not leaf.is_root]
-    return "".join(
-        " " if leaf.type in ("softbreak", "hardbreak") else leaf.content for leaf in leaves
-    )
+    """Return the text of a node on one line, without markup."""
+    text = ""
+    for leaf in node.walk():
+        if leaf.children or leaf.is_root:
+            continue
+        if leaf.type in ("softbreak", "hardbreak"):
+            text += " "
+        else:
+            text += leaf.content
+    return text
 
 
 def _markup(node: SyntaxTreeNode) -> str:
     """Return a node as reportlab's markup. Every character of the user's text is escaped."""
     if len(list(node.walk())) > MAX_INLINE_NODES:
         return escape(_text(node))
+
     inside = "".join(map(_markup, node.children))
     match node.type:
         case "text":

@@ -47,7 +47,7 @@ def ticks(values: list[float], *, years: bool = False) -> list[str]:
     axis = new_figure().add_subplot().yaxis
     if values:
         axis.axes.set_ylim(min(values), max(values) + (len(set(values)) == 1))
-    axis.set_major_formatter(number_formatter(years=years))
+    axis.set_major_formatter(number_formatter(may_be_years=years))
     return axis.get_major_formatter().format_ticks(values)
 
 
