@@ -1,8 +1,8 @@
-"""Ready-made tools in families.
+"""Ready-made tools for bots.
 
-Each family is a module of this package, and `open_toolbox` returns the tools of families. The
-docstring of a tool is its description for the model. A tool raises ValueError with a text that
-tells the model what to change.
+The tools are in families. Each family is a module of this package, such as `calculator`, and
+`open_toolbox` returns the tools of some families. The docstring of a tool is its description for
+the model. A tool raises ValueError with a text that tells the model what to change.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sayso.agent.tools.errors import ToolLoadError
 from sayso.agent.tools.tool import Tool
 from sayso.infra.spelling import did_you_mean
 
-#: The families, each a module of this package. One that reads a setting has a function
-#: `tools(folder, hosts)`.
+#: The families, each a module of this package. A family with a setting has a function
+#: `tools(folder, hosts)`, which returns its tools; of others, all tools of the module are meant.
 FAMILIES = ("calculator", "charts", "dates", "documents", "files", "tables", "text", "units", "web")
-#: The modules of the extra `toolbox` that a family needs. A library with compiled parts is named by
-#: such a part, since a damaged library fails there.
+#: Family -> the modules that it needs of the libraries in the extra `toolbox`. A library with compiled
+#: parts is named by such a part, since a damaged library fails there.
 LIBRARIES: Mapping[str, Sequence[str]] = {
     "charts": ("matplotlib.ft2font",),
     "dates": ("dateutil.relativedelta", "tzdata"),
@@ -41,9 +41,11 @@ def open_toolbox(
     """Return the tools of these families, in order, each tool once.
 
     `folder` is the only folder that `files` and `tables` may read, None for none. `hosts` are the
-    only hosts that `web` may call (`api.example.com`, `*.example.com`); if empty, every public host
-    is allowed. Raises ToolLoadError for an unknown family, a setting that no opened family reads, a
-    missing folder, or a library that is not installed.
+    only hosts that `web` may call (`api.example.com`, `*.example.com`). If empty, every public host
+    is allowed.
+
+    Raise ToolLoadError for an unknown family, a setting that no opened family reads, a missing
+    folder, or a library that is not installed.
     """
     if isinstance(names, str):
         raise ToolLoadError(f"toolbox {names!r} is a text: write a list, [{names}]")
@@ -53,6 +55,7 @@ def open_toolbox(
             hint = did_you_mean(name, FAMILIES, "{} ")
             raise ToolLoadError(f"unknown toolbox {name!r}; {hint}known: {list(FAMILIES)!r}")
     _check_settings(families, folder, hosts)
+
     tools: list[Tool] = []
     for family in families:
         module = importlib.import_module(f"sayso.agent.toolbox.{family}")
@@ -66,7 +69,7 @@ def open_toolbox(
 def _check_settings(families: Sequence[str], folder: Path | None, hosts: Sequence[str]) -> None:
     """Raise ToolLoadError for a missing setting, and for one that no opened family reads.
 
-    An operator who writes such a setting is mistaken about what the tools may do.
+    An operator who writes a setting that is not read is mistaken about what the tools may do.
     """
     if folder is None and "files" in families:
         raise ToolLoadError("toolbox 'files' needs folder: the one folder whose files it may read")
@@ -89,7 +92,7 @@ def _check_settings(families: Sequence[str], folder: Path | None, hosts: Sequenc
 def need(family: str) -> None:
     """Raise ToolLoadError, with the install command, if a library of a family is missing.
 
-    No library is imported. A family without libraries, or an unknown one, needs none.
+    No library is imported.
     """
     libraries = [module.partition(".")[0] for module in LIBRARIES.get(family, ())]
     missing = [library for library in libraries if not is_installed(library)]
@@ -102,20 +105,21 @@ def need(family: str) -> None:
 
 
 def try_libraries(families: Iterable[str]) -> None:
-    """Import what these families need, as their tools will. Raises LibraryError."""
+    """Import the libraries of these families. Raise LibraryError if one is missing or damaged."""
     for family in families:
         import_libraries("toolbox", *LIBRARIES.get(family, ()))
 
 
 def plural(count: int, unit: str) -> str:
     """Return a number with its unit, such as `1 day` and `2 days`."""
-    return f"{count} {unit}{'' if count == 1 else 's'}"
+    if count == 1:
+        return f"1 {unit}"
+    return f"{count} {unit}s"
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Return the first names for a message, and how many more there are."""
-    first = [name[:_LISTED_CHARS] for name in names[:_LISTED_NAMES]]
-    more = ""
-    if len(names) > _LISTED_NAMES:
-        more = f" and {len(names) - _LISTED_NAMES} more"
-    return f"{first!r}{more}"
+    """Return the first names for a message, and how many follow."""
+    first_names = [name[:_LISTED_CHARS] for name in names[:_LISTED_NAMES]]
+    if len(names) <= _LISTED_NAMES:
+        return repr(first_names)
+    return f"{first_names!r} and {len(names) - _LISTED_NAMES} more"

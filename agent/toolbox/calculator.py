@@ -1,7 +1,10 @@
 """The tool `calculate`: decimal arithmetic with a limited number of digits, and so in limited time.
 
-It also has the functions with which other tools read and write numbers: `parse_amount` for amounts
-with a currency, and `format_number`.
+An expression is parsed by Python's own parser. Only the parts of the tree that are listed here are
+calculated; nothing is run as Python.
+
+Other tools use two functions of this module to read and write numbers: `parse_amount`, also for
+amounts with a currency, and `format_number`.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from decimal import (
     getcontext,
     localcontext,
 )
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -36,13 +39,13 @@ from sayso.agent.tools.tool import tool
 
 #: Characters of the longest expression.
 MAX_EXPRESSION_CHARS = 500
-#: Significant digits of the calculation. They bound the cost of powers, whatever the exponent.
+#: Significant digits of the calculation. They limit the cost of a power, also of a large exponent.
 DIGITS = 60
 #: Largest power of ten that a result may have.
 MAX_EXPONENT = 9999
 #: Largest n of factorial, comb and perm.
 MAX_COUNTED = 1000
-#: Significant digits of the longest number that is written as it is, if it is not whole.
+#: Significant digits of the longest number that is written exactly, if it is not whole.
 EXACT_DIGITS = 30
 #: Significant digits of a number that has more than EXACT_DIGITS.
 ROUNDED_DIGITS = 15
@@ -55,6 +58,7 @@ _NAMES: Mapping[str, Decimal] = {
     "e": Decimal("2.71828182845904523536028747135266249775724709369995957496696763"),
     "tau": Decimal("6.28318530717958647692528676655900576839433879875021164194988918"),
 }
+#: Signs that people write -> those of Python.
 _SIGN_REPLACEMENTS = str.maketrans(
     {
         "\u00d7": "*",
@@ -67,8 +71,10 @@ _SIGN_REPLACEMENTS = str.maketrans(
         "π": " pi ",
     }
 )
-#: `% of` is replaced by `**percent_of**`, since powers bind tightest: 200 / 10% of 50 is 200 / 5.
+#: `% of` becomes `**percent_of**`, as a power comes before all other operations: 200 / 10% of 50 is
+#: 200 / 5.
 _PERCENT_OF = re.compile(r"%\s{0,9}of\b", re.IGNORECASE)
+#: A % that is followed by no number, so that it cannot be the remainder.
 _LONE_PERCENT = re.compile(r"%\s*(?:$|[-+*/)])")
 
 
@@ -89,14 +95,19 @@ def calculate(
         value = _value(_parse(text))
     if not value.is_finite():
         raise ValueError(f"{text!r} is infinite")
+
     result = format_number(value)
-    exact = Decimal(result) == value and not context.flags[Inexact]
-    return f"{text} {'=' if exact else '≈'} {result}"
+    is_exact = Decimal(result) == value and not context.flags[Inexact]
+    sign = "=" if is_exact else "≈"
+    return f"{text} {sign} {result}"
 
 
 @contextmanager
 def _limited_context(text: str) -> Iterator[Context]:
-    """Limit digits and exponents inside the block, and raise its errors as ValueError with a reason."""
+    """Limit digits and exponents in the block, and raise its errors as ValueError with a reason.
+
+    Yield the context. Its flag Inexact tells whether a result was rounded.
+    """
     context = Context(
         prec=DIGITS,
         Emax=MAX_EXPONENT,
@@ -119,6 +130,7 @@ def _limited_context(text: str) -> Iterator[Context]:
 
 
 def _parse(text: str) -> ast.expr:
+    """Return the tree of an expression. Raise ValueError for a text that is none."""
     if _LONE_PERCENT.search(text):
         raise ValueError(
             f"{text!r}: a percentage of what? Write '15% of 80', or 0.15; a % b is the remainder"
@@ -130,19 +142,22 @@ def _parse(text: str) -> ast.expr:
         raise ValueError(
             f"{text!r} is not an expression: write it like '(2 + 3) * 4', with * for every multiplication"
         ) from exc
+
+    # Each number is read again from the text: a float has 17 digits, and ends at 1E+308.
     for node in ast.walk(tree):
-        # Keep each number as the text has it: a float would keep 17 digits, and nothing above 1E+308.
         if isinstance(node, ast.Constant) and isinstance(node.value, float):
-            vars(node)["value"] = Decimal(ast.get_source_segment(source, node) or repr(node.value))
+            digits = ast.get_source_segment(source, node) or repr(node.value)
+            vars(node)["value"] = Decimal(digits)
     return tree
 
 
 def _value(node: ast.expr) -> Decimal:
+    """Return the value of a part of an expression. Raise ValueError for what is not calculated."""
     match node:
         case ast.Constant(value=bool()):
             raise ValueError("True and False are not numbers")
         case ast.Constant(value=int() | Decimal() as number):
-            return +Decimal(number)
+            return +Decimal(number)  # the plus rounds to DIGITS
         case ast.BinOp():
             return _binary_value(node)
         case ast.UnaryOp(op=ast.USub()):
@@ -168,6 +183,7 @@ def _value(node: ast.expr) -> Decimal:
 
 
 def _binary_value(node: ast.BinOp) -> Decimal:
+    """Return the value of an operation on two values."""
     match node:
         case ast.BinOp(
             op=ast.Pow(), left=share, right=ast.BinOp(left=ast.Name(id="percent_of"), right=whole)
@@ -184,21 +200,20 @@ def _binary_value(node: ast.BinOp) -> Decimal:
     return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
 
 
-def _call(name: str, args: list[Decimal]) -> Decimal:
-    if name.lower() not in _FUNCTIONS:
+def _call(name: str, arguments: list[Decimal]) -> Decimal:
+    """Return the value of a function. Raise ValueError for an unknown one, or a wrong count."""
+    function = _FUNCTIONS.get(name.lower())
+    if function is None:
         raise ValueError(f"unknown function {name!r}; known: {sorted(_FUNCTIONS)!r}")
-    function, fewest, most = _FUNCTIONS[name.lower()]
-    if not fewest <= len(args) <= most:
-        raise ValueError(
-            f"{name}() takes {fewest if fewest == most else f'{fewest} to {most}'} arguments, not {len(args)}"
-        )
-    return function(*args)
+    if not function.fewest <= len(arguments) <= function.most:
+        raise ValueError(f"{name}() takes {function.counts} arguments, not {len(arguments)}")
+    return function.calculate(*arguments)
 
 
 def _divide(left: Decimal, right: Decimal) -> tuple[Decimal, Decimal]:
     """Return the whole quotient and the remainder.
 
-    The remainder has the sign of the divisor: -7 % 3 is 2. Raises InvalidOperation if the quotient
+    The remainder has the sign of the divisor: -7 % 3 is 2. Raise InvalidOperation if the quotient
     has more than DIGITS digits, since the remainder would then be wrong.
     """
     if not right:
@@ -210,18 +225,19 @@ def _divide(left: Decimal, right: Decimal) -> tuple[Decimal, Decimal]:
 
 
 def _round_half_up(value: Decimal, places: Decimal = Decimal(0)) -> Decimal:
-    """Round half away from zero, as on an invoice."""
-    digits = _whole(places, MAX_COUNTED)
-    if value.adjusted() + digits >= DIGITS:
+    """Return the value with so many decimal places, a half rounded away from zero as on an invoice."""
+    place_count = _whole(places, MAX_COUNTED)
+    if value.adjusted() + place_count >= DIGITS:
         return value
-    separate = getcontext().copy()  # rounding on request does not make the result inexact
-    return value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, separate)
+    # In a separate context, because a rounding that was asked for does not make the result inexact.
+    separate_context = getcontext().copy()
+    return value.quantize(Decimal(1).scaleb(-place_count), ROUND_HALF_UP, separate_context)
 
 
 def _of_floats(function: Callable[[float], float]) -> Callable[[Decimal], Decimal]:
     """Return a function of decimals for a function of floats.
 
-    The result is rounded to 15 places, so that sin(pi) is 0, and inexact unless it is whole.
+    Its result is rounded to 15 places, so that sin(pi) is 0. It counts as inexact unless it is whole.
     """
 
     def wrapped(value: Decimal) -> Decimal:
@@ -236,21 +252,23 @@ def _of_floats(function: Callable[[float], float]) -> Callable[[Decimal], Decima
 
 
 def _of_whole_numbers(
-    function: Callable[..., int], most: int = MAX_COUNTED
+    function: Callable[..., int], most: int = MAX_COUNTED, *, may_be_negative: bool = False
 ) -> Callable[..., Decimal]:
-    """Wrap a function of whole numbers up to `most`."""
+    """Return a function of decimals for a function of whole numbers up to `most`."""
 
     @functools.wraps(function)
     def wrapped(*values: Decimal) -> Decimal:
-        return +Decimal(function(*(_whole(value, most) for value in values)))
+        numbers = [_whole(value, most, may_be_negative=may_be_negative) for value in values]
+        return +Decimal(function(*numbers))
 
     return wrapped
 
 
-def _whole(value: Decimal, most: int) -> int:
+def _whole(value: Decimal, most: int, *, may_be_negative: bool = False) -> int:
+    """Return a whole number of at most `most`. Raise ValueError for any other value."""
     if value != value.to_integral_value() or abs(value) > most:
         raise ValueError(f"{format_number(value)} must be a whole number of at most {most}")
-    if value < 0 and most == MAX_COUNTED:
+    if value < 0 and not may_be_negative:
         raise ValueError(f"{format_number(value)} must not be negative")
     return int(value)
 
@@ -265,45 +283,64 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Decimal, Decimal], Decimal]] =
     ast.Pow: lambda base, exponent: Decimal(1) if exponent == 0 else base**exponent,
 }
 
+
+class _Function(NamedTuple):
+    """A function of an expression."""
+
+    calculate: Callable[..., Decimal]
+    #: The smallest and the largest number of arguments that it takes.
+    fewest: int = 1
+    most: int = 1
+
+    @property
+    def counts(self) -> str:
+        """How many arguments the function takes, for a message."""
+        if self.fewest == self.most:
+            return str(self.fewest)
+        return f"{self.fewest} to {self.most}"
+
+
 #: The most arguments of functions like max and sum.
 _MANY = 200
-
-#: Each function with the fewest and the most arguments it takes.
-_FUNCTIONS: Mapping[str, tuple[Callable[..., Decimal], int, int]] = {
-    **{
-        name: (_of_floats(getattr(math, name)), 1, 1)
-        for name in ("sin", "cos", "tan", "asin", "acos", "atan")
-    },
-    "abs": (abs, 1, 1),
-    "ceil": (lambda value: value.to_integral_value(ROUND_CEILING), 1, 1),
-    "comb": (_of_whole_numbers(math.comb), 2, 2),
-    "degrees": (lambda value: value * 180 / _NAMES["pi"], 1, 1),
-    "exp": (Decimal.exp, 1, 1),
-    "factorial": (_of_whole_numbers(math.factorial), 1, 1),
-    "floor": (lambda value: value.to_integral_value(ROUND_FLOOR), 1, 1),
-    "gcd": (_of_whole_numbers(math.gcd, 10**DIGITS), 1, _MANY),
-    "lcm": (_of_whole_numbers(math.lcm, 10**DIGITS), 1, _MANY),
-    "ln": (Decimal.ln, 1, 1),
-    "log": (lambda value, base: value.ln() / base.ln(), 2, 2),
-    "log10": (Decimal.log10, 1, 1),
-    "log2": (lambda value: value.ln() / Decimal(2).ln(), 1, 1),
-    "max": (max, 1, _MANY),
-    "mean": (lambda *values: sum(values, Decimal(0)) / len(values), 1, _MANY),
-    "median": (lambda *values: statistics.median(values), 1, _MANY),
-    "min": (min, 1, _MANY),
-    "perm": (_of_whole_numbers(math.perm), 2, 2),
-    "radians": (lambda value: value * _NAMES["pi"] / 180, 1, 1),
-    "round": (_round_half_up, 1, 2),
-    "sqrt": (Decimal.sqrt, 1, 1),
-    "sum": (lambda *values: sum(values, Decimal(0)), 1, _MANY),
+_FUNCTIONS: Mapping[str, _Function] = {
+    "sin": _Function(_of_floats(math.sin)),
+    "cos": _Function(_of_floats(math.cos)),
+    "tan": _Function(_of_floats(math.tan)),
+    "asin": _Function(_of_floats(math.asin)),
+    "acos": _Function(_of_floats(math.acos)),
+    "atan": _Function(_of_floats(math.atan)),
+    "abs": _Function(abs),
+    "ceil": _Function(lambda value: value.to_integral_value(ROUND_CEILING)),
+    "comb": _Function(_of_whole_numbers(math.comb), 2, 2),
+    "degrees": _Function(lambda value: value * 180 / _NAMES["pi"]),
+    "exp": _Function(Decimal.exp),
+    "factorial": _Function(_of_whole_numbers(math.factorial)),
+    "floor": _Function(lambda value: value.to_integral_value(ROUND_FLOOR)),
+    "gcd": _Function(_of_whole_numbers(math.gcd, 10**DIGITS, may_be_negative=True), 1, _MANY),
+    "lcm": _Function(_of_whole_numbers(math.lcm, 10**DIGITS, may_be_negative=True), 1, _MANY),
+    "ln": _Function(Decimal.ln),
+    "log": _Function(lambda value, base: value.ln() / base.ln(), 2, 2),
+    "log10": _Function(Decimal.log10),
+    "log2": _Function(lambda value: value.ln() / Decimal(2).ln()),
+    "max": _Function(max, 1, _MANY),
+    "mean": _Function(lambda *values: sum(values, Decimal(0)) / len(values), 1, _MANY),
+    "median": _Function(lambda *values: statistics.median(values), 1, _MANY),
+    "min": _Function(min, 1, _MANY),
+    "perm": _Function(_of_whole_numbers(math.perm), 2, 2),
+    "radians": _Function(lambda value: value * _NAMES["pi"] / 180),
+    "round": _Function(_round_half_up, 1, 2),
+    "sqrt": _Function(Decimal.sqrt),
+    "sum": _Function(lambda *values: sum(values, Decimal(0)), 1, _MANY),
 }
 
-#: Not all of them: INV100 is an invoice, and codes that are words, such as ALL and TOP, are left out.
+#: The codes of currencies that an amount may have. Only these, because INV100 is an invoice. Codes
+#: that are words, such as ALL and TOP, are left out.
 _CURRENCIES = (
     "AED|AUD|BGN|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EGP|EUR|GBP|HKD|HUF|IDR|ILS|INR|ISK|JPY|KES|KRW|MAD|MXN|MYR|NGN|NOK|"
     "NZD|PEN|PHP|PKR|PLN|QAR|RON|RSD|RUB|SAR|SEK|SGD|THB|TRY|TWD|UAH|USD|VND|ZAR"
 )
 _CURRENCY_SIGNS = {"€": "EUR", "£": "GBP", "₹": "INR"}
+#: What may stand before or after the number of an amount.
 _UNIT = rf"(?:{_CURRENCIES}|[$€£¥₹%])"
 _AMOUNT = re.compile(rf"({_UNIT})?\s*(.*?)\s*({_UNIT})?", re.DOTALL)
 _PLAIN_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
@@ -321,45 +358,50 @@ class Amount:
 
 
 def parse_amount(text: str) -> Amount | None:
-    """Return the number in a cell with its unit: `12.50`, `1,234.50`, `1.234,50`, `12,5`, `$5`, `8 EUR`, `7%`.
+    """Return the number that a text is, with its unit; None for any other text.
 
-    `1,234` is a thousand and `1.234` is not: one comma before three digits groups, one point never does. A number
-    that begins with zero is never grouped: `0,125` is an eighth.
+    Numbers are written `12.50`, `1,234.50`, `1.234,50` or `12,5`, amounts `$5`, `8 EUR` or `7%`.
+    `1,234` is a thousand and `1.234` is not: one comma before three digits separates thousands, one
+    point never does. In a number that begins with zero nothing does: `0,125` is an eighth.
     """
-    if len(text) <= MAX_NUMBER_CHARS:
-        match = _AMOUNT.fullmatch(text.strip())
-    else:
-        match = None
-    if not match or (match[1] and match[3]):
+    if len(text) > MAX_NUMBER_CHARS:
         return None
-    bare = match[2]
-    unit = match[1] or match[3] or ""
-    if _GROUPED_BY_COMMAS.fullmatch(bare):
-        bare = bare.replace(",", "")
-    elif _GROUPED_BY_POINTS.fullmatch(bare) or _DECIMAL_COMMA.fullmatch(bare):
-        bare = bare.replace(".", "").replace(",", ".")
-    if _PLAIN_NUMBER.fullmatch(bare):
-        return Amount(Decimal(bare), _CURRENCY_SIGNS.get(unit, unit))
-    return None
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None:
+        return None
+    unit_before, number, unit_after = match.groups()
+    if unit_before and unit_after:
+        return None
+
+    unit = unit_before or unit_after or ""
+    if _GROUPED_BY_COMMAS.fullmatch(number):
+        number = number.replace(",", "")
+    elif _GROUPED_BY_POINTS.fullmatch(number) or _DECIMAL_COMMA.fullmatch(number):
+        number = number.replace(".", "").replace(",", ".")
+    if not _PLAIN_NUMBER.fullmatch(number):
+        return None
+    return Amount(Decimal(number), _CURRENCY_SIGNS.get(unit, unit))
 
 
 def format_number(value: Decimal) -> str:
-    """Return the number in full up to EXACT_DIGITS, else rounded.
+    """Return the text of a number: exact if it has at most EXACT_DIGITS, else rounded.
 
-    A rounded number keeps at least ROUNDED_DIGITS, and two places after the point if there is room.
-    Very large and very small numbers look like 1.5E+60.
+    Whole numbers are exact up to MAX_WHOLE_DIGITS. A rounded number has at least ROUNDED_DIGITS,
+    and two places after the point where EXACT_DIGITS leave room for them. Very large and very small
+    numbers look like 1.5E+60.
     """
     if value == value.to_integral_value() and value.adjusted() < MAX_WHOLE_DIGITS:
         if value == 0:
             return "0"
         return f"{value:.0f}"
-    tidy = Context(prec=EXACT_DIGITS).normalize(value)
-    if tidy != value:
-        digits = min(
-            EXACT_DIGITS,
-            max(ROUNDED_DIGITS, value.adjusted() + 3 if value.adjusted() < EXACT_DIGITS else 0),
-        )
-        tidy = Context(prec=digits).normalize(value)
-    if -7 <= tidy.adjusted() < MAX_WHOLE_DIGITS:
-        return f"{tidy:f}"
-    return f"{tidy:E}"
+
+    shown = Context(prec=EXACT_DIGITS).normalize(value)
+    if shown != value:
+        digits = ROUNDED_DIGITS
+        if value.adjusted() < EXACT_DIGITS:
+            digits_to_second_place = value.adjusted() + 3
+            digits = min(EXACT_DIGITS, max(ROUNDED_DIGITS, digits_to_second_place))
+        shown = Context(prec=digits).normalize(value)
+    if -7 <= shown.adjusted() < MAX_WHOLE_DIGITS:
+        return f"{shown:f}"
+    return f"{shown:E}"

@@ -21,12 +21,13 @@ from sayso.agent.tools.tool import Tool
 MAX_READ_BYTES = 2_000_000
 #: Characters of the longest name, folders included.
 MAX_NAME_CHARS = 300
-#: Files and folders that one call visits.
+#: Files and folders that one call looks at.
 MAX_WALKED = 5_000
-#: The name of a file or folder: not hidden, no blanks around it, no character that means something
-#: else to Windows, a shell or a terminal, and no half of a character.
+#: The name of a file or folder: not hidden, without blanks around it, without a character that has a
+#: meaning for Windows, a shell or a terminal, and without half of a surrogate pair.
 _PART = r"""(?![.\s])[^/\\:*?"<>|~\x00-\x1f\x7f\ud800-\udfff]+(?<!\s)"""
-#: The names that are accepted and listed. A name with a line break would look like two.
+#: The names, with their folders, that are accepted and listed. In a list, a name with a line break
+#: would look like two names.
 _NAME = re.compile(rf"(?=.{{1,{MAX_NAME_CHARS}}}$){_PART}(?:/{_PART})*/?")
 #: Files in one list.
 MAX_LISTED = 200
@@ -47,9 +48,9 @@ FolderName = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One folder and what is below it.
+    """One folder and what is below it, as the tools see it.
 
-    Hidden files, and links that lead out of the folder, do not exist for the tools.
+    For the tools, hidden files and links that lead out of the folder do not exist.
     """
 
     root: Path
@@ -57,7 +58,7 @@ class Folder:
     def find(self, name: str) -> Path:
         """Return the path of a name such as `reports/may.csv`; "" is the folder itself.
 
-        Raises ValueError for a name that is not allowed, or that does not exist.
+        Raise ValueError for a name that is not allowed or does not exist.
         """
         if name not in ("", ".") and not _NAME.fullmatch(name.removeprefix("./")):
             raise ValueError(
@@ -66,27 +67,29 @@ class Folder:
         try:
             path = (self.root / name).resolve(strict=True)
         except (OSError, RuntimeError):
-            # There is nothing, or links lead in a circle. The error is not passed on, because its
-            # message holds the whole path.
+            # Nothing is there, or links lead in a circle. The error is not passed on, because its
+            # message has the whole path in it.
             path = None
         if path is None or not self._is_shown(path):
             raise ValueError(f"there is no {name!r} here: list_files shows what there is")
         return path
 
     def _is_shown(self, path: Path) -> bool:
-        """Return whether a path without links is in the folder, with a name that is shown.
+        """Return whether a resolved path is in the folder and its name is not hidden.
 
-        A link with a name that is shown may lead to a hidden file, or through a hidden folder.
+        The name that led here may be a link to a hidden file, or through a hidden folder.
         """
         root = self.root.resolve()
+        if path == root:
+            return True
         if not path.is_relative_to(root):
             return False
-        return path == root or bool(_NAME.fullmatch(path.relative_to(root).as_posix()))
+        return _NAME.fullmatch(path.relative_to(root).as_posix()) is not None
 
     def text(self, name: str) -> str:
         """Return the text of a file.
 
-        Raises ValueError if it does not exist, is too large or is not UTF-8 text.
+        Raise ValueError if it does not exist, is too large or is not UTF-8 text.
         """
         try:
             text = _read(name, self.find(name)).decode("utf-8-sig")
@@ -99,19 +102,19 @@ class Folder:
     def walk(self, name: str = "") -> Iterator[tuple[str, int]]:
         """Yield the name and the size in bytes of each file below a folder. No link is followed.
 
-        At most MAX_WALKED files and folders are visited. Raises ValueError for an unknown folder.
+        At most MAX_WALKED files and folders are looked at. Raise ValueError for an unknown folder.
         """
         top = self.find(name)
         root = self.root.resolve()
         visited = 0
-        for here, folders, files in os.walk(top):
-            # Changed in place: `os.walk` then skips the hidden folders.
+        for parent, folders, files in os.walk(top):
+            # The list is changed in place, so that `os.walk` skips the hidden folders.
             folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
             for file in sorted(files):
                 visited += 1
                 if visited > MAX_WALKED:
                     return
-                path = Path(here) / file
+                path = Path(parent) / file
                 file_name = path.relative_to(root).as_posix()
                 size = _size(path)
                 if size is not None and _NAME.fullmatch(file_name):
@@ -124,7 +127,7 @@ class Folder:
 def _size(path: Path) -> int | None:
     """Return the number of bytes of a plain file.
 
-    Return None for a hidden file, for one that is gone, and for anything that is no plain file.
+    Return None for a hidden file, a missing one, and anything that is not a plain file.
     """
     try:
         status = path.lstat()
@@ -136,10 +139,10 @@ def _size(path: Path) -> int | None:
 
 
 def _read(name: str, path: Path) -> bytes:
-    """Return the contents of a plain file.
+    """Return the contents of a plain file. `name` is what the user calls it.
 
-    Raises ValueError for one that is too large, and for anything else: a pipe would block, and a
-    device may be endless.
+    Raise ValueError for one that is too large, and for anything that is not a plain file: a pipe
+    would block, and a device may be endless.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
     try:
@@ -163,11 +166,13 @@ def list_files(_folder: Folder, folder: FolderName = "") -> str:
         if folder:
             return f"There are no files in {folder!r}."
         return "There are no files."
-    sizes = (
-        (name, f"{size} bytes" if size < 10_000 else f"{size // 1000} kB")
-        for name, size in files[:MAX_LISTED]
-    )
-    lines = [f"{name} ({size})" for name, size in sizes]
+
+    lines = []
+    for name, size in files[:MAX_LISTED]:
+        if size < 10_000:
+            lines.append(f"{name} ({size} bytes)")
+        else:
+            lines.append(f"{name} ({size // 1000} kB)")
     if len(files) > MAX_LISTED:
         lines.append(f"... and more: only the first {MAX_LISTED} are listed; name a folder")
     return "\n".join(lines)
@@ -191,13 +196,15 @@ def read_file(
         raise ValueError(
             f"{file!r} has {len(all_lines)} lines: first_line {first_line} is past its end"
         )
-    selected = all_lines[first_line - 1 : first_line - 1 + lines]
+
+    start = first_line - 1
+    selected = all_lines[start : start + lines]
     text = "\n".join(selected)
-    cut = ""
+    last_line = start + len(selected)
+    heading = f"{file}, lines {first_line} to {last_line} of {len(all_lines)}"
     if len(text) > MAX_READ_CHARS:
-        cut = f" (cut off after {MAX_READ_CHARS} characters)"
-    last_line = first_line - 1 + len(selected)
-    return f"{file}, lines {first_line} to {last_line} of {len(all_lines)}{cut}:\n{text[:MAX_READ_CHARS]}"
+        heading += f" (cut off after {MAX_READ_CHARS} characters)"
+    return f"{heading}:\n{text[:MAX_READ_CHARS]}"
 
 
 def search_files(
@@ -210,25 +217,27 @@ def search_files(
     Args:
         words: The words as they stand in the text; capitals do not matter
     """
-    wanted = words.casefold()
-    skipped = 0
+    folded_words = words.casefold()
+    skipped_files = 0
+    remaining_bytes = MAX_SEARCHED_BYTES
+    # One more than is shown, to know whether there are more.
     matches: list[str] = []
-    budget = MAX_SEARCHED_BYTES
     for name, size in _folder.walk(folder):
-        budget -= size
-        if budget < 0 or len(matches) > MAX_MATCHES:
+        remaining_bytes -= size
+        if remaining_bytes < 0 or len(matches) > MAX_MATCHES:
             break
         try:
             text = _folder.text(name)
         except ValueError:
-            skipped += 1
+            skipped_files += 1
             continue
         for number, line in enumerate(text.splitlines(), 1):
-            place = line.casefold().find(wanted)
+            place = line.casefold().find(folded_words)
             if place >= 0 and len(matches) <= MAX_MATCHES:
                 start = max(0, place - MAX_LINE_CHARS // 2)
-                matches.append(f"{name}:{number}: {line[start : start + MAX_LINE_CHARS].strip()}")
-    return _write_matches(words, matches, skipped, complete=budget >= 0)
+                excerpt = line[start : start + MAX_LINE_CHARS].strip()
+                matches.append(f"{name}:{number}: {excerpt}")
+    return _write_matches(words, matches, skipped_files, is_complete=remaining_bytes >= 0)
 
 
 def tools(folder: Path, _hosts: Sequence[str] = ()) -> list[Tool]:
@@ -237,9 +246,9 @@ def tools(folder: Path, _hosts: Sequence[str] = ()) -> list[Tool]:
 
 
 def folder_tools(folder: Path, *functions: Callable[..., str]) -> list[Tool]:
-    """Return functions that take a `_folder` as tools, bound to this folder.
+    """Return functions with a parameter `_folder` as tools of this folder.
 
-    Their output is screened, because files may hold instructions for the model.
+    What they return is screened, because files may have instructions for the model in them.
     """
     decorate = partial(
         Tool.from_function,
@@ -251,12 +260,13 @@ def folder_tools(folder: Path, *functions: Callable[..., str]) -> list[Tool]:
     return [decorate(function) for function in functions]
 
 
-def _write_matches(words: str, matches: list[str], skipped: int, *, complete: bool) -> str:
+def _write_matches(words: str, matches: list[str], skipped_files: int, *, is_complete: bool) -> str:
+    """Return the answer of `search_files`. `is_complete`: all files were read."""
     lines = matches[:MAX_MATCHES] or [f"No line holds {words!r}."]
     if len(matches) > MAX_MATCHES:
         lines.append(f"... and more: only the first {MAX_MATCHES} lines are shown")
-    if skipped:
-        lines.append(f"({skipped} files are not text, or too large, and were not searched)")
-    if not complete:
+    if skipped_files:
+        lines.append(f"({skipped_files} files are not text, or too large, and were not searched)")
+    if not is_complete:
         lines.append("(there are more files than one search can read: name a folder)")
     return "\n".join(lines)

@@ -1,6 +1,7 @@
-"""Tools that count, find, change, compare and encode text, which models only guess at.
+"""Tools that count, find, change, compare and encode text.
 
-No regular expression of a user is run: it could take forever.
+A model without them only guesses how many words or letters a text has. No regular expression of a
+user is run, because some take forever.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import difflib
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Literal
 from urllib.parse import quote, unquote
 
@@ -20,14 +21,14 @@ from sayso.agent.tools.tool import tool
 
 #: Characters of the longest text.
 MAX_TEXT_CHARS = 50_000
-#: Lines of the longest text that is compared: comparing takes time as the square of them.
+#: Lines of the longest text that is compared. The time grows with the square of their number.
 MAX_COMPARED_LINES = 1_000
-#: Places that an answer lists.
+#: Places of a word that an answer lists.
 MAX_PLACES = 20
-#: Characters shown around a place.
+#: Characters shown before and after a place.
 CONTEXT_CHARS = 30
-#: The last mark of a sentence. It does not match a whole row of marks: a long row without a space
-#: after it would be searched again from each of its marks.
+#: The last mark of a sentence. The expression does not match a row of marks, because a long row
+#: without a space after it would be searched again from each of its marks.
 _SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f](?=\s|$)")
 _WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS, description="The text")]
@@ -56,9 +57,9 @@ def text_stats(text: Text) -> str:
     words = [word for word in text.split() if any(map(str.isalnum, word))]
     different = len({word.casefold() for word in words})
     not_spaces = sum(not character.isspace() for character in characters)
-    paragraphs = sum(
-        bool(part.strip()) for part in re.split(r"\n[ \t]*\n", text.replace("\r\n", "\n"))
-    )
+    parts = re.split(r"\n[ \t]*\n", text.replace("\r\n", "\n"))
+    paragraphs = sum(bool(part.strip()) for part in parts)
+    # A text with words but without a mark is one sentence.
     sentences = len(_SENTENCE_END.findall(text)) or int(bool(words))
     minutes = max(1, round(len(words) / 200))
     return (
@@ -82,24 +83,20 @@ def find_in_text(
         whole_words: Whether 'cat' must not be found in 'concatenate'
         match_case: Whether capitals matter
     """
+    pattern = re.escape(words)
     if whole_words:
-        pattern = rf"(?<!\w){re.escape(words)}(?!\w)"
-    else:
-        pattern = re.escape(words)
-    places = [
-        match.start() for match in re.finditer(pattern, text, 0 if match_case else re.IGNORECASE)
-    ]
+        pattern = rf"(?<!\w){pattern}(?!\w)"
+    flags = 0 if match_case else re.IGNORECASE
+    places = [match.start() for match in re.finditer(pattern, text, flags)]
+
     times = {0: "not at all", 1: "once", 2: "twice"}.get(len(places), f"{len(places)} times")
-    parts = [
-        text[max(0, at - CONTEXT_CHARS) : at + len(words) + CONTEXT_CHARS]
-        for at in places[:MAX_PLACES]
-    ]
-    shown = zip(places, (" ".join(part.split()) for part in parts), strict=False)
-    listed = "".join(f"\n- at character {at + 1}: {part!r}" for at, part in shown)
-    more = ""
+    lines = [f"{words!r} is there {times}."]
+    for place in places[:MAX_PLACES]:
+        context = text[max(0, place - CONTEXT_CHARS) : place + len(words) + CONTEXT_CHARS]
+        lines.append(f"- at character {place + 1}: {' '.join(context.split())!r}")
     if len(places) > MAX_PLACES:
-        more = f"\n... and {len(places) - MAX_PLACES} more"
-    return f"{words!r} is there {times}.{listed}{more}"
+        lines.append(f"... and {len(places) - MAX_PLACES} more")
+    return "\n".join(lines)
 
 
 @tool(read_only=True)
@@ -121,10 +118,13 @@ def compare_texts(before: Text, after: Text) -> str:
         raise ValueError(
             f"texts of {len(old)} and {len(new)} lines: at most {MAX_COMPARED_LINES} are compared, give a part"
         )
-    lines = list(difflib.unified_diff(old, new, lineterm="", n=1))[2:]
+
+    difference = difflib.unified_diff(old, new, lineterm="", n=1)
+    lines = list(difference)[2:]  # without the names of two files
     if not lines:
         return "The texts differ only in how their lines end."
-    removed, added = (sum(line.startswith(sign) for line in lines) for sign in "-+")
+    removed = sum(line.startswith("-") for line in lines)
+    added = sum(line.startswith("+") for line in lines)
     return f"{removed} lines removed, {added} added:\n" + "\n".join(lines)
 
 
@@ -146,33 +146,41 @@ def _composed(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
+def _title_case(text: str) -> str:
+    """Return the text with a capital at the beginning of each word, and small letters after it."""
+    return _WORD.sub(lambda word: word[0][:1].upper() + word[0][1:].lower(), _composed(text))
+
+
 def _remove_accents(text: str) -> str:
+    """Return the text with plain letters in place of those with accents."""
     decomposed = unicodedata.normalize("NFD", text)
-    return unicodedata.normalize(
-        "NFC", "".join(char for char in decomposed if not unicodedata.combining(char))
-    )
+    without_accents = "".join(char for char in decomposed if not unicodedata.combining(char))
+    return _composed(without_accents)
 
 
 def _slug(text: str) -> str:
+    """Return the text as it may stand in a URL: small letters and digits, with dashes between words."""
     german = text.casefold().replace("ä", "ae").replace("ö", "oe").replace("ü", "ue")
-    return "-".join(re.findall(r"[^\W_]+", _remove_accents(german)))
+    words = re.findall(r"[^\W_]+", _remove_accents(german))
+    return "-".join(words)
+
+
+def _lines(change: Callable[[list[str]], Iterable[str]]) -> Callable[[str], str]:
+    """Return a function that changes a text by changing the list of its lines."""
+    return lambda text: "\n".join(change(text.splitlines()))
 
 
 _CHANGES: Mapping[TextChange, Callable[[str], str]] = {
     "upper case": str.upper,
     "lower case": str.lower,
-    "title case": lambda text: _WORD.sub(
-        lambda word: word[0][:1].upper() + word[0][1:].lower(), _composed(text)
+    "title case": _title_case,
+    "sort lines": _lines(lambda lines: sorted(lines, key=str.casefold)),
+    "remove duplicate lines": _lines(dict.fromkeys),
+    "remove empty lines": _lines(lambda lines: [line for line in lines if line.strip()]),
+    "number lines": _lines(
+        lambda lines: [f"{number}. {line}" for number, line in enumerate(lines, 1)]
     ),
-    "sort lines": lambda text: "\n".join(sorted(text.splitlines(), key=str.casefold)),
-    "remove duplicate lines": lambda text: "\n".join(dict.fromkeys(text.splitlines())),
-    "remove empty lines": lambda text: "\n".join(
-        line for line in text.splitlines() if line.strip()
-    ),
-    "number lines": lambda text: "\n".join(
-        f"{at}. {line}" for at, line in enumerate(text.splitlines(), 1)
-    ),
-    "reverse lines": lambda text: "\n".join(reversed(text.splitlines())),
+    "reverse lines": _lines(reversed),
     "reverse characters": lambda text: _composed(text)[::-1],
     "trim": lambda text: "\n".join(line.strip() for line in text.strip().splitlines()),
     "single spaces": lambda text: " ".join(text.split()),
