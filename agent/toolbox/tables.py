@@ -1,8 +1,8 @@
-"""The tools that query CSV and JSON, from a text or from a file.
+"""Tools that query CSV and JSON, from a text or from a file.
 
-Rows are filtered, grouped and summed here and not in SQL: cells hold amounts with units, sums are
-exact decimals, and text is compared without case in every script. SQLite computes in floats and
-folds the case of ASCII letters only.
+Rows are filtered, grouped and summed here and not in SQL. Cells have amounts with units, sums are
+exact decimals, and text is compared without case in every script. SQLite computes in floats, and
+ignores the case of ASCII letters only.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from sayso.agent.tools.tool import Tool, tool
 
 #: Characters of the longest text that a call may carry. Files may have more: `files.MAX_READ_BYTES`.
 MAX_DATA_CHARS = 200_000
-#: Cells, rows and columns of the largest table.
+#: The largest table.
 MAX_CELLS = 500_000
 MAX_ROWS = 50_000
 MAX_COLUMNS = 200
-#: Characters of the longest column name in a question.
+#: Characters of the longest column name in a query.
 MAX_COLUMN_CHARS = 200
-#: Conditions, groups and measures of one question.
+#: The most conditions, groups or measures of one query.
 MAX_CLAUSES = 10
-#: Rows and characters of the longest answer.
+#: The longest answer. The row that passes MAX_ANSWER_CHARS is its last one.
 MAX_ANSWER_ROWS = 100
 MAX_ANSWER_CHARS = 10_000
 #: Characters of the longest JMESPath expression.
 MAX_QUERY_CHARS = 300
-#: Steps and values that one expression may take.
+#: The most steps of one JMESPath expression, and values in their results.
 MAX_WORK = 2_000_000
 _DELIMITERS = ",;\t|"
-#: JMESPath nodes whose value may be larger than what it is made of.
+#: Parts of a JMESPath expression whose result may be larger than the values that it is made of.
 _GROWING_NODES = frozenset(
     {"multi_select_list", "multi_select_dict", "function_expression", "literal"}
 )
@@ -152,27 +152,24 @@ def query_csv(
 ) -> str:
     """Filter, sort, group and sum the rows of a CSV text."""
     table = parse_csv(csv_text)
-    tests = [(table.index(condition.column), _cell_test(condition)) for condition in where or ()]
-    matching = Table(
-        table.columns, [row for row in table.rows if all(test(row[at]) for at, test in tests)]
-    )
+    matching = _filter(table, where or [])
+
     notes = []
     if table.long_rows:
         notes.append(
             f"Careful: {plural(table.long_rows, 'row')} with more cells than columns; what is past the last column is "
             "left out. A cell with the delimiter in it, as in 1,5, must be in quotes"
         )
+
     result = matching
     if measures or group_by:
         result, measure_notes = _aggregate(matching, group_by or [], measures or [])
         notes += measure_notes
     if sort_by:
-        at = result.index(sort_by)
-        result.rows.sort(key=lambda row: _sort_key(row[at]), reverse=descending)
+        sort_column = result.index(sort_by)
+        result.rows.sort(key=lambda row: _sort_key(row[sort_column]), reverse=descending)
     if columns:
-        places = [result.index(column) for column in columns]
-        rows = [[row[at] for at in places] for row in result.rows]
-        result = Table([result.columns[at] for at in places], rows)
+        result = _select(result, columns)
     return _write_answer(table, matching, result, limit, notes)
 
 
@@ -188,11 +185,17 @@ def query_csv_file(
     limit: RowLimit = 20,
 ) -> str:
     """Filter, sort, group and sum the rows of a CSV file."""
-    return str(
-        query_csv(
-            _folder.text(file), columns, where, group_by, measures, sort_by, descending, limit
-        )
+    answer = query_csv(
+        _folder.text(file),
+        columns=columns,
+        where=where,
+        group_by=group_by,
+        measures=measures,
+        sort_by=sort_by,
+        descending=descending,
+        limit=limit,
     )
+    return str(answer)
 
 
 @tool(read_only=True)
@@ -209,6 +212,7 @@ def query_json(
         raise ValueError("the JSON is nested too deeply") from exc
     except ValueError as exc:
         raise ValueError(f"that is not JSON: {exc}") from exc
+
     try:
         value = _bounded_interpreter().visit(jmespath.compile(expression).parsed, document)
         answer = json.dumps(value, ensure_ascii=False)
@@ -221,10 +225,14 @@ def query_json(
         raise ValueError(
             f"{expression!r} or the JSON is nested too deeply: query a part of it"
         ) from exc
+
     if value is None:
         return f"null: nothing is there. {_describe_json(document)}"
     if len(answer) > MAX_ANSWER_CHARS:
-        return f"{answer[:MAX_ANSWER_CHARS]}\n... cut off: {len(answer)} characters in all; ask for less, such as [:10]"
+        return (
+            f"{answer[:MAX_ANSWER_CHARS]}\n"
+            f"... cut off: {len(answer)} characters in all; ask for less, such as [:10]"
+        )
     return answer
 
 
@@ -234,71 +242,76 @@ def query_json_file(_folder: Folder, file: TableFile, expression: Query) -> str:
 
 
 def tools(folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """Return the tools of this family, with a folder also those that read its files."""
-    found: list[Tool] = [query_csv, query_json]
+    """Return the tools of this family. With a folder, those that read its files are among them."""
+    family: list[Tool] = [query_csv, query_json]
     if folder:
-        found += folder_tools(folder, query_csv_file, query_json_file)
-    return found
+        family += folder_tools(folder, query_csv_file, query_json_file)
+    return family
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Column names, and rows of as many cells.
+    """The rows of a CSV text, or of an answer."""
 
-    `long_rows` counts the rows that had more cells, which were cut off.
-    """
-
+    #: The names of the columns, which differ.
     columns: list[str]
+    #: Each row has one cell for each column.
     rows: list[list[str]]
+    #: How many rows had more cells than columns. The cells past the last column are not in `rows`.
     long_rows: int = 0
 
     def index(self, column: str) -> int:
-        """Return the position of a column. Case does not matter. Raises ValueError."""
-        folded = [name.casefold() for name in self.columns]
-        if column.strip().casefold() not in folded:
+        """Return the position of a column. Case does not matter. Raise ValueError for an unknown one."""
+        folded_names = [name.casefold() for name in self.columns]
+        folded_column = column.strip().casefold()
+        if folded_column not in folded_names:
             raise ValueError(f"unknown column {column!r}; known: {list_names(self.columns)}")
-        return folded.index(column.strip().casefold())
+        return folded_names.index(folded_column)
 
 
 def parse_csv(text: str) -> Table:
-    """Return the table of a CSV text. Raises ValueError."""
+    """Return the table of a CSV text, without its empty rows.
+
+    Raise ValueError for a text that is not CSV or too large.
+    """
     lines = _csv_lines(text)
     columns = [name.strip() for name in next(lines, [])]
     if not any(columns) or len(columns) > MAX_COLUMNS:
         raise ValueError(
             f"the first line must name 1 to {MAX_COLUMNS} columns, such as 'name,amount'; it has {len(columns)}"
         )
+
     rows: list[list[str]] = []
     long_rows = 0
     for line_count, row in enumerate(lines, 1):
-        long_rows += any(row[len(columns) :])
+        if any(row[len(columns) :]):
+            long_rows += 1
         if line_count * len(columns) > MAX_CELLS or len(rows) >= MAX_ROWS:
             raise ValueError(
                 f"the table has more than {MAX_ROWS} rows or {MAX_CELLS} cells: query a part of it"
             )
         if any(row):
-            rows.append((row + [""] * len(columns))[: len(columns)])
-    # The second column of the same name is called `name (2)`.
-    folded = [name.casefold() for name in columns]
-    earlier = [folded[:at].count(name) for at, name in enumerate(folded)]
-    names = [
-        f"{name} ({count + 1})" if count else name
-        for name, count in zip(columns, earlier, strict=True)
-    ]
-    return Table(names, rows, long_rows)
+            padded_row = row + [""] * len(columns)
+            rows.append(padded_row[: len(columns)])
+    return Table(_different_names(columns), rows, long_rows)
+
+
+def _different_names(columns: Sequence[str]) -> list[str]:
+    """Return the names of columns. The second column of the same name is called `name (2)`."""
+    different: list[str] = []
+    count_by_name: dict[str, int] = {}
+    for name in columns:
+        folded_name = name.casefold()
+        count = count_by_name.get(folded_name, 0) + 1
+        count_by_name[folded_name] = count
+        different.append(f"{name} ({count})" if count > 1 else name)
+    return different
 
 
 def _csv_lines(text: str) -> Iterator[list[str]]:
-    """Yield the rows of a CSV text. Raises ValueError.
-
-    The delimiter is the most frequent one in the first line, outside of quotes if there is any.
-    """
+    """Yield the rows of a CSV text, with the names of its columns. Raise ValueError."""
     content = text.lstrip("\ufeff\r\n")
-    for head in ("".join(content.split('"')[::2]), content):
-        counts = {mark: head.partition("\n")[0].count(mark) for mark in _DELIMITERS}
-        if any(counts.values()):
-            break
-    delimiter = max(_DELIMITERS, key=lambda mark: counts[mark])
+    delimiter = _delimiter_of(content)
     try:
         yield from csv.reader(io.StringIO(content), delimiter=delimiter)
     except csv.Error as exc:
@@ -307,7 +320,33 @@ def _csv_lines(text: str) -> Iterator[list[str]]:
         ) from exc
 
 
+def _delimiter_of(csv_text: str) -> str:
+    """Return the most frequent delimiter in the first line, outside of quotes if there is any."""
+    outside_quotes = "".join(csv_text.split('"')[::2])
+    for text in (outside_quotes, csv_text):
+        first_line = text.partition("\n")[0]
+        delimiter = max(_DELIMITERS, key=first_line.count)
+        if delimiter in first_line:
+            return delimiter
+    return _DELIMITERS[0]
+
+
+def _filter(table: Table, conditions: Sequence[Condition]) -> Table:
+    """Return the table with the rows that fulfil all conditions. Raise ValueError."""
+    tests = [(table.index(condition.column), _cell_test(condition)) for condition in conditions]
+    rows = [row for row in table.rows if all(test(row[column]) for column, test in tests)]
+    return Table(table.columns, rows)
+
+
+def _select(table: Table, columns: Sequence[str]) -> Table:
+    """Return the table with these columns alone, in this order. Raise ValueError."""
+    positions = [table.index(column) for column in columns]
+    rows = [[row[position] for position in positions] for row in table.rows]
+    return Table([table.columns[position] for position in positions], rows)
+
+
 def _cell_test(condition: Condition) -> Callable[[str], bool]:
+    """Return the function that tells whether a cell fulfils a condition."""
     value = condition.value.strip().casefold()
     match condition.operator:
         case "contains":
@@ -319,27 +358,33 @@ def _cell_test(condition: Condition) -> Callable[[str], bool]:
         case "is not empty":
             return lambda cell: bool(cell.strip())
         case name:
-            return functools.partial(
-                _compare, _COMPARISONS[name], value, parse_amount(condition.value)
-            )
+            amount = parse_amount(condition.value)
+            return functools.partial(_compare, _COMPARISONS[name], value, amount)
 
 
 def _compare(
     compare: Callable[[Any, Any], bool], value: str, amount: Amount | None, cell: str
 ) -> bool:
-    """Compare as numbers if both are numbers, else as text. An empty cell is neither smaller nor larger.
+    """Return whether a cell compares with a value as `compare` says.
 
-    Only numbers of one unit are equal: 5 USD is not 5 EUR, and an id that looks like money is not
-    the number in it.
+    `amount` is the value as a number, None for text. Two numbers are compared as numbers, anything
+    else as text. Only numbers of one unit are equal: 5 USD is not 5 EUR, and an id that looks like
+    money is not the number in it. A text is neither smaller nor larger than a number, and neither
+    is an empty cell.
     """
     cell_amount = parse_amount(cell)
-    text = cell.strip().casefold()
-    for_equality = compare in (operator.eq, operator.ne)
+    cell_text = cell.strip().casefold()
+    is_equality = compare in (operator.eq, operator.ne)
     if amount is not None and cell_amount is not None:
-        if for_equality:
+        if is_equality:
             return compare(cell_amount, amount)
         return compare(cell_amount.number, amount.number)
-    return (for_equality or (amount is None and bool(text))) and compare(text, value)
+
+    if is_equality:
+        return compare(cell_text, value)
+    if amount is not None or not cell_text:
+        return False
+    return compare(cell_text, value)
 
 
 _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -355,22 +400,31 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 def _aggregate(
     table: Table, group_by: Sequence[str], measures: Sequence[ColumnMeasure]
 ) -> tuple[Table, list[str]]:
-    """Return one row for each group, and notes about cells that were not counted and mixed units."""
-    keys = [table.index(column) for column in group_by]
+    """Return one row for each group, and notes about cells that were not counted and mixed units.
+
+    Without `group_by`, all rows are one group. Without measures, the rows are counted.
+    """
+    positions = [table.index(column) for column in group_by]
     measures = measures or [ColumnMeasure(function="count", column="")]
-    groups: dict[tuple[str, ...], list[list[str]]] = {} if keys else {(): []}
+
+    # The cells that the rows of a group have in common -> these rows.
+    groups: dict[tuple[str, ...], list[list[str]]] = {}
+    if not positions:
+        groups[()] = []  # all rows are a group, also when there are none
     for row in table.rows:
-        groups.setdefault(tuple(row[at] for at in keys), []).append(row)
-    rows = [list(key) for key in groups]
-    notes = list[str]()
+        common_cells = tuple(row[position] for position in positions)
+        groups.setdefault(common_cells, []).append(row)
+
+    columns = [table.columns[position] for position in positions]
+    result_rows = [list(common_cells) for common_cells in groups]
+    notes: list[str] = []
     for measure in measures:
+        columns.append(measure.name)
         results, measure_notes = _measure(table, measure, groups.values())
         notes += measure_notes
-        for row, result in zip(rows, results, strict=True):
+        for row, result in zip(result_rows, results, strict=True):
             row.append(result)
-    return Table(
-        [table.columns[at] for at in keys] + [measure.name for measure in measures], rows
-    ), notes
+    return Table(columns, result_rows), notes
 
 
 def _measure(
@@ -378,29 +432,26 @@ def _measure(
 ) -> tuple[list[str], list[str]]:
     """Return the measure of each group, and notes about cells that are no numbers and mixed units."""
     if measure.function == "count":
-        if not measure.column:
-            return [str(len(rows)) for rows in groups], []
-        counted = table.index(measure.column)
-        counts = [sum(bool(row[counted].strip()) for row in rows) for rows in groups]
-        return [str(count) for count in counts], []
+        return _counts(table, measure.column, groups), []
     if not measure.column:
         example = {"function": measure.function, "column": "amount"}
         raise ValueError(f"{measure.function} needs a column, such as {example}")
-    at = table.index(measure.column)
-    column = table.columns[at]
-    results = list[str]()
+
+    position = table.index(measure.column)
+    column = table.columns[position]
+    results: list[str] = []
     not_numbers = 0
-    mixed_units = set[str]()
+    mixed_units: set[str] = set()
     for rows in groups:
-        amounts = [parse_amount(row[at]) for row in rows if row[at].strip()]
-        units = {amount.unit for amount in amounts if amount and amount.unit}
+        amounts = [parse_amount(row[position]) for row in rows if row[position].strip()]
+        numbers = [amount.number for amount in amounts if amount]
+        results.append(_result(measure.function, numbers))
+
         not_numbers += amounts.count(None)
-        mixed_units |= units if len(units) > 1 else set()
-        if numbers := [amount.number for amount in amounts if amount]:
-            with localcontext(Context(prec=60)):
-                results.append(format_number(_FUNCTIONS[measure.function](numbers)))
-        else:
-            results.append("0" if measure.function == "sum" else "")
+        units = {amount.unit for amount in amounts if amount and amount.unit}
+        if len(units) > 1:
+            mixed_units |= units
+
     notes = []
     if not_numbers:
         notes.append(
@@ -408,9 +459,28 @@ def _measure(
         )
     if mixed_units:
         units_text = ", ".join(sorted(mixed_units))
-        assumed = f"{measure.name} takes them for one unit; filter with 'contains'"
-        notes.append(f"Careful: {column!r} mixes {units_text}, and {assumed}")
+        notes.append(
+            f"Careful: {column!r} mixes {units_text}, and {measure.name} takes them for one unit; "
+            "filter with 'contains'"
+        )
     return results, notes
+
+
+def _counts(table: Table, column: str, groups: Iterable[list[list[str]]]) -> list[str]:
+    """Return the number of rows of each group; with a column, of rows whose cell is not empty."""
+    if not column:
+        return [str(len(rows)) for rows in groups]
+    position = table.index(column)
+    counts = [sum(bool(row[position].strip()) for row in rows) for rows in groups]
+    return [str(count) for count in counts]
+
+
+def _result(function: Function, numbers: list[Decimal]) -> str:
+    """Return the result of a function over the numbers of a group; "" where there is none."""
+    if not numbers:
+        return "0" if function == "sum" else ""
+    with localcontext(Context(prec=60)):
+        return format_number(_FUNCTIONS[function](numbers))
 
 
 _FUNCTIONS: Mapping[str, Callable[[list[Decimal]], Decimal]] = {
@@ -423,7 +493,7 @@ _FUNCTIONS: Mapping[str, Callable[[list[Decimal]], Decimal]] = {
 
 
 def _sort_key(cell: str) -> tuple[int, Decimal, str]:
-    """Sort empty cells first, then numbers by size, then text by letters."""
+    """Return what a cell is sorted by: empty cells come first, then numbers by size, then text."""
     if not cell.strip():
         return 0, Decimal(0), cell.casefold()
     amount = parse_amount(cell)
@@ -435,6 +505,11 @@ def _sort_key(cell: str) -> tuple[int, Decimal, str]:
 def _write_answer(
     table: Table, matching: Table, result: Table, limit: int, notes: Sequence[str]
 ) -> str:
+    """Return the answer to a query: how many rows matched, the notes, and the result as CSV.
+
+    `matching` are the rows of `table` that fulfil the conditions. At most `limit` rows of `result`
+    are written.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(result.columns)
@@ -444,66 +519,66 @@ def _write_answer(
             break
         writer.writerow([cell[:1000] for cell in row])
         written += 1
-    head = plural(len(table.rows), "row")
+
+    heading = plural(len(table.rows), "row")
     if len(matching.rows) < len(table.rows):
-        head = f"{len(matching.rows)} of {head} match"
-    cut = ""
+        heading = f"{len(matching.rows)} of {heading} match"
     if written < len(result.rows):
-        cut = f"; the first {written} of {len(result.rows)} are shown"
-    return "\n".join(
-        [f"{head}{cut}.", *notes, "", text.getvalue()[: 2 * MAX_ANSWER_CHARS].rstrip("\n")]
-    )
+        heading += f"; the first {written} of {len(result.rows)} are shown"
+    rows_as_csv = text.getvalue()[: 2 * MAX_ANSWER_CHARS].rstrip("\n")
+    return "\n".join([f"{heading}.", *notes, "", rows_as_csv])
 
 
 def _describe_json(document: Any) -> str:
-    """Return what the document holds, so that the next expression fits."""
+    """Return what a JSON document is, so that the model's next expression fits it."""
     if isinstance(document, dict):
         return f"The JSON is an object with the keys {list_names(list(document))}."
     if isinstance(document, list):
-        of_objects = document and isinstance(document[0], dict)
-        if of_objects:
-            first = f"; the first: {_describe_json(document[0])}"
-        else:
-            first = "."
-        return f"The JSON is a list of {len(document)}{first}"
+        text = f"The JSON is a list of {len(document)}"
+        if document and isinstance(document[0], dict):
+            return f"{text}; the first: {_describe_json(document[0])}"
+        return f"{text}."
     return f"The JSON is {str(document)[:60]!r}."
 
 
 def _bounded_interpreter() -> Any:
-    """Return a JMESPath interpreter that counts its work, and raises ValueError beyond MAX_WORK.
+    """Return a JMESPath interpreter that counts its work, and raises ValueError after MAX_WORK.
 
-    Without a limit `[@,@]|[@,@]|...` would double the value with every step.
+    Without a limit, `[@,@]|[@,@]|...` would double the value with every step.
     """
     from jmespath.visitor import TreeInterpreter
 
     class BoundedInterpreter(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
-        left = MAX_WORK
+        """Evaluates one expression."""
+
+        remaining_work = MAX_WORK
 
         def visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
-            self.left -= 1
+            """Return the value of a part of the expression."""
+            self.remaining_work -= 1
             value = super().visit(node, *args, **kwargs)
             if node["type"] in _GROWING_NODES:
-                self.left = _subtract_size(value, self.left)
-            if self.left < 0:
+                self.remaining_work = _subtract_size(value, self.remaining_work)
+            if self.remaining_work < 0:
                 raise ValueError(f"it takes more than {MAX_WORK} steps and values, ask for less")
             return value
 
     return BoundedInterpreter()
 
 
-def _subtract_size(value: Any, left: int) -> int:
-    """Return `left` minus the number of values in `value`, where ten characters count as one.
+def _subtract_size(value: Any, remaining: int) -> int:
+    """Return `remaining` minus the number of values in `value`, where ten characters count as one.
 
-    Stops counting below zero.
+    The counting stops below zero.
     """
-    stack = [value]
-    while stack and left >= 0:
-        part = stack.pop()
-        left -= 1
+    parts = [value]
+    while parts and remaining >= 0:
+        part = parts.pop()
+        remaining -= 1
         if isinstance(part, str):
-            left -= len(part) // 10
+            remaining -= len(part) // 10
         elif isinstance(part, dict):
-            stack.extend(part.values())
+            parts.extend(part.values())
         elif isinstance(part, list):
-            stack.extend(part)
-    return left
+            parts.extend(part)
+    return remaining

@@ -1,7 +1,7 @@
-"""The tool `convert_units`: physical quantities, converted by pint.
+"""The tool `convert_units`: converts physical quantities with the library pint.
 
-A unit is checked against a small grammar without sums and large powers before pint reads it, because
-pint evaluates expressions.
+pint evaluates expressions, so a unit is checked before pint reads it: it may have names, products,
+quotients and small powers, and no sums or large powers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ MAX_UNIT_CHARS = 60
 MAX_AMOUNT = 1e100
 #: Digits of the calculation; the answer shows fewer.
 DIGITS = 60
-#: Spellings that pint does not know, or reads differently (mb as millibarn), each with pint's
-#: spelling. People write kb for kilobytes, Mb for megabits, and units that have capitals in lower
-#: case.
+#: Spelling of a unit -> that of pint, which does not know the first one or reads it differently (mb
+#: as millibarn). People write kb for kilobytes, Mb for megabits, and kwh for kWh.
 _ALIASES = dict(
     pair.split("=")
     for pair in """
@@ -41,13 +40,16 @@ _ALIASES = dict(
     pa=Pa hpa=hPa kpa=kPa mpa=MPa ah=Ah mah=mAh
     """.split()
 )
-#: Letters that mean a temperature only if the other unit is one too: F is also the farad.
+#: Letter -> the temperature that it means if the other unit is one too. F is also the farad.
 _TEMPERATURES = {"c": "degC", "f": "degF", "k": "kelvin"}
 _CURRENCIES = frozenset("eur usd gbp chf jpy cny inr brl euro euros dollar dollars € $ £".split())
 _SIGN_REPLACEMENTS = str.maketrans({"²": "^2", "³": "^3", "·": "*", "µ": "μ"})
+#: "square feet", "sq. ft", and "cubic meters", "cu m".
 _AREA = re.compile(r"\b(?:sq(?:uare)?\.? )(\w+)")
 _VOLUME = re.compile(r"\b(?:cu(?:bic)?\.? )(\w+)")
+#: A unit with its power as a digit: "m2".
 _SUFFIXED = re.compile(r"\b([^\W\d_]{1,20})([23])\b")
+#: A unit in pint's spelling.
 _NAME = r"(?:°?[^\W\d]\w*|%|°)"
 _UNIT = re.compile(rf"{_NAME}(?:\^-?[1-9])?(?:[*/]{_NAME}(?:\^-?[1-9])?){{0,5}}")
 Unit = Annotated[
@@ -83,12 +85,17 @@ def convert_units(
 def _pint_spelling(unit: str) -> str:
     """Return the unit in pint's spelling.
 
-    Raises ValueError for anything but names, *, / and powers of one digit.
+    Raise ValueError for anything but names, *, / and powers of one digit.
     """
-    text = " ".join(unit.split()).translate(_SIGN_REPLACEMENTS).replace("**", "^")
-    text = _VOLUME.sub(r"\1^3", _AREA.sub(r"\1^2", text)).replace(" per ", "/")
-    text = re.sub(r" ?([*/^]) ?", r"\1", text).replace(" ", "_")
-    text = _SUFFIXED.sub(r"\1^\2", _replace_aliases(text))
+    text = " ".join(unit.split())
+    text = text.translate(_SIGN_REPLACEMENTS).replace("**", "^")
+    text = _AREA.sub(r"\1^2", text)
+    text = _VOLUME.sub(r"\1^3", text)
+    text = text.replace(" per ", "/")
+    text = re.sub(r" ?([*/^]) ?", r"\1", text)
+    text = text.replace(" ", "_")
+    text = _replace_aliases(text)
+    text = _SUFFIXED.sub(r"\1^\2", text)
     if not _UNIT.fullmatch(text):
         raise ValueError(
             f"{unit!r} is not a unit: write it like 'km', 'km/h', 'm^2' or 'kg*m/s^2', and the number as amount"
@@ -99,45 +106,43 @@ def _pint_spelling(unit: str) -> str:
 def _replace_aliases(text: str) -> str:
     """Return the unit with pint's names for its parts.
 
-    A part in capitals, such as KWH, is tried in lower case too; one such as Mb is not.
+    A part in capitals, such as KWH, is also looked for in lower case. One such as Mb is not.
     """
-    replaced = []
+    parts = []
     for part in re.split(r"([*/])", text):
         spelling = _ALIASES.get(part)
         if not spelling and part.isupper():
             spelling = _ALIASES.get(part.lower())
-        replaced.append(spelling or part)
-    return "".join(replaced)
+        parts.append(spelling or part)
+    return "".join(parts)
 
 
 def _convert(amount: Decimal, source: str, target: str) -> Decimal:
+    """Return the amount of `source` in `target`. Both are units in pint's spelling.
+
+    Raise ValueError for units of different kinds, unknown ones, and a temperature below zero kelvin.
+    """
     import pint
 
     try:
-        both = (source, target)
-        if all(
-            each.lower() in _TEMPERATURES or _parse(each).dimensionality == {"[temperature]": 1}
-            for each in both
-        ):
-            source, target = (_TEMPERATURES.get(each.lower(), each) for each in both)
-        units = _parse(source), _parse(target)
-        is_temperature = units[0].dimensionality == {"[temperature]": 1}
-        is_difference = "delta_" in f"{units[0]} {units[1]}"  # which may be negative
-        if (
-            is_temperature
-            and not is_difference
-            and _registry().Quantity(amount, units[0]).to("kelvin").magnitude < 0
-        ):
-            raise ValueError(
-                f"{format_number(amount)} {source} is below absolute zero: check the amount and the unit; a difference "
-                "of temperatures is 'delta_degC' or 'delta_degF'"
-            )
-        value: Decimal = (
-            _registry()
-            .Quantity(amount, _with_turns(*units))
-            .to(_with_turns(*reversed(units)))
-            .magnitude
-        )
+        if _may_be_temperature(source) and _may_be_temperature(target):
+            source = _TEMPERATURES.get(source.lower(), source)
+            target = _TEMPERATURES.get(target.lower(), target)
+        source_unit = _parse(source)
+        target_unit = _parse(target)
+
+        # A difference of temperatures may be negative.
+        is_difference = "delta_" in f"{source_unit} {target_unit}"
+        if _is_temperature(source_unit) and not is_difference:
+            kelvin = _registry().Quantity(amount, source_unit).to("kelvin").magnitude
+            if kelvin < 0:
+                raise ValueError(
+                    f"{format_number(amount)} {source} is below absolute zero: check the amount "
+                    "and the unit; a difference of temperatures is 'delta_degC' or 'delta_degF'"
+                )
+
+        quantity = _registry().Quantity(amount, _with_turns(source_unit, target_unit))
+        value: Decimal = quantity.to(_with_turns(target_unit, source_unit)).magnitude
         return value
     except pint.DimensionalityError as exc:
         raise ValueError(
@@ -149,16 +154,35 @@ def _convert(amount: Decimal, source: str, target: str) -> Decimal:
         ) from exc
 
 
+def _may_be_temperature(unit: str) -> bool:
+    """Return whether a unit in pint's spelling is one of temperature, or a letter that may be one."""
+    return unit.lower() in _TEMPERATURES or _is_temperature(_parse(unit))
+
+
+def _is_temperature(unit: pint.Unit) -> bool:
+    """Return whether a unit measures temperature."""
+    return bool(unit.dimensionality == {"[temperature]": 1})
+
+
 def _with_turns(unit: pint.Unit, other: pint.Unit) -> pint.Unit:
-    """Return the unit. Hertz beside an angle, as in rpm, counts whole turns; pint would count radians."""
-    is_rotation = "hertz" in str(unit) and "radian" in str(_registry().get_root_units(other)[1])
+    """Return the unit for a conversion from or to the other one.
+
+    Where the other one has an angle in it, such as rpm, hertz means turns a second. pint would take
+    it for radians a second.
+    """
+    _, root_units_of_other = _registry().get_root_units(other)
+    is_rotation = "hertz" in str(unit) and "radian" in str(root_units_of_other)
     if is_rotation:
         unit = unit * _registry().turn
     return unit
 
 
 def _parse(unit: str) -> pint.Unit:
-    """Return pint's unit. Read as written, since case tells mega from milli; in lower case if that fails."""
+    """Return pint's unit for a spelling. Raise ValueError for an unknown one.
+
+    The case of letters matters, since it tells mega from milli. A spelling that is unknown is read
+    in lower case.
+    """
     import pint
 
     try:
@@ -167,8 +191,10 @@ def _parse(unit: str) -> pint.Unit:
         try:
             return _registry().parse_units(_replace_aliases(unit.lower()))
         except pint.UndefinedUnitError:
-            names = [name for name in re.split(r"[*/^]", unit) if name and name not in _registry()]
-            hint = did_you_mean(names[0] if names else unit, _registry(), "; {}")
+            names = [name for name in re.split(r"[*/^]", unit) if name]
+            unknown_names = [name for name in names if name not in _registry()]
+            unknown = unknown_names[0] if unknown_names else unit
+            hint = did_you_mean(unknown, _registry(), "; {}")
             cure = hint or ": write it in full, in English, such as 'kilometer'"
             raise ValueError(f"unknown unit {unit!r}{cure}") from exc
     except (ValueError, AssertionError) as exc:  # pint fails an assertion for characters such as ¼
@@ -177,7 +203,7 @@ def _parse(unit: str) -> pint.Unit:
 
 @functools.lru_cache(maxsize=1)
 def _registry() -> pint.UnitRegistry[Decimal]:
-    """Return pint's registry. Loaded once per process, which takes half a second."""
+    """Return pint's list of units. It is loaded once per process, which takes half a second."""
     import pint
 
     return pint.UnitRegistry(non_int_type=Decimal)

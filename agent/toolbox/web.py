@@ -1,6 +1,6 @@
-"""The tool `fetch_page`: reads a web page as text.
+"""The tool `fetch_page`: reads a web page as text, with the addresses of its links.
 
-Only public hosts are called, only by https, and size, time and redirects are limited.
+Only public hosts are called, only by https. Size, time and redirects are limited.
 """
 
 from __future__ import annotations
@@ -37,24 +37,26 @@ if TYPE_CHECKING:
 MAX_URL_CHARS = 2_000
 #: Bytes of the largest page.
 MAX_PAGE_BYTES = 1_000_000
-#: Redirects that are followed. Each target is checked like the first URL.
+#: How many redirects are followed. Each target is checked like the first URL.
 MAX_REDIRECTS = 5
 #: How long one call may take, in seconds. The download alone is limited by `sayso.infra.http.TIMEOUT`.
 MAX_SECONDS = 25.0
 #: Characters of one part of a page.
 MAX_PART_CHARS = 8_000
-#: How many links of one page are written with their addresses. Addresses longer than
-#: MAX_ADDRESS_CHARS are never written.
+#: How many links of one page are written with their addresses. An address of more than
+#: MAX_ADDRESS_CHARS is never written.
 MAX_LINKS = 1_000
-#: The only port that is allowed: other ports belong to internal services, even on public hosts.
+#: The only port that is allowed. Other ports belong to internal services, also on public hosts.
 _PORT = 443
+#: The MIME types of pages that can be read.
 _TEXT_TYPE = re.compile(
     r"text/.+|application/(?:.+\+)?(?:json|xml)|application/(?:x-)?(?:javascript|ndjson|yaml)"
 )
+#: The charset that an HTML page declares in its head.
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]{1,20})", re.IGNORECASE)
 #: An allowed host: a name, or `*.` and a name for all hosts below it.
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9.-]{0,250}[a-z0-9])?", re.IGNORECASE)
-#: Elements without text to read; they are skipped with all they contain.
+#: Elements without text to read. They are skipped with all that they contain.
 _SKIPPED = frozenset(
     "script style noscript template svg iframe object textarea select math".split()
 )
@@ -63,27 +65,29 @@ _PARAGRAPHS = frozenset(
     """address article aside blockquote body dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6
     header hr html main nav ol p pre section table title ul""".split()
 )
-#: What is written before other elements.
+#: Other elements -> what is written before each.
 _PREFIXES = {
     **dict.fromkeys(("br", "tr", "option", "summary", "details", "caption"), "\n"),
     **dict.fromkeys(("td", "th"), " | "),
     "li": "\n- ",
 }
 _BLANKS = re.compile(r"[^\S\n]+")
-#: Elements that lead elsewhere and have no words: what is written for them, and the attribute with the address.
+#: Links that have no words of their page -> what is written for each, and its attribute with the
+#: address.
 _WORDLESS_LINKS = {"area": ("link", "href"), "frame": ("frame", "src")}
-#: The attributes that name a link without words, and a picture in it.
+#: The attributes that name a link without words, or a picture in a link.
 _LABELS = ("aria-label", "title", "alt")
-#: The address to which a page sends its browser on, as in `0; url='https://example.com/'`.
+#: The content of a `meta` element that sends the browser on: `0; url='https://example.com/'`.
 _REFRESH = re.compile(
     r"[\d.\s]{0,20}[;,]?\s{0,20}url\s{0,20}=\s{0,20}[\"']?(.*)", re.IGNORECASE | re.DOTALL
 )
-#: What browsers leave out of an address, and what they strip from its ends.
+#: What browsers leave out of an address.
 _IGNORED_IN_ADDRESS = re.compile(r"[\t\n\r]")
-_BEFORE_QUERY = re.compile(r"[^?#]*")
+#: What browsers strip from the ends of an address: control characters and blanks.
 _STRIPPED_FROM_ADDRESS = "".join(map(chr, range(33)))
-#: An address is written before at most this many line breaks and blanks at the end of its link. Each
-#: of them has to be moved, for each link.
+_BEFORE_QUERY = re.compile(r"[^?#]*")
+#: How many line breaks and blanks at the end of a link are moved behind its address. Without a limit,
+#: nested links at the same place would each move all of them.
 _MAX_MOVED_BREAKS = 10
 PageUrl = Annotated[
     str,
@@ -107,13 +111,13 @@ need("web")
 
 @dataclass(frozen=True, slots=True)
 class WebRules:
-    """Which hosts the tool may call: only `hosts`, or every public host if `hosts` is empty.
+    """Which hosts the tool may call."""
 
-    `resolve` returns the addresses of a host; `transport` is that of httpx, for tests.
-    """
-
+    #: Names such as `api.example.com` and `*.example.com`, in lower case. Empty: every public host.
     hosts: tuple[str, ...] = ()
+    #: Returns the IP addresses of a host.
     resolve: Resolve = addresses_of
+    #: How httpx sends requests; None: as usual. For tests.
     transport: httpx.AsyncBaseTransport | None = None
 
     def refusal(self, url: httpx.URL) -> str:
@@ -132,8 +136,9 @@ class WebRules:
 
 
 def _is_host_of(host: str, pattern: str) -> bool:
-    """Return whether a pattern names the host. `*.example.com` means the hosts below example.com,
-    not example.com itself.
+    """Return whether a pattern names the host.
+
+    `*.example.com` names the hosts below example.com, and not example.com itself.
     """
     if pattern.startswith("*."):
         return host.endswith(pattern[1:])
@@ -141,7 +146,7 @@ def _is_host_of(host: str, pattern: str) -> bool:
 
 
 def tools(_folder: Path | None = None, hosts: Sequence[str] = ()) -> list[Tool]:
-    """Return the tools of this family. Raises ToolLoadError for an invalid host name."""
+    """Return the tools of this family. Raise ToolLoadError for an invalid host name."""
     for host in hosts:
         if not isinstance(host, str) or not _HOST.fullmatch(host):
             raise ToolLoadError(
@@ -152,12 +157,12 @@ def tools(_folder: Path | None = None, hosts: Sequence[str] = ()) -> list[Tool]:
 
 def fetch_tool(rules: WebRules) -> Tool:
     """Return the tool `fetch_page`, bound by these rules."""
-    only = ""
+    description = "Fetch a web page or a JSON address and read its text and where its links lead"
     if rules.hosts:
-        only = f" (only from {', '.join(rules.hosts)})"
+        description += f" (only from {', '.join(rules.hosts)})"
     decorate = tool(
         name="fetch_page",
-        description=f"Fetch a web page or a JSON address and read its text and where its links lead{only}",
+        description=description,
         injected_kwargs={"_rules": rules},
         read_only=True,
         screen_output=True,
@@ -167,14 +172,15 @@ def fetch_tool(rules: WebRules) -> Tool:
 
 
 async def _fetch_page(url: PageUrl, part: PagePart = 1, _rules: WebRules = WebRules()) -> str:
-    """Return the page as text, or one part of a long page. Raises ValueError."""
+    """Return a page as text, or one part of a long page. Raise ValueError if it cannot be read."""
     address = url.strip()
-    if "://" not in address and re.match(r"[\w-]+(?:\.[\w-]+)+(?:/|$)", address):
+    is_host_and_path = re.match(r"[\w-]+(?:\.[\w-]+)+(?:/|$)", address) is not None
+    if is_host_and_path and "://" not in address:
         address = f"https://{address}"
-    if not address.lower().startswith("https://") or any(
-        char.isspace() or not char.isprintable() for char in address
-    ):
+    has_odd_characters = any(char.isspace() or not char.isprintable() for char in address)
+    if has_odd_characters or not address.lower().startswith("https://"):
         raise ValueError(f"{url[:80]!r} cannot be fetched: the URL must begin with https://")
+
     download = SafeDownload(
         MAX_PAGE_BYTES,
         MAX_REDIRECTS,
@@ -187,12 +193,15 @@ async def _fetch_page(url: PageUrl, part: PagePart = 1, _rules: WebRules = WebRu
         page = await download.save(address, file, None)
     except DownloadError as exc:
         raise ValueError(f"the page was not fetched: {exc}") from exc
-    # Parsing a large page takes a second.
+    # In a thread, because parsing a large page takes a second.
     return await call_in_tool_thread(lambda: _part_of_page(page, file.getvalue(), part))
 
 
 def _part_of_page(page: DownloadedFile, data: bytes, part: int) -> str:
-    """Return the text of a page, or one part of a long text. Raises ValueError."""
+    """Return the text of a page, or one part of a long text. `part` counts from 1.
+
+    Raise ValueError for a page that is not text, and for a part that it does not have.
+    """
     if not _TEXT_TYPE.fullmatch(page.content_type):
         raise ValueError(
             f"the page has the type {page.content_type!r}: only text, JSON and XML can be read"
@@ -204,21 +213,21 @@ def _part_of_page(page: DownloadedFile, data: bytes, part: int) -> str:
     text = decoded(data, charset).strip()
     if "html" in page.content_type:
         text = text_of_html(text, page.url)
+
     parts = _parts_of(text)
     if part > len(parts):
         raise ValueError(f"there is no part {part}: the page has {len(parts)}")
     if not text:
         return "The page holds no text; it may need a browser."
-    chosen = parts[part - 1]
     if len(parts) == 1:
-        return chosen
-    return f"[part {part} of {len(parts)}]\n{chosen}"
+        return text
+    return f"[part {part} of {len(parts)}]\n{parts[part - 1]}"
 
 
 def _parts_of(text: str) -> list[str]:
-    """Return the parts of a text, each of at most MAX_PART_CHARS.
+    """Return the parts of a text, each of at most MAX_PART_CHARS, at least one.
 
-    Parts end at a blank if possible, because an address that is cut in two leads nowhere.
+    A part ends at a blank if possible, because an address that is cut in two leads nowhere.
     """
     parts = []
     start = 0
@@ -237,13 +246,13 @@ def text_of_html(page: str, address: str = "") -> str:
     """Return the text of an HTML page: a line for each paragraph, list item and table row.
 
     `|` stands between the cells of a row, and the address of a link in brackets behind its words.
-    `address` is that of the page, to which relative addresses refer; without it they are left out.
-    Never raises, whatever the page contains: lxml mends it as browsers do, in time proportional to
-    its length.
+    `address` is that of the page, to which relative addresses refer. Without it, relative addresses
+    are left out.
+
+    Raise nothing for any page: lxml mends it as browsers do, in time proportional to its length.
     """
-    lines = (
-        _BLANKS.sub(" ", line).strip(" |") for line in "".join(_pieces(page, address)).split("\n")
-    )
+    text = "".join(_pieces(page, address))
+    lines = [_BLANKS.sub(" ", line).strip(" |") for line in text.split("\n")]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
@@ -258,51 +267,51 @@ def _pieces(page: str, address: str) -> list[str]:
     root = etree.fromstring(page.encode("utf-8", "replace") or b" ", parser)
     if root is None:
         return []
-    base = root.find(".//base[@href]")
-    reader = _PageReader(PageLinks(address, "" if base is None else base.get("href")))
-    preformatted = 0
+
+    base_element = root.find(".//base[@href]")
+    base = ""
+    if base_element is not None:
+        base = base_element.get("href")
+    reader = _PageReader(PageLinks(address, base))
     walker = etree.iterwalk(root, events=("start", "end"))
     for event, element in walker:
-        if event == "start" and element.tag in _SKIPPED:
-            walker.skip_subtree()
-            continue
         if event == "end":
             reader.end(element)
-        if element.tag in _PARAGRAPHS:
-            preformatted += (element.tag == "pre") * (1 if event == "start" else -1)
-            reader.pieces.append("\n\n")
-        elif event == "start":
-            reader.pieces.append(_PREFIXES.get(element.tag, ""))
-        if event == "start":
+        elif element.tag in _SKIPPED:
+            walker.skip_subtree()
+        else:
             reader.start(element)
-        text = (element.text if event == "start" else element.tail) or ""
-        reader.add(text if preformatted else text.replace("\n", " "))
-    if reader.links.left_out:
-        reader.pieces.append(
-            f"\n\n[the addresses of {plural(reader.links.left_out, 'further link')} are left out]"
-        )
+
+    omitted_links = reader.links.left_out
+    if omitted_links:
+        note = f"[the addresses of {plural(omitted_links, 'further link')} are left out]"
+        reader.pieces.append(f"\n\n{note}")
     return reader.pieces
 
 
 class PageLinks:
-    """The addresses of the links of one page: at most MAX_LINKS, only https, http and mailto.
+    """Decides which links of one page are written with their addresses.
 
-    `address` is that of the page, "" if unknown. `base` is the address that relative addresses refer
-    to, if the page states one.
+    These are the first MAX_LINKS that lead out of the page by https, http or mailto. `address` is
+    that of the page, "" if unknown. `base` is the address that relative addresses refer to, if the
+    page states one.
     """
 
     def __init__(self, address: str, base: str = "") -> None:
+        #: The address of the page, without a place in it.
         self._page = urldefrag(address)[0]
+        #: What relative addresses refer to. The base of a page may be relative itself, to the page.
         self._base = address
         self._base = self._absolute(base) or address
+        #: How many addresses were returned.
         self._written = 0
         #: How many links have no address in the text, since there are too many.
         self.left_out = 0
 
     def next(self, href: str) -> str:
-        """Return the absolute address of the next link; "" if it is not to be written out.
+        """Return the absolute address of the next link, "" if it is not to be written.
 
-        A link within the page leads nowhere else. What runs code in a browser is no address.
+        A link within the page leads nowhere else, and one that runs code has no address.
         """
         address = self._absolute(href)
         if not address or href.startswith("#") or urldefrag(address)[0] == self._page:
@@ -335,66 +344,118 @@ class PageLinks:
         return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
+@dataclass(slots=True)
+class _OpenLink:
+    """A link whose end has not been read yet."""
+
+    #: The index of its first piece.
+    start: int
+    #: What is written behind its words, "" for nothing.
+    address: str
+    #: Its name, or that of a picture in it, in case it has no words.
+    label: str
+
+
 class _PageReader:
-    """Collects the text of one page, and writes the address of each link behind its words."""
+    """Collects the text of one page, and writes the address of each link behind its words.
+
+    It is told where each element starts and ends, in the order of the page.
+    """
 
     def __init__(self, links: PageLinks) -> None:
         self.links = links
+        #: Texts, addresses and line breaks, in order.
         self.pieces: list[str] = []
-        #: Where the words of the open links begin, their addresses, and their names, in case they have no words.
-        self._open: list[tuple[int, str, str]] = []
-        #: The place of the last piece with words.
+        #: The links that contain the next text, the innermost one last.
+        self._open_links: list[_OpenLink] = []
+        #: The index of the last piece with words, -1 before any.
         self._last_words = -1
-
-    def add(self, text: str) -> None:
-        """Add text of the page."""
-        if text.strip():
-            self._last_words = len(self.pieces)
-        self.pieces.append(text)
+        #: How many `pre` elements contain the next text. In them, line breaks are kept.
+        self._open_pres = 0
 
     def start(self, element: Any) -> None:
-        """Note the beginning of a link, or write a link that has no words."""
-        if element.tag == "a" and element.get("href"):
-            self._open.append(
-                (len(self.pieces), self.links.next(element.get("href")), _label_of(element))
-            )
-        elif element.tag == "img" and self._open and not self._open[-1][2]:
-            self._open[-1] = (*self._open[-1][:2], _label_of(element))
-        elif element.tag in _WORDLESS_LINKS:
-            words, attribute = _WORDLESS_LINKS[element.tag]
-            self._write_link(_label_of(element) or words, element.get(attribute) or "")
-        elif element.tag == "meta" and (element.get("http-equiv") or "").lower() == "refresh":
-            target = _REFRESH.match(element.get("content") or "")
-            self._write_link("This page leads on", target[1].rstrip("\"' ") if target else "")
+        """Read the start of an element, and the text between it and the next element."""
+        if element.tag in _PARAGRAPHS:
+            self.pieces.append("\n\n")
+        else:
+            self.pieces.append(_PREFIXES.get(element.tag, ""))
+        if element.tag == "pre":
+            self._open_pres += 1
+        self._start_link(element)
+        self._add_text(element.text or "")
 
     def end(self, element: Any) -> None:
+        """Read the end of an element, and the text between it and the next element."""
+        self._end_link(element)
+        if element.tag in _PARAGRAPHS:
+            self.pieces.append("\n\n")
+        if element.tag == "pre":
+            self._open_pres -= 1
+        self._add_text(element.tail or "")
+
+    def _add_text(self, text: str) -> None:
+        """Add text of the page."""
+        if not self._open_pres:
+            text = text.replace("\n", " ")
+        self._add(text)
+
+    def _add(self, piece: str) -> None:
+        """Add a piece that may have words."""
+        if piece.strip():
+            self._last_words = len(self.pieces)
+        self.pieces.append(piece)
+
+    def _start_link(self, element: Any) -> None:
+        """Note the start of a link, or write a link that has no words."""
+        tag = element.tag
+        if tag == "a" and element.get("href"):
+            address = self.links.next(element.get("href"))
+            self._open_links.append(_OpenLink(len(self.pieces), address, _label_of(element)))
+        elif tag == "img" and self._open_links and not self._open_links[-1].label:
+            self._open_links[-1].label = _label_of(element)
+        elif tag in _WORDLESS_LINKS:
+            words, attribute = _WORDLESS_LINKS[tag]
+            self._write_link(_label_of(element) or words, element.get(attribute) or "")
+        elif tag == "meta" and (element.get("http-equiv") or "").lower() == "refresh":
+            target = _REFRESH.match(element.get("content") or "")
+            href = target[1].rstrip("\"' ") if target else ""
+            self._write_link("This page leads on", href)
+
+    def _end_link(self, element: Any) -> None:
         """Write the address of a link that ends here, before the line breaks at its end."""
         if element.tag != "a" or not element.get("href"):
             return
-        start, address, label = self._open.pop()
-        if not address:
+        link = self._open_links.pop()
+        if not link.address:
             return
-        has_words = self._last_words >= start
-        if not has_words and label:
-            self.add(label)
+
+        has_words = self._last_words >= link.start
+        if not has_words and link.label:
+            self._add(link.label)
         breaks: list[str] = []
         while has_words and len(breaks) < _MAX_MOVED_BREAKS and not self.pieces[-1].strip():
             breaks.append(self.pieces.pop())
-        # Longer words are no address, and need not be compared with it.
-        words = "".join(self.pieces[start : start + _MAX_MOVED_BREAKS])
-        self.add(address_note(words, address))
+
+        # An address is not repeated where the words are the address. Words of more pieces than these
+        # are not.
+        words = "".join(self.pieces[link.start : link.start + _MAX_MOVED_BREAKS])
+        self._add(address_note(words, link.address))
         self.pieces += reversed(breaks)
 
     def _write_link(self, words: str, href: str) -> None:
+        """Write a link with these words, unless its address is not to be written."""
         address = self.links.next(href)
         if address:
-            self.add(f"\n{words}{address_note(words, address)}\n")
+            self._add(f"\n{words}{address_note(words, address)}\n")
 
 
 def _label_of(element: Any) -> str:
-    """Return the name of a link or a picture that shows no words, in one line; "" for none."""
-    labels = (" ".join((element.get(name) or "").split()) for name in _LABELS)
-    return next((label for label in labels if label), "")
+    """Return the name of a link or a picture without words, on one line; "" for none."""
+    for attribute in _LABELS:
+        words = (element.get(attribute) or "").split()
+        if words:
+            return " ".join(words)
+    return ""
 
 
 #: For `tools: [sayso.agent.toolbox.web]` in the YAML: every public host is allowed.
