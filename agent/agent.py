@@ -128,6 +128,7 @@ class Agent:
     def _create_loop(
         self, provider: Provider, selector: ToolSelector | None, memory: ConversationMemory | None
     ) -> AgentLoop:
+        """Return a loop for a provider and a selector. A change of either needs a new loop."""
         self._provider = provider
         self._selector = selector
         config = self.config.for_provider(provider)
@@ -229,9 +230,7 @@ class Agent:
     def reset(self) -> None:
         """Delete the agent's own conversation with its summary and its session.
 
-        Usage and analytics are kept.
-
-        Raises SessionError.
+        Usage and analytics are kept. Raises SessionError if the session cannot be deleted.
         """
         if self.memory is not None:
             self.memory.clear()
@@ -387,7 +386,7 @@ class Agent:
         decisions: Mapping[str, Decision],
         decision_log: DecisionLog | None,
     ) -> AgentResult:
-        """Run inside a tool of another agent."""
+        """Answer a request inside a tool of another agent, or go on with a paused run. See RunInside."""
         # A run that goes on has its request in the snapshot.
         messages: tuple[Message, ...] = ()
         if snapshot is None:
@@ -420,7 +419,7 @@ class Agent:
         response_format: ResponseFormat | None = None,
         on_progress: OnProgress | None = None,
     ) -> list[AgentResult]:
-        """Answer each prompt in a run of its own, up to `max_concurrency` in parallel.
+        """Answer each prompt in a separate run, up to `max_concurrency` of them in parallel.
 
         Return the results in the order of the prompts. Each run reads the agent's own conversation
         and adds nothing to it; entities and facts are learned as usual. A run that raises has its
@@ -452,6 +451,7 @@ class Agent:
         *,
         asynchronous: bool = True,
     ) -> list[AgentResult]:
+        """Answer the prompts of a batch. `asynchronous`: whether async observers are called, too."""
         if max_concurrency < 1:
             raise ValueError(f"max_concurrency={max_concurrency!r} runs nothing: use 1 or more")
         loop = self._loop
@@ -480,6 +480,7 @@ class Agent:
         return results
 
     def _text_listener(self, handler: StreamHandler | None) -> RunTextListener | None:
+        """Return what receives the text of a reply: the handler, or with `stream` the terminal."""
         if handler is None and not self.config.stream:
             return None
         return _HandlerAdapter(handler or partial(print, end="", flush=True))
@@ -523,10 +524,10 @@ async def _answer_of_batch(
 
 
 class _HandlerAdapter:
-    """Passes the text of a reply to a stream handler.
+    """Passes the text of a reply to a stream handler, which may be sync or async.
 
-    When an answer breaks off and starts again, the handler's `anew` method is called if it has one.
-    Otherwise the new text begins on a new line.
+    An answer may break off and start again. Then the handler's `anew` method is called if it has
+    one. Otherwise the new text begins on a new line.
     """
 
     def __init__(self, handler: StreamHandler) -> None:
@@ -551,7 +552,7 @@ class _HandlerAdapter:
 
 
 class _ChunkQueue:
-    """Puts the text of a reply into a queue, for `astream`."""
+    """Puts the text of a reply into a queue, from which `astream` yields it."""
 
     def __init__(self, pieces: asyncio.Queue[StreamChunk | None]) -> None:
         self._pieces = pieces

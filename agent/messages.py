@@ -1,4 +1,9 @@
-"""The values that people, models and tools exchange: Message, ToolCall, UsageStats."""
+"""The values that people, models and tools exchange: Message, ToolCall, UsageStats.
+
+A *transcript* is a list of messages in order. It is what a model reads of a conversation. A call of
+the model (ToolCall) stands in its answer, and the result of the call in a later message of the role
+"tool".
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ NOT_JSON = "arguments that are not a JSON object"
 
 
 class Role(StrEnum):
-    """The author of a message."""
+    """Who wrote a message: the program, the user, the model, or a tool with its result."""
 
     SYSTEM = "system"
     USER = "user"
@@ -49,7 +54,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class KeptText:
-    """Reference to the full version of a long text, and its number of characters."""
+    """Reference to the file of a long text: `ref` is the SHA-256 of the text, `chars` its length."""
 
     ref: str
     chars: int
@@ -78,22 +83,23 @@ FINAL_OUTCOMES: tuple[ActionOutcome, ...] = ("done", "denied", "expired", "repla
 
 @dataclass(frozen=True, slots=True)
 class ActionLink:
-    """The link from the result of a call to a pending action of the call.
+    """The link from the result of a call to a pending action that the call proposed.
 
-    It has what the result says of the action.
+    It says how the action ended, as far as the text of the result says it. If it is older than the
+    stored action, the result is written again.
     """
 
-    #: That of the action, in a plan that of the call's own step.
+    #: The id of the action. If the calls of one answer became a plan, the id of this call's step.
     id: str
-    #: "" while the action waits.
+    #: What became of the action; "" while it waits.
     outcome: ActionOutcome | Literal[""] = ""
-    #: When the outcome came about, in Unix seconds, 0.0 if that is not known.
+    #: When the outcome was reached, in Unix seconds; 0.0 if that is not known.
     at: float = 0.0
-    #: The id of the action that undid it, or tried to.
+    #: The id of the action that undid it, or tried to; "" for none.
     undo: str = ""
-    #: The outcome cannot change any more, except by an undo.
+    #: Whether the outcome cannot change any more, except by an undo.
     is_final: bool = False
-    #: Those of the action if its person has changed those of the call.
+    #: The arguments of the action if its person has changed those of the call; None if not.
     arguments: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,29 +133,29 @@ class ActionLink:
         return link
 
 
-#: Why a model stopped, in the terms of OpenTelemetry's conventions;
-#: "" where the vendor does not say.
+#: Why a model stopped, in the terms of OpenTelemetry's conventions; "" if the vendor does not say.
 FinishReason = Literal["", "stop", "length", "tool_call", "content_filter", "error"]
 
-#: What a failed model call means for the waiting user: no answer at all; a wrong key, an unknown
-#: model or a used-up quota, which only the operator can mend; too many requests at the vendor; the
-#: vendor rejects this request; the conversation is too long for the model; the answer ended too
-#: early.
+#: What a failed model call means for the user who waits.
+#:
+#: * "away": no answer came at all.
+#: * "no_access": a wrong key, an unknown model or a spent quota, which only the operator can mend.
+#: * "busy": the vendor has too many requests.
+#: * "refused": the vendor rejects this request.
+#: * "too_long": the conversation is too long for the model.
+#: * "cut_off": the answer ended too early.
 FailureKind = Literal["away", "no_access", "busy", "refused", "too_long", "cut_off"]
 
 
 @dataclass(slots=True)
 class AnswerDetails:
-    """What a vendor reports about an answer besides text, calls and tokens.
-
-    `response_id` is the vendor's id.
-
-    `reasoning` is the model's reasoning before its calls, as JSON that only its vendor understands.
-    It is sent back to the vendor for the rest of the run.
-    """
+    """What a vendor reports about an answer besides text, calls and tokens."""
 
     finish_reason: FinishReason = ""
+    #: The vendor's id of the answer; "" for none.
     response_id: str = ""
+    #: The model's reasoning before its calls, as JSON that only its vendor understands; None for
+    #: none. It is sent back to the vendor for the rest of the run.
     reasoning: Mapping[str, Any] | None = None
 
 
@@ -157,7 +163,7 @@ class AnswerDetails:
 class Picture:
     """An image that a tool made for the model to look at.
 
-    It has its bytes, or its place in the media store.
+    `media` is its place in the media store. Until it is stored, `data` has its bytes.
     """
 
     mime_type: str
@@ -180,7 +186,8 @@ class Message:
     tool_name: str = ""
     #: The files that the user sent.
     media: tuple[Media, ...] = ()
-    #: Where a long text is stored. Then `content` is only its beginning, of a result also its end.
+    #: The file of a long text; None for a text that is here in full. With a file, `content` is only
+    #: the beginning of the text, for a result also its end.
     kept: KeptText | None = None
     #: JSON that a program stores with a tool's result. No model reads it.
     tool_result: Any = None
@@ -203,7 +210,8 @@ class Message:
         # Not `asdict`, which copies everything and takes ten times as long.
         data: dict[str, Any] = {"role": self.role.value}
         for name in ("content", "full_text", "tool_call_id", "tool_name"):
-            if text := getattr(self, name):
+            text = getattr(self, name)
+            if text:
                 data[name] = text
         if self.tool_calls:
             data["tool_calls"] = tuple(call.to_dict() for call in self.tool_calls)
@@ -230,36 +238,42 @@ class Message:
         reasoning = data.get("reasoning", {})
         if not isinstance(reasoning, Mapping):
             raise TypeError(f"a message has {type(reasoning).__name__!r} for its reasoning")
-        fields = {name: value for name, value in data.items() if name != "reasoning"} | {
-            "role": Role(data["role"]),
-            "tool_calls": tuple(ToolCall.from_dict(call) for call in data.get("tool_calls", ())),
-            "media": tuple(Media(**media) for media in data.get("media", ())),
-            "kept": KeptText.from_dict(data["kept"]) if "kept" in data else None,
-            "actions": tuple(ActionLink.from_dict(link) for link in data.get("actions", ())),
-            "details": AnswerDetails(reasoning=reasoning) if "reasoning" in data else None,
-        }
+        kept = None
+        if "kept" in data:
+            kept = KeptText.from_dict(data["kept"])
+        details = None
+        if "reasoning" in data:
+            details = AnswerDetails(reasoning=reasoning)
+        fields = {name: value for name, value in data.items() if name != "reasoning"}
+        fields.update(
+            role=Role(data["role"]),
+            tool_calls=tuple(map(ToolCall.from_dict, data.get("tool_calls", ()))),
+            media=tuple(Media(**media) for media in data.get("media", ())),
+            kept=kept,
+            actions=tuple(map(ActionLink.from_dict, data.get("actions", ()))),
+            details=details,
+        )
         message = cls(**fields)
         _require_texts(message.content, message.tool_call_id, message.tool_name, message.full_text)
         return message
 
 
-@dataclass(
-    slots=True, unsafe_hash=True
-)  # a frozen one is created in three times the time, and a run creates many
+# Not frozen, for the same reason as Message. Do not change one.
+@dataclass(slots=True, unsafe_hash=True)
 class UsageStats:
-    """What model calls consumed. The sum of two has the model and provider of the later one.
-
-    `cache_read_tokens` and `cache_write_tokens` are the parts of `prompt_tokens` that the vendor
-    read from and wrote to its prompt cache.
-    """
+    """What model calls consumed. The sum of two has the model and provider of the later one."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
     cost_usd: float = 0.0
+    #: The model that answered; "" if the vendor does not say.
     model: str = ""
+    #: The name of the provider that answered; "" if it is not known.
     provider: str = ""
+    #: The part of `prompt_tokens` that the vendor read from its prompt cache.
     cache_read_tokens: int = 0
+    #: The part of `prompt_tokens` that the vendor wrote to its prompt cache.
     cache_write_tokens: int = 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -283,46 +297,53 @@ class UsageStats:
         )
 
 
-#: The largest number of tokens or dollars that is credible for one call.
-#: A float is exact up to here.
+#: The largest number of tokens or dollars that is credible for one call. Up to this number, a float
+#: represents each integer exactly.
 MAX_CREDIBLE = 2**53
 #: No usage at all, the start of most sums.
 NO_USAGE = UsageStats()
 
 
 def countable(usage: UsageStats) -> UsageStats:
-    """Return the usage with only credible numbers.
-
-    One wrong number must not spoil every later sum.
+    """Return the usage with only credible numbers: one wrong number would spoil every later sum.
 
     Negative and absurdly large numbers become 0, and the total is at least the sum of its parts. A
     usage with a field of the wrong type counts as empty.
     """
     if not has_valid_types(usage):
         return UsageStats()
+
+    # Nearly all usages are credible. They are returned without a copy.
     parts = (
         usage.prompt_tokens,
         usage.completion_tokens,
         usage.cache_read_tokens,
         usage.cache_write_tokens,
     )
-    are_credible = (
-        min(parts) >= 0 and max(parts) <= MAX_CREDIBLE and 0 <= usage.cost_usd <= MAX_CREDIBLE
-    )
-    if are_credible and parts[0] + parts[1] <= usage.total_tokens <= MAX_CREDIBLE:
+    has_credible_cost = 0 <= usage.cost_usd <= MAX_CREDIBLE
+    are_credible = min(parts) >= 0 and max(parts) <= MAX_CREDIBLE and has_credible_cost
+    parts_of_total = usage.prompt_tokens + usage.completion_tokens
+    if are_credible and parts_of_total <= usage.total_tokens <= MAX_CREDIBLE:
         return usage
-    prompt, completion, cache_read, cache_write, total = (
-        number if 0 <= number <= MAX_CREDIBLE else 0 for number in (*parts, usage.total_tokens)
-    )
+
+    prompt = _credible(usage.prompt_tokens)
+    completion = _credible(usage.completion_tokens)
     return replace(
         usage,
         prompt_tokens=prompt,
         completion_tokens=completion,
-        total_tokens=max(total, prompt + completion),
-        cost_usd=usage.cost_usd if 0 <= usage.cost_usd <= MAX_CREDIBLE else 0.0,
-        cache_read_tokens=cache_read,
-        cache_write_tokens=cache_write,
+        total_tokens=max(_credible(usage.total_tokens), prompt + completion),
+        cost_usd=usage.cost_usd if has_credible_cost else 0.0,
+        cache_read_tokens=_credible(usage.cache_read_tokens),
+        cache_write_tokens=_credible(usage.cache_write_tokens),
     )
+
+
+def _credible(tokens: int) -> int:
+    """Return the number of tokens, or 0 if it cannot be true."""
+    if 0 <= tokens <= MAX_CREDIBLE:
+        return tokens
+    return 0
 
 
 def has_valid_types(usage: UsageStats) -> bool:
@@ -350,6 +371,7 @@ def without_notes(content: str) -> str:
 
 
 def _require_texts(*values: object) -> None:
+    """Raise TypeError for a value that is no text."""
     for value in values:
         if not isinstance(value, str):
             raise TypeError(f"a message has {type(value).__name__!r} where a text belongs")

@@ -1,4 +1,9 @@
-"""AgentLoop: answers a request by asking the model, running its calls and showing it the results."""
+"""AgentLoop: answers a request by asking the model, running its calls and showing it the results.
+
+The loop decides only what comes next. Its parts do the work: `model_call.py` asks the model,
+`tool_calls.py` runs the calls of an answer, `memory.py` reads and writes the memories, `resume.py`
+carries out decisions about calls of a paused run, and `state.py` has what the run knows.
+"""
 
 from __future__ import annotations
 
@@ -73,16 +78,20 @@ from sayso.pending.proposals import in_channel_run
 
 log = logging.getLogger(__name__)
 
-#: Reasons to end a run after which no facts are learned: no model read the message,
-#: or the user stopped waiting.
+#: Stop reasons after which the memories learn nothing: no model read the message, or the user
+#: stopped waiting.
 _WITHOUT_LEARNING = frozenset(("cancelled", "guardrail", "provider_error"))
 
 
 class AgentLoop:
-    """Answers requests: asks the model, runs its calls, and again, until there is an answer.
+    """Answers requests: asks the model, runs its calls, and repeats that until there is an answer.
 
     One per provider of an agent; it serves all runs at the same time. It keeps nothing of a run but
     `memory`, the agent's own conversation.
+
+    `toolset` has the tools, and `selector` chooses which of them the model is shown; None: all.
+    `observers` are told of the events of each run. `analytics` counts the tool calls; None: they
+    are not counted. `session` is where the agent's own conversation is stored; None: nowhere.
 
     A run has three parts:
 
@@ -120,7 +129,7 @@ class AgentLoop:
 
     async def answer(self, request: RunRequest) -> AgentResult:
         """Answer one request. Raises the errors that `Agent.arun` documents."""
-        # Inside a tool, the scope is that of the run that called the tool.
+        # Inside a tool of another run, the scope is that of this other run.
         scope = request.scope or current_scope()
         if scope and scope != request.scope:
             request = replace(request, scope=scope)
@@ -146,7 +155,7 @@ class AgentLoop:
             raise
 
     def _create_state(self, request: RunRequest) -> RunState:
-        """Return the state of a new run.
+        """Return the state of a run before its first step.
 
         Raises ValueError and TypeError for an invalid response format.
         """
@@ -195,7 +204,7 @@ class AgentLoop:
     async def _prepare(self, run: RunState, session: Session | None) -> None:
         """Load the conversation, and what the memories know about the request.
 
-        Raises SessionError.
+        Raises SessionError if the session cannot be read.
         """
         if run.events.has_observer_of("run_start"):
             with own_context(ToolEnvironment) as own:
@@ -217,7 +226,7 @@ class AgentLoop:
         run.changing_context = await run.run_memory.changing_context(run.request_text)
 
     async def _run_until_cancelled(self, run: RunState) -> RunEnd:
-        """Run all iterations, with all that the tools can look up. Return how the run ends.
+        """Run all iterations inside the tool environment of this run. Return how the run ends.
 
         A run whose cancellation token is cancelled ends with the stop reason "cancelled".
         """
@@ -237,7 +246,7 @@ class AgentLoop:
                 run.is_end_reported = True
                 await run.events.tell("cancelled", run.iterations, exc.reason)
                 run.events.note("cancelled", summary=exc.reason or "stopped from outside")
-                # Every call in progress gets an outcome: vendors refuse a call without one.
+                # Every call in progress gets a result: vendors refuse a transcript without it.
                 if run.open_round is not None:
                     run.close_round(run.open_round.final_outcomes())
                 # A program must not carry out what a cancelled run has chosen.
@@ -263,15 +272,17 @@ class AgentLoop:
 
         Return how the run ends, or None if the model is asked next.
         """
+        # The person's role may have changed since the run paused: a hidden tool does not run.
+        known_tools = self._shown_tools.callable_tools(run, None)
         tools = {
             name: tool
-            for name, tool in self._shown_tools.callable_tools(run, None).items()
+            for name, tool in known_tools.items()
             if await would_show(self._selector, tool) != "hidden"
         }
         caller = ToolCaller(run, self._provider, self._config, self._analytics)
         end = await DecisionRunner(run, tools, self._config, caller).carry_out()
         if run.session is not None and run.memory is not None and run.decided:
-            # Before the model, which may fail or never end.
+            # Now, because the next step asks the model, which may fail or never end.
             await run.session.save(run.memory, run.events)
         return end
 
@@ -281,7 +292,6 @@ class AgentLoop:
         The transcript has the user's messages as the guardrails pass or rewrite them. Raises
         LeaseLost if another worker has taken over the conversation.
         """
-        guardrails = self._config.guardrails
         is_observed = run.events.has_observer_of("iteration_start", "iteration_end")
         iteration = self._iteration
         if is_observed:
@@ -294,14 +304,7 @@ class AgentLoop:
                     return end
 
             for message in run.request.messages:
-                passed = message
-                if guardrails is not None and message.role is Role.USER and message.content:
-                    content = await apply_guardrails(
-                        guardrails, "input", message.content, run.events
-                    )
-                    if content != message.content:
-                        passed = Message(message.role, content, media=message.media)
-                run.messages.append(passed)
+                run.messages.append(await self._checked_message(run, message))
 
             # A run that goes on after a decision has iterated before.
             first = run.iterations + 1
@@ -323,8 +326,21 @@ class AgentLoop:
                 refusal=exc.refusal,
             )
 
+    async def _checked_message(self, run: RunState, message: Message) -> Message:
+        """Return a message of the request as the guardrails pass it. Raises GuardrailBlocked."""
+        guardrails = self._config.guardrails
+        if guardrails is None or message.role is not Role.USER or not message.content:
+            return message
+        content = await apply_guardrails(guardrails, "input", message.content, run.events)
+        if content == message.content:
+            return message
+        return Message(message.role, content, media=message.media)
+
     async def _observed_iteration(self, run: RunState) -> RunEnd | None:
-        """Run an iteration and report it to observers, without an answer that was blocked."""
+        """Run an iteration, and report its start and its end with the model's text to observers.
+
+        The text of an answer that a guardrail blocked is not reported.
+        """
         await run.events.tell("iteration_start", run.iterations, run.transcript)
         run.answer_text = ""
         try:
@@ -355,7 +371,7 @@ class AgentLoop:
         return await self._handle_answer(run, answer, journaled)
 
     async def _ask_model(self, run: RunState) -> ModelAnswer:
-        """Ask the model. It is shown the tools that the policy and the selector leave."""
+        """Ask the model, which is shown the tools that the policy and the selector allow."""
         offer = await self._shown_tools.offer(run)
         schemas: Sequence[Mapping[str, Any]] = offer.schemas
         self._model_caller.fitter.limit_results(run)
@@ -425,8 +441,11 @@ class AgentLoop:
     async def _validate_answer(
         self, run: RunState, content: str, response_format: ResponseFormat
     ) -> RunEnd | None:
-        """End the run with an answer in the demanded form; None to ask for it again."""
-        # Each rejected answer is there with its correction.
+        """Return the end of the run with an answer in the demanded form; None to ask for it again.
+
+        An answer of another form ends the run where no iteration is left.
+        """
+        # `rejected` has each rejected answer and, behind it, its correction.
         attempt = len(run.rejected) // 2 + 1
         try:
             parsed = parse_and_validate(content, response_format)
@@ -455,24 +474,26 @@ class AgentLoop:
     async def _call_tools(self, run: RunState, journaled: JournaledAnswer) -> RunEnd | None:
         """Run the calls of an answer and add them to the transcript.
 
-        `journaled` has the outcomes that an earlier attempt at the turn has noted. Return how the
-        run ends, None for another iteration.
+        `journaled` is the answer, with the outcomes of calls that an earlier attempt at the turn
+        has recorded. Return how the run ends, None for another iteration.
         """
         answer = journaled.answer.message
         run.open_round = OpenRound(answer, dict(journaled.outcomes))
         tools = self._shown_tools.callable_tools(run, journaled.answer.tools)
         if any(call.tool_name == READ_RESULT for call in answer.tool_calls):
-            # Also where it is not shown any more.
+            # The model may call `read_result` from memory, although it is not shown in this step.
             tools.setdefault(READ_RESULT, read_result_tool())
         caller = ToolCaller(run, self._provider, self._config, self._analytics)
         outcomes = await run_calls(run, run.open_round, tools, self._config, caller)
 
+        # The outcomes of an earlier attempt were reported and booked by that attempt.
         new = [outcome for at, outcome in enumerate(outcomes) if at not in journaled.outcomes]
+        usage_of_summaries = NO_USAGE
         for outcome in new:
             run.events.tell_side_usage(outcome.usage)
-        # Now, so that a run that is stopped later has booked what it used.
-        summaries = sum((outcome.usage for outcome in new), NO_USAGE)
-        await self._model_caller.book(run, summaries)
+            usage_of_summaries += outcome.usage
+        # At once, so that a run that is stopped later has booked what it used.
+        await self._model_caller.book(run, usage_of_summaries)
         await self._model_caller.book_side_usage(run)
 
         end = end_after_calls(outcomes, may_pause=run.may_pause)
@@ -497,9 +518,11 @@ class AgentLoop:
 
         fingerprints = [outcome.fingerprint for outcome in outcomes]
         verdict = watch.add_round(answer.tool_calls, fingerprints)
-        run.close_round(outcomes, note=NUDGE if verdict == "nudge" else "")
+        note = NUDGE if verdict == "nudge" else ""
+        run.close_round(outcomes, note=note)
         if not verdict:
             return None
+
         names_called = [call.tool_name for call in run.tool_calls[-1:]]
         await run.events.tell(
             "tool_loop_detected", watch.kind, {"verdict": verdict, "tools": names_called}
@@ -511,7 +534,7 @@ class AgentLoop:
 
     async def _finish(self, run: RunState, end: RunEnd, session: Session | None) -> AgentResult:
         """Close the transcript, store it in the memory and report the end. Return the result."""
-        # Before `close`, which adds the reply: a run that goes on has none.
+        # Before `close`, which adds the reply: a paused run has none.
         paused = _paused(run, end)
 
         # A vendor's error text is for operators and stays out of the transcript.
@@ -520,8 +543,9 @@ class AgentLoop:
             closing = end.refusal or stop_text("model_away")
         run.close(closing)
 
-        # What was not streamed while it arrived is passed on as a whole.
-        if run.request.on_text is not None and (end.stop_reason != "answer" or run.on_text is None):
+        # A text that did not arrive piece by piece is passed on as a whole.
+        was_streamed = end.stop_reason == "answer" and run.on_text is not None
+        if run.request.on_text is not None and not was_streamed:
             text = end.content
             if end.stop_reason == "terminal":  # the result of a tool, as the model would read it
                 text = result_text(unfenced(text))
@@ -536,25 +560,26 @@ class AgentLoop:
         return result
 
     async def _store_in_memory(self, run: RunState, end: RunEnd) -> None:
-        """Learn from the run, then add all its messages to the memory at once."""
+        """Let the memories learn from the run, then add all its messages to its conversation at once."""
         config = self._config
         memory = run.memory
         run_memory = run.run_memory
         earlier = [] if run.remembers_earlier else run.earlier
         messages = shorten_for_history([*earlier, *run.messages])
 
+        # To learn takes time, in which other runs may change the conversation. So this run works on
+        # a draft, which is committed at the end.
         takes_time = (
             config.summarize_on_trim
             or config.entity_memory is not None
             or run.events.has_observer_of("memory_trim")
         )
-        # Other runs may change the memory while this run learns.
         draft = None
         if memory is not None and takes_time:
             draft = MemoryDraft(memory, messages, summarizes=config.summarize_on_trim)
             run_memory.memory = draft.memory
         if run_memory.memory is not None and run.can_read_on:
-            # The tool stays in later turns, so that the list of tools stays the same.
+            # The tool is shown in all later turns, so that the list of tools stays the same.
             run_memory.memory.notes[READ_RESULT] = True
 
         may_ask = (
@@ -564,7 +589,7 @@ class AgentLoop:
         )
         if may_ask and end.stop_reason not in _WITHOUT_LEARNING:
             await run_memory.learn(run.messages)
-        # Last, so that another run hardly ever summarizes between this and the commit.
+        # The last step before the commit, so that another run hardly ever summarizes in between.
         if draft is not None:
             await run_memory.record_trim(draft, may_summarize=may_ask)
         await self._model_caller.book_side_usage(run)
@@ -587,10 +612,13 @@ def _is_empty(run: RunState, content: str) -> bool:
 
 
 def _result_finder(run: RunState, load: TextLoader | None) -> ResultFinder:
-    """Return what finds the results that the run may read on."""
+    """Return the function by which `read_result` finds an earlier result of this conversation.
 
-    # It must not refer to the ToolEnvironment that holds it. Otherwise files that tools made would
-    # be released when garbage is collected, and not at the end of the run.
+    `load` reads a long text from its file; None: there are no files.
+    """
+
+    # The function must not refer to the ToolEnvironment that holds it: of such a cycle, files that
+    # tools made would be released only when garbage is collected, and not at the end of the run.
     async def find(wanted: str) -> LongResult:
         name, text = await find_result(run.transcript, wanted, load)
         return LongResult(name, text, run.result_tokens)
@@ -604,9 +632,10 @@ def _paused(run: RunState, end: RunEnd) -> RunSnapshot | None:
         return run.snapshot
     if run.request.snapshot is None:
         return None
-    # The calls were decided, and the model has not read it yet.
-    is_unanswered = end.stop_reason in ("provider_error", "cancelled", "budget")
-    return run.snapshot if is_unanswered else None
+    # The calls were decided and carried out, but no model has read their results. The run can go on
+    # without further decisions.
+    has_no_answer = end.stop_reason in ("provider_error", "cancelled", "budget")
+    return run.snapshot if has_no_answer else None
 
 
 def end_after_calls(outcomes: Sequence[CallOutcome], *, may_pause: bool) -> RunEnd | None:
@@ -616,7 +645,7 @@ def end_after_calls(outcomes: Sequence[CallOutcome], *, may_pause: bool) -> RunE
 
     | a call of the answer               | the run ends with                                      |
     |------------------------------------|--------------------------------------------------------|
-    | waits for a yes (ends "pending")   | its preview; where the run may pause, that of each one |
+    | waits for a yes ("pending")        | its preview; if the run may pause, those of all calls  |
     | of a terminal tool ("terminal")    | the text of the first, if no call waits for a yes      |
     | any other                          | nothing: the model reads its result                    |
     """
@@ -632,6 +661,7 @@ def end_after_calls(outcomes: Sequence[CallOutcome], *, may_pause: bool) -> RunE
 
 
 def _too_many_steps(run: RunState) -> RunEnd:
+    """Return the end of a run that has no iteration left, or no room in its journal."""
     return RunEnd(
         f"I stopped after {run.iterations} steps without reaching an answer.",
         stop_reason="max_iterations",

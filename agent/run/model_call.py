@@ -1,7 +1,9 @@
-"""ModelCaller: asks the model of an agent once, with cache, retries, cost and budget.
+"""ModelCaller: gets one answer of an agent's model, with cache, retries, cost and budget.
 
-`context_window.py` decides how much of the conversation is sent. `sayso.agent.providers` makes the
-request of a vendor.
+On the way down a call passes through `ask` (what is asked), `_call_or_replay` (the cache), `_call`
+(the report of cost and time), `_call_with_reductions` (less of the transcript, if it is too long)
+and `_call_with_retries`. `context_window.py` decides how much of the conversation is sent.
+`sayso.agent.providers` makes the request of a vendor.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from sayso.pending.proposals import current_context
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-#: Waits for so many seconds.
+#: Waits for this many seconds.
 Sleep = Callable[[float], Awaitable[None]]
 
 #: Called before each pause with the number of the failed attempt, its error,
@@ -55,11 +57,14 @@ OnRetry = Callable[[int, ProviderError, float], Awaitable[None]]
 #: The longest `retry_after` of a vendor that is waited for, in seconds. For a longer one the run
 #: ends, and the user reads that the model is away.
 MAX_RETRY_AFTER_SECONDS = 60.0
-#: The largest random addition to a pause, as a share of it. Runs that failed together then do not
-#: retry together.
+#: The largest random addition to a pause, as a share of the pause. So runs that failed at the same
+#: time do not retry at the same time.
 JITTER = 0.25
 #: How often a transcript that is too long for the model is halved and sent again.
 MAX_HALVINGS = 6
+#: How often a request is reduced and sent again: by the halvings, and once each without its files
+#: and without its history.
+_MAX_REDUCTIONS = MAX_HALVINGS + 2
 
 
 class ModelCaller:
@@ -81,7 +86,7 @@ class ModelCaller:
         #: Decides what of the transcript the model is sent.
         self.fitter = ContextFitter(provider, config)
         self.name = name_of(provider)
-        #: The provider in cache keys. Its answers depend on its settings, so they are part of it.
+        #: The provider in cache keys: its name and its settings, on which its answers depend.
         self._cache_name = self.name
         settings = getattr(provider, "model_settings", None)
         if settings:
@@ -89,7 +94,7 @@ class ModelCaller:
 
     @property
     def prompt(self) -> str:
-        """The system prompt for the current user."""
+        """The system prompt for the current user, as the configuration or its function gives it."""
         prompt = self._config.system_prompt
         if isinstance(prompt, str):
             return prompt
@@ -98,16 +103,17 @@ class ModelCaller:
     async def ask(self, run: RunState, schemas: Sequence[ToolSchema]) -> Completion:
         """Ask the model and return its message and usage.
 
-        `schemas` are the tools that it is shown. The tool calls of its answer get ids that are
-        unique in the conversation. The usage is added to the run, the agent and the budget at once,
-        so that a run that is stopped later has paid for it. Raises ProviderError if there is no
+        `schemas` are the tools that it is shown. The calls of its answer get ids that are unique in
+        the conversation. The usage is added to that of the run, of the agent and of the budget at
+        once, so that a run that is stopped later has booked it. Raises ProviderError if there is no
         answer.
         """
         config = self._config
         model = await self._select_model(run)
         prompt = "\n\n".join(filter(None, [self.prompt, run.schema_instruction]))
 
-        # Vendors that know schemas are given the form as well: they keep to it.
+        # The prompt has the schema of a typed answer. Vendors that accept a schema get it as well,
+        # because they then force the model to keep to it.
         schema = None
         response_format = run.request.response_format
         knows_schemas = getattr(self._provider, "supports_response_format", False)
@@ -126,7 +132,7 @@ class ModelCaller:
             conversation_key=self._conversation_keys.key_of(run),
         )
         run.cache_key = ""
-        # A stream cannot be replayed, so its answer is neither looked up nor stored.
+        # The pieces of a streamed answer cannot be replayed, so it is neither looked up nor stored.
         if config.cache is None or run.on_text is not None:
             answer, usage = await self._call(run, request, run.on_text)
         else:
@@ -144,7 +150,7 @@ class ModelCaller:
             self._usage.count_tool(call.tool_name)
 
     async def book_side_usage(self, run: RunState) -> None:
-        """Book what model calls outside the loop used since the last time, such as summaries."""
+        """Book what model calls outside the loop, such as summaries, used since the last booking."""
         await self.book(run, run.events.take_unbilled_usage())
 
     async def book(self, run: RunState, usage: UsageStats) -> None:
@@ -186,10 +192,9 @@ class ModelCaller:
             await book_usage(self._config.budget, run.request.scope, usage)
 
     async def _select_model(self, run: RunState) -> str:
-        """Return the model of this step as the provider is asked for it.
+        """Return the name of the model for this iteration; "" for the provider's default.
 
-        "" means the provider's default. If the selector fails, the run continues with the
-        configured model.
+        If the configured selector of models fails, the run continues with the configured model.
         """
         config = self._config
         model = config.model
@@ -201,6 +206,7 @@ class ModelCaller:
                 reason = {"agent": config.name, "reason": type(exc).__name__}
                 log.warning("agent.model_selector_failed", extra=reason)
 
+        # The run and its observers name the actual model.
         name = model or str(getattr(self._provider, "default_model", ""))
         if run.model and run.model != name:
             await run.events.tell("model_switch", run.iterations, run.model, name)
@@ -268,7 +274,7 @@ class ModelCaller:
             self._report_call(run, request, began, error=exc, is_streamed=on_text is not None)
             raise
 
-        # The vendor's own name and cost, where the answer has them.
+        # The answer may name the model and the cost itself. Otherwise they are filled in.
         model = usage.model or run.model
         if not usage.provider:
             usage += UsageStats(provider=self.name)
@@ -312,12 +318,15 @@ class ModelCaller:
     def _report_call(
         self, run: RunState, request: ProviderRequest, began: float, **outcome: Any
     ) -> None:
-        """Report a call to observers. `outcome`: its answer and usage, or its error."""
-        if run.events.has_observer_of("llm_call"):
-            seconds = perf_counter() - began
-            run.events.tell_call(
-                llm_call(self._provider, request, run.model, seconds=seconds, **outcome)
-            )
+        """Report a call to observers.
+
+        `began`: its start by `perf_counter`. `outcome`: the fields of LlmCall that say how it ended.
+        """
+        if not run.events.has_observer_of("llm_call"):
+            return
+        seconds = perf_counter() - began
+        call = llm_call(self._provider, request, run.model, seconds=seconds, **outcome)
+        run.events.tell_call(call)
 
     def _log_failure(self, run: RunState, error: Exception) -> None:
         """Log the cause of a final failure without the vendor's text, which may quote the user."""
@@ -340,23 +349,26 @@ class ModelCaller:
     ) -> Completion:
         """Call the model, with less of the transcript if the vendor rejects it.
 
-        The size that the model then takes is remembered: later requests of all conversations stay
+        The size that the model then accepts is remembered: later requests of all conversations stay
         below it. Raises ProviderError.
         """
         limit_before = run.max_transcript_tokens
         # A server may refuse the bytes of a file, which says nothing about the tokens of the texts.
         sends_files = has_files(request.messages)
-        for _ in range(MAX_HALVINGS + 2):
+        for _ in range(_MAX_REDUCTIONS):
             try:
                 completion = await self._call_with_retries(run, request, on_text)
-                if not sends_files and run.max_transcript_tokens not in (None, limit_before):
-                    self.fitter.learn_window(run, request, run.max_transcript_tokens)
-                return completion
             except ProviderError as exc:
                 messages = self.fitter.reduced_messages(run, request, exc)
-                if messages is None:
+                if messages is None:  # nothing can be left out
                     raise
-            request = replace(request, messages=messages)
+                request = replace(request, messages=messages)
+                continue
+
+            new_limit = run.max_transcript_tokens
+            if new_limit is not None and new_limit != limit_before and not sends_files:
+                self.fitter.learn_window(run, request, new_limit)
+            return completion
         return await self._call_with_retries(run, request, on_text)
 
     async def _call_with_retries(
@@ -364,8 +376,10 @@ class ModelCaller:
     ) -> Completion:
         """Call the model up to `1 + max_retries` times. Report retries and fallbacks to observers.
 
-        Raises the last ProviderError.
+        A *fallback* is another provider that is asked because one failed. Raises the last
+        ProviderError.
         """
+        # The provider that failed, the one that was asked next, and the error.
         fallbacks: list[tuple[str, str, Exception]] = []
         provider = with_listener(self._provider, lambda *fallback: fallbacks.append(fallback))
         if on_text is None:
@@ -388,8 +402,8 @@ class ModelCaller:
 def _with_unique_ids(answer: Message, run: RunState) -> Message:
     """Return the answer with call ids that are unique in the conversation.
 
-    The id links a result to its call. Servers that number the calls of each answer, or send no ids,
-    repeat those of earlier turns.
+    The id links a result to its call. Some servers number the calls of each answer anew, or send no
+    ids, so that the ids of earlier turns come again.
     """
     if not answer.tool_calls:
         return answer
@@ -463,9 +477,9 @@ def retry_pause(attempt: int, error: ProviderError, config: AgentConfig) -> floa
 
 
 async def budget_end(run: RunState, config: AgentConfig) -> RunEnd | None:
-    """Return the end of a run one of whose budgets is spent; None if it may go on.
+    """Return how the run ends because a budget is spent; None if it may go on.
 
-    The budgets are those of the run, of its conversation and of the day.
+    The budgets are those of the run, of its conversation and of the day. Observers are told.
     """
     refusal = await _budget_refusal(run, config)
     if refusal is None:
@@ -483,6 +497,7 @@ async def is_budget_spent(run: RunState, config: AgentConfig) -> bool:
 
 
 async def _budget_refusal(run: RunState, config: AgentConfig) -> BudgetRefusal | None:
+    """Return why a budget forbids further model calls; None if none does."""
     refusal = None
     if config.run_budget is not None:
         refusal = config.run_budget.refusal(run.usage + run.events.side_usage)
