@@ -1,8 +1,9 @@
 """Decisions about calls that wait for a person, and the paused run that a program keeps until then.
 
 An OpenCall is what a person is asked. A Decision is the answer: Approve, Deny or Edit. A
-RunSnapshot is the run that waits, as JSON for a database. `outcome_entry` is what the model reads
-of a decision, whether a program or a channel has carried it out.
+RunSnapshot is the run that waits, as JSON for a database. A run that goes on with decisions returns
+a DecidedCall for each. `outcome_entry` is what the model reads of a decision, whether a program or
+a channel has carried it out.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from sayso.agent.tools.screening import inert, inert_json
 from sayso.channels.types import one_line
 from sayso.pending.action import ActionSigner, compute_args_digest, encode_canonical
 
-#: What a model is told of a call whose outcome is unknown.
+#: What a model is told about a call whose outcome is unknown.
 UNKNOWN_NOTE = "It may have taken effect or not. Do not repeat it without asking the user."
-#: What a model is told beside an outcome.
+#: What a model is told together with an outcome. The outcomes that explain themselves have no note.
 OUTCOME_NOTES: Mapping[ActionOutcome, str] = {
     "denied": "The user said no. Nothing was done. Do not propose it again unless the user asks for it.",
     "expired": "The user did not answer in time. Nothing was done.",
@@ -29,13 +30,13 @@ OUTCOME_NOTES: Mapping[ActionOutcome, str] = {
     "unknown": UNKNOWN_NOTE,
     "undone": "It was done, and undone later.",
 }
-#: Begins the note of a call that was asked about with other arguments than the model gave.
+#: Begins the note of a call whose arguments the user has changed before the decision.
 CHANGED_ARGUMENTS = (
     "The user changed the arguments before answering: these count, not those of the call."
 )
 #: The version of the JSON of a snapshot. Others are refused.
 SNAPSHOT_VERSION = 1
-#: The most characters that a model reads of the words beside a decision.
+#: The most characters that a model reads of the words that a person wrote with a decision.
 MAX_WORDS_CHARS = 500
 #: The most characters that a model reads of the name of the person who decided.
 MAX_NAME_CHARS = 100
@@ -47,7 +48,13 @@ class DecisionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
-    """A call that waits for a decision: what the person is asked, and exactly what a yes runs."""
+    """A call that waits for a decision: what the person is asked, and exactly what a yes runs.
+
+    It has two ids. `call_id` is that of the model's call in the transcript, and never changes. `id`
+    names what is decided now: it is the same until an Edit makes another question of the call
+    ("call_1", then "call_1~2"), so that a decision about the old question decides nothing. In the
+    run of an outer agent, the `id` of an inner call begins with the outer call (`inner_id`).
+    """
 
     #: The key of its decision.
     id: str
@@ -58,13 +65,13 @@ class OpenCall:
     preview: str
     #: Why they are asked; "" for no reason.
     reason: str = ""
-    #: The SHA-256 of the arguments, by which an approval names them.
+    #: The SHA-256 of the arguments, by which an approval names them. Computed unless it is given.
     args_digest: str = ""
     #: The names of the arguments that an Edit may change.
     editable: tuple[str, ...] = ()
     #: The id of the call that an Edit changed to this one, "" if the model wrote this one.
     changes_of: str = ""
-    #: The id of the model's call in the history.
+    #: The id of the model's call in the history; `id` unless it is given.
     call_id: str = ""
     #: The digest of the tool's definition, as it was when the preview was shown.
     tool_digest: str = ""
@@ -98,6 +105,7 @@ class OpenCall:
         if not data["args_digest"]:
             raise ValueError("an open call has no digest of its arguments")
         call = cls(**{**data, "editable": tuple(data["editable"])})
+        # A dataclass checks no types, and the data may come from anywhere.
         for each in fields(call):
             value = getattr(call, each.name)
             if each.name == "arguments":
@@ -125,9 +133,11 @@ class Approve:
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """A no: the call does not run. `message` is the person's reason. The model reads both."""
+    """A no: the call does not run. The model reads both texts."""
 
+    #: Why the person said no, in their words; "" for no reason.
     message: str = ""
+    #: Who decided; "" for no name.
     decided_by: str = ""
 
 
@@ -149,13 +159,16 @@ Decision: TypeAlias = Approve | Deny | Edit
 
 @dataclass(frozen=True, slots=True)
 class DecidedCall:
-    """The outcome of a call that was decided. `text` is the tool's result, or why there is none."""
+    """The outcome of a call that was decided, for the program that gave the decision."""
 
+    #: That of the OpenCall.
     id: str
     tool_name: str
     arguments: Mapping[str, Any]
     outcome: ActionOutcome
+    #: The tool's result, or why there is none.
     text: str = ""
+    #: Who decided; "" for no name.
     decided_by: str = ""
 
 
@@ -163,15 +176,16 @@ class DecidedCall:
 class RunSnapshot:
     """A run that waits for decisions, as a program stores it.
 
-    It goes on in any process with the same agent. It holds what people, models and tools have
-    written, but no keys, no injected arguments and no code.
+    It goes on in any process with the same agent: `agent.run(paused=snapshot, decisions=...)`. It
+    holds what people, models and tools have written, but no keys, no injected arguments and no
+    code.
     """
 
     run_id: str
     #: How often the model was asked so far.
     iterations: int
     usage: UsageStats = NO_USAGE
-    #: The messages of the run so far. A call that waits has a result without text.
+    #: The messages of the run so far. The result of a call that waits has no text.
     messages: tuple[Message, ...] = ()
     #: The calls of this run that wait.
     calls: tuple[OpenCall, ...] = ()
@@ -180,9 +194,9 @@ class RunSnapshot:
 
     @property
     def open_calls(self) -> tuple[OpenCall, ...]:
-        """Return all calls that wait for a decision, in the order in which the model made them.
+        """All calls that wait for a decision, in the order in which the model made them.
 
-        The calls of inner runs are among them: see `inner_id`.
+        The calls of inner runs are among them, under the ids that `inner_id` gives them.
         """
         return tuple(self._open_calls())
 
@@ -205,7 +219,8 @@ class RunSnapshot:
     def to_dict(self, keys: Sequence[str] = ()) -> dict[str, Any]:
         """Return the run as JSON-ready data.
 
-        With `keys`, which are secret, the data is sealed with the first one.
+        With `keys`, which are secret, the data gets a seal: a MAC by the first key, by which
+        `from_dict` detects a change.
         """
         data: dict[str, Any] = {
             "version": SNAPSHOT_VERSION,
@@ -222,11 +237,11 @@ class RunSnapshot:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], keys: Sequence[str] = ()) -> RunSnapshot:
-        """Return the run that `to_dict` wrote, also after JSON.
+        """Return the run that `to_dict` wrote, also after it was written as JSON and read again.
 
-        With `keys`, only a run that was sealed with one of them, and not changed since, is read.
-        Raises ValueError for any other run, for another version, and for calls whose arguments were
-        changed; KeyError, TypeError or ValueError for anything else.
+        With `keys`, the run must be sealed with one of them, and unchanged since. Raises ValueError
+        for another seal or version, and for calls whose arguments were changed; KeyError, TypeError
+        or ValueError for anything but a stored run.
         """
         if keys and not _has_valid_seal(data, keys):
             raise ValueError(
@@ -254,7 +269,7 @@ class RunSnapshot:
 
 
 def _sealed_text(data: Mapping[str, Any]) -> str:
-    """Return what the seal of a stored run covers: all of it but the seal."""
+    """Return the text that the seal of a stored run covers: the whole record but the seal itself."""
     sealed = {name: value for name, value in data.items() if name != "mac"}
     return f"run\0{encode_canonical(sealed)}"
 
@@ -267,7 +282,8 @@ def _has_valid_seal(data: Mapping[str, Any], keys: Sequence[str]) -> bool:
 def inner_id(call_id: str, id_: str) -> str:
     """Return the id that the outer run has for a call of an inner run.
 
-    `call_id`: the call of the outer run that asked the inner agent. `id_`: the id in the inner run.
+    `call_id` is the call of the outer run that asked the inner agent. `id_` is the id of the call in
+    the inner run.
     """
     return f"{call_id}/{id_}"
 
@@ -293,6 +309,7 @@ def check_decisions(open_calls: Sequence[OpenCall], decisions: Mapping[str, Deci
 
 
 def _check_decision(call: OpenCall, decision: Decision) -> None:
+    """Raise DecisionError for a decision with a field that is wrong, by itself or for this call."""
     for each in fields(decision):
         value = getattr(decision, each.name)
         if each.name != "arguments" and not isinstance(value, str):
@@ -322,12 +339,15 @@ def outcome_entry(
     arguments: Mapping[str, Any] | None = None,
     note: str = "",
 ) -> dict[str, Any]:
-    """Return what the model reads of a decided call, JSON-ready and without empty fields.
+    """Return what the model reads of a decided call, as JSON-ready data without empty fields.
 
-    `result` or `error` is what the tool gave. `words` is what the person wrote beside the decision:
-    it is data, never a result. `at` is when the outcome was reached, in Unix seconds. `arguments`
-    are those of a call that a person has changed, None for any other. `note` says what the outcome
-    means, "" for the usual note.
+    * `outcome`: what became of the call; "" while that is not known.
+    * `result` or `error`: what the tool returned, or why it failed. None for neither.
+    * `words`: what the person wrote with the decision. It is data, never a result.
+    * `decided_by`: who decided; "" for no name.
+    * `at`: when the outcome was reached, in Unix seconds; 0.0 if that is not known.
+    * `arguments`: those that the person has changed; None for a call without changes.
+    * `note`: what the outcome means; "" for the usual note.
     """
     entry: dict[str, Any] = {"outcome": outcome}
     if result is not None:
@@ -342,6 +362,7 @@ def outcome_entry(
         entry["at"] = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
     if arguments is not None:
         entry["arguments"] = inert_json(arguments)  # a person has typed some of them
+
     if outcome:
         note = note or OUTCOME_NOTES.get(outcome, "")
     if arguments is not None:
@@ -352,7 +373,7 @@ def outcome_entry(
 
 
 def json_or_text(text: str) -> Any:
-    """Return the object or list that a text is the JSON of, or else the text."""
+    """Return a text as the JSON object or list that it is; unchanged if it is something else."""
     if not text.startswith(("{", "[")):
         return text
     try:

@@ -1,6 +1,7 @@
-"""Names of OpenTelemetry's semantic conventions for generative AI.
+"""Names of attributes, operations and metrics, as OpenTelemetry's conventions define them.
 
-They are those of attributes, operations and metrics.
+These are the semantic conventions for generative AI. Names that begin with `sayso.` are ours, for
+what the conventions do not cover.
 """
 
 from __future__ import annotations
@@ -30,34 +31,48 @@ TOOL_TYPE = "gen_ai.tool.type"
 TOOL_CALL_ID = "gen_ai.tool.call.id"
 ERROR_TYPE = "error.type"
 
-#: Content of messages and tool calls: written only with `include_content`.
+# The content of messages and tool calls, which is written only with `include_content`.
 INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
 SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 
-#: Request settings: a vendor's name -> the name in the conventions.
-#: Gemini writes them in camelCase.
-REQUEST_SETTINGS = {
-    spelling: f"gen_ai.request.{name}"
-    for name in (
-        *("max_tokens", "temperature", "top_p", "top_k", "seed"),
-        *("frequency_penalty", "presence_penalty", "stop_sequences"),
-    )
-    for spelling in (name, re.sub("_(.)", lambda letter: letter[1].upper(), name))
-} | {"stop": "gen_ai.request.stop_sequences"}
+#: The settings of a request that the conventions know.
+_SETTINGS = (
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "frequency_penalty",
+    "presence_penalty",
+    "stop_sequences",
+)
 
-#: Our name of a provider -> its name in the conventions, where they differ.
+
+def _camel_case(name: str) -> str:
+    """Return `top_p` as `topP`, as Gemini spells it."""
+    return re.sub("_(.)", lambda letter: letter[1].upper(), name)
+
+
+#: The attribute of a request setting, by the name that a vendor has for the setting.
+REQUEST_SETTINGS = {
+    **{name: f"gen_ai.request.{name}" for name in _SETTINGS},
+    **{_camel_case(name): f"gen_ai.request.{name}" for name in _SETTINGS},
+    "stop": "gen_ai.request.stop_sequences",
+}
+
+#: The conventions' name of a provider, by our name, where the two differ.
 PROVIDER_NAMES = {"gemini": "gcp.gemini"}
 
-#: Metrics with the bucket boundaries that the conventions recommend.
+# Metrics, with the bucket boundaries that the conventions recommend.
 TOKEN_USAGE = "gen_ai.client.token.usage"  # noqa: S105  # the name of a metric
 OPERATION_DURATION = "gen_ai.client.operation.duration"
 TOKEN_BUCKETS = tuple(4**exponent for exponent in range(14))
 SECONDS_BUCKETS = tuple(0.01 * 2**exponent for exponent in range(14))
 
-#: Names of our own, for what the conventions do not cover.
+# Attributes and metrics that the conventions do not cover.
 RUN_ID = "sayso.run_id"
 COST_USD = "sayso.cost_usd"
 STEP = "sayso.step"
@@ -66,8 +81,10 @@ CUT_OFF = "sayso.answers.cut_off"
 STOP_REASON = "sayso.stop_reason"
 ITERATIONS = "sayso.iterations"
 
-#: The operations, and the `error.type` of an error whose class is unknown.
+# The operations.
 INVOKE_AGENT = "invoke_agent"
 CHAT = "chat"
 EXECUTE_TOOL = "execute_tool"
-OTHER = "_OTHER"
+
+#: The `error.type` of an error whose class is unknown.
+ERROR_OTHER = "_OTHER"

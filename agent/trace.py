@@ -1,7 +1,7 @@
 """AgentTrace: the steps of one run, as the caller of the agent reads them.
 
 A trace can be written as JSON, as a timeline of text lines, and as OpenTelemetry spans in plain
-data. Live spans are those of `observability/otel.py`.
+data, once the run is over. `observability/otel.py` sends spans to OpenTelemetry while it runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sayso.infra.ids import random_id
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 #: The class name that an error's text begins with.
 _ERROR_CLASS = re.compile(r"(?:\w+\.)*[A-Z]\w*(?=:)")
-#: What a step of a run is. The last three are of a run that ends before its answer.
+#: What a step of a run is. The last three say why a run ends before its answer.
 StepType = Literal[
     "llm_call",
     "tool_selection",
@@ -46,16 +46,14 @@ StepType = Literal[
 
 @dataclass(slots=True)
 class TraceStep:
-    """One step of a run.
-
-    `timestamp` is its start in Unix seconds. A field that does not apply to the step is None.
-
-    `summary` is the `given_summary`, or made of the other fields.
-    """
+    """One step of a run. A field that does not apply to the step is None."""
 
     type: StepType
+    #: When the step began, in Unix seconds.
     timestamp: float = field(default_factory=time.time)
+    #: In milliseconds.
     duration_ms: float = 0.0
+    #: The step as text; "" for a text that `summary` makes of the other fields.
     given_summary: str = ""
     tool_name: str | None = None
     tool_args: Mapping[str, Any] | None = None
@@ -74,10 +72,10 @@ class TraceStep:
 
     @property
     def summary(self) -> str:
-        """Return the step as text."""
-        name = self.tool_name or self.model
+        """The step as text."""
         if self.given_summary:
             return self.given_summary
+        name = self.tool_name or self.model
         if self.error:
             if name:
                 return f"{name}: {self.error}"
@@ -85,10 +83,9 @@ class TraceStep:
         match self.type:
             case "llm_call" | "cache_hit":
                 model = self.model or "model"
-                tokens = f"{self.prompt_tokens} + {self.completion_tokens or 0} tokens"
                 if self.prompt_tokens is None:
                     return model
-                return f"{model}: {tokens}"
+                return f"{model}: {self.prompt_tokens} + {self.completion_tokens or 0} tokens"
             case "tool_selection":
                 return f"{self.tool_name}({', '.join(self.tool_args or ())})"
             case "tool_execution":
@@ -101,24 +98,25 @@ class TraceStep:
     def to_dict(self) -> dict[str, Any]:
         """Return the step as plain data, without the fields that are None.
 
-        Arguments are as the model gave them.
+        Arguments are as the model wrote them.
         """
-        given = {
-            name: value for name in self.__slots__ if (value := getattr(self, name)) is not None
-        }
-        del given["given_summary"]
-        return {**given, "summary": self.summary}
+        data = {name: getattr(self, name) for name in self.__slots__ if name != "given_summary"}
+        data["summary"] = self.summary
+        return {name: value for name, value in data.items() if value is not None}
 
 
 @dataclass(slots=True)
 class AgentTrace:
-    """The steps of one run, in the order in which they ended. `start_time` is in Unix seconds."""
+    """The steps of one run, in the order in which they ended."""
 
     #: 32 hexadecimal digits, so that it is also a valid trace id of OpenTelemetry.
     run_id: str = field(default_factory=random_id)
+    #: The run that this one is a part of; "" for none.
     parent_run_id: str = ""
+    #: What the program stores with the trace (`AgentConfig.trace_metadata`).
     metadata: Mapping[str, Any] = field(default_factory=dict)
     steps: list[TraceStep] = field(default_factory=list)
+    #: When the run began, in Unix seconds.
     start_time: float = field(default_factory=time.time)
 
     def __iter__(self) -> Iterator[TraceStep]:
@@ -157,7 +155,7 @@ class AgentTrace:
     def to_json(self, filepath: str | Path) -> None:
         """Write the trace to a JSON file; values that JSON cannot hold are written as their `str`.
 
-        Raise OSError.
+        Raises OSError if the file cannot be written.
         """
         Path(filepath).write_text(
             json.dumps(self.to_dict(), indent=2, default=str), encoding="utf-8"
@@ -173,26 +171,27 @@ class AgentTrace:
         return "\n".join(lines)
 
     def _offset_ms(self, step: TraceStep) -> float:
+        """Return when a step began, in milliseconds since the run began."""
         return max(0.0, (step.timestamp - self.start_time) * 1000)
 
     def to_otel_spans(self, *, include_content: bool = False) -> list[dict[str, Any]]:
         """Return the run and its steps as OpenTelemetry spans in plain data, the run first.
 
-        Times are Unix nanoseconds.
-
-        The span of a nested run has the parent run's trace id and is a child of the parent's span.
-        Arguments, results and the texts of errors are included only with `include_content`.
+        Times are in Unix nanoseconds. The span of a nested run has the parent run's trace id and is
+        a child of the parent's span. Arguments, results and the texts of errors are included only
+        with `include_content`.
         """
         return _trace_spans(self, include_content=include_content)
 
 
 def _trace_spans(trace: AgentTrace, *, include_content: bool) -> list[dict[str, Any]]:
     """Return a finished run and its steps as spans in plain data, the run first."""
-    run_id = trace.parent_run_id or trace.run_id  # a nested run is part of its parent's trace
-    if _TRACE_ID.fullmatch(run_id):
-        trace_id = run_id
-    else:
-        trace_id = hashlib.sha256(run_id.encode()).hexdigest()[:32]
+    # A nested run is part of the trace of its parent. A program may have chosen an id that is no
+    # valid trace id.
+    trace_id = trace.parent_run_id or trace.run_id
+    if not _TRACE_ID.fullmatch(trace_id):
+        trace_id = hashlib.sha256(trace_id.encode()).hexdigest()[:32]
+
     errors = [step.error for step in trace.filter("error") if step.error]
     attributes = {
         gen_ai.OPERATION: gen_ai.INVOKE_AGENT,
@@ -204,14 +203,17 @@ def _trace_spans(trace: AgentTrace, *, include_content: bool) -> list[dict[str, 
     if errors:
         attributes[gen_ai.ERROR_TYPE] = _error_type(errors[-1])
     for key, value in trace.metadata.items():
-        is_plain = isinstance(value, str | int | float | bool)
-        if is_plain:
+        if isinstance(value, str | int | float | bool):
             attributes[f"sayso.metadata.{key}"] = value
         else:
             attributes[f"sayso.metadata.{key}"] = json.dumps(value, default=str)
+
+    parent_span_id = ""
+    if trace.parent_run_id:
+        parent_span_id = span_id_of(trace.parent_run_id)
     run_span = {
         "span_id": span_id_of(trace.run_id),
-        "parent_span_id": span_id_of(trace.parent_run_id) if trace.parent_run_id else "",
+        "parent_span_id": parent_span_id,
         "name": gen_ai.INVOKE_AGENT,
         "kind": "INTERNAL",
         "attributes": attributes,
@@ -230,9 +232,9 @@ def _trace_spans(trace: AgentTrace, *, include_content: bool) -> list[dict[str, 
 
 
 def span_id_of(run_id: str, part: str = "run") -> str:
-    """Return the id of a run's span.
+    """Return the id of the span of a run, or of one of its steps (`part` is the step's number).
 
-    It follows from the run id, so that nested runs can refer to it.
+    It is computed from the run id, so that a nested run can name its parent's span.
     """
     return hashlib.sha256(f"{run_id}/{part}".encode()).hexdigest()[:16]
 
@@ -240,12 +242,15 @@ def span_id_of(run_id: str, part: str = "run") -> str:
 def _step_span(step: TraceStep, *, include_content: bool) -> dict[str, Any]:
     """Return the span of a step without its ids.
 
-    Calls of models and tools are operations of the conventions.
+    Calls of models and tools are operations of the conventions. Any other step has none.
     """
     operation = {"llm_call": gen_ai.CHAT, "tool_execution": gen_ai.EXECUTE_TOOL}.get(step.type)
     provider = None
     if step.provider:
         provider = gen_ai.PROVIDER_NAMES.get(step.provider, step.provider)
+    tool_name = None
+    if step.tool_name is not None:
+        tool_name = loggable_name(step.tool_name)
     attributes = {
         gen_ai.STEP: step.type,
         gen_ai.OPERATION: operation,
@@ -258,7 +263,7 @@ def _step_span(step: TraceStep, *, include_content: bool) -> dict[str, Any]:
         gen_ai.CACHE_READ_TOKENS: step.cache_read_tokens,
         gen_ai.CACHE_WRITE_TOKENS: step.cache_write_tokens,
         gen_ai.COST_USD: step.cost_usd,
-        gen_ai.TOOL_NAME: None if step.tool_name is None else loggable_name(step.tool_name),
+        gen_ai.TOOL_NAME: tool_name,
         gen_ai.ERROR_TYPE: _error_type(step.error) if step.error else None,
     }
     status = {"code": "ERROR" if step.error else "OK"}
@@ -268,10 +273,12 @@ def _step_span(step: TraceStep, *, include_content: bool) -> dict[str, Any]:
             attributes[gen_ai.TOOL_ARGUMENTS] = json.dumps(dict(step.tool_args), default=str)
         if step.error:
             status["message"] = step.error
+
+    # An operation is named with what was called, such as "chat gpt-5-mini".
     span_name = operation or step.type
-    name = step.model if operation == gen_ai.CHAT else step.tool_name
-    if operation and name:
-        span_name = f"{operation} {name}"
+    called_name = step.model if operation == gen_ai.CHAT else step.tool_name
+    if operation and called_name:
+        span_name = f"{operation} {called_name}"
     return {
         "name": span_name,
         "kind": "CLIENT" if operation == gen_ai.CHAT else "INTERNAL",
@@ -282,13 +289,15 @@ def _step_span(step: TraceStep, *, include_content: bool) -> dict[str, Any]:
 
 
 def _error_type(error: str) -> str:
+    """Return the class that an error's text begins with, for `error.type`."""
     error_class = _ERROR_CLASS.match(error)
     if error_class:
         return error_class.group()
-    return gen_ai.OTHER
+    return gen_ai.ERROR_OTHER
 
 
 def _times(start: float, duration_ms: float) -> dict[str, int]:
+    """Return the start and the end of a span. `start` is in Unix seconds."""
     start_ns = int(start * 1e9)
     return {
         "start_time_unix_nano": start_ns,

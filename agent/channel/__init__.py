@@ -6,8 +6,8 @@ Read it in this order:
 * `context`, `turn_contexts`: what is known about a turn, and how it is gathered.
 * `message_reading`, `decide`: what a message says, and what it means for the action that waits.
 * `confirmation`: does what was decided. Its parts: `confirmed_actions` (a yes or a no),
-  `other_messages` (the model answers), `question_repeats`, `changes` (of its values).
-* `outcome_answers`, `outcomes`: how an action ended, for the person and for the model.
+  `other_messages` (the model answers), `question_repeats`, `value_changes`.
+* `outcome_answers`, `outcome_history`: how an action ended, for the person and for the model.
 * `run_replies`, `questions`: what a person reads of a run, and the questions with their buttons.
 * `turn_journal`, `failed_turns`: a turn that another worker takes over, and one that fails.
 * `continuations`: the agent goes on after a decision. `direct_turns`: turns without a worker.

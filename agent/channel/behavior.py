@@ -1,4 +1,4 @@
-"""ChannelBehavior: what a channel is like for the people who write on it."""
+"""ChannelBehavior: how a channel asks, answers and speaks. An operator sets it for each channel."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from sayso.pending.turns import NewAction, outbox_entry
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """Tells operators about a question that has no answer for `after_seconds`."""
+    """The setting by which operators are told about a question that waits for too long."""
 
+    #: How long a question waits for an answer before the message is sent, in seconds.
     after_seconds: float
     #: The conversation of the operators.
     to: Conversation
-    #: That of the message.
+    #: The language of the message.
     language: str = "en"
 
     def added_to(self, action: NewAction, preview: str, asked_in: Conversation) -> NewAction:
-        """Return the action with a message for the operators.
+        """Return the action with a message for the operators, its *alarm*.
 
-        It names the channel, the preview and the time limit, and not the user: the preview contains
-        what may be told.
+        The store sends it unless the action is decided before. It names the channel, the preview
+        and the time limit, and not the user: only the preview may be shown to others.
         """
         text = texts_for(self.language).escalation(preview, asked_in.channel, action.ttl_ms / 1000)
         reply = Reply(text, language=self.language)
@@ -46,10 +47,10 @@ class ChannelBehavior:
     confirm_ttl: float | None = None
     #: The language for people whose own is not known or not spoken.
     language: str = "en"
-    #: Those in which the channel answers people who write in them; empty for all that its parser
-    #: reads.
+    #: The languages in which the channel answers people who write in them; empty for all languages
+    #: that its parser of answers reads.
     languages: Collection[str] = ()
-    #: A plain "ok" right after the question is a yes.
+    #: Whether a plain "ok" right after the question is a yes.
     confirm_ok: bool = False
     #: What a message about something else does to an open question whose tool says nothing: "drop"
     #: ends it, "keep" answers the message and leaves it open.
@@ -57,13 +58,14 @@ class ChannelBehavior:
     #: What follows the outcome of an action whose tool and policy say nothing: "say" ends the
     #: request with the bot's own text, "continue" lets the model go on with it.
     after: After = "say"
-    #: The outcome and what the model says of it are one message, because each message costs money.
+    #: Whether an outcome and what the model says next are one message, because each message costs
+    #: money.
     is_one_message: bool = False
-    #: Answer /help and the other commands without the model.
+    #: Whether /help and the other commands are answered, without the model.
     commands: bool = True
-    #: Tell people when their question expires.
+    #: Whether people are told when their question expires.
     expiry_notice: bool = False
-    #: Tell operators about unanswered questions, None for not.
+    #: Tells operators about unanswered questions; None: they are not told.
     escalation: Escalation | None = None
 
     def __post_init__(self) -> None:

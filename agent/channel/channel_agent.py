@@ -1,4 +1,10 @@
-"""ChannelAgent: answers the turns of one channel with an agent, and settles pending actions."""
+"""ChannelAgent: answers the turns of one channel with an agent, and settles pending actions.
+
+A turn goes this way: `answer` gathers what is known about it (TurnContext), `_answer_by_kind` lets
+the part answer that knows this kind of turn, and `_run_agent` runs the agent if a model has to
+answer. The result is one TurnChange with the replies and everything else to store. `give_up` is
+called in place of that for a turn that could not be answered.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from sayso.agent.channel.confirmation import ConfirmationHandler
 from sayso.agent.channel.confirmed_actions import ConfirmedActions
 from sayso.agent.channel.context import (
     NO_ANSWER,
-    UNTOLD_OUTCOME,
+    OUTCOME_TO_TELL,
     TurnAnswer,
     TurnContext,
     TurnFiles,
@@ -25,7 +31,7 @@ from sayso.agent.channel.context import (
     user_message,
 )
 from sayso.agent.channel.continuations import Continuations
-from sayso.agent.channel.decide import is_known_plea
+from sayso.agent.channel.decide import asks_for_time_again
 from sayso.agent.channel.direct_turns import DirectTurns
 from sayso.agent.channel.failed_turns import FailedTurns
 from sayso.agent.channel.long_replies import LongReplies
@@ -89,14 +95,13 @@ class ChannelAgent:
     be stored in one commit. Without a worker, `ask_channel` and `take` apply the changes at once,
     and a question counts as shown.
 
-    * `store`: where actions wait; None for one in memory.
-    * `parser`: what counts as a yes or a no; None for that of the store, in the languages of the
-      channel.
-    * `behavior`: how the channel asks and answers.
-    * `media`: where files are kept; without it there are none.
-    * `journals`: a turn whose worker is killed continues where it was; without them it starts
-      again.
-    * `texts`: where texts are kept that are too long for Redis; without it they are cut.
+    * `store`: where actions wait; None for a store in memory.
+    * `parser`: what counts as a yes or a no; None for the parser of the store, in the languages of
+      the channel.
+    * `behavior`: how the channel asks and answers; None for the defaults.
+    * `media`: where files are stored; None: files can be neither received nor sent.
+    * `journals`: lets a turn whose worker was killed continue where it was; None: it starts again.
+    * `texts`: where texts are stored that are too long for Redis; None: they are cut.
     """
 
     def __init__(
@@ -114,7 +119,7 @@ class ChannelAgent:
         self.store = store or InMemoryPendingStore()
         self.behavior = behavior or ChannelBehavior()
         parser = parser or self.store.parser
-        # A question says "Reply ja", so a "ja" must be read.
+        # A question in German says "Reply ja", so the parser must know that "ja" is a yes.
         if isinstance(parser, RegexConfirmParser):
             parser = parser.reading((self.behavior.language, *self.behavior.languages))
         self.parser = parser
@@ -124,7 +129,7 @@ class ChannelAgent:
         self.store.executors.kinds = ToolExecutors(lambda: agent.tools, lambda: agent.config)
 
     def _assemble(self, files: TurnFiles) -> None:
-        """Make the parts that answer a turn."""
+        """Create the parts that answer a turn. Each knows one kind of turn, or of answer."""
         agent = self.agent
         store = self.store
         behavior = self.behavior
@@ -218,13 +223,17 @@ class ChannelAgent:
     ) -> TurnChange:
         """Return everything that a turn of a mailbox changes.
 
-        `stream` receives the text while it arrives, unless a check follows. `steps` receives the
-        tool calls. Raises LeaseLost, StaleTurn and JournalUnreadable.
+        `queued` is the turn with what was stored about it, `lease` the worker's right to work on the
+        conversation. `stream` receives the answer's text while it arrives, unless a check of the
+        whole text follows. `on_step` receives which tools are called, and how each call ends.
+
+        Raises LeaseLost if another worker has taken over, StaleTurn if the turn must be read again,
+        and JournalUnreadable if it is not known what an earlier attempt has done.
         """
         summarizes = self.agent.config.summarize_on_trim
         memory = memory_from_json(queued.history, self.agent.memory, summarizes=summarizes)
         context = self._contexts.queued(queued, lease, memory)
-        long_texts = LongTexts(self._text_files, context.user)
+        long_texts = LongTexts(self._text_files, context.scope_id)
         journal = None
         if self._journals is not None:
             store_file = partial(self._files.store, queued.turn)
@@ -256,10 +265,12 @@ class ChannelAgent:
 
     async def _answer(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. A reply that would be many messages becomes its beginning and a file."""
-        untold = context.memory.notes.pop(UNTOLD_OUTCOME, "")
+        # An action has ended whose outcome its continuation must tell. If a message comes in first,
+        # the answer to it tells the outcome.
+        action_id = context.memory.notes.pop(OUTCOME_TO_TELL, "")
         answer = await self._answer_in_full(context)
-        if untold and context.turn.kind != "continuation":
-            answer = await self._continuations.with_untold_outcome(context, answer, untold)
+        if action_id and context.turn.kind != "continuation":
+            answer = await self._continuations.with_outcome_to_tell(context, answer, action_id)
         if context.returns_text:  # a file would not reach the caller
             return answer
         change = await self._long_replies.bounded(context.turn, context.texts, answer.change)
@@ -279,8 +290,8 @@ class ChannelAgent:
         if turn.kind == "continuation":
             return await self._continuations.go_on(context)
 
-        # Another worker took the turn over after its yes was carried out. An offered answer that
-        # was chosen settles nothing, and is chosen again.
+        # An earlier attempt at this turn has carried out its yes, and then its worker died. This does
+        # not hold for a choice, which settles no action: the tap is answered once more.
         settled = context.settled_action
         if settled and not (turn.tap and is_choice_token(turn.tap.data)):
             effects = await self.store.settlement.effects(turn.scope, settled)
@@ -310,16 +321,25 @@ class ChannelAgent:
         return await self._answer_without_question(context)
 
     async def _stop(self, context: TurnContext) -> TurnAnswer:
-        """Drop the open question at /stop. Without a worker nothing else can be under way."""
+        """Answer /stop without a worker: nothing can be running, so only an open question ends."""
         if context.waiting_action is None:
             return TurnAnswer(text_change(context.texts.nothing_to_stop()))
         change = await self._failed_turns.settle(context, "", InterruptedRun(), for_history="")
         return TurnAnswer(change)
 
     async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:
-        """Answer a message that is about no action here.
+        """Answer a message that is not about the action of this conversation, if there is one.
 
-        A yes may be meant for another thread of the chat, or for a question that Redis has lost.
+        The first row that fits counts:
+
+        | the message                                       | the answer                              |
+        |---------------------------------------------------|-----------------------------------------|
+        | repeats the yes or no that was answered last      | none                                    |
+        | yes, and a question is open in another thread     | names that question, above the model's  |
+        |                                                   | answer if there is a history here       |
+        | yes or no, and Redis has lost data since          | says that the question is lost          |
+        | anything else, after an action's process has died | the model's, below the outcome          |
+        | anything else                                     | the model's                             |
         """
         turn = context.turn
         stored = context.open_action
@@ -344,7 +364,7 @@ class ChannelAgent:
 
         if stored is None or not stored.is_stale:
             return await self._run_agent(context)
-        # The process died while it carried out the action.
+        # The process that carried out the action has died.
         recovered = await self.store.settlement.recover(
             Claim(turn.scope, stored.action_id, turn.event_id), stored
         )
@@ -356,8 +376,9 @@ class ChannelAgent:
     ) -> TurnAnswer:
         """Run the agent for a turn, or let a paused run go on.
 
-        `preface`: stands above the reply, and names an action. Another person than that of the
-        action gets no preface. `paused`: the counts of the run that goes on, None for a new run.
+        `preface`: a text about an action, which is put above the reply; "" for none. It is left out
+        if the sender may be another person than that of the action. `paused`: the counts of the run
+        that goes on, None for a new run.
         """
         turn = context.turn
         run = context.run
@@ -368,10 +389,10 @@ class ChannelAgent:
         timers = None
         if context.lease:
             timers = TurnTimers(
-                context.user, context.received_at, context.texts.language, context.timers
+                context.scope_id, context.received_at, context.texts.language, context.timers
             )
 
-        # The model reads in the results of earlier calls how they have ended since.
+        # The results of earlier calls must say how their actions have ended since.
         await self._outcomes.refresh(context)
         memory = await load_history(context)
         listener = None
@@ -396,14 +417,16 @@ class ChannelAgent:
             )
 
         if memory is not context.memory:
-            # The run has removed the oldest messages from its own copy, which has the long texts.
+            # The run has worked on a copy with the long texts. Its changes are made to the history
+            # that is stored: new messages, removed old ones, the summary and the notes.
             context.memory.add_many(shorten_for_history(result.messages), trims=False)
             context.memory.keep_newest(len(memory.get_history()))
             context.memory.summary = memory.summary
             context.memory.notes = memory.notes
             forget_ended_pause(context.memory)
 
-        # A proposal may bring the code that carries it out, which lives as long as this process.
+        # A program may propose with a function that carries the action out. It cannot be stored, so
+        # it is kept in this process.
         for action_id, executor in run.executors.items():
             self.store.executors.keep_closure(action_id, executor)
         actions = [
@@ -418,29 +441,30 @@ class ChannelAgent:
         return answer.changed(timers=tuple(timers.added), silenced=tuple(timers.cancelled))
 
     async def _continue_run(self, context: TurnContext, counts: RunCounts) -> TurnAnswer:
-        """Let a paused run go on."""
+        """Let a paused run go on. `Continuations` calls this."""
         return await self._run_agent(context, paused=counts)
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, failure_text: str) -> TurnChange:
-        """Return what a turn changes that could not be answered.
+        """Return what a turn that could not be answered changes.
 
         The user gets the outcome of the action that the turn settled, or else the calls with an
-        unknown outcome and `failure_text`. A pending action is cancelled. The history tells what
-        was asked, what tools did, and how the turn ended. Raises LeaseLost.
+        unknown outcome and `failure_text`, which is "" if the turn was stopped. A pending action is
+        cancelled. The history gets what was asked, what tools did, and how the turn ended. Raises
+        LeaseLost if another worker has taken over.
         """
         entries: tuple[str, ...] = ()
         if self._journals is not None:
             entries = tuple(await self._journals.entries(lease))
         try:
             run = interrupted_run(replace(queued, journal=entries))
-        except JournalUnreadable:  # then the calls are unknown too
+        except JournalUnreadable:  # it is not known what was called
             run = InterruptedRun()
 
         summarizes = self.agent.config.summarize_on_trim
         is_readable = True
         try:
             memory = memory_from_json(queued.history, self.agent.memory, summarizes=summarizes)
-        except (ValueError, KeyError, TypeError):  # which may be why the turn failed
+        except (ValueError, KeyError, TypeError):  # this may be why the turn failed
             memory = memory_from_json("", self.agent.memory)
             is_readable = False
         context = self._contexts.queued(queued, lease, memory)
@@ -453,15 +477,16 @@ class ChannelAgent:
         else:
             change = await self._give_up(context, queued, run, failure_text)
         change = await self._long_replies.bounded(queued.turn, texts, change)
+        # An unreadable history is not overwritten: an operator may want to look at it.
         if not is_readable or memory.to_dict() == before:
             return change
-        long_texts = LongTexts(self._text_files, context.user)
+        long_texts = LongTexts(self._text_files, context.scope_id)
         return replace(change, history=await _stored_history(memory, long_texts))
 
     async def _give_up(
         self, context: TurnContext, queued: QueuedTurn, run: InterruptedRun, failure_text: str
     ) -> TurnChange:
-        """Return what a turn of a person changes that could not be answered."""
+        """Return what a turn of a person that could not be answered changes. See `give_up`."""
         texts = context.texts
         unknown = [texts.unknown(literal(call.tool_name)) for call in run.unknown_outcomes]
         text = paragraphs([*unknown, failure_text])
@@ -475,9 +500,9 @@ class ChannelAgent:
         return read_answer(self.parser, text, "").intent in ("confirm", "cancel")
 
     def needs_answer(self, queued: QueuedTurn) -> bool:
-        """Return False if the turn certainly gets no answer.
+        """Return whether the turn may get an answer. A tap always does: its platform waits for one.
 
-        A tap always needs one: platforms wait for it.
+        A worker asks this to know whether to show that the bot is typing.
         """
         turn = queued.turn
         stored = queued.open_action
@@ -489,10 +514,13 @@ class ChannelAgent:
         if facts.phase != "open" or not facts.unclear_answers:
             return True
         message = self._reader.read(turn, stored, facts.phase, seq=queued.seq)
-        return not is_known_plea(facts, message)
+        return not asks_for_time_again(facts, message)
 
     def may_settle(self, queued: QueuedTurn) -> bool:
-        """Return whether this turn may settle the pending action, or has done so before."""
+        """Return whether this turn may settle an action, or has done so in an earlier attempt.
+
+        A worker never interrupts such a turn because of /stop.
+        """
         turn = queued.turn
         if turn.tap:
             return queued.tapped_action is None or queued.tapped_action.action.kind != CHOICE_KIND
@@ -538,10 +566,12 @@ class ChannelAgent:
     ) -> AgentResult:
         """Handle one message: settle the pending action, or else run the agent.
 
-        A yes is refused unless `args_digest`, if given, matches the pending action. The result's
-        `content` is the whole text for the user, ready to print: what the model wrote stays as it
-        is, and names in all other text have no escapes of Markdown. `take` returns replies that a
-        channel can format. `iterations` is 0 if no model was called.
+        `channel_id` and `conversation_id` name where the person writes; None for no name. With
+        `args_digest`, a yes counts only for the action whose arguments have this digest.
+
+        The result's `content` is the whole text for the user, ready to print: what the model wrote
+        is unchanged, and names in all other text have no escapes of Markdown. `take` returns
+        replies that a channel can format. `iterations` is 0 if no model was called.
         """
         return await self._direct_turns.ask(
             user_id,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import (
@@ -12,7 +13,7 @@ from sayso.agent.channel.context import (
     paragraphs,
     text_change,
 )
-from sayso.agent.channel.endings import ended_transition
+from sayso.agent.channel.endings import cancelled_or_expired_transition
 from sayso.agent.channel.questions import Questions
 from sayso.agent.guards.policy import effective_decision
 from sayso.agent.tools.call_texts import literal
@@ -28,30 +29,43 @@ from sayso.pending.turns import TurnChange
 LISTED = ("help", "tools", "status", "whoami", "reset", "stop")
 #: The commands that are answered here. Telegram sends /start when a person opens the bot.
 ANSWERED = ("help", "tools", "status", "whoami", "reset", "start")
-#: The largest number of tools in a list, and the characters of each description.
+#: The most tools that a list names.
 MAX_TOOLS = 100
+#: The most characters of a tool's description in a list.
 MAX_LINE_CHARS = 120
 
 
+@dataclass(frozen=True, slots=True)
+class _UsableTool:
+    """A tool that the user may use."""
+
+    tool: Tool
+    #: Whether it asks the user for a yes first.
+    asks: bool
+
+
 class Commands:
-    """The commands of one channel. A command is disabled if a tool has the same name."""
+    """The commands of one channel. A command is disabled if a tool has the same name.
+
+    Lives as long as its agent. The answers are not added to the history.
+    """
 
     def __init__(self, agent: Agent, questions: Questions) -> None:
         self._agent = agent
         self._questions = questions
 
     def find(self, turn: Turn) -> str:
-        """Return the command that a turn begins with; "" for none."""
-        first, *_ = turn.text.split(maxsplit=1) or [""]
-        if not first.startswith("/") or not turn.decides or turn.tap:
+        """Return the command that a turn begins with, without its slash; "" for none."""
+        words = turn.text.split(maxsplit=1)
+        if not words or not words[0].startswith("/") or not turn.decides or turn.tap:
             return ""
-        name = first[1:].casefold()
+        name = words[0].removeprefix("/").casefold()
         if name not in ANSWERED or name in self._tool_names():
             return ""
         return name
 
     async def answer(self, name: str, context: TurnContext) -> TurnAnswer:
-        """Return the answer to a command. It is not added to the history."""
+        """Return the answer to the command of this name, as `find` returns it."""
         match name:
             case "tools":
                 return _text_answer(_tool_list(context, await self._usable()))
@@ -69,28 +83,35 @@ class Commands:
     def _tool_names(self) -> set[str]:
         return {tool.name.casefold() for tool in self._agent.tools}
 
-    async def _usable(self) -> list[tuple[Tool, bool]]:
-        """Return the tools that the user may use, and whether each asks first.
+    async def _usable(self) -> list[_UsableTool]:
+        """Return the tools that the user may use.
 
-        A selector that depends on the message hides nothing here.
+        What a selector would hide because of the words of a message is in the list, too.
         """
         usable = []
         policy = self._agent.config.tool_policy
-        for tool in policy.without_denied(self._agent.tools) if policy else self._agent.tools:
+        tools = self._agent.tools
+        if policy is not None:
+            tools = policy.without_denied(tools)
+        for tool in tools:
             decision = effective_decision(tool, {}, policy).decision
+            asks = decision == "review" or bool(tool.proposes)
             if await would_show(self._agent.selector, tool) != "hidden":
-                usable.append((tool, decision == "review" or bool(tool.proposes)))
+                usable.append(_UsableTool(tool, asks))
         return usable
 
-    def _help(self, context: TurnContext, usable: list[tuple[Tool, bool]]) -> str:
+    def _help(self, context: TurnContext, usable: Sequence[_UsableTool]) -> str:
+        """Return what the bot is, its commands, and which tools ask first."""
         texts = context.texts
         tool_names = self._tool_names()
         lines = [f"- /{name}: {texts.command(name)}" for name in LISTED if name not in tool_names]
-        asking = [f"`{tool.name}`" for tool, asks in usable if asks]
+
+        asking = [f"`{each.tool.name}`" for each in usable if each.asks]
+        if len(asking) > MAX_TOOLS:
+            asking = [*asking[:MAX_TOOLS], "..."]
         asks_first = ""
         if asking:
-            more = ["..."] if len(asking) > MAX_TOOLS else []
-            asks_first = texts.asks_first(", ".join([*asking[:MAX_TOOLS], *more]))
+            asks_first = texts.asks_first(", ".join(asking))
         return paragraphs([texts.help_intro(), "\n".join(lines), asks_first])
 
     async def _reset(self, context: TurnContext) -> TurnAnswer:
@@ -100,39 +121,42 @@ class Commands:
         """
         context.memory.clear()
         done = context.texts.reset_done()
-        if context.waiting_action is None:
+        stored = context.waiting_action
+        if stored is None:
             return _text_answer(done).changed(ends_conversation=True)
-        action = context.waiting_action.action
-        cancelled = texts_for(action.language).cancelled(action.preview)
-        transition = ended_transition(context, context.waiting_action, cancelled)
+
+        cancelled = texts_for(stored.action.language).cancelled(stored.action.preview)
+        transition = cancelled_or_expired_transition(context, stored, cancelled)
         outcome = transition.outcome_text
-        closed = await self._questions.close(
-            context.turn, context.waiting_action, transition.to, outcome
-        )
+        closed = await self._questions.close(context.turn, stored, transition.to, outcome)
         replies = (*closed, (Reply(f"{done}\n{outcome}"), ""))
         change = TurnChange(replies=replies, transition=transition, ends_conversation=True)
         return TurnAnswer(change)
 
 
-def _tool_list(context: TurnContext, usable: list[tuple[Tool, bool]]) -> str:
+def _tool_list(context: TurnContext, usable: Sequence[_UsableTool]) -> str:
+    """Return the answer to /tools: a line for each tool."""
     texts = context.texts
     if not usable:
         return texts.no_tools()
     lines: list[str] = []
-    for tool, asks in usable[:MAX_TOOLS]:
-        # A remote source may have written the description, so nothing in it is Markdown.
-        first, *_ = readable(tool.description).strip().split("\n")
-        if len(first) > MAX_LINE_CHARS:
-            first = f"{first[:MAX_LINE_CHARS]}..."
-        note = f" ({texts.needs_yes()})" if asks else ""
-        lines.append(f"- `{tool.name}`{note}: {literal(first)}")
+    for each in usable[:MAX_TOOLS]:
+        first_line, *_ = readable(each.tool.description).strip().split("\n")
+        if len(first_line) > MAX_LINE_CHARS:
+            first_line = f"{first_line[:MAX_LINE_CHARS]}..."
+        note = f" ({texts.needs_yes()})" if each.asks else ""
+        # A remote source may have written the description, so nothing in it counts as Markdown.
+        lines.append(f"- `{each.tool.name}`{note}: {literal(first_line)}")
     if len(usable) > MAX_TOOLS:
         lines.append("- ...")
     return "\n".join(lines)
 
 
 def _who(context: TurnContext, roles: list[str]) -> Iterator[str]:
-    """Yield what identifies the user to an operator. A user without a role sees a dash."""
+    """Yield the lines of /whoami: what identifies the user to an operator.
+
+    A user without a role sees a dash.
+    """
     turn = context.turn
     texts = context.texts
     yield texts.who("id", f"`{turn.user_id}`")
@@ -148,29 +172,29 @@ def _who(context: TurnContext, roles: list[str]) -> Iterator[str]:
 
 
 def _status(context: TurnContext) -> Iterator[str]:
-    """Yield what is open and for how long.
+    """Yield the lines of /status: what is open and for how long.
 
-    Turns of a conversation run one at a time, so no other turn is running;
-    an action confirmed elsewhere may be.
+    Turns of a conversation run one at a time, so no other turn can be running. An action that was
+    confirmed elsewhere can.
     """
-    stored = context.open_action
     texts = context.texts
-    if context.waiting_action and not context.waiting_action.action.is_expired(context.received_at):
-        action = context.waiting_action.action
-        if action.expires_at:
-            left = action.expires_at - context.received_at
-        else:
-            left = action.ttl_seconds
-        yield texts.status_waiting(action.preview, left)
+    stored = context.open_action
+    waiting = context.waiting_action
+    if waiting is not None and not waiting.action.is_expired(context.received_at):
+        # The time to answer begins once the question was delivered.
+        seconds_left = waiting.action.ttl_seconds
+        if waiting.action.expires_at:
+            seconds_left = waiting.action.expires_at - context.received_at
+        yield texts.status_waiting(waiting.action.preview, seconds_left)
     elif stored and stored.state in ("claimed", "started"):
         yield texts.status_running(stored.action.preview)
     else:
         yield texts.status_idle()
+
     for timer in context.timers:
-        if timer.user == context.user:
-            yield texts.status_reminder(
-                timer.note or Markdown(timer.text), timer.at - context.received_at
-            )
+        if timer.user == context.scope_id:
+            seconds_left = timer.at - context.received_at
+            yield texts.status_reminder(timer.note or Markdown(timer.text), seconds_left)
 
 
 def _text_answer(text: str) -> TurnAnswer:

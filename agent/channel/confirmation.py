@@ -1,4 +1,8 @@
-"""ConfirmationHandler: does what `decide` says a message or a tap means for an action."""
+"""ConfirmationHandler: does what `decide` says a message or a tap means for an action.
+
+`decide.py` has the tables of all cases. Here each decision is carried out: `_act` for messages,
+`answer_tap` for buttons and forms. Both name every decision, so that mypy finds a missing one.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +64,9 @@ class ConfirmationHandler:
     """Answers the turns of one channel that are about an action. Lives as long as its agent.
 
     It reads the values that a decision needs, asks `decide` or `decide_tap`, and acts on the
-    decision in one place: `_act` for words, `answer_tap` for buttons and forms.
+    decision. Each part does one kind of answer: `repeats` says an open question again, `changes`
+    changes its values, `confirmed` carries out or cancels the action, `other_messages` lets the
+    model answer, `answers` tells how an action ended, `questions` has the buttons.
     """
 
     def __init__(
@@ -87,8 +93,8 @@ class ConfirmationHandler:
     async def answer_message(self, context: TurnContext, stored: StoredAction) -> TurnAnswer | None:
         """Answer a message of a person who has an action.
 
-        Return None if the message is not about the action and does not end it: then it is answered
-        as if there were none.
+        Return None if the message is not about the action and does not end it: the caller answers
+        it as if there were no action.
         """
         facts = self._reader.facts_of(stored, context.turn.event_id, context.received_at)
         message = self._reader.read(
@@ -106,7 +112,7 @@ class ConfirmationHandler:
     async def _act(
         self, context: TurnContext, stored: StoredAction, decision: MessageDecision
     ) -> TurnAnswer | None:
-        """Do what was decided about a message."""
+        """Do what was decided about a message. Return None for `AnswerAlone`."""
         match decision:
             case CarryOut():
                 return await self._confirmed.carry_out(context, stored)
@@ -183,18 +189,19 @@ class ConfirmationHandler:
     def _read_press(self, turn: Turn) -> ButtonPress | None:
         """Return what the turn's button says.
 
-        It is None for a button that was not issued for this person and place.
+        Return None if the turn has no button, or one that was not issued for this person in this
+        conversation.
         """
         if turn.tap is None:
             return None
         press = self._store.signer.read_button(turn.tap.data, turn.scope)
-        # No other button opens a form.
+        # Only the button to change a question opens a form. With another one, the form is forged.
         if press and turn.kind == "form" and press.intent != "change":
             return None
         return press
 
     async def _leave_open(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """Leave a question open for a few more seconds."""
+        """Leave a question open after a tap on "ignore", and its buttons for a few more seconds."""
         decision = ActionDecision(
             context.turn.scope,
             "ignore",
@@ -211,9 +218,9 @@ class ConfirmationHandler:
     async def _choose(
         self, context: TurnContext, offer: StoredAction, press: ButtonPress
     ) -> TurnAnswer:
-        """Handle a chosen answer as the message of its person.
+        """Answer a tap on an offered answer as a message with its words.
 
-        It confirms nothing, and can be chosen once.
+        It confirms nothing, and only one answer of an offer can be chosen, once.
         """
         place = press.choice
         turn = context.turn
@@ -224,8 +231,10 @@ class ConfirmationHandler:
         if offer.state != "done":
             answer = fixed_answer(context, context.texts.stale())
             return await self._answers.with_closed_question(context, answer, offer, "expired", "")
+
         label = offer.outcome_text
-        if offer.decided_by_event != turn.event_id:
+        was_chosen_before = offer.decided_by_event != turn.event_id
+        if was_chosen_before:
             answer = fixed_answer(context, texts_of(offer).already_chosen(label))
         else:
             context = replace(context, turn=replace(turn, text=label))
@@ -235,9 +244,9 @@ class ConfirmationHandler:
         )
 
     async def _answer_chosen(self, context: TurnContext) -> TurnAnswer:
-        """Answer an offered answer that was chosen.
+        """Answer the message that a chosen answer has become.
 
-        For an action that waits it is a message about something else.
+        If an action waits, the message is about something else for it.
         """
         stored = context.waiting_action
         if stored is None:
@@ -247,15 +256,13 @@ class ConfirmationHandler:
         return answer or await self._other_messages.run(context)
 
     def _reject_button(self, context: TurnContext) -> TurnAnswer:
-        """Answer a tap on a button of another person, or of an ended question.
+        """Answer a tap on a button of another person's question, or of one that is not known any more.
 
-        In a group, only the person who tapped sees it.
+        In a group, only the person who tapped sees the answer.
         """
         stored = context.named_action
-        is_foreign = stored is not None and stored.action.user_id not in (
-            "",
-            context.turn.user_id,
-        )
+        owners = ("", context.turn.user_id)
+        is_foreign = stored is not None and stored.action.user_id not in owners
         text = context.texts.stale()
         if is_foreign:
             text = context.texts.not_yours()
@@ -263,13 +270,13 @@ class ConfirmationHandler:
         return _for_sender_only(context.turn, answer, in_tap=is_foreign)
 
     def answer_lost_question(self, context: TurnContext) -> TurnAnswer:
-        """Answer a yes, a no or a tap to a question that Redis has lost: the action is unknown."""
+        """Answer a yes, a no or a tap to a question that Redis has lost with its action."""
         answer = fixed_answer(context, context.texts.forgot_answer(context.lost_at))
         return _for_sender_only(context.turn, answer.changed(tells_loss=True))
 
 
 def _tap(turn: Turn, stored: StoredAction, press: ButtonPress) -> ButtonTap:
-    """Return a tap as `decide_tap` needs it."""
+    """Return a tap in the form that `decide_tap` needs. `press`: what its button says."""
     if press.choice is not None or press.intent is None or stored.action.kind == CHOICE_KIND:
         return ButtonTap("choice")
     return ButtonTap(
@@ -282,11 +289,13 @@ def _tap(turn: Turn, stored: StoredAction, press: ButtonPress) -> ButtonTap:
 def _for_sender_only(turn: Turn, answer: TurnAnswer, *, in_tap: bool = False) -> TurnAnswer:
     """Return the answer so that in a group only the sender of the turn sees it.
 
-    `in_tap`: it is shown over the tapped button, and is no message of the chat.
+    `in_tap`: show it over the tapped button, and not as a message of the chat.
     """
     if not turn.in_group:
         return answer
-    callback_id = turn.tap.callback_id if turn.tap and in_tap else ""
+    callback_id = ""
+    if turn.tap is not None and in_tap:
+        callback_id = turn.tap.callback_id
     replies = []
     for reply, action_id in answer.change.replies:
         own_reply = replace(for_sender_of(turn, reply), answers_tap=callback_id)

@@ -1,4 +1,8 @@
-"""ConfirmedActions: carries out an action after its person's yes, and tells the outcome."""
+"""ConfirmedActions: carries out an action after its person's yes, or cancels it after a no.
+
+Both answer the turn with the outcome, close the message of the question, and let the agent go on
+with the request where the channel wants that.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from sayso.agent.channel.context import (
     about_question,
     fixed_answer,
 )
-from sayso.agent.channel.endings import cancelled_text, texts_of
+from sayso.agent.channel.endings import cancel_with_text, cancelled_text, texts_of
 from sayso.agent.channel.outcome_answers import (
     OutcomeAnswers,
     with_settled_answer,
@@ -29,8 +33,7 @@ from sayso.channels.types import StepState
 from sayso.pending.action import RESERVED_PREFIX
 from sayso.pending.repository import Claim
 from sayso.pending.store import PendingActionStore
-from sayso.pending.stored_action import WAITING_STATES, StoredAction
-from sayso.pending.turns import Transition
+from sayso.pending.stored_action import StoredAction
 
 #: How people see the step that a yes ran, by the status of its outcome. With any other status
 #: nothing ran.
@@ -44,9 +47,9 @@ _STEP_STATES: Mapping[str, StepState] = {
 class ConfirmedActions:
     """Carries out and cancels the actions of one channel. Lives as long as its agent and store.
 
-    What may run, and that it runs once, is decided by the claim in the store
-    (`sayso.pending.settlement`). A yes that is too late, or to a record that was tampered with,
-    gets there as well, and comes back as an outcome that says so.
+    `Settlement.confirm` decides what may run, and that it runs once (`sayso.pending.settlement`). A
+    yes that is too late, or to a record that was tampered with, is passed to it as well: it returns
+    an outcome that says so.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class ConfirmedActions:
         if stored.state == "shown" and await self._is_hidden(context, stored):
             return await self._refuse(context, stored)
 
+        # The claim says who confirms, by which turn, and that the worker still has its lease.
         claim = Claim(
             scope=context.turn.scope,
             action_id=stored.action_id,
@@ -94,7 +98,10 @@ class ConfirmedActions:
         ):
             outcome = await self._store.settlement.confirm(claim, stored)
         if on_step:
-            on_step(0, step_name, _STEP_STATES.get(outcome.status) if outcome else None)
+            step_state = None
+            if outcome is not None:
+                step_state = _STEP_STATES.get(outcome.status)
+            on_step(0, step_name, step_state)
 
         if outcome is None:
             return fixed_answer(context, context.texts.stale())
@@ -115,7 +122,9 @@ class ConfirmedActions:
         if outcome.status == "expired" and self._answers.goes_on(context, ended):
             return await self._answers.answer_late_yes(context, ended, text)
 
-        # Choices that the tool offers wait for its person, so the agent does not go on.
+        # Each step adds to the answer: the outcome, a check of the state at the commit, buttons, a
+        # mark by which a second yes is recognized, and the edit of the question's message. If the
+        # tool offers choices, the next word is the person's, so the agent does not go on.
         answer = await self._answers.answer_outcome(
             context, ended, text, files, goes_on=not choices
         )
@@ -140,7 +149,7 @@ class ConfirmedActions:
         return False
 
     async def _refuse(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """End an action whose yes is refused."""
+        """Cancel an action whose yes is refused, because its tool is hidden from the person now."""
         refusal = texts_of(stored).unsafe(stored.action.preview)
         self._outcomes.write_outcome(context, stored, "replaced")
         line = self._answers.as_line(stored, "cancelled", refusal)
@@ -162,10 +171,8 @@ class ConfirmedActions:
     async def _with_cancelled(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction, outcome: str
     ) -> TurnAnswer:
-        transition = Transition(
-            stored.action_id, WAITING_STATES, "cancelled", outcome, context.turn.event_id
-        )
-        answer = answer.changed(transition=transition)
+        """Return the answer with the transition that cancels the action, and its closed question."""
+        answer = answer.changed(transition=cancel_with_text(stored, context.turn, outcome))
         return await self._answers.with_closed_question(
             context, answer, stored, "cancelled", outcome
         )

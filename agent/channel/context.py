@@ -1,8 +1,9 @@
-"""TurnContext: a turn with everything that is known about it, and the answer to one.
+"""TurnContext: a turn with everything that is known about it; TurnAnswer: the answer to one.
 
 A *turn* is one thing that a person did: a message, a tap, a filled-in form. A *continuation* is the
 one kind of turn that no person sent: in it the agent goes on after an action was decided. This
-module also writes a turn as the model reads it, and keeps its files.
+module also writes a turn as the model reads it (`user_message_text`), reads and extends the history
+of its person, and stores the files of tools (`TurnFiles`).
 """
 
 from __future__ import annotations
@@ -43,36 +44,38 @@ from sayso.pending.turns import (
 
 log = logging.getLogger(__name__)
 
-#: Characters of a quoted message, and of a note, that the model reads.
+#: Characters of a quoted message that the model reads.
 MAX_QUOTED_CHARS = 1000
+#: Characters of a note of the channel, such as "sent a contact: ...", that the model reads.
 MAX_NOTE_CHARS = 300
-
 #: Notes of one turn that the model reads. An album or a list of contacts has no more.
 MAX_NOTES = 20
 
-#: Our own lines stand in brackets; brackets inside them are replaced by look-alikes.
+#: Lines that the channel adds to a message stand in brackets. Brackets inside of such a line are
+#: replaced by look-alikes, so that no text of a person passes for a line of the channel.
 _BRACKETS = str.maketrans("[]", "\u27e6\u27e7")
 
-#: The key of a note in a history: the id of the action whose outcome its continuation has to tell.
-UNTOLD_OUTCOME = "untold_outcome"
-#: The key of a note in a history: the id of the action whose outcome was told before its
-#: continuation, by the answer to another message.
-TOLD_OUTCOME = "told_outcome"
+#: The key of a note in a history: the id of the action whose outcome its continuation must tell.
+OUTCOME_TO_TELL = "outcome_to_tell"
+#: The key of a note in a history: the id of the action whose outcome the person has read before its
+#: continuation, with the answer to another message.
+OUTCOME_TOLD_EARLIER = "outcome_told_earlier"
 
-#: The history's entry for a tap.
+#: What the history has as the message of a person who tapped a button.
 TAPPED = "(tapped a button)"
 
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """A turn and everything that is known about it. Made for one attempt at the turn.
+    """A turn and everything that is known about it. Lives as long as one attempt at the turn.
 
-    All times are Unix seconds. What only a worker knows has a default for turns without one.
+    All times are Unix seconds. A program may also answer turns without a worker (`DirectTurns`):
+    what only a worker knows has a default.
     """
 
     turn: Turn
-    #: The id of the person in this conversation (`Scope.id`).
-    user: str
+    #: The id of the scope, which is this person in this conversation (`Scope.id`).
+    scope_id: str
     #: The person's action: the one that waits for their yes or is carried out, or the last one, if
     #: it has just ended otherwise than by their answer.
     open_action: StoredAction | None
@@ -94,17 +97,18 @@ class TurnContext:
     #: The number of the turn in its conversation, from 1; 0 without a worker, where a turn comes
     #: after all others.
     seq: int = 0
-    #: Whether the caller gets nothing but text, without buttons and files, as from `ask_channel`.
+    #: Whether the caller gets only text, without buttons and files, as from `ask_channel`.
     returns_text: bool = False
-    #: The timers of the whole conversation.
+    #: The timers that are set in the conversation, such as reminders, of all persons.
     timers: tuple[Timer, ...] = ()
-    #: Where the run notes what it has done, for the next attempt or for the history.
+    #: Where the run records what it has done, for the next attempt or for the history.
     journal: TurnJournal | RunRecord | None = None
     #: Receives the answer's text while it arrives.
     stream_listener: StreamListener | None = None
-    #: Receives which tools the turn calls.
+    #: Receives which tools the turn calls, and how each call ends.
     on_step: OnStep | None = None
-    #: The long texts of the history. None without a worker: the history stays in this process.
+    #: Stores and reads the long texts of the history. None without a worker: then the history stays
+    #: in this process.
     long_texts: LongTexts | None = None
     #: When the store went on after a loss of data, 0.0 if not in the last day.
     lost_at: float = 0.0
@@ -120,73 +124,73 @@ class TurnContext:
     summarizes: bool = False
 
     def remember(self, messages: Sequence[Message]) -> None:
-        """Add messages to the history of a turn in which no model was asked."""
+        """Add messages to the history, in a turn in which no model was asked."""
         self.memory.add_many(shorten_for_history(messages), trims=not self.summarizes)
 
     @property
     def settled_action(self) -> StoredAction | None:
-        """Return the action that an earlier attempt at this turn has decided and ended.
+        """The action that an earlier attempt at this turn has decided and ended; None without one.
 
-        None if there is none. An action that this turn has claimed or started, and not ended, is
-        open: it is carried on, and not only told.
+        If that attempt claimed or started the action and did not end it, the action is still open:
+        it is carried on, and this is None.
         """
         for stored in (self.open_action, self.named_action):
-            if (
-                stored
-                and stored.decided_by_event == self.turn.event_id
-                and stored.state not in OPEN_STATES
-            ):
+            if stored is None or stored.decided_by_event != self.turn.event_id:
+                continue
+            if stored.state not in OPEN_STATES:
                 return stored
         return None
 
     @property
     def waiting_action(self) -> StoredAction | None:
-        """Return the action that waits for this person's yes."""
+        """The action that waits for this person's yes; None if none waits."""
         if self.open_action and self.open_action.state in WAITING_STATES:
             return self.open_action
         return None
 
     @property
     def memory_scope(self) -> str:
-        """Return whose knowledge the turn reads and writes: the user's in this conversation."""
-        return f"{self.turn.conversation.id}:{self.user}"
+        """Whose knowledge the turn reads and writes: that of this person in this conversation."""
+        return f"{self.turn.conversation.id}:{self.scope_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class TurnAnswer:
-    """What a turn changes, and the result of the agent if it ran.
-
-    `predecessors`: where the person has changed a question, the actions before the change by the
-    ids of those after it. They are needed to take the change back if it cannot be stored.
-    """
+    """The answer to a turn: everything that it changes, with the replies, to be stored at once."""
 
     change: TurnChange
+    #: The result of the agent; None if it did not run.
     result: AgentResult | None = None
+    #: If the person has changed the values of a question: the actions before the change, by the ids
+    #: of those after it. They are needed to take the change back if it cannot be stored.
     predecessors: Mapping[str, PendingAction] = field(default_factory=dict)
 
-    def changed(self, **parts: Any) -> TurnAnswer:
+    def changed(self, **fields: Any) -> TurnAnswer:
         """Return the answer with these fields of its `TurnChange` replaced."""
-        return replace(self, change=replace(self.change, **parts))
+        return replace(self, change=replace(self.change, **fields))
 
     def about(self, action: StoredAction | None) -> TurnAnswer:
-        """Return the answer marked as one to a message about this action, for `sayso trace`."""
+        """Return the answer with a mark for `sayso trace`: the turn was about this action.
+
+        An offer of choices is no action that can be traced, so it leaves the answer unchanged.
+        """
         if action and action.action.kind != CHOICE_KIND:
             return self.changed(about=action.action_id)
         return self
 
 
-#: The answer to a message that repeats what was answered: nothing is sent,
-#: and the history does not know of it.
+#: The answer to a message that repeats one which was answered: nothing is sent, and the message is
+#: not added to the history.
 NO_ANSWER = TurnAnswer(TurnChange(ended="repeated"))
 
 
 def fixed_answer(
     context: TurnContext, text: str, files: Sequence[Media] = (), *, for_history: str = ""
 ) -> TurnAnswer:
-    """Return an answer without a model call, and add the exchange to the history.
+    """Return an answer that no model wrote, and add the message and the answer to the history.
 
-    `files` are sent after the text. `for_history`: what the history keeps instead of the text, ""
-    for the text.
+    `files` are sent after the text. `for_history`: the text that the history gets instead, "" for
+    the same one.
     """
     add_exchange(context, for_history or text)
     replies = ((Reply(text), ""), *((Reply(media=media), "") for media in files))
@@ -194,9 +198,9 @@ def fixed_answer(
 
 
 def text_change(text: str, cause: str = "") -> TurnChange:
-    """Return the change of a turn whose answer is a text; "" is no answer.
+    """Return the change of a turn whose answer is a text; with "" nothing is sent.
 
-    `cause`: why there is no answer of the model, for logs and operators.
+    `cause`: why there is no answer of the model, for logs and operators; "" if there is one.
     """
     if not text:
         return TurnChange()
@@ -204,22 +208,22 @@ def text_change(text: str, cause: str = "") -> TurnChange:
 
 
 def paragraphs(texts: Iterable[str]) -> str:
-    """Return the texts that are not empty as paragraphs of one text."""
+    """Return one text with these texts as its paragraphs. Empty ones are left out."""
     return "\n\n".join(filter(None, texts))
 
 
 def about_question(stored: StoredAction, answer: TurnAnswer) -> TurnAnswer:
-    """Return the answer marked as a repetition of the question of an action.
+    """Return the answer with its replies marked as repetitions of the question of an action.
 
-    A message that quotes the answer then quotes the question.
+    A message that quotes such a reply then counts as one that quotes the question.
     """
-    return answer.changed(
-        replies=tuple((reply, f"{ABOUT}{stored.action_id}") for reply, _ in answer.change.replies)
-    )
+    mark = f"{ABOUT}{stored.action_id}"
+    replies = tuple((reply, mark) for reply, _ in answer.change.replies)
+    return answer.changed(replies=replies)
 
 
 def add_exchange(context: TurnContext, answer: str, between: Sequence[Message] = ()) -> None:
-    """Add what the user wrote or tapped to the history, the messages in between, and the answer.
+    """Add what the user wrote or tapped to the history, then the messages `between`, then the answer.
 
     A continuation has no message of a user.
     """
@@ -242,8 +246,8 @@ def user_message(turn: Turn) -> Message:
 def continuation_turn(turn: Turn, pending_action_id: str, *, tells_outcome: bool) -> Turn:
     """Return the turn in which the agent goes on after `turn` has decided an action.
 
-    Its event id is the same whatever turn decided, so that an action has one. It has nothing of the
-    person's message.
+    Its event id depends only on the action, so that no action has two continuations. It has nothing
+    of the person's message. `tells_outcome`: the deciding turn sends no outcome, so this one does.
     """
     return replace(
         turn,
@@ -268,10 +272,11 @@ def continuation_turn(turn: Turn, pending_action_id: str, *, tells_outcome: bool
 def memory_from_json(
     history: str, limits: ConversationMemory | None, *, summarizes: bool = False
 ) -> ConversationMemory:
-    """Return the memory of a stored history, with the limits of `limits`; an empty memory for "".
+    """Return the memory of a stored history, which is JSON; an empty memory for "".
 
-    What is beyond the limits is removed, unless the next run of the agent `summarizes` it. Raises
-    ValueError, KeyError or TypeError for an invalid history.
+    `limits` is a memory with the limits of the settings; None for the default ones. What is beyond
+    the limits is removed, unless the next run of the agent `summarizes` it. Raises ValueError,
+    KeyError or TypeError for an invalid history.
     """
     if not history:
         if limits is None:
@@ -290,7 +295,7 @@ def memory_from_json(
 
 
 async def load_history(context: TurnContext) -> ConversationMemory:
-    """Return the history for the model, with the long texts of people as far as there is room."""
+    """Return the history as the model reads it: with the long texts of people, if there is room."""
     stored = context.memory
     history = context.memory.get_history()
     has_long_texts = any(message.kept and message.role is not Role.TOOL for message in history)
@@ -305,10 +310,10 @@ async def load_history(context: TurnContext) -> ConversationMemory:
 
 
 def user_message_text(turn: Turn) -> str:
-    """Return the user's text below lines in brackets for everything else.
+    """Return the user's text below lines in brackets that say what else belongs to the turn.
 
-    A line tells of a quote, a note, an edit or a tap. The text is "" if there is nothing.
-    `sayso.agent.messages.without_notes` removes the lines again.
+    There is a line for a quoted message, a note, an edit and a tap. Return "" for a turn without
+    any text. `sayso.agent.messages.without_notes` removes the lines again.
     """
     lines: list[str] = []
     if turn.kind == "continuation":
@@ -346,14 +351,17 @@ def _note_line(label: str, text: str, max_chars: int, *, quoted: bool = False) -
 
 
 class TurnFiles:
-    """The files of one channel. Without a store, files can be neither kept nor read."""
+    """The files that people send and tools make on one channel. Lives as long as its agent.
+
+    `store` is where they are stored; None: they can be neither stored nor read.
+    """
 
     def __init__(self, store: MediaStore | None) -> None:
         self._store = store
 
     @property
     def spool_folder(self) -> Path | None:
-        """Return the folder where files of tools wait until they are stored.
+        """The folder where files of tools wait until they are stored.
 
         None stands for the system's folder for temporary files.
         """
@@ -370,16 +378,17 @@ class TurnFiles:
                 files += message.media
         files += context.turn.media
         # A file that was sent twice counts where it was sent last.
-        latest = dict.fromkeys(reversed(files))
-        return [
-            ReceivedFile(
-                with_filename(media).filename, media.mime_type, media.size, media.ref, self._read
-            )
-            for media in reversed(latest)
-            if media.stored
-        ]
+        newest_first = dict.fromkeys(reversed(files))
+        received = []
+        for media in reversed(newest_first):
+            if not media.stored:
+                continue
+            name = with_filename(media).filename
+            received.append(ReceivedFile(name, media.mime_type, media.size, media.ref, self._read))
+        return received
 
     def _read(self, ref: str) -> bytes:
+        """Return the bytes of a stored file. Raises KeyError if there is none."""
         if self._store is None:
             raise KeyError(ref)
         return self._store.read(ref)

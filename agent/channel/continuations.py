@@ -1,9 +1,13 @@
 """Continuations: the turns in which the agent goes on after an action was decided.
 
 The turn of a yes or a no is over once the outcome is stored. If the agent goes on with the request,
-that is a turn without a message of its person, the *continuation*. The deciding turn appends it to
-the mailbox in the same commit, so it is not lost, and a worker that dies in it does not repeat the
-effect.
+it does so in another turn, the *continuation*, which has no message of a person. The deciding turn
+appends it to the mailbox in the same commit. So it is not lost, and if its worker dies, the effect
+is not repeated.
+
+Who tells the person the outcome? Usually the deciding turn. Where each message costs money, the
+outcome and what the model says next are one message: then the continuation tells it, or the answer
+to another message that came in before the continuation (`with_outcome_to_tell`).
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from itertools import takewhile
 from typing import Any
 
 from sayso.agent.channel.context import (
-    TOLD_OUTCOME,
+    OUTCOME_TOLD_EARLIER,
     TurnAnswer,
     TurnContext,
     add_exchange,
@@ -39,8 +43,8 @@ from sayso.pending.proposals import Effect
 from sayso.pending.store import PendingActionStore
 from sayso.pending.turns import TurnChange
 
-#: How long an outcome waits for what the model says of it where both are one message, in seconds.
-#: Then the person gets the outcome, and that the rest is missing.
+#: How long an outcome waits for what the model says next, where both are one message, in seconds.
+#: After that the person gets the outcome, with a note that the rest is missing.
 OUTCOME_SECONDS = 30.0
 
 #: Lets a paused run of the agent go on. The counts are those of the run that waited.
@@ -68,14 +72,14 @@ class Continuations:
         self._continue_run = continue_run
 
     async def go_on(self, context: TurnContext) -> TurnAnswer:
-        """Let the agent go on, unless there is nothing to go on with.
+        """Let the agent go on with the request, unless there is nothing to go on with.
 
-        Where the deciding turn did not tell the outcome, it is told first. It waits for the model
-        for OUTCOME_SECONDS. Raises TimeoutError after that: the worker then gives the turn up, and
-        tells the outcome.
+        If this turn has to tell the outcome, the outcome stands above what the model says, and the
+        model gets OUTCOME_SECONDS. Raises TimeoutError after that: the worker then calls `give_up`,
+        which tells the outcome alone.
         """
         stored = context.named_action
-        outcome, effects = await self._outcome_left(context)
+        outcome, effects = await self._outcome_to_tell(context)
         ids = action_ids(stored) if stored else frozenset()
         counts = run_counts_of(context.memory, ids)
         step = decide_continuation(
@@ -99,16 +103,14 @@ class Continuations:
     async def _run(
         self, context: TurnContext, counts: RunCounts | None, *, has_deadline: bool
     ) -> TurnAnswer:
-        """Let the run of the agent go on. `counts`: of the run that waited, None for a new run.
-
-        Answers without a model, such as that to a second tap, may stand behind the outcome in the
-        history. Then a message follows them which says that the request goes on.
-        """
+        """Let the run of the agent go on. `counts`: of the run that waited, None for a new run."""
         stored = context.named_action
         if stored and stored.state == "cancelled":
             # The model cannot propose again what was just refused.
             refused = await self._other_messages.refused_by_no(context.turn.scope, stored)
             context.run.denied_actions += refused
+        # The history may end with an answer that no model wrote, such as the one to a second tap. A
+        # model answers only a message of a user, so one is added: the request goes on.
         if context.memory.get_history()[-1].role is Role.ASSISTANT:
             context.remember([user_message(context.turn)])
 
@@ -121,15 +123,17 @@ class Continuations:
     async def give_up(
         self, context: TurnContext, run: InterruptedRun, *, is_stopped: bool
     ) -> TurnChange:
-        """Return what a continuation changes in which the agent could not go on.
+        """Return what a continuation changes that failed, took too long or was stopped.
 
-        The effect before it is certain and stays. The person is told that the rest is missing,
-        unless they stopped it, and the outcome if the deciding turn did not tell it.
+        The outcome of the action is certain, and stays. The person is told that the rest is missing,
+        unless they stopped it (`is_stopped`), and the outcome if this turn has to tell it. `run` is
+        what the run of the agent had done.
         """
         texts = context.texts
-        outcome, effects = await self._outcome_left(context)
+        outcome, effects = await self._outcome_to_tell(context)
         unknown = [texts.unknown(literal(call.tool_name)) for call in run.unknown_outcomes]
         missing = "" if is_stopped else texts.rest_missing()
+
         stored = context.named_action
         ids = action_ids(stored) if stored else frozenset()
         if not has_answer(context, ids, run_counts_of(context.memory, ids)):
@@ -139,30 +143,30 @@ class Continuations:
         answer = TurnAnswer(text_change(paragraphs([*unknown, missing])))
         return self._questions.with_outcome(context, answer, outcome, effects).change
 
-    async def with_untold_outcome(
+    async def with_outcome_to_tell(
         self, context: TurnContext, answer: TurnAnswer, action_id: str
     ) -> TurnAnswer:
-        """Return the answer to a message below an outcome that still waits for its continuation.
+        """Return the answer to a message below an outcome that its continuation would have told.
 
         The message came in while the action was carried out, so it is answered before the
-        continuation, which does not tell the outcome again.
+        continuation. That does not tell the outcome again.
         """
         conversation = context.turn.conversation.id
         (stored,) = await self._store.repository.load(conversation, (action_id,))
-        if stored:
+        if stored is not None:
             stored = stored.verified(self._store.signer, context.turn.scope)
         outcome, effects = await self._answers.outcome_to_tell(context, stored)
-        context.memory.notes[TOLD_OUTCOME] = action_id
+        context.memory.notes[OUTCOME_TOLD_EARLIER] = action_id
         return self._questions.with_outcome(context, answer, outcome, effects)
 
-    async def _outcome_left(self, context: TurnContext) -> tuple[str, tuple[Effect, ...]]:
+    async def _outcome_to_tell(self, context: TurnContext) -> tuple[str, tuple[Effect, ...]]:
         """Return the outcome that a continuation has to tell, and what took effect.
 
         The outcome is "" if the deciding turn or another one has told it.
         """
         turn = context.turn
-        told_for = context.memory.notes.pop(TOLD_OUTCOME, "")
-        if not turn.tells_outcome or told_for == turn.continues:
+        told_action_id = context.memory.notes.pop(OUTCOME_TOLD_EARLIER, "")
+        if not turn.tells_outcome or told_action_id == turn.continues:
             return "", ()
         return await self._answers.outcome_to_tell(context, context.named_action)
 
@@ -174,9 +178,10 @@ def has_answer(context: TurnContext, decided: Collection[str], counts: RunCounts
     None once another run has ended. A question about another action is an answer, too.
     """
     history = context.memory.get_history()
-    if not history:
+    if not history:  # it was deleted since
         return True
-    results = takewhile(lambda message: message.role is Role.TOOL, reversed(history))
-    if not set(open_actions(results)).issubset(decided):
+    last_results = takewhile(lambda message: message.role is Role.TOOL, reversed(history))
+    asks_something_else = not set(open_actions(last_results)).issubset(decided)
+    if asks_something_else:
         return True
     return history[-1].role is Role.ASSISTANT and counts is None

@@ -18,11 +18,11 @@ from sayso.pending.action import ButtonIntent
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turns import SettledIntent
 
-#: How often an open question is repeated, because it was asked about or answered unclearly. The
-#: words of unclear answers must be others each time.
+#: How often an open question is repeated, because a person asked about it or gave an unclear answer.
+#: The same words never repeat it twice.
 MAX_UNCLEAR_ANSWERS = 5
 
-#: Where an action is in its life, as a message finds it.
+#: Where an action is in its life when a message comes in.
 #:
 #: * "open": its question was delivered, and there is time left to answer.
 #: * "not_shown": the platform has not confirmed yet that the question was delivered.
@@ -31,8 +31,8 @@ MAX_UNCLEAR_ANSWERS = 5
 #: * "confirmed_here": the same message confirmed it, before the worker of that attempt died.
 #: * "tampered": the stored record is not the one that was signed.
 #: * "tampered_here": "confirmed_here" and "tampered" at once.
-#: * "expired", "unknown": it has ended so, and an answer may still be on its way.
-#: * "ended": anything else. It is carried out elsewhere, or nothing can be said about it any more.
+#: * "expired", "unknown": it has ended like this, and a late answer is told so.
+#: * "ended": anything else. It is carried out elsewhere, or a late answer is not about it.
 Phase = Literal[
     "open",
     "not_shown",
@@ -47,12 +47,12 @@ Phase = Literal[
 
 #: What the text of a message says about the question.
 #:
-#: * "yes", "no": nothing else. An "ok" is a yes only where the channel says so.
+#: * "yes", "no": that, and nothing else. An "ok" is a yes only if the channel is configured so.
 #: * "ambiguous_no": "cancel it", as an answer to "Cancel appointment 9?".
 #: * "field_value": the value of the field that was asked for, or the wish to change a field.
 #: * "asks": asks what the question is about. "maybe_asks": the same, misspelled.
-#: * "waits": asks for time.
-#: * "no_with_more": "no, wrong order".
+#: * "waits": asks for time, such as "wait" or "one moment".
+#: * "no_with_more": a no with more words, such as "no, wrong order".
 #: * "unclear": may be meant as an answer, such as "hmm" or a yes in another language.
 #: * "other": anything else. Also "yes, but blue", and a message that cannot decide, such as a
 #:   caption or an edit.
@@ -86,9 +86,9 @@ class ActionFacts:
     """What a decision needs to know of an action."""
 
     phase: Phase
-    #: What must be typed behind the yes, "" for none.
+    #: The code that must be typed behind the yes; "" for none.
     code: str = ""
-    #: Its question stays open when its person writes about something else.
+    #: Whether its question stays open when its person writes about something else.
     is_kept: bool = False
     #: How often the question was repeated because of an unclear answer.
     unclear_answers: int = 0
@@ -96,32 +96,33 @@ class ActionFacts:
 
 @dataclass(frozen=True, slots=True)
 class MessageReading:
-    """A message as it was read in view of one question.
-
-    Three facts tell what its person can have known.
-    """
+    """What one message says about one question."""
 
     meaning: Meaning
-    #: The code that stands behind a yes.
+    #: The code that the message has behind a yes; "" for none.
     code: str = ""
     #: What the message quotes: a message that shows the question, another message, or nothing ("").
     quotes: Literal["", "question", "another"] = ""
-    #: By the platform's clock the message is older than the question.
+
+    # What its person can have known when they wrote it:
+
+    #: Whether the message is older than the question, by the platform's clock.
     is_written_before: bool = False
-    #: It came in before the question was delivered.
+    #: Whether the message came in before the question was delivered.
     is_received_before: bool = False
-    #: When it came in, the bot had said something after the question.
+    #: Whether the bot had said something after the question when the message came in.
     follows_something_else: bool = False
-    #: It has the words of the request that led to the question.
+
+    #: Whether it has the words of the request that led to the question.
     repeats_request: bool = False
-    #: The question was already repeated for the same words.
+    #: Whether the question was already repeated for the same words.
     is_repeated: bool = False
-    #: Its sender waits for a text in any case, as a caller of `ask_channel` does.
+    #: Whether its sender must get a text in any case, as a caller of `ask_channel` must.
     needs_text: bool = False
 
     @property
     def follows_question(self) -> bool:
-        """Return whether it was written after the question, as a reply to it or right behind it."""
+        """Whether it was written after the question, and quotes it or comes right behind it."""
         if self.is_received_before or self.is_written_before:
             return False
         return not self.follows_something_else or self.quotes == "question"
@@ -129,7 +130,7 @@ class MessageReading:
 
 @dataclass(frozen=True, slots=True)
 class CarryOut:
-    """Claim the action and carry it out. A claim that comes too late carries out nothing."""
+    """Claim the action and carry it out. The claim is the last check: it may find that nothing may run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,25 +223,26 @@ def phase_of(action: StoredAction, event_id: str, now: float) -> Phase:
     `event_id`: the event of the message. `now`: when it came in, in Unix seconds. What counts is
     when a person answered, not when a worker has time for the answer.
     """
-    if action.state not in WAITING_STATES:
-        if action.decided_by_event == event_id:
-            return "tampered_here" if action.is_changed else "confirmed_here"
-        match action.state:
-            case "expired" | "unknown":
-                return action.state
-        return "ended"
-    if action.is_changed:
-        return "tampered"
-    if action.action.is_expired(now):
-        return "time_over"
-    return "open" if action.state == "shown" else "not_shown"
+    if action.state in WAITING_STATES:
+        if action.is_changed:
+            return "tampered"
+        if action.action.is_expired(now):
+            return "time_over"
+        return "open" if action.state == "shown" else "not_shown"
+
+    if action.decided_by_event == event_id:
+        return "tampered_here" if action.is_changed else "confirmed_here"
+    match action.state:
+        case "expired" | "unknown":
+            return action.state
+    return "ended"
 
 
 def decide(action: ActionFacts, message: MessageReading) -> MessageDecision:
     """Return what a message means for an action. The first row that fits a message counts.
 
-    While the action waits for an answer ("other" stands for KeepAndRun where the question is kept
-    and its time is not over, and else for DropAndRun):
+    While the action waits for an answer, "other" in the table stands for KeepAndRun if the question
+    is kept and its time is not over, and else for DropAndRun:
 
     | the message                                      | open         | not_shown | time_over  |
     |--------------------------------------------------|--------------|-----------|------------|
@@ -273,7 +275,7 @@ def decide(action: ActionFacts, message: MessageReading) -> MessageDecision:
     | may ask, repeated                                | other        | other     | other      |
     | anything else                                    | other        | other     | other      |
 
-    Once it waits no more, or where its record is not the one that was signed:
+    Once it waits no more, or if its record is not the one that was signed:
 
     | the action     | yes         | yes, other code | field value | no          | anything else |
     |----------------|-------------|-----------------|-------------|-------------|---------------|
@@ -285,7 +287,7 @@ def decide(action: ActionFacts, message: MessageReading) -> MessageDecision:
     | ended          | AnswerAlone | AnswerAlone     | AnswerAlone | AnswerAlone | AnswerAlone   |
 
     A `CarryOut` of a record that was tampered with, or whose time is over, carries out nothing: the
-    claim finds out, and the person is told.
+    claim finds out, and the answer says so.
     """
     match action.phase:
         case "open":
@@ -308,6 +310,7 @@ def decide(action: ActionFacts, message: MessageReading) -> MessageDecision:
 
 
 def _decide_open(action: ActionFacts, message: MessageReading) -> MessageDecision:
+    """Decide about a message to an open question. It may still be repeated for new words."""
     is_new = not message.is_repeated and action.unclear_answers < MAX_UNCLEAR_ANSWERS
     match message.meaning:
         case "no":
@@ -333,8 +336,8 @@ def _decide_unanswered(
 ) -> MessageDecision:
     """Decide about a message that is neither a plain yes nor a plain no to an open question."""
     if message.repeats_request and message.is_received_before:
-        return StaySilent()  # the question, which is on its way, is the answer
-    if is_known_plea(action, message) and not message.needs_text:
+        return StaySilent()  # the question is the answer, and was on its way
+    if asks_for_time_again(action, message) and not message.needs_text:
         return StaySilent()
     if action.is_kept and not message.follows_question:
         return KeepAndRun()  # it may be about what the bot has said since
@@ -401,8 +404,8 @@ def _decide_late(state: Literal["expired", "unknown"], message: MessageReading) 
 def _obstacle(action: ActionFacts, message: MessageReading) -> Obstacle | None:
     """Return why a yes does not confirm the question; None if it may.
 
-    A yes that may be meant for something else costs its person one more answer. A yes that was none
-    could not be undone.
+    In doubt it does not: to ask once more costs the person one answer, and an effect that they did
+    not want could not be taken back.
     """
     if message.quotes == "another":
         return "quotes_another"
@@ -421,11 +424,11 @@ def _other(action: ActionFacts) -> MessageDecision:
     return KeepAndRun() if action.is_kept else DropAndRun()
 
 
-def is_known_plea(action: ActionFacts, message: MessageReading) -> bool:
-    """Return whether a message asks for time although its person knows that the question stays.
+def asks_for_time_again(action: ActionFacts, message: MessageReading) -> bool:
+    """Return whether a message asks for time, and its person knows already that the question stays.
 
-    They know it once the question was repeated. Where a kept question is not the last thing that
-    the bot has said, the message may be about that.
+    They know it once the question was repeated. If the question is kept and the bot has said
+    something else since, the message may be about that.
     """
     if message.meaning != "waits" or not action.unclear_answers or message.quotes == "another":
         return False
@@ -442,7 +445,8 @@ def decide_after_failure(
 ) -> KeepAndRun | CancelAndRun | DropAndRun:
     """Return what becomes of an action that waits when the answer to a message has failed.
 
-    No model answers here: of `KeepAndRun` and the others only the part about the action counts.
+    No model answers here: only the part of each decision about the action counts. `is_stop`: the
+    message was /stop, which makes the running answer fail.
 
     | the message                            | kept question | any other question |
     |----------------------------------------|---------------|--------------------|
@@ -461,8 +465,12 @@ def decide_after_failure(
     return DropAndRun()
 
 
-#: What happens in a continuation: nothing, because a model has answered since the decision, or
-#: because its person said /stop; the person is told that the rest is missing; or the agent goes on.
+#: What happens in a continuation, the turn that follows a decision.
+#:
+#: * "answered_before": nothing, because a model has answered since the decision.
+#: * "stopped": nothing, because its person said /stop.
+#: * "record_lost": the person is told that the rest is missing.
+#: * "go_on": the agent goes on with the request.
 ContinuationStep = Literal["answered_before", "stopped", "record_lost", "go_on"]
 
 
@@ -472,8 +480,8 @@ def decide_continuation(
     """Return what happens in the turn that follows a decision. The first row that fits counts.
 
     `is_answered`: a model has answered another message since, and has read the outcome.
-    `asks_model`: its person has not said /stop since. `has_record`: the record of the action is
-    still kept. It is not if the turn has waited for days.
+    `asks_model`: its person has not said /stop since. `has_record`: the record of the action still
+    exists, which it does for days.
 
     | the case                                | step            |
     |-----------------------------------------|-----------------|
@@ -489,8 +497,11 @@ def decide_continuation(
     return "go_on" if has_record else "record_lost"
 
 
-#: Where an action is in its life, as a tap on one of its buttons finds it. "running": it was
-#: confirmed, and has not ended. "ended": it has ended in any way.
+#: Where an action is in its life when a tap on one of its buttons comes in.
+#:
+#: * "open", "not_shown", "time_over": it waits for an answer, as in `Phase`.
+#: * "running": it was confirmed, and has not ended.
+#: * "ended": it has ended in any way.
 TapPhase = Literal["open", "not_shown", "time_over", "running", "ended"]
 
 
@@ -500,9 +511,9 @@ class ButtonTap:
 
     #: What the button does, "choice" for one of several offered answers.
     intent: ButtonIntent | Literal["choice"]
-    #: The person may change fields of the question.
+    #: Whether the question has fields that the person may change.
     has_form: bool = False
-    #: The tap brings a filled-in form.
+    #: Whether the tap brings a filled-in form.
     sends_form: bool = False
 
 
@@ -513,7 +524,7 @@ class Choose:
 
 @dataclass(frozen=True, slots=True)
 class TellAgain:
-    """Tell once more how an action ended."""
+    """Tell the person once more how the action ended."""
 
 
 @dataclass(frozen=True, slots=True)

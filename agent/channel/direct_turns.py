@@ -1,4 +1,9 @@
-"""DirectTurns: answers turns without a worker, as `ask_channel` does."""
+"""DirectTurns: answers turns without a worker, as `ask_channel` does.
+
+A worker takes turns from a mailbox, and stores all that a turn changes in one commit. A program or
+a test without Redis calls the agent directly. Here such a turn is answered by the same parts, and
+its changes are applied to the store of actions at once.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +41,17 @@ from sayso.pending.turns import Transition, TurnChange
 
 log = logging.getLogger(__name__)
 
-#: Number of scopes whose history is kept without a mailbox.
+#: How many scopes have a history at most; those whose last turn is the oldest lose theirs.
 MAX_MEMORIES = 5000
 
 
 class DirectTurns:
     """Answers turns of one channel without mailbox, outbox and lease. Thread-safe.
 
-    What a worker stores in one commit is applied at once here, and a question counts as shown as
-    soon as it is returned. Histories stay in this process, those of the newest MAX_MEMORIES scopes.
+    A question counts as shown as soon as it is returned. Histories stay in this process, as long as
+    the object lives.
 
-    `answer`: answers a turn with everything known about it.
+    `answer` is `ChannelAgent._answer`: it returns the answer to a turn, and changes nothing.
     """
 
     def __init__(
@@ -86,11 +91,13 @@ class DirectTurns:
         scope = scope_of(user_id, channel_id, conversation_id)
         turn = Turn(f"ask-{random_id()}", scope.conversation, user_id, message)
         context = replace(await self._load_context(turn), returns_text=True)
+
+        # A yes to a record that was tampered with is refused later, by the claim.
         stored = context.open_action
-        is_other = stored is not None and args_digest not in (None, stored.action.args_digest)
-        # A yes to a changed record is refused as such, further down.
-        if stored and is_other and not stored.is_changed and self._parser.is_confirm(message):
-            return await self._refuse_other_action(context, stored)
+        if stored is not None and not stored.is_changed:
+            is_other_action = args_digest not in (None, stored.action.args_digest)
+            if is_other_action and self._parser.is_confirm(message):
+                return await self._refuse_other_action(context, stored)
 
         answer = await self._answer_and_apply(context)
         result = answer.result or AgentResult("")
@@ -98,7 +105,7 @@ class DirectTurns:
         return replace(result, content=_text_to_print(text, _words_of_model(result)))
 
     async def _refuse_other_action(self, context: TurnContext, stored: StoredAction) -> AgentResult:
-        """Refuse a yes to another action than the one that waits, which ends."""
+        """Refuse a yes to another action than the one that waits. The waiting one is cancelled."""
         self._outcomes.write_outcome(context, stored, "replaced")
         transition = Transition(stored.action_id, WAITING_STATES, "cancelled")
         await self._store.repository.change(
@@ -118,8 +125,8 @@ class DirectTurns:
         open_action = await self._store.repository.load_open(conversation, user)
         last_question = self._last_questions.get(conversation)
         if open_action and last_question not in (None, open_action.action_id):
-            # Every turn here has the number 0, so any other number says that the question is not
-            # the last message.
+            # The bot has said something else after the question. Turns without a worker all have the
+            # number 0, so any other number says that.
             open_action = replace(open_action, followed_after_seq=1)
 
         named_id = turn.continues
@@ -130,17 +137,21 @@ class DirectTurns:
         if named_id:
             (named_action,) = await self._store.repository.load(conversation, (named_id,))
 
+        # The time limit of an open question is judged by the clock of the store.
+        received_at = time.time()
+        if open_action is not None:
+            received_at = open_action.loaded_at
         context = self._contexts.build(
             turn,
             open_action=open_action,
             named_action=named_action,
             memory=self._memory_of(f"{conversation}:{user}"),
-            received_at=open_action.loaded_at if open_action else time.time(),
+            received_at=received_at,
         )
         return replace(context, journal=RunRecord())
 
     def _memory_of(self, scope: str) -> ConversationMemory:
-        """Return the history of a scope, which becomes the newest one."""
+        """Return the history of a scope. It is the last of all to be forgotten from now on."""
         with self._memories_lock:
             memory = self._memories.pop(scope, None) or memory_from_json("", self._agent.memory)
             self._memories[scope] = memory
@@ -149,14 +160,15 @@ class DirectTurns:
         return memory
 
     async def _answer_and_apply(self, context: TurnContext) -> TurnAnswer:
-        """Answer a turn, and apply its changes."""
+        """Answer a turn, and apply its changes. If it fails, say so in the history, and raise."""
         conversation = context.turn.conversation.id
         stored = context.open_action
         before = context.memory.get_history()
         try:
             answer = await self._answer(context)
         except BaseException as exc:
-            if context.memory.get_history()[-1:] == before[-1:]:  # its answer is not in the history
+            has_answer_in_history = context.memory.get_history()[-1:] != before[-1:]
+            if not has_answer_in_history:
                 text = context.texts.broken()
                 if not isinstance(exc, Exception):  # such as a cancelled task
                     text = context.texts.stopped()
@@ -177,7 +189,10 @@ class DirectTurns:
         return isinstance(self._failed_turns.decide(context, stored), KeepAndRun)
 
     def _overtaken(self, context: TurnContext, answer: TurnAnswer) -> TurnAnswer:
-        """Return the answer of a turn whose changes cannot be applied: another was faster."""
+        """Return the answer of a turn whose changes cannot be applied: another turn was faster.
+
+        What the turn wrote into the history about its actions is taken back.
+        """
         self._outcomes.link_to_change(context, answer.predecessors)
         if context.open_action:
             self._outcomes.forget_outcome(context, context.open_action)
@@ -186,13 +201,14 @@ class DirectTurns:
         return TurnAnswer(text_change(context.texts.overtaken()))
 
     def _note_last_question(self, conversation: str, action_id: str) -> None:
+        """Note which question is the last message of a conversation, "" for none."""
         self._last_questions[conversation] = action_id
         self._last_questions.move_to_end(conversation)
         while len(self._last_questions) > MAX_MEMORIES:
             self._last_questions.popitem(last=False)
 
     async def _drop_after_failure(self, context: TurnContext, stored: StoredAction) -> None:
-        """Drop an action because its person's message could not be answered."""
+        """End an action because its person's message could not be answered."""
         dropped = dropped_transition(stored, context.turn)
         if await self._apply(context.turn.conversation.id, TurnChange(transition=dropped)):
             self._outcomes.write_outcome(context, stored, "replaced")
@@ -204,7 +220,8 @@ class DirectTurns:
     ) -> TurnAnswer:
         """Return the answer of a deciding turn with that of its continuation.
 
-        The effect has taken place: a bug after it must not hide the outcome from the caller.
+        If the continuation fails, the answer says that the rest is missing: the effect has taken
+        place, and its outcome must reach the caller.
         """
         following = await self._load_context(continuation)
         following = replace(following, returns_text=context.returns_text)
@@ -225,9 +242,9 @@ class DirectTurns:
         self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
 
     async def _apply(self, conversation: str, change: TurnChange) -> bool:
-        """Apply the change.
+        """Apply a change to the store of actions.
 
-        Return False if another message of the scope was faster, so this answer is void.
+        Return False, and change nothing, if another message of the same person was faster.
         """
         if not (change.transition or change.new_actions):
             return True
@@ -236,8 +253,7 @@ class DirectTurns:
 
 
 def _words_of_model(result: AgentResult) -> str:
-    """Return what the model wrote for the user in its last answer, "" if the reply is another
-    text."""
+    """Return what the model wrote for the user in its last answer; "" if the reply is other text."""
     match result.stop_reason:
         case "answer":
             return result.content
@@ -246,14 +262,15 @@ def _words_of_model(result: AgentResult) -> str:
     return ""
 
 
-def _text_to_print(text: str, written: str) -> str:
-    """Return a reply without the escapes of Markdown.
+def _text_to_print(text: str, model_text: str) -> str:
+    """Return a reply without the escapes of Markdown, to be printed.
 
-    What the model has `written` stays unchanged.
+    The part of it that the model wrote (`model_text`) stays as it is: the model has escaped nothing.
     """
-    written = storable(written)  # as the text of every reply
-    start = text.rfind(written)
+    # Without the characters that cannot be stored, which no reply has.
+    model_text = storable(model_text)
+    start = text.rfind(model_text)
     if start < 0:
         return as_text(text)
-    end = start + len(written)
-    return as_text(text[:start]) + written + as_text(text[end:])
+    end = start + len(model_text)
+    return as_text(text[:start]) + model_text + as_text(text[end:])

@@ -1,4 +1,10 @@
-"""What is stored and said of an action that ends without being carried out."""
+"""What is stored and said about an action that ends without being carried out.
+
+An action that waits for its person's yes can end in three ways: the person says no (it is
+*cancelled*), another message ends it (it is *dropped*, which the store calls cancelled as well), or
+its time is over (it is *expired*). Each has a text for the person, and a Transition, the change of
+state that is stored when the turn ends.
+"""
 
 from __future__ import annotations
 
@@ -10,52 +16,72 @@ from sayso.pending.turns import Transition
 
 
 def texts_of(stored: StoredAction) -> Texts:
-    """Return the texts in the language of the action."""
+    """Return the texts in the language of the action, in which its question was asked."""
     return texts_for(stored.action.language)
 
 
 def cancelled_text(stored: StoredAction) -> str:
-    """Return what its person is told of an action to which they said no."""
-    return with_ran_beside(stored, texts_of(stored).cancelled(stored.action.preview))
+    """Return the text for a person who said no to an action."""
+    return with_tools_already_run(stored, texts_of(stored).cancelled(stored.action.preview))
 
 
 def dropped_text(stored: StoredAction) -> str:
-    """Return what its person is told of an action that another message ends."""
-    return with_ran_beside(stored, texts_of(stored).dropped(stored.action.preview))
+    """Return the text for a person whose message about something else ends an action."""
+    return with_tools_already_run(stored, texts_of(stored).dropped(stored.action.preview))
 
 
-def with_ran_beside(stored: StoredAction, text: str) -> str:
-    """Return the outcome of an action with a line about the tools that ran at once beside it.
+def with_tools_already_run(stored: StoredAction, text: str) -> str:
+    """Return the outcome of an action with a line that names the tools that have run already.
 
-    A stored outcome has the line already.
+    These tools ran in the same run of the agent as the proposal, and needed no yes. Without the
+    line, "nothing was done" would be wrong about them. The text may be a stored outcome, which has
+    the line already.
     """
     names = stored.action.ran_beside
     if not names:
         return text
     line = f"\n{texts_of(stored).ran_beside(names)}"
-    return text if line in text else f"{text}{line}"
+    if line in text:
+        return text
+    return f"{text}{line}"
 
 
 def cancelled_transition(stored: StoredAction, turn: Turn) -> Transition:
-    """Return the transition of an action to which its person says no."""
-    return _transition(stored, turn, cancelled_text(stored))
+    """Return the transition of an action to which its person says no in this turn."""
+    return cancel_with_text(stored, turn, cancelled_text(stored))
 
 
 def dropped_transition(stored: StoredAction, turn: Turn) -> Transition:
-    """Return the transition of an action that another message ends."""
-    return _transition(stored, turn, dropped_text(stored))
+    """Return the transition of an action that this turn ends with another message."""
+    return cancel_with_text(stored, turn, dropped_text(stored))
 
 
-def ended_transition(context: TurnContext, stored: StoredAction, outcome_text: str) -> Transition:
+def cancelled_or_expired_transition(
+    context: TurnContext, stored: StoredAction, outcome_text: str
+) -> Transition:
     """Return the transition that cancels an action with this text.
 
-    An action whose time was over before the turn came in expires instead, and says so.
+    If the time of the action was over before the turn came in, it is expired instead, with the text
+    for that.
     """
     if not stored.action.is_expired(context.received_at):
-        return _transition(stored, context.turn, outcome_text)
-    expired = with_ran_beside(stored, texts_of(stored).expired(stored.action.preview))
-    return Transition(stored.action_id, WAITING_STATES, "expired", expired, context.turn.event_id)
+        return cancel_with_text(stored, context.turn, outcome_text)
+    expired = with_tools_already_run(stored, texts_of(stored).expired(stored.action.preview))
+    return Transition(
+        action_id=stored.action_id,
+        from_states=WAITING_STATES,
+        to="expired",
+        outcome_text=expired,
+        decided_by_event=context.turn.event_id,
+    )
 
 
-def _transition(stored: StoredAction, turn: Turn, outcome_text: str) -> Transition:
-    return Transition(stored.action_id, WAITING_STATES, "cancelled", outcome_text, turn.event_id)
+def cancel_with_text(stored: StoredAction, turn: Turn, outcome_text: str) -> Transition:
+    """Return the transition that cancels an action that waits, with this text for its person."""
+    return Transition(
+        action_id=stored.action_id,
+        from_states=WAITING_STATES,
+        to="cancelled",
+        outcome_text=outcome_text,
+        decided_by_event=turn.event_id,
+    )

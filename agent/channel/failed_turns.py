@@ -1,10 +1,14 @@
-"""FailedTurns: what a turn changes that could not be answered."""
+"""FailedTurns: what a turn that could not be answered changes.
+
+A turn fails because of an error, takes too long, or is stopped by /stop. Its worker then commits
+this change in place of the answer, so that the person knows and no action waits by accident.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from sayso.agent.channel.context import UNTOLD_OUTCOME, TurnContext, add_exchange
+from sayso.agent.channel.context import OUTCOME_TO_TELL, TurnContext, add_exchange
 from sayso.agent.channel.decide import CancelAndRun, DropAndRun, KeepAndRun, decide_after_failure
 from sayso.agent.channel.endings import cancelled_transition, dropped_transition, texts_of
 from sayso.agent.channel.message_reading import MessageReader
@@ -22,8 +26,8 @@ from sayso.pending.turns import Transition, TurnChange
 class FailedTurns:
     """Settles the actions of turns that failed, took too long or were stopped. One per channel.
 
-    The person gets the outcome of the action that the turn decided, if it decided one. It may have
-    taken effect. Otherwise an action that waits ends, unless its question is kept.
+    If the turn decided an action, that may have taken effect, and the person gets its outcome.
+    Otherwise an action that waits ends, unless its question is kept.
     """
 
     def __init__(
@@ -61,11 +65,11 @@ class FailedTurns:
     ) -> TurnChange:
         """Return what the turn changes: the outcome of its action, or else `failure_text`.
 
-        The history gets what the `run` had done, and `for_history` as its end; nothing where that
-        is "", because a command is no part of the conversation.
+        `run` is what the run of the agent had done. The history gets it, with `for_history` as the
+        answer. If that is "", the history gets nothing: a command is no part of the conversation.
         """
         turn = context.turn
-        open_action = await self._store.repository.load_open(turn.conversation.id, context.user)
+        open_action = await self._store.repository.load_open(turn.conversation.id, context.scope_id)
         if open_action is not None:
             open_action = open_action.verified(self._store.signer, turn.scope)
         press = None
@@ -78,6 +82,8 @@ class FailedTurns:
             if decided:
                 return await self._outcome_of_decision(context, decided)
 
+        # A failed message ends the action that waits. A chosen answer counts as a message; a tap on
+        # a button of a question does not.
         transition = None
         is_message = is_choice or not turn.tap
         if open_action and open_action.state in WAITING_STATES and is_message:
@@ -88,16 +94,16 @@ class FailedTurns:
         return TurnChange(replies=((Reply(failure_text), ""),))
 
     def _ending(self, context: TurnContext, stored: StoredAction) -> Transition | None:
-        """Return the transition that ends an action that waits, None if it goes on waiting.
+        """Return the transition that ends a waiting action, None if it goes on waiting.
 
-        The history gets the outcome.
+        The outcome is written into the history.
         """
         match self.decide(context, stored):
             case KeepAndRun():
                 return None
             case CancelAndRun():
-                # The model is not told the words of the no: they would have to pass the guardrails,
-                # which may be why the turn failed.
+                # Not with the words of the no, which would have to pass the guardrails first: these
+                # may be why the turn failed.
                 self._outcomes.write_outcome(context, stored, "denied")
                 return cancelled_transition(stored, context.turn)
             case DropAndRun():
@@ -107,9 +113,9 @@ class FailedTurns:
     async def _decided_action(
         self, context: TurnContext, open_action: StoredAction | None, press: ButtonPress | None
     ) -> StoredAction | None:
-        """Return the action that the turn decided, or on whose ended question it was a tap.
+        """Return the action that the turn has decided, or whose ended question it tapped.
 
-        It is None if there is no such action. The records are read again: the turn may have changed
+        Return None if there is no such action. The records are read again: the turn may have changed
         them before it failed.
         """
         turn = context.turn
@@ -133,9 +139,10 @@ class FailedTurns:
         transition: Transition,
         failure_text: str,
     ) -> TurnChange:
-        """Return the change that ends an action, and says so above `failure_text`.
+        """Return the change that ends an action, with a reply that says so above `failure_text`.
 
-        Where another person may read the answer, it does not name the action.
+        If the sender of the turn may be another person than that of the action, the reply does not
+        name the action.
         """
         outcome = transition.outcome_text
         closed = await self._questions.close(context.turn, stored, "cancelled", outcome)
@@ -152,9 +159,10 @@ class FailedTurns:
             self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
 
     async def _outcome_of_decision(self, context: TurnContext, stored: StoredAction) -> TurnChange:
-        """Return the outcome of an action that the turn decided before it failed.
+        """Return the change that tells the outcome of an action that the turn decided and then failed.
 
-        It may have been started or not. In doubt its outcome is unknown.
+        If the action was claimed and not started, nothing was done. If it was started and has no
+        end, its outcome is unknown.
         """
         turn = context.turn
         texts = texts_of(stored)
@@ -170,7 +178,11 @@ class FailedTurns:
                 state = "unknown"
                 outcome = texts.unknown(preview)
                 transition = Transition(
-                    stored.action_id, ("started", "unknown"), "unknown", outcome, turn.event_id
+                    action_id=stored.action_id,
+                    from_states=("started", "unknown"),
+                    to="unknown",
+                    outcome_text=outcome,
+                    decided_by_event=turn.event_id,
                 )
                 self._outcomes.write_outcome(context, stored, "unknown")
             case _:
@@ -181,12 +193,12 @@ class FailedTurns:
 
         continuation = None
         if self._answers.goes_on(context, stored):
-            # The outcome is told now, and not by the continuation, which may fail as well.
+            # This turn tells the outcome, and not the continuation, which may fail as well.
             continuation = self._answers.hand_on(context, stored, outcome).change.continuation
-            context.memory.notes.pop(UNTOLD_OUTCOME, None)
+            context.memory.notes.pop(OUTCOME_TO_TELL, None)
         else:
             add_exchange(context, await self._outcomes.history_text(context, stored, outcome))
-        if continuation:
+        if continuation is not None:
             continuation = replace(continuation, tells_outcome=False)
 
         closed = await self._questions.close(turn, stored, state, outcome)

@@ -1,4 +1,4 @@
-"""LongReplies: sends the beginning of a very long text as a message, and all of it as a file."""
+"""LongReplies: turns a very long reply into a message with its beginning, and a file with all of it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sayso.pending.turns import TurnChange
 
 log = logging.getLogger(__name__)
 
-#: A reply with more characters gets a file. So many are two messages of Telegram, three of Slack,
-#: five of WhatsApp.
+#: A reply with more characters gets a file. This many characters are two messages of Telegram, three
+#: of Slack, five of WhatsApp.
 MAX_REPLY_CHARS = 8000
 #: Characters of a longer reply that come before its file: one message of every platform.
 BEGINNING_CHARS = 1200
@@ -29,7 +29,7 @@ MIME_TYPE = "text/plain"
 
 
 class LongReplies:
-    """Bounds the replies of one channel. Lives as long as its agent.
+    """Bounds the replies of one channel. Lives as long as its agent. `files` stores the files.
 
     Without the bound a tool's result of 300 KB would be more than fifty messages, and every later
     message of the conversation would wait behind them. A question is sent in full, however long it
@@ -40,10 +40,10 @@ class LongReplies:
         self._files = files
 
     async def bounded(self, turn: Turn, texts: Texts, change: TurnChange) -> TurnChange:
-        """Return the change with its long replies replaced by their beginning and a file.
+        """Return the change with each long reply replaced by its beginning and a file.
 
-        Where no file can be stored, the reply is cut and says how much it leaves out. So is a reply
-        that edits a message, because an edit cannot add a file.
+        If no file can be stored, the reply is cut, and says how much it leaves out. A reply that
+        edits a message is cut as well, because an edit cannot add a file.
         """
         if not any(_is_too_long(reply) for reply, _ in change.replies):
             return change
@@ -67,7 +67,10 @@ class LongReplies:
         return replace(change, replies=tuple(replies))
 
     async def _store(self, turn: Turn, text: str) -> Media | None:
-        """Store the text as a file of the person. Return None if that is impossible."""
+        """Store the text as a file of the person who sent the turn.
+
+        Return None if it cannot be stored: there is no media store, no room, or a disk failed.
+        """
         words = await call_in_thread(plain, text)  # a file shows no formatting, and no escapes
         data = words.encode("utf-8", "replace")
         try:

@@ -1,4 +1,9 @@
-"""LongTexts: stores the texts of a turn that are too long for Redis in files."""
+"""LongTexts: stores the texts of a turn that are too long for Redis in files.
+
+The history in Redis has a part of such a text, and a reference to its file (`KeptText`). A model
+reads on in a long result with the tool `read_result`; long texts of people it gets in full while
+there is room.
+"""
 
 from __future__ import annotations
 
@@ -31,26 +36,27 @@ log = logging.getLogger(__name__)
 #: (`sayso.agent.run.long_results`).
 BEGINNING_CHARS = 1000
 
-#: Characters of one text that are stored at all, other than a result.
+#: Characters of one text that are stored at most. Results have another limit, MAX_FULL_CHARS.
 MAX_TEXT_CHARS = 100_000
 
 #: Characters of a text that stay in Redis where no file can be written.
 MAX_CUT_CHARS = 8000
 
-#: Characters of long texts of people in earlier turns that one turn shows its model, about 25,000
+#: Characters of long texts of people in earlier turns that a model reads in one turn, about 25,000
 #: tokens: the newest text in full, older ones while there is room, and only the beginning of the
 #: others.
 MAX_HISTORY_CHARS = MAX_TEXT_CHARS
-#: Characters of such texts that make room at once. So the texts before the newest stay the same for
-#: the model while these are filled, and the vendor's cache knows them.
+#: Once there is no room, this many characters are left out at once. Until they are filled again, the
+#: model reads the same older texts in each turn, so that the vendor's cache knows them.
 HISTORY_STEP_CHARS = int(MAX_HISTORY_CHARS * LOW_WATER_SHARE)
 
 
 class LongTexts:
-    """The long texts of one person, for one turn. Without a store, texts that are too long are cut.
+    """The long texts of one person. Lives as long as one attempt at a turn.
 
-    A text that cannot be stored or read does not fail the turn: it is cut,
-    with a note for the model.
+    `store` has the files of all persons; None: texts that are too long are cut. `owner` is the
+    person in the conversation (`Scope.id`). A text that cannot be stored or read never makes the
+    turn fail: it is cut, with a note for the model.
     """
 
     def __init__(self, store: TextFiles | None, owner: str) -> None:
@@ -85,11 +91,12 @@ class LongTexts:
         for message in messages:
             for call in message.get("tool_calls", ()):
                 call["parameters"] = _shorten_arguments(call["parameters"])
-        long = [each for each in messages if "kept" not in each and _full_text(each)]
-        if not long:
+        long_messages = [each for each in messages if "kept" not in each and _full_text(each)]
+        if not long_messages:
             return
-        texts = [_full_text(message) for message in long]
-        for message, text, reference in zip(long, texts, await self.store(texts), strict=True):
+        texts = [_full_text(message) for message in long_messages]
+        references = await self.store(texts)
+        for message, text, reference in zip(long_messages, texts, references, strict=True):
             message.update(_stored_part(message, text, reference))
             if reference is not None:
                 message["kept"] = reference.to_dict()
@@ -98,27 +105,29 @@ class LongTexts:
     def read_history(self, messages: Sequence[Message]) -> list[Message]:
         """Return messages of earlier turns with the long texts of people.
 
-        The newest text comes first, until MAX_HISTORY_CHARS are used up. Results stay as they are:
-        the model reads on in them where it needs to. It reads files, so call it in a thread.
+        The newest texts are complete, as many as fit into MAX_HISTORY_CHARS. Results stay as they
+        are: the model reads on in them if it needs to. This reads files, so call it in a thread.
         """
-        long = [
-            (at, message.kept)
-            for at, message in enumerate(messages)
-            if message.kept is not None and message.role is not Role.TOOL
-        ]
-        total = sum(reference.chars for _, reference in long)
+        references = {}
+        for at, message in enumerate(messages):
+            if message.kept is not None and message.role is not Role.TOOL:
+                references[at] = message.kept
+        total = sum(reference.chars for reference in references.values())
+
+        # From the oldest to the newest text: `room` is what remains after the characters that must
+        # be left out. It is negative as long as all texts so far are left out.
         room = -surplus_in_steps(total, MAX_HISTORY_CHARS, HISTORY_STEP_CHARS)
         complete = list(messages)
-        for at, reference in long:
+        for at, reference in references.items():
             room += reference.chars
             content = self._in_room(messages[at].content, reference, room)
             complete[at] = replace(messages[at], content=content, kept=None)
         return complete
 
     def _in_room(self, beginning: str, reference: KeptText, room: int) -> str:
-        """Return a long text in at most `room` characters.
+        """Return a long text in at most `room` characters, which may be negative.
 
-        Without room for its beginning, that is returned with a note.
+        If there is no room for even its beginning, return the beginning with a note.
         """
         if room < len(beginning):
             return f"{beginning} [cut, was {reference.chars} characters]"
@@ -128,10 +137,10 @@ class LongTexts:
         return shorten(text, room)
 
     def _load(self, reference: KeptText) -> str | None:
-        try:
-            if self._store:
-                return self._store.get(self._owner, reference.ref)
+        if self._store is None:
             return None
+        try:
+            return self._store.get(self._owner, reference.ref)
         except (KeyError, OSError) as exc:
             log.warning("texts.not_read", extra={"reason": type(exc).__name__})
             return None
@@ -143,10 +152,7 @@ def with_lost_note(beginning: str, reference: KeptText) -> str:
 
 
 def _full_text(message: Mapping[str, Any]) -> str:
-    """Return the text of a message that is too long to stay in Redis as a whole.
-
-    It is "" for any other message.
-    """
+    """Return the text of a message, if it is too long for Redis; else ""."""
     if "full_text" in message:
         return str(message["full_text"])
     text = str(message.get("content", ""))
@@ -160,7 +166,11 @@ def _full_text(message: Mapping[str, Any]) -> str:
 def _stored_part(
     message: Mapping[str, Any], text: str, reference: KeptText | None
 ) -> dict[str, str]:
-    """Return the content that stays in Redis of a message with this long text."""
+    """Return the field `content` that stays in Redis of a message with this long text.
+
+    `reference` is the file with the text; None: it could not be stored, so more of it stays. Return
+    {} if the content is short already.
+    """
     if message["role"] != Role.TOOL.value:
         content = text[:BEGINNING_CHARS]
         if reference is None:
@@ -168,7 +178,7 @@ def _stored_part(
         return {"content": content}
     if "full_text" in message and reference is not None:
         return {}  # it was shortened at the end of its turn
-    if reference is None:  # there is nothing to read on in, so more of it stays
+    if reference is None:
         return {"content": shorten_result(text, MAX_WHOLE_CHARS)}
     return {"content": shorten_result(text, REMEMBERED_CHARS, digest_id(text))}
 
@@ -176,7 +186,7 @@ def _stored_part(
 def _shorten_arguments(value: Any) -> Any:
     """Return the arguments of a call with long texts cut.
 
-    The model wrote them itself, within its own limit.
+    No file is needed: the model wrote them itself, and no answer of a model is very long.
     """
     if isinstance(value, str):
         return shorten(value, MAX_CUT_CHARS)

@@ -1,4 +1,4 @@
-"""MessageReader: turns a message into the values that `decide` needs."""
+"""MessageReader: reads a message and an action, and returns the values that `decide` needs."""
 
 from __future__ import annotations
 
@@ -73,10 +73,11 @@ class MessageReader:
     ) -> MessageReading:
         """Return what a message says about the question of an action in this phase.
 
-        `seq`: the number of the turn in its conversation; 0 for a turn without a worker. `language`
-        is that of the turn. It counts where the record was tampered with, since the language of
-        the question is not known then. `takes_field`: the message is the value of a field, or the
-        wish to change one. The other two are explained at `MessageReading`.
+        * `seq`: the number of the turn in its conversation; 0 for a turn without a worker.
+        * `language`: that of the turn. It is only used if the record was tampered with, since the
+          language of the question is then not known.
+        * `takes_field`: the message is the value of a field, or the wish to change one.
+        * `repeats_request`, `needs_text`: see `MessageReading`.
         """
         if not turn.decides:
             return MessageReading("other")
@@ -106,10 +107,10 @@ class MessageReader:
     def _meaning(
         self, text: str, stored: StoredAction, phase: Phase, answer: ParsedAnswer, language: str
     ) -> Meaning:
-        """Return what a text says. The first that fits counts.
+        """Return what a text says. The first meaning that fits counts.
 
-        Only in the phase "open" all of them make a difference, and most of these readings look the
-        words up in each language.
+        In other phases than "open", most meanings make no difference. They are not looked for there,
+        since each compares the words with the lists of all languages.
         """
         is_open = phase == "open"
         match answer.intent:
@@ -140,8 +141,9 @@ class MessageReader:
     def read_answer(self, turn: Turn, stored: StoredAction, seq: int) -> ParsedAnswer:
         """Return whether a message is a yes or a no to the question, and the code behind a yes.
 
-        A plain "ok" counts only where the channel says so, and only as the very next message. It
-        also counts when this turn has confirmed the action before its worker died.
+        A plain "ok" counts only if the channel is configured so, and only as the very next message
+        after the question. It also counts if this turn has confirmed the action before, and its
+        worker died.
 
         `seq`: the number of the turn in its conversation. A turn without a worker has 0: it is
         answered at once, so it is the next one.
@@ -149,25 +151,29 @@ class MessageReader:
         answer = read_answer(self.parser, turn.text, stored.action.language)
         if answer.intent or not self._confirm_ok or stored.action.code:
             return answer
-        is_last = stored.state == "shown" and stored.was_last_message(seq)
-        is_next = is_last and not stored.unclear_answers and seq in (0, stored.last_seen_seq + 1)
-        may_be_short = is_next or stored.decided_by_event == turn.event_id
-        if may_be_short and is_ok(self.parser, turn.text, stored.action.language):
+
+        question_is_last = stored.state == "shown" and stored.was_last_message(seq)
+        is_next_turn = seq in (0, stored.last_seen_seq + 1)
+        follows_directly = question_is_last and is_next_turn and not stored.unclear_answers
+        has_confirmed = stored.decided_by_event == turn.event_id
+        may_be_ok = follows_directly or has_confirmed
+        if may_be_ok and is_ok(self.parser, turn.text, stored.action.language):
             return ParsedAnswer("confirm")
         return answer
 
     def repeats_answer(self, turn: Turn, last: SettledAnswer | None) -> bool:
         """Return whether a message repeats the yes or no that was answered last.
 
-        `last`: that answer, None where the bot has said something else since. A message that quotes
-        another one may answer that one, and a command such as "delete it" may be a new request.
+        `last`: that answer; None if the bot has said something else since. A message that quotes
+        another one does not repeat it, since it may answer the quoted one. Neither does a command
+        such as "delete it", which may be a new request.
         """
         if last is None or last.words_follow or not turn.decides or turn.replied_to:
             return False
         if self._confirm_ok and is_ok(self.parser, turn.text, last.language):
             return last.intent == "confirm"
-        is_same = read_answer(self.parser, turn.text, last.language).intent == last.intent
-        return is_same and is_plain_answer(self.parser, turn.text)
+        intent = read_answer(self.parser, turn.text, last.language).intent
+        return intent == last.intent and is_plain_answer(self.parser, turn.text)
 
 
 def repeats_request(context: TurnContext, stored: StoredAction) -> bool:
@@ -185,8 +191,10 @@ def repeats_request(context: TurnContext, stored: StoredAction) -> bool:
 
 
 def words_id(message: str) -> str:
-    """Return a short name of a message.
+    """Return a short id of the words of a message.
 
-    It is the same for spellings in capitals and with other punctuation.
+    It is the same with other capitals and punctuation. Of a message without any letter or digit,
+    such as an emoji, the whole text counts.
     """
-    return digest("".join(filter(str.isalnum, message.casefold())) or message)[:8]
+    letters_and_digits = "".join(filter(str.isalnum, message.casefold()))
+    return digest(letters_and_digits or message)[:8]

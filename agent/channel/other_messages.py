@@ -1,13 +1,17 @@
-"""OtherMessages: lets the model answer a message that is more than a yes or a no."""
+"""OtherMessages: lets the model answer a message that is more than a yes or a no.
+
+Such a message either leaves the open question open, or ends its action: as *dropped*, because it is
+about something else, or as *denied*, because it says no with more words.
+"""
 
 from __future__ import annotations
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.channel.endings import (
+    cancelled_or_expired_transition,
     cancelled_transition,
     dropped_text,
-    ended_transition,
 )
 from sayso.agent.channel.outcome_answers import OutcomeAnswers, RunAgent
 from sayso.agent.channel.outcome_history import OutcomeHistory
@@ -53,8 +57,9 @@ class OtherMessages:
     async def keep_and_run(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         """Answer a message about something else while the question stays open.
 
-        A model that proposes the same again is told that it waits, and the question is repeated. If
-        it proposes something else, that takes the place of the question, because a scope has one.
+        If the model proposes the same again, it reads that this waits already, and the question is
+        repeated. If it proposes something else, the new question replaces the open one, because a
+        person has at most one open question in a conversation.
         """
         context.run.waiting_actions += await self.actions_of(context.turn.scope, stored)
         answer = await self._run_agent(context, "")
@@ -69,8 +74,8 @@ class OtherMessages:
     async def _with_replaced_question(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
     ) -> TurnAnswer:
-        """Return the answer, which asks a new question, below the end of the earlier question."""
-        transition = ended_transition(context, stored, dropped_text(stored))
+        """Return the answer, which asks a new question, below the text that ends the earlier one."""
+        transition = cancelled_or_expired_transition(context, stored, dropped_text(stored))
         self._outcomes.write_outcome(context, stored, "replaced")
         line = self._answers.as_line(stored, transition.to, transition.outcome_text)
         replies = ((Reply(line), ""), *answer.change.replies)
@@ -84,13 +89,13 @@ class OtherMessages:
 
         The person is told that the action ended, unless its time was over before.
         """
-        transition = ended_transition(context, stored, dropped_text(stored))
-        preface = ""
+        transition = cancelled_or_expired_transition(context, stored, dropped_text(stored))
         if transition.to == "cancelled":
             self._outcomes.write_outcome(context, stored, "replaced")
             preface = self._answers.as_line(stored, "cancelled", transition.outcome_text)
         else:
             self._outcomes.write_outcome(context, stored, "expired")
+            preface = ""
         answer = await self._run_agent(context, preface)
         answer = answer.changed(transition=transition)
         return await self._answers.with_closed_question(
@@ -108,15 +113,16 @@ class OtherMessages:
         outcome = transition.outcome_text
         context.run.denied_actions += await self.actions_of(context.turn.scope, stored)
         preface = self._answers.as_line(stored, "cancelled", outcome)
-        answer = (await self._run_agent(context, preface)).changed(transition=transition)
+        answer = await self._run_agent(context, preface)
+        answer = answer.changed(transition=transition)
         return await self._answers.with_closed_question(
             context, answer, stored, "cancelled", outcome
         )
 
     async def _checked_words(self, turn: Turn) -> str:
-        """Return the words of a no as the guardrails pass them.
+        """Return the words of a no as the guardrails pass them, for the result of the call.
 
-        The model reads the message in this form, too.
+        The model reads the message itself in this form, too.
         """
         guardrails = self._agent.config.guardrails
         if guardrails is None:
@@ -131,16 +137,19 @@ class OtherMessages:
         return await self._read(scope, step_ids(stored.action))
 
     async def refused_by_no(self, scope: Scope, stored: StoredAction) -> list[PendingAction]:
-        """Return what a plain no refuses.
+        """Return what a plain no refuses: the action, or the steps of a plan.
 
-        It is an action, or the steps of a plan, and the calls that its person has changed to these.
-        A person who changes a call and then says no does not want the call of the model either.
+        If its person has changed the values of a call, the call before the change counts as well:
+        they did not want that one either.
         """
-        changed = await self.actions_of(scope, stored)
-        refused = [*changed]
-        while ids := tuple(action.changes_of for action in changed if action.changes_of):
-            changed = await self._read(scope, ids)
-            refused += changed
+        refused: list[PendingAction] = []
+        actions = await self.actions_of(scope, stored)
+        while actions:
+            refused += actions
+            ids_before = tuple(each.changes_of for each in actions if each.changes_of)
+            actions = []
+            if ids_before:
+                actions = await self._read(scope, ids_before)
         return refused
 
     async def _read(self, scope: Scope, ids: tuple[str, ...]) -> list[PendingAction]:

@@ -1,4 +1,4 @@
-"""OutcomeAnswers: the answers of turns that tell how an action has ended."""
+"""OutcomeAnswers: the answers to turns that tell a person how an action has ended."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.context import (
-    UNTOLD_OUTCOME,
+    OUTCOME_TO_TELL,
     TurnAnswer,
     TurnContext,
     continuation_turn,
     fixed_answer,
     user_message,
 )
-from sayso.agent.channel.endings import texts_of, with_ran_beside
+from sayso.agent.channel.endings import texts_of, with_tools_already_run
 from sayso.agent.channel.outcome_history import OutcomeHistory, action_ids, links_in_history
 from sayso.agent.channel.questions import Questions, outcome_line
 from sayso.agent.messages import Role
@@ -31,18 +31,18 @@ from sayso.pending.turns import CHOICE_KIND, SettledAnswer, SettledIntent, Trans
 #: Characters of an outcome that is repeated after a second tap.
 MAX_OUTCOME_CHARS = 600
 
-#: Runs the agent for a turn. The text is sent before its reply.
+#: Runs the agent for a turn. The text is put above the reply; "" for none.
 RunAgent = Callable[[TurnContext, str], Awaitable[TurnAnswer]]
 
 
 class OutcomeAnswers:
     """Tells people how their actions have ended. One per channel; lives as long as its agent.
 
-    An outcome is told once in full. It closes the message of the question (its buttons go away),
-    and stands in the history, from where the model reads it. Where the agent goes on after a
-    decision, a further turn, the *continuation*, follows the turn that decided.
+    An outcome is told once in full. It closes the message of the question, whose buttons go away,
+    and it is added to the history, where the model reads it. If the agent goes on after a decision,
+    another turn, the *continuation*, follows the turn that decided.
 
-    `run_agent` answers a late yes: the agent may propose the action again.
+    `run_agent` runs the agent after a yes that came too late: it may propose the action again.
     """
 
     def __init__(
@@ -71,8 +71,9 @@ class OutcomeAnswers:
     ) -> TurnAnswer:
         """Answer a yes or no with the outcome of an action that has ended.
 
-        `effects`: what took effect, for which an undo is offered. `is_deciding`: this turn itself
-        decided the action, before the worker of its last attempt died. Then the agent goes on.
+        `stored` is the ended action, `effects` what took effect, for which an undo is offered, and
+        `intent` what the person said. `is_deciding`: this turn itself decided the action, before
+        the worker of its last attempt died. Then the agent goes on.
         """
         outcome = await self.outcome_text(context.turn.scope, stored)
         if stored.state == "expired" and intent == "confirm" and self.goes_on(context, stored):
@@ -87,7 +88,7 @@ class OutcomeAnswers:
     async def answer_late_yes(
         self, context: TurnContext, stored: StoredAction, outcome: str
     ) -> TurnAnswer:
-        """Answer a late yes: nothing was done, and the agent may propose it again."""
+        """Answer a yes that came too late: nothing was done, and the agent may propose it again."""
         self._outcomes.write_outcome(context, stored, "expired")
         answer = await self._run_agent(context, self.as_line(stored, "expired", outcome))
         return await self.with_closed_question(context, answer, stored, "expired", outcome)
@@ -95,11 +96,11 @@ class OutcomeAnswers:
     async def answer_again(
         self, context: TurnContext, stored: StoredAction, press: ButtonPress
     ) -> TurnAnswer:
-        """Answer a further tap on a question that has ended, whose outcome its person knows.
+        """Answer a second tap on a question that has ended, whose outcome its person knows.
 
-        A long outcome is not sent again as a whole. Right after the outcome, the answer says
-        nothing new: it is left out where a message costs money, and the history does not know of
-        the tap.
+        A long outcome is not sent again as a whole. If the outcome is the last thing that the bot
+        has said, the answer says nothing new: it is left out where each message costs money, and
+        the tap is not added to the history.
         """
         outcome = await self.outcome_text(context.turn.scope, stored)
         is_late_yes = stored.state == "expired" and press.intent == "confirm"
@@ -124,11 +125,11 @@ class OutcomeAnswers:
     async def _text_of_second_answer(
         self, context: TurnContext, stored: StoredAction, press: ButtonPress, outcome: str
     ) -> str:
-        """Return what a further tap is told of an outcome."""
+        """Return what a second tap is told about an outcome."""
         texts = texts_of(stored)
         preview = stored.action.preview
         if press.intent == "confirm" and outcome.startswith(texts.dropped(preview)):
-            # The text of an action that was dropped says that there was no yes. This is one, too
+            # The text of a dropped action says that the yes is missing. This is a yes, only too
             # late.
             return texts.cancelled(preview)
         if stored.state == "done":
@@ -140,7 +141,7 @@ class OutcomeAnswers:
         return outcome
 
     async def answer_expired(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """Answer that the time of a question is over."""
+        """Answer that the time of a question is over, and close it."""
         expired = texts_of(stored).expired(stored.action.preview)
         self._outcomes.write_outcome(context, stored, "expired")
         line = self.as_line(stored, "expired", expired)
@@ -158,23 +159,24 @@ class OutcomeAnswers:
     ) -> TurnAnswer:
         """Write the outcome of an action into the history, and return the answer that tells it.
 
-        `goes_on`: the agent goes on with the outcome, where the action and the channel let it.
+        `files` are sent after the text. `goes_on`: the agent goes on with the request, if the action
+        and the channel say so.
         """
         undo = undo_of(stored)
         await self._outcomes.refresh(context, undo=undo)
         if goes_on and stored.state in EXECUTED_STATES and self.goes_on(context, stored):
             brief_text = await self._briefly(context.turn.scope, stored, outcome)
-            return self.hand_on(context, stored, with_ran_beside(stored, brief_text), files)
+            return self.hand_on(context, stored, with_tools_already_run(stored, brief_text), files)
 
         for_history = await self._outcomes.history_text(context, stored, outcome)
-        line = self.as_line(stored, stored.state, with_ran_beside(stored, outcome))
+        line = self.as_line(stored, stored.state, with_tools_already_run(stored, outcome))
         return fixed_answer(context, line, files, for_history=for_history)
 
     def goes_on(self, context: TurnContext, stored: StoredAction) -> bool:
         """Return whether the agent goes on after the decision about an action.
 
-        It does not if the history has lost the call: a model could not tell what the decision was
-        about.
+        It does if the channel or the action says "continue". It does not if the history has lost
+        the call, because a model could not know what the decision was about.
         """
         if stored.is_changed or context.turn.maybe_other_person:
             return False
@@ -189,10 +191,11 @@ class OutcomeAnswers:
         """Return the answer that tells the outcome, with the turn in which the agent goes on.
 
         Where each message costs money, that turn tells the outcome. The history gets no answer of
-        the bot: the model reads the outcome as the result of its call. Where other messages came
-        after the question, the decision follows them as the person's message.
+        the bot: the model reads the outcome as the result of its call.
         """
         history = context.memory.get_history()
+        # Without other messages since the question, the history ends with the result of the call.
+        # Otherwise the decision is added as the last message of the person.
         if history[-1].role is not Role.TOOL:
             context.remember([user_message(context.turn)])
 
@@ -204,11 +207,11 @@ class OutcomeAnswers:
         )
         continuation = continuation_turn(context.turn, stored.action_id, tells_outcome=tells_later)
         if tells_later:
-            context.memory.notes[UNTOLD_OUTCOME] = stored.action_id
+            context.memory.notes[OUTCOME_TO_TELL] = stored.action_id
             return TurnAnswer(TurnChange(continuation=continuation))
 
         state = stored.state
-        if state in WAITING_STATES:  # the record before the no
+        if state in WAITING_STATES:  # the record is as it was before this turn's no
             state = "cancelled"
         line = self.as_line(stored, state, outcome)
         replies = ((Reply(line), ""), *((Reply(media=media), "") for media in files))
@@ -222,9 +225,10 @@ class OutcomeAnswers:
         state: ActionState,
         outcome: str,
     ) -> TurnAnswer:
-        """Return the answer below the reply that closes the message of the question.
+        """Return the answer below the reply that edits the message of the question: it is closed now.
 
-        Without a worker that message is not known.
+        `state` and `outcome` say how the action ended. Without a worker that message is not known,
+        and the answer is unchanged.
         """
         if context.lease is None:
             return answer
@@ -232,7 +236,7 @@ class OutcomeAnswers:
         return answer.changed(replies=(*closed, *answer.change.replies))
 
     async def outcome_text(self, scope: Scope, stored: StoredAction) -> str:
-        """Return the known outcome of an action that has ended, or a text for its state.
+        """Return the stored outcome of an action that has ended, else a text for its state.
 
         It says what was undone since.
         """
@@ -261,18 +265,19 @@ class OutcomeAnswers:
     ) -> tuple[str, tuple[Effect, ...]]:
         """Return the outcome that a deciding turn left to its continuation, and what took effect.
 
-        Without the record, which is kept for days, the person is asked to check what was done.
+        If the record does not exist any more, which takes days, the person is asked to check what
+        was done.
         """
         if stored is None:
             return context.texts.interrupted_before(), ()
         scope = context.turn.scope
         outcome = await self.outcome_text(scope, stored)
         effects = await self._store.settlement.effects(scope, stored)
-        text = with_ran_beside(stored, await self._briefly(scope, stored, outcome))
+        text = with_tools_already_run(stored, await self._briefly(scope, stored, outcome))
         return self.as_line(stored, stored.state, text), effects
 
     async def _briefly(self, scope: Scope, stored: StoredAction, outcome: str) -> str:
-        """Return an outcome as it stands above the words of a model, which has read all of it."""
+        """Return an outcome in short, for above the words of a model that has read all of it."""
         if outcome != stored.outcome_text:  # it was undone since, or is not known
             return outcome
         if stored.action.kind == PLAN_KIND:
@@ -282,7 +287,7 @@ class OutcomeAnswers:
     def as_line(self, stored: StoredAction, state: ActionState, outcome: str) -> str:
         """Return an outcome as people read it.
 
-        Where a model may go on after it, it begins with the sign of its state, so that people can
+        Where the agent may go on after it, it begins with the sign of its state, so that people can
         tell it from the words of the model.
         """
         if "continue" in (self._behavior.after, stored.action.after):
@@ -293,18 +298,19 @@ class OutcomeAnswers:
 def with_settled_answer(
     answer: TurnAnswer, stored: StoredAction, intent: SettledIntent
 ) -> TurnAnswer:
-    """Return the answer marked as the outcome of a yes or no, so that the same again needs none.
+    """Return the answer with a mark: it answers this yes or no, so the same again needs no answer.
 
-    An outcome that asks something itself, offers choices, or refuses a yes is not marked: the next
-    yes may answer it.
+    An answer that asks something itself, offers choices, or refuses a yes gets no mark: the next
+    yes may be meant for it.
     """
     change = answer.change
+    if change.continuation and change.continuation.tells_outcome:
+        return answer
+
     language = stored.action.language
     preview = stored.action.preview
     texts = texts_of(stored)
     refusals = (texts.unsafe(preview), texts.tool_changed(preview))
-    if change.continuation and change.continuation.tells_outcome:
-        return answer
     for reply, _ in change.replies:
         is_refusal = without_own_sign(reply.text).startswith(refusals)
         if is_refusal or invites_answer(reply.text, language):
@@ -317,10 +323,10 @@ def with_settled_answer(
 
 
 def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> TurnAnswer:
-    """Return what a model says below an outcome, marked as known to the person.
+    """Return the answer of a continuation with a mark: a second tap on its question needs no answer.
 
-    A further tap on the question then needs no answer. It is not marked where the model asks for
-    another yes or offers choices: a tap may be meant for that.
+    `stored` is the action that was decided. If the model asks for another yes or offers choices,
+    there is no mark, because a tap may be meant for that.
     """
     if stored is None:
         return answer
@@ -334,21 +340,24 @@ def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> Tur
 
 
 def with_state_check(context: TurnContext, answer: TurnAnswer, action: PendingAction) -> TurnAnswer:
-    """Return the answer so that its commit fails if the action has changed state since."""
+    """Return the answer so that its commit fails if the action has changed its state since.
+
+    The transition is to the state that the action has already, so it changes nothing else.
+    """
     if context.lease is None or action.state not in EXECUTED_STATES:
         return answer
     transition = Transition(
-        action.pending_action_id,
-        (action.state,),
-        action.state,
-        action.outcome or "",
-        context.turn.event_id,
+        action_id=action.pending_action_id,
+        from_states=(action.state,),
+        to=action.state,
+        outcome_text=action.outcome or "",
+        decided_by_event=context.turn.event_id,
     )
     return answer.changed(transition=transition)
 
 
 def _intent_of_ending(stored: StoredAction) -> SettledIntent | None:
-    """Return what its person said to an action that has ended; None if it ended otherwise."""
+    """Return what the person said to an action that has ended; None if it ended by something else."""
     if stored.state in EXECUTED_STATES:
         return "confirm"
     if stored.state != "cancelled":
@@ -358,5 +367,5 @@ def _intent_of_ending(stored: StoredAction) -> SettledIntent | None:
 
 
 def undo_of(stored: StoredAction) -> StoredAction | None:
-    """Return the action if it undoes others."""
+    """Return the action if it undoes others, else None."""
     return stored if is_undo(stored.action) else None

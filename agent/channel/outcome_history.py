@@ -1,4 +1,14 @@
-"""OutcomeHistory: tells the model what became of the calls that it only proposed."""
+"""OutcomeHistory: tells the model what became of the calls that it only proposed.
+
+The result of such a call, a message in the history, has an ActionLink for each action that the call
+proposed. While the question is open, the result is empty, or what the tool itself wrote when it
+asked (`pending_confirmation`). Once the action has ended, the result becomes one JSON object:
+`outcome`, who decided (`decided_by`), when that was (`at`), and the tool's `result` or `error`. A
+model that believes its history would otherwise go on asking for what was done.
+
+The `result` reads as later turns read that of a call which ran at once: shortened and screened. No
+model summarizes it, because the history keeps so little of it that the summary would cost more.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +41,9 @@ from sayso.pending.stored_action import EXECUTED_STATES, OPEN_STATES, WAITING_ST
 #: Characters that the model reads of the result of a tool that is not there any more.
 MAX_CHARS_OF_REMOVED_TOOL = 2000
 
-#: The outcomes that follow an answer of the user.
+#: The outcomes that the user has decided, by a yes or a no.
 _DECIDED: frozenset[ActionOutcome] = frozenset(("done", "failed", "denied", "unknown", "undone"))
-#: The note of a refusal outside of a turn: a no of the user, or of the program that asked.
+#: The note of an action that was refused outside of a turn, by the user or by the program that asked.
 _REFUSED = "It was refused. Nothing was done."
 #: The note of an action whose undo failed. `undo_error` says why.
 _UNDO_FAILED = "The user tried to undo it, and that failed."
@@ -45,21 +55,15 @@ _NO_RECORD = (
     "Do not repeat it without asking the user."
 )
 
-#: Stored actions by their id; None for those that are not stored any more.
+#: Stored actions by their ids; None for those that are not stored any more.
 Records = Mapping[str, StoredAction | None]
 
 
 class OutcomeHistory:
-    """The outcomes of proposed calls in the histories of one channel.
+    """Writes the outcomes of proposed calls into the histories of one channel.
 
-    Lives as long as its agent and store.
-
-    While a question is open, the result of the call is empty, or as a tool wrote it that asks
-    itself (`pending_confirmation`). Then the result becomes one JSON object: `outcome`, who decided
-    (`decided_by`), when it came about (`at`), and the tool's `result` or `error` as later turns
-    read it of a call that ran at once, which means shortened and screened. Otherwise a model that
-    believes results would go on asking for what was done. No model summarizes it: the history keeps
-    so little of it that the call would cost more.
+    Lives as long as its agent and store. A history is the memory of a TurnContext: it is stored
+    with the other changes of the turn.
     """
 
     def __init__(self, agent: Agent, store: PendingActionStore) -> None:
@@ -67,10 +71,10 @@ class OutcomeHistory:
         self._store = store
 
     async def refresh(self, context: TurnContext, *, undo: StoredAction | None = None) -> None:
-        """Write how the actions ended that were open when their results were written.
+        """Write into the history how actions have ended since their results were written.
 
-        `undo` is an action that undid others in this turn, or tried to. The actions are read in one
-        step, and only if some are open, or may still turn out otherwise.
+        `undo` is an action that undid others in this turn, or tried to; None for none. The actions
+        are read from the store in one step, and only those whose outcome may have changed.
         """
         if undo is not None:
             await self._link_to_undo(context, undo)
@@ -95,7 +99,7 @@ class OutcomeHistory:
     ) -> None:
         """Write that this turn ends an action, or a whole plan, without running it.
 
-        `words`: what the person wrote, if it may say why.
+        `words`: what the person wrote, if it may say why; "" for nothing.
         """
         at = context.received_at
         if outcome == "expired":
@@ -126,9 +130,9 @@ class OutcomeHistory:
         context.memory.replace_results(results)
 
     def link_to_change(self, context: TurnContext, successors: Mapping[str, PendingAction]) -> None:
-        """Link the open calls of a question to the actions that its person has changed it to.
+        """Link the calls of a changed question to the actions after the change.
 
-        `successors`: these actions by the ids of those before.
+        `successors`: these actions, by the ids of those before.
         """
         results = {}
         for message in context.memory.get_history():
@@ -140,9 +144,9 @@ class OutcomeHistory:
         rename_actions(context.memory, new_ids)
 
     def forget_outcome(self, context: TurnContext, stored: StoredAction) -> None:
-        """Forget what this turn wrote about an action whose record it could not change.
+        """Remove what this turn wrote about an action whose record it could not change.
 
-        The next turn reads the record again.
+        The next turn reads the record again, and writes the true outcome.
         """
         ids = action_ids(stored)
         results = {}
@@ -157,9 +161,9 @@ class OutcomeHistory:
     ) -> str:
         """Return what the history keeps as the bot's answer, where the user reads `outcome_text`.
 
-        It says of each step of a plan how it ended, and of an action that it was undone since. It
-        leaves out what a tool returned, because that is in the result of the call. If the call is
-        not in the history, the result follows between two marked lines.
+        It says how each step of a plan ended, and whether an action was undone since. What a tool
+        returned is left out, because the result of the call has it. If the call is not in the
+        history, the result follows between two marked lines.
         """
         if stored.state not in EXECUTED_STATES:
             return outcome_text
@@ -167,7 +171,8 @@ class OutcomeHistory:
         is_plan = action.kind == PLAN_KIND
         is_settled_now = stored.decided_by_event == context.turn.event_id
         report = ""
-        if is_plan or not is_settled_now:  # what ended before may have been undone since
+        # An action that ended before this turn may have been undone since.
+        if is_plan or not is_settled_now:
             report = await self._store.settlement.report(context.turn.scope, stored, results="none")
         asked = [stored]
         if is_plan and stored.state == "failed":
@@ -213,10 +218,7 @@ class OutcomeHistory:
         return {**records, **await self._read_by_id(scope, sorted(plans))}
 
     async def _read_by_id(self, scope: Scope, ids: Sequence[str]) -> dict[str, StoredAction | None]:
-        """Return the actions with these ids.
-
-        Nothing of a record that was changed is told to the model.
-        """
+        """Return the actions with these ids. A record that was tampered with is marked as changed."""
         signer = self._store.signer
         stored = await self._store.repository.load(scope.conversation.id, tuple(ids))
         records: dict[str, StoredAction | None] = dict(zip(ids, stored, strict=True))
@@ -226,7 +228,7 @@ class OutcomeHistory:
         return records
 
     def _current(self, link: ActionLink, records: Records, now: float) -> ActionLink:
-        """Return the link as the records show it."""
+        """Return the link with the outcome that the records show. `now`: of the turn, in Unix seconds."""
         if link.is_final:
             return link
 
@@ -240,8 +242,10 @@ class OutcomeHistory:
                     return replace(link, outcome="undone", at=at, is_final=True)
                 case "unknown" | "claimed" | "started":
                     return replace(link, outcome="unknown", at=at, is_final=False)
-            if undo.state != "failed":  # else the model reads why
-                link = replace(link, undo="")  # this undo certainly had no effect
+                case "failed":
+                    pass  # the link keeps the undo: the model reads why it failed
+                case _:
+                    link = replace(link, undo="")  # it certainly had no effect
 
         stored = records[link.id]
         if stored is None:
@@ -271,27 +275,32 @@ class OutcomeHistory:
                 return state
             case "superseded":
                 changed = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
-                is_changed = stored.outcome_text.startswith(changed)
-                # Else its worker died before it began.
-                return "replaced" if is_changed else "failed"
+                if stored.outcome_text.startswith(changed):
+                    return "replaced"
+                return "failed"  # it was claimed, and its worker died before it began
 
-        # It was cancelled. Of a step only its plan knows why.
+        # It was cancelled. Why a step was, only its plan knows.
         head: StoredAction | None = stored
         if stored.action.plan:
             head = records.get(stored.action.plan)
         if head is None or head.state != "cancelled":
             return "replaced"  # an earlier step of its plan did not end well
-        # A turn writes its own no into the history. A no from outside of turns has no text for the
-        # user. With a text, a yes was refused: the tool, the preview or the record had changed.
+        # What a turn cancels, that turn writes into the history itself. Two cases are left. With a
+        # text, a yes was refused, because the tool, the preview or the record had changed. Without a
+        # text, the no came from outside of turns.
         return "failed" if head.outcome_text else "denied"
 
     async def _entry(self, message: Message, link: ActionLink, records: Records) -> dict[str, Any]:
-        """Return what the model reads of one action."""
+        """Return what the model reads of one action, as JSON-ready data.
+
+        An undo describes the action that it took back, unless it failed: then the action is as it
+        was before.
+        """
         has_failed_undo = _has_failed_undo(link)
-        described = link.undo or link.id
-        if has_failed_undo:  # the action is as it was before the undo
-            described = link.id
-        stored = records[described]
+        described_id = link.undo or link.id
+        if has_failed_undo:
+            described_id = link.id
+        stored = records[described_id]
         entry = _outcome_entry(link)
         if stored is None:
             if link.outcome == "unknown":
@@ -301,7 +310,7 @@ class OutcomeHistory:
             entry["note"] = _RUNNING
             return entry
 
-        # A plan is refused as a whole. Only the step that caused it gets the reason.
+        # The yes to a plan is refused as a whole. Only the step that is the reason says so.
         plan = None
         if link.outcome == "replaced":
             plan = records.get(stored.action.plan)
@@ -331,9 +340,9 @@ class OutcomeHistory:
 
 
 def _refusal_in(outcome_text: str, asked: StoredAction) -> str:
-    """Return the words with which a yes was refused because of this action or step.
+    """Return the words with which a yes was refused because of this action or step, "" for none.
 
-    They are "" if it was not refused because of it.
+    `outcome_text` is the outcome of the action or the plan that the yes was about.
     """
     texts = texts_for(asked.action.language)
     refusals = (texts.tool_changed(asked.action.preview), texts.unsafe(asked.action.preview))
@@ -346,15 +355,14 @@ def _own_words(
     report: str,
     asked: Iterable[StoredAction],
 ) -> str:
-    """Return what the bot itself says about the end of an action.
+    """Return what the bot itself says about the end of an action, without what a tool returned.
 
-    What a tool returned or raised is left out. `report`: what is known of the steps of a plan, or
-    of an undo; "" for none. `asked`: the action, and the steps of a plan. Each of them may be why a
-    yes was refused.
+    `report`: what the store knows of the steps of a plan, or of an undo; "" for nothing. `asked`:
+    the action and, of a plan, its steps. Each of them may be the reason why a yes was refused.
     """
     action = stored.action
     texts = texts_for(action.language)
-    # A refused yes ran no tool: the history keeps the refusal, which is all that the user read.
+    # A refused yes ran no tool: the refusal is all that the user read.
     if stored.state == "failed":
         refusals = (_refusal_in(outcome_text, each) for each in asked)
         refusal = next(filter(None, refusals), "")
@@ -384,12 +392,12 @@ def links_in_history(context: TurnContext) -> Iterator[ActionLink]:
 
 
 def _may_change(message: Message) -> bool:
-    """Return whether a message is a result with an action whose outcome may still change."""
+    """Return whether a message has a link to an action whose outcome may still change."""
     return not all(link.is_final for link in message.actions)
 
 
 def _ended_link(link: ActionLink, ended: Mapping[str, ActionLink]) -> ActionLink:
-    """Return what `ended` has for the action of a link, unless its outcome is final."""
+    """Return the link from `ended` for the same action, or `link` if there is none or it is final."""
     if link.is_final or link.id not in ended:
         return link
     return replace(ended[link.id], arguments=link.arguments)
@@ -401,7 +409,7 @@ def _open_link(link: ActionLink) -> ActionLink:
 
 
 def _linked_to_successor(link: ActionLink, successors: Mapping[str, PendingAction]) -> ActionLink:
-    """Return the link to the action that took the place of a link's action, if there is one."""
+    """Return the link to the action after the change; the same link if its action was not changed."""
     action = successors.get(link.id)
     if action is None:
         return link
@@ -410,7 +418,7 @@ def _linked_to_successor(link: ActionLink, successors: Mapping[str, PendingActio
 
 
 def _linked_to_undo(link: ActionLink, undo_ids: Mapping[str, str]) -> ActionLink:
-    """Return the link with the undo of its action, if `undo_ids` has one."""
+    """Return the link with the undo of its action. `undo_ids`: undos, by the ids of their actions."""
     if link.id not in undo_ids:
         return link
     return replace(link, undo=undo_ids[link.id], is_final=False)
@@ -422,10 +430,10 @@ def _has_failed_undo(link: ActionLink) -> bool:
 
 
 def _differ(links: Sequence[ActionLink], before: Sequence[ActionLink]) -> bool:
-    """Return whether a result must be written anew.
+    """Return whether the content of a result must be written anew.
 
-    With an unknown outcome it always is, because its action may have run meanwhile, and so it is
-    with an undo that failed.
+    An unknown outcome always is, because a note may have changed: its action may be running. So is
+    an undo that failed.
     """
     if any(link.outcome == "unknown" or _has_failed_undo(link) for link in links):
         return True
@@ -435,7 +443,7 @@ def _differ(links: Sequence[ActionLink], before: Sequence[ActionLink]) -> bool:
 
 
 def _raw_text(stored: StoredAction) -> str:
-    """Return what the tool returned or why it failed, "" if it gave no text."""
+    """Return what the tool returned, or why it failed; "" if it gave no text."""
     if stored.output or stored.result:
         return stored.output or stored.result
     without_result = texts_for(stored.action.language).done(stored.action.preview, "")
@@ -445,10 +453,9 @@ def _raw_text(stored: StoredAction) -> str:
 
 
 def _outcome_entry(link: ActionLink, words: str = "") -> dict[str, Any]:
-    """Return what the model reads of an outcome: what and when it was, and what it means.
+    """Return what the model reads of an outcome, without what a tool returned.
 
-    `words`: what the person wrote who denied it, "" for nothing. The words are no result of the
-    tool, and have no effect as special tokens of models.
+    `words`: what the person wrote who denied the action, "" for nothing.
     """
     is_refused_outside = link.outcome == "denied" and not link.at
     is_decided = link.outcome in _DECIDED and not is_refused_outside
@@ -465,9 +472,9 @@ def _outcome_entry(link: ActionLink, words: str = "") -> dict[str, Any]:
 def _with_outcomes(
     message: Message, links: tuple[ActionLink, ...], entries: Sequence[dict[str, Any]]
 ) -> Message:
-    """Return the result of a call with what became of its actions.
+    """Return the result of a call with these links and, for each, what the model reads (`entries`).
 
-    Without entries its content stays as it was.
+    Without entries its content stays as it was: not all its actions have ended.
     """
     if not entries:
         return replace(message, actions=links)

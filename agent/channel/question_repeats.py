@@ -1,4 +1,4 @@
-"""QuestionRepeats: says an open question again, in other words."""
+"""QuestionRepeats: repeats an open question in other words, with its buttons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_EXPLAINED_CHARS = 700
 
 
 class QuestionRepeats:
-    """Repeats the open questions of one channel, with their buttons.
+    """Repeats the open questions of one channel. Lives as long as its agent.
 
     The time to answer does not begin anew. A yes to the repeated question is a yes to the action,
     so each text contains what the action does.
@@ -48,7 +48,7 @@ class QuestionRepeats:
     def explained(
         self, context: TurnContext, stored: StoredAction, *, is_brief: bool = False
     ) -> Reply:
-        """Return the question as what a yes would do, and how long it can be given."""
+        """Return the question as a reply that says what a yes would do, and how long it counts."""
         action = stored.action
         preview = as_statement(action.preview)
         if is_brief or len(preview) > MAX_EXPLAINED_CHARS:
@@ -60,7 +60,7 @@ class QuestionRepeats:
     def refuse_yes(
         self, context: TurnContext, stored: StoredAction, obstacle: Obstacle
     ) -> TurnAnswer:
-        """Answer a yes that confirms nothing: say why, and what would."""
+        """Answer a yes that confirms nothing: say why not, and how to confirm."""
         texts = texts_of(stored)
         action = stored.action
         match obstacle:
@@ -79,7 +79,7 @@ class QuestionRepeats:
     def _repeat(
         self, context: TurnContext, stored: StoredAction, text: str, preview: str
     ) -> TurnAnswer:
-        """Answer with the question in these words. `preview`: the part that a yes agrees to."""
+        """Answer with the question in this text. `preview`: the part of it that a yes agrees to."""
         question = self._question(context, stored, text, preview)
         answer = fixed_answer(context, text).changed(replies=((question, ""),))
         return about_question(stored, answer)
@@ -95,14 +95,14 @@ class QuestionRepeats:
     def _with_noted_message(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
     ) -> TurnAnswer:
-        """Return the answer so that the record notes this message.
+        """Return the answer with a transition that notes the words of this message in the record.
 
-        The same words do not repeat the question twice.
+        So the same words do not repeat the question a second time.
         """
         transition = Transition(
-            stored.action_id,
-            ("shown",),
-            "shown",
+            action_id=stored.action_id,
+            from_states=("shown",),
+            to="shown",
             decided_by_event=context.turn.event_id,
             unclear=words_id(context.turn.text),
         )

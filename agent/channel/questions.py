@@ -41,13 +41,14 @@ from sayso.pending.turns import (
     outbox_entry,
 )
 
-#: Characters of a message that keeps its text when its buttons are removed. A longer text is sent
-#: without buttons, and the next message has them.
+#: The most characters of a text that gets the buttons of an undo or of choices itself: once it is
+#: decided, the message is sent again without them. Below a longer text, the buttons get a message
+#: of their own.
 MAX_KEPT_CHARS = 1000
-#: Characters of a preview that a button may show.
+#: The most characters of an action's effect that a button shows.
 MAX_EFFECT_CHARS = 48
 
-#: How long an offer can be taken, in seconds.
+#: How long one of the offered choices can be taken, in seconds.
 CHOICE_SECONDS = 86_400.0
 
 #: The symbol before the outcome of an action, by its final state; a warning for all other states.
@@ -58,12 +59,18 @@ _CHOICE_SIGN = "👉"
 _CHANGED = "✏️"
 #: Stands before the button that was chosen, in a decided question.
 _CHOSEN = "✓"
+#: Details in brackets at the end of a preview, such as " (12 items)".
 _DETAILS = re.compile(r"(?<!\s)\s+\([^()]*\)\.?$")
+#: The first step in the preview of a plan.
 _FIRST_STEP = re.compile(r"^1\. (.*)$", re.MULTILINE)
 
 
 class Questions:
-    """The questions and offered choices of one channel. Lives as long as its store."""
+    """The questions and offered choices of one channel. Lives as long as its store.
+
+    `escalation` tells operators about unanswered questions; None: they are not told.
+    `expiry_notice`: whether people are told when their question expires.
+    """
 
     def __init__(
         self, store: PendingActionStore, escalation: Escalation | None, *, expiry_notice: bool
@@ -83,14 +90,18 @@ class Questions:
     ) -> tuple[tuple[Reply, str], tuple[NewAction, ...]]:
         """Return the question with the id of its action, and the actions to store.
 
-        `above` is text that disappears with the question. `prompt` is the tool's own text below the
-        preview. `changed` says what differs from the question that this one changes.
+        * `above`: what is said above the question in the same message; "" for nothing.
+        * `prompt`: the tool's own text below the preview; "" for none.
+        * `changed`: what differs from the question that this one replaces, whose values the person
+          has changed; "" for any other question.
         """
         head = proposal.head
         texts = texts_for(head.language)
         earlier_runs = await self._earlier_runs(context, proposal)
-        ran_beside = texts.ran_beside(head.ran_beside) if head.ran_beside else ""
-        notes = "\n".join(filter(None, [changed, earlier_runs, ran_beside]))
+        tools_already_run = ""
+        if head.ran_beside:
+            tools_already_run = texts.ran_beside(head.ran_beside)
+        notes = "\n".join(filter(None, [changed, earlier_runs, tools_already_run]))
 
         asked = paragraphs([head.preview, notes, prompt])
         question = texts.question(asked, head.ttl_seconds, head.code)
@@ -100,7 +111,7 @@ class Questions:
             answer_seconds=head.ttl_seconds,
             preview=head.preview,
         )
-        *steps, action = proposal.new_actions(self._store.signer, context.user)
+        *steps, action = proposal.new_actions(self._store.signer, context.scope_id)
         return (reply, head.pending_action_id), (*steps, self._with_notices(context, action, head))
 
     async def _earlier_runs(self, context: TurnContext, proposal: Proposal) -> str:
@@ -130,9 +141,9 @@ class Questions:
         return "\n".join(lines)
 
     def buttons(self, head: PendingAction, context: TurnContext) -> tuple[Button, ...]:
-        """Return the buttons of a question.
+        """Return the buttons of a question. `head` is its action.
 
-        With a code there is no confirm button, because the code must be typed.
+        If the question asks for a code there is no button for a yes: the code must be typed.
         """
         signer = self._store.signer
         scope = context.turn.scope
@@ -146,73 +157,73 @@ class Questions:
     def _with_notices(
         self, context: TurnContext, action: NewAction, head: PendingAction
     ) -> NewAction:
-        """Return the action with the messages to send if there is no answer.
+        """Return the action with the messages that are sent if no answer comes in time.
 
-        They are sent by a worker, so without one there are none.
+        These are the alarm for operators, the edit that closes the message of the question
+        (`ending`), and the notice for the person. A worker sends them, so without one there are
+        none.
         """
         if context.lease is None:
             return action
+
         preview = brief(head.preview)
         here = context.turn.conversation
         action = replace(action, to=json.dumps([here.channel, here.chat, here.thread]))
         if self._escalation:
             action = self._escalation.added_to(action, preview, here)
+
         texts = texts_for(head.language)
-        # Without a notice nothing follows that says what happened.
         buttons = decided_buttons(tuple(_question_buttons(head).values()), "")
         closed = closed_question("", preview, "expired", "", buttons)
+        closed = replace(closed, language=head.language)
         if not self._expiry_notice:
-            closed = replace(closed, text=f"{_SYMBOLS['expired']} {texts.expired(head.preview)}")
-        action = replace(
-            action, ending=outbox_entry(here, replace(closed, language=head.language), later=True)
+            # No notice follows, so the edited message itself says what happened.
+            closed = replace(closed, text=outcome_line("expired", texts.expired(head.preview)))
+            return replace(action, ending=outbox_entry(here, closed, later=True))
+
+        text = outcome_line("expired", texts.expired_unanswered(preview))
+        notice = Reply(text, language=head.language)
+        return replace(
+            action,
+            ending=outbox_entry(here, closed, later=True),
+            notice=outbox_entry(here, notice, later=True),
         )
-        if not self._expiry_notice:
-            return action
-        notice = Reply(
-            outcome_line("expired", texts.expired_unanswered(preview)), language=head.language
-        )
-        return replace(action, notice=outbox_entry(here, notice, later=True))
 
     async def close(
         self, turn: Turn, stored: StoredAction, state: ActionState, outcome: str
     ) -> tuple[tuple[Reply, str], ...]:
-        """Return the reply that replaces the message of a question that has ended.
+        """Return the reply that replaces the message of a question or an offer that has ended.
 
-        It is () if that message is not known. Send it before everything else, so that a second set
-        of buttons never shows while the first can be tapped. Sending it twice is harmless.
+        It edits that message: the buttons go, and the decision is added. `state` and `outcome` say
+        how the action ended. Return () if the message is not known. Send it before everything else,
+        so that a second set of buttons never shows while the first can be tapped. Sending it twice
+        is harmless.
         """
         message = question_message(turn, stored)
         if not message:
             return ()
         if stored.action.kind == CHOICE_KIND:
-            text = str(stored.action.args["text"])
-            labels = stored.action.args["labels"]
-            chosen = next((label for label in labels if literal(label) == outcome), "")
-            buttons = decided_buttons([Button(label, "") for label in labels], chosen)
-            closed = closed_question(message, text, state, outcome, buttons)
-            if chosen:  # a model wrote the label, so it must not pass for an outcome
-                closed = replace(closed, text=f"{text}\n\n{_CHOICE_SIGN} {without_signs(outcome)}")
-            return ((closed, ""),)
-        kept_text = brief(stored.action.preview)
-        undoes = is_undo(stored.action)
-        if undoes:
-            kept_text = (
-                await self._store.settlement.outcome_above_undo(turn.scope, stored) or kept_text
-            )
+            return ((_closed_offer(message, stored, state, outcome), ""),)
+
         texts = texts_for(stored.action.language)
+        text = brief(stored.action.preview)
+        buttons = tuple(_question_buttons(stored.action).values())
+        if is_undo(stored.action):
+            # The button of an undo is below the outcome that it takes back, not below a question.
+            above = await self._store.settlement.outcome_above_undo(turn.scope, stored)
+            text = above or text
+            buttons = (Button(texts.undo_label, ""),)
         decision = _decision(texts, stored, state, outcome)
-        asked = tuple(_question_buttons(stored.action).values())
-        if undoes:
-            asked = (Button(texts.undo_label, ""),)
-        buttons = decided_buttons(asked, decision)
-        return ((closed_question(message, kept_text, state, decision, buttons), ""),)
+        decided = decided_buttons(buttons, decision)
+        return ((closed_question(message, text, state, decision, decided), ""),)
 
     def offer_undo(
         self, context: TurnContext, answer: TurnAnswer, effects: Sequence[Effect]
     ) -> TurnAnswer:
         """Return the answer with an undo button for the effects that can be undone.
 
-        The undo waits beside the pending action that the user may have.
+        The first reply is the outcome; the button is added to it, or follows it if it is long. The
+        undo is an action itself. It does not take the place of a question that its person may have.
         """
         if context.returns_text or not answer.change.replies:
             return answer
@@ -228,17 +239,18 @@ class Questions:
 
         seconds = min(limits)
         (outcome, _), *files = answer.change.replies
-        is_long = len(outcome.text) > MAX_KEPT_CHARS
-        kept_text = "" if is_long else outcome.text
-        undo = undo_proposal(undoable, seconds, kept_text)
+        above: tuple[tuple[Reply, str], ...] = ()
+        text_above_button = outcome.text
+        if len(outcome.text) > MAX_KEPT_CHARS:
+            above = ((outcome, ""),)
+            text_above_button = ""
+        undo = undo_proposal(undoable, seconds, text_above_button)
         scope = context.turn.scope
         texts = texts_for(undo.head.language)
         action_id = undo.head.pending_action_id
-        button = Button(
-            texts.undo_label, self._store.signer.button_token(action_id, "confirm", scope)
-        )
-        above = ((outcome, ""),) if is_long else ()
-        text = f"{kept_text}\n\n{texts.undo_offer(seconds)}".strip()
+        token = self._store.signer.button_token(action_id, "confirm", scope)
+        button = Button(texts.undo_label, token)
+        text = f"{text_above_button}\n\n{texts.undo_offer(seconds)}".strip()
         offer = Reply(text, (button,), answer_seconds=seconds)
         new_actions = undo.new_actions(self._store.signer, scope.id, occupies_scope=False)
         return answer.changed(replies=(*above, (offer, action_id), *files), new_actions=new_actions)
@@ -248,9 +260,9 @@ class Questions:
     ) -> TurnAnswer:
         """Return the answer of the model below the outcome that it follows, with an undo button.
 
-        The button takes back the effects.
-
-        They are one text, unless the answer has buttons, or begins with a file or an edit.
+        `outcome`: "" returns the answer unchanged. `effects`: what the button takes back. Outcome
+        and answer are one message, unless the answer has a question, or begins with a file or an
+        edit.
         """
         if not outcome:
             return answer
@@ -260,11 +272,13 @@ class Questions:
         first = Reply()
         if change.replies:
             first, _ = change.replies[0]
-        if first.text and not (first.media or first.edits or change.new_actions):
+        may_be_joined = first.text and not (first.media or first.edits or change.new_actions)
+        if may_be_joined:
             *before, (last, action_id) = above.replies
-            # What can be undone stands beside the outcome, not below the words of a model.
-            kept = last if last.buttons else first
-            joined = replace(kept, text=f"{last.text}\n\n{first.text}")
+            # The joined message has the fields of the outcome if that has the undo button, and else
+            # those of the answer.
+            joined = last if last.buttons else first
+            joined = replace(joined, text=f"{last.text}\n\n{first.text}")
             replies = (*before, (joined, action_id), *change.replies[1:])
         return answer.changed(
             replies=replies, new_actions=(*above.new_actions, *change.new_actions)
@@ -280,9 +294,10 @@ class Questions:
             )
 
     async def find_question_elsewhere(self, turn: Turn, now: float) -> StoredAction | None:
-        """Return the question that is open for this person in another thread of the chat.
+        """Return the question that is open for this person in another thread of the chat, or None.
 
-        `now`: when the turn came in, in Unix seconds. It is None if there is no such question.
+        `now`: when the turn came in, in Unix seconds. A question outside of threads belongs to the
+        chat itself. The last one that was asked in a thread was noted by `note_question`.
         """
         repository = self._store.repository
         here = turn.conversation
@@ -292,6 +307,7 @@ class Questions:
             stored = await repository.load_open(chat.id, turn.scope.id)
         if self._is_open(stored, turn, chat, now):
             return stored
+
         note = await repository.load_question_place(chat.id, turn.scope.id)
         asked = json.loads(note) if note else {}
         there = replace(chat, thread=asked.get("thread", here.thread))
@@ -318,20 +334,20 @@ class Questions:
         """
         if not labels:
             return answer
-        *before, (last, action_id) = answer.change.replies or ((Reply(), ""),)
-        fits = not (action_id or last.media) and len(last.text) <= MAX_KEPT_CHARS
-        above = before
+        *above, (last, action_id) = answer.change.replies or ((Reply(), ""),)
         text = last.text
+        fits = not (action_id or last.media) and len(last.text) <= MAX_KEPT_CHARS
         if not fits:
-            above = [*before, (last, action_id)]
+            above.append((last, action_id))
             text = ""
+        text = text or context.texts.choose()
+
         if context.lease is None:
-            listed = "\n".join(
-                [text or context.texts.choose(), "", *(f"- {literal(label)}" for label in labels)]
-            )
-            return answer.changed(replies=(*above, (Reply(listed), "")))
+            lines = [text, "", *(f"- {literal(label)}" for label in labels)]
+            return answer.changed(replies=(*above, (Reply("\n".join(lines)), "")))
+
         turn = context.turn
-        args = {"labels": list(labels), "text": Reply(text or context.texts.choose()).text}
+        args = {"labels": list(labels), "text": Reply(text).text}
         offer = PendingAction(
             user_id=turn.user_id,
             kind=CHOICE_KIND,
@@ -344,8 +360,8 @@ class Questions:
             requested_at=context.received_at,
             language=context.texts.language,
         )
-        # The offer waits beside the scope's pending action, and only its buttons reach it.
-        action = sign_action(offer, self._store.signer, user=context.user, occupies_scope=False)
+        # The offer does not take the place of a question, and only its buttons reach it.
+        action = sign_action(offer, self._store.signer, user=context.scope_id, occupies_scope=False)
         signer = self._store.signer
         action_id = offer.pending_action_id
         buttons = (
@@ -360,11 +376,11 @@ class Questions:
     async def take_choice(
         self, context: TurnContext, stored: StoredAction, choice: int
     ) -> StoredAction:
-        """Take a choice unless one was taken before.
+        """Take the choice at this place of an offer, unless one was taken before.
 
-        Return the offer, which names the event that took a choice.
-
-        Raises LeaseLost and StaleTurn if the worker must stop or read the action again.
+        Return the offer as it is then. Its state is "done" if a choice was taken, by the event
+        `decided_by_event`, with the label as `outcome_text`. Raises LeaseLost and StaleTurn if the
+        worker must stop or read the action again.
         """
         if stored.state not in OPEN_STATES:
             return stored
@@ -388,10 +404,26 @@ class Questions:
         return replace(stored, state="expired")
 
 
-def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: str) -> str:
-    """Return the label of the button by which a user decided an action.
+def _closed_offer(message: str, stored: StoredAction, state: ActionState, outcome: str) -> Reply:
+    """Return the reply that replaces the message of an offer that has ended.
 
-    It is "" if the action ended without them.
+    `outcome` is the chosen label as Markdown; of an offer that expired it is another text.
+    """
+    text = str(stored.action.args["text"])
+    labels = stored.action.args["labels"]
+    chosen = next((label for label in labels if literal(label) == outcome), "")
+    buttons = decided_buttons([Button(label, "") for label in labels], chosen)
+    closed = closed_question(message, text, state, outcome, buttons)
+    if not chosen:
+        return closed
+    # A model wrote the label, so it must not look like the outcome of an action.
+    return replace(closed, text=f"{text}\n\n{_CHOICE_SIGN} {without_signs(outcome)}")
+
+
+def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: str) -> str:
+    """Return the label of the button by which the person decided an action.
+
+    Return "" if the action ended by something else.
     """
     preview = stored.action.preview
     match state:
@@ -407,9 +439,10 @@ def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: s
 
 
 def question_message(turn: Turn, stored: StoredAction) -> str:
-    """Return the platform's id of the question's message, "" if it is not known.
+    """Return the platform's id of the message that shows the question, "" if it is not known.
 
-    A tap names the message itself. Otherwise it is the one that the sender has noted.
+    A tap names its message. For any other turn it is the message that the sender noted when it sent
+    the question.
     """
     parts = split_button_token(turn.tap.data) if turn.tap else None
     if parts and parts[0] == stored.action_id and turn.message_id:
@@ -418,10 +451,10 @@ def question_message(turn: Turn, stored: StoredAction) -> str:
 
 
 def _question_buttons(head: PendingAction) -> dict[ButtonIntent, Button]:
-    """Return the buttons of a question by what they do, without their data.
+    """Return the buttons of a question by what they do, without the tokens that make them work.
 
-    The one to confirm has the style `danger`. With a code there is none. The one to change is there
-    where the person may change something.
+    There is no button to confirm if a code must be typed, and one to change only if the person may
+    change something.
     """
     texts = texts_for(head.language)
     effect = short_effect(head)
@@ -437,10 +470,10 @@ def _question_buttons(head: PendingAction) -> dict[ButtonIntent, Button]:
 
 
 def decided_buttons(asked: Sequence[Button], decision: str) -> tuple[Button, ...]:
-    """Return the buttons of a decided question, which do nothing.
+    """Return the buttons of a decided question, which do nothing any more.
 
-    The one with the label `decision` is marked. A decision without a button, such as a typed code,
-    gets one. `decision` is "" if the user has not decided.
+    `asked` are the buttons that it had. The one with the label `decision` is marked; if there is
+    none, as for a typed code, it is added. `decision` is "" if the person has not decided.
     """
     buttons = list(asked)
     if decision and decision not in {button.label for button in buttons}:
@@ -449,49 +482,55 @@ def decided_buttons(asked: Sequence[Button], decision: str) -> tuple[Button, ...
 
 
 def _decided(button: Button, *, is_chosen: bool) -> Button:
+    """Return a button without its token, with a mark if it was chosen."""
     mark = f"{_CHOSEN} " if is_chosen else ""
     effect = f"{mark}{button.effect}" if button.effect else ""
     return Button(f"{mark}{button.label}", "", effect=effect)
 
 
 def outcome_line(state: ActionState, text: str) -> str:
-    """Return an outcome with the sign of its state.
+    """Return an outcome with the sign of its state in front.
 
-    The signs are taken out of what a model writes, so no text of a model passes for an outcome.
+    The signs are removed from what a model writes, so no text of a model can look like an outcome.
     """
     return f"{_SYMBOLS.get(state, WARNING)} {text}"
 
 
 def closed_question(
     message: str,
-    kept_text: str,
+    asked: str,
     state: ActionState,
     decision: str,
     buttons: tuple[Button, ...] = (),
 ) -> Reply:
-    """Return the reply that replaces the question. It is dropped if the message cannot be edited.
+    """Return the reply that replaces the message of a question by what was asked and the decision.
 
-    Below what was asked stands the decision. The outcome stands once, in the message that follows.
-    The `buttons` do nothing any more.
+    * `message`: the platform's id of the message; "" if it is filled in when the reply is sent.
+    * `asked`: what was asked, in short. `decision`: what the person decided; "" for nothing.
+    * `buttons`: what the question's buttons look like now. They do nothing any more.
+
+    The outcome is not in it: it is in the message that follows. The reply is dropped if the message
+    cannot be edited.
     """
     symbol = _SYMBOLS.get(state, WARNING)
     if state == "superseded" and decision:
         symbol = _CHANGED
     mark = f"{symbol} {decision}".strip()
-    text = f"{kept_text}\n\n{mark}".strip()
+    text = f"{asked}\n\n{mark}".strip()
     return Reply(text, edits=message, optional=True, decided_buttons=buttons)
 
 
 def _earlier_run(
     texts: Texts, action: PendingAction, recent: Sequence[StoredAction], now: float
 ) -> str:
-    """Return the text that says when the same action was done, or may have been done.
+    """Return the text that says when the same action was done, or may have been done; "" for never.
 
-    It is "" unless that was within the last hour.
+    `recent` are the stored actions of the person. They count for an hour, by the clock of the store:
+    a worker's own clock may be wrong, and the turn may have waited.
 
-    The clock of the store counts the hour: a worker's own clock may be wrong, and the turn may have
-    waited. A call without a question that may have run is named after the hour, too, without its
-    time: `now` is when the turn came in.
+    A call that needed no question and may have run is not among them: the reason of the new action
+    names it, at any time. After an hour the text does not say when. `now`: when the turn came in,
+    in Unix seconds.
     """
     for stored in recent:
         age = stored.loaded_at - stored.started_at
@@ -512,19 +551,17 @@ def _earlier_run(
 def _is_same_effect(earlier: PendingAction, action: PendingAction) -> bool:
     """Return whether two actions have the same tool and arguments.
 
-    Code that asks by itself need not record arguments.
-    Then the words of the question tell its actions apart.
+    Code that asks by itself may record no arguments. Then the previews must be the same, too.
     """
     is_same_call = (earlier.kind, earlier.args_digest) == (action.kind, action.args_digest)
     return is_same_call and (bool(action.args) or earlier.preview == action.preview)
 
 
 def short_effect(head: PendingAction) -> str:
-    """Return a preview that fits on a button, "" if it is too long.
+    """Return the preview of an action in the length of a button, "" if it is too long.
 
-    Details in brackets at its end are left out.
-
-    For a plan, return the first step and the number of further steps.
+    Details in brackets at its end are left out. Of a plan, return the first step and the number of
+    further steps.
     """
     preview = head.preview.strip()
     more = ""

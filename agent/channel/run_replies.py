@@ -9,7 +9,7 @@ from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext, TurnFiles, paragraphs, text_change
 from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.value_changes import ChangeHandler
-from sayso.agent.messages import Role
+from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
 from sayso.agent.tools.call_texts import WITHOUT_VALUE, literal, result_text
 from sayso.agent.tools.definition import PreviewRefused
@@ -27,7 +27,7 @@ from sayso.pending.turns import TurnChange
 #: Characters of a text about an earlier action that stand in a question, above its preview.
 MAX_PREFACE_CHARS = 1000
 
-#: The beginnings of typed results which say that there is nothing to ask for.
+#: How the typed results begin which say that there is nothing to ask for, as JSON.
 _NO_TARGET = tuple(f'{{"kind": "{each.kind}"' for each in (NotFound, Ambiguous, PreviewRefused))
 #: Reasons to end a run whose reply is the agent's own text.
 _OWN_REPLY_REASONS = ("answer", "terminal")
@@ -37,7 +37,7 @@ class RunReplies:
     """Writes the replies to the runs of one channel. Lives as long as its agent.
 
     A run ends with a text, or with a proposal, whose question its person must answer. Above the
-    text or the question stands what else they must know: the outcome of an earlier action (the
+    text or the question is what else they must know: the outcome of an earlier action (the
     *preface*), calls with an unknown outcome, and results that the model had no chance to report
     because the run ended with the question.
     """
@@ -66,16 +66,18 @@ class RunReplies:
     ) -> TurnAnswer:
         """Return the replies to a run, including its question.
 
-        `proposal`: what the run asks for, None if it asks nothing. `preface`: what is said above
-        everything else, "" for nothing. `goes_on`: the run followed an action's outcome.
+        * `proposal`: the action or plan that the run proposes; None if it proposes nothing.
+        * `preface`: what is said above everything else; "" for nothing.
+        * `goes_on`: the run went on after the decision about an action, so something may have been
+          done even if it called no tool.
         """
         media = await self._files.store_all(result.artifacts, context.turn)
         files = tuple((Reply(media=each), "") for each in media)
         content = self._content(context, result, goes_on=goes_on)
         reports = self._reports(context, result, proposal)
 
-        # The signs in the preview of a question stay, so the prompt is made before signs are
-        # replaced.
+        # A model must not write the signs that stand before outcomes. The preview of a question may
+        # have them, and `prompt_in` looks for the preview in the text, so this comes first.
         prompt = ""
         if proposal:
             prompt = without_signs(as_markdown(proposal.prompt_in(content)))
@@ -95,7 +97,7 @@ class RunReplies:
             reports = paragraphs([preface, reports])
             preface = ""
         question, change = await self._ask(context, result, proposal, preface, prompt)
-        # The question stands alone: no choices beside it.
+        # Choices that tools offer are left out: only the question can be answered.
         replies = (*text_change(reports).replies, *files, question)
         return TurnAnswer(replace(change, replies=replies), result)
 
@@ -111,7 +113,11 @@ class RunReplies:
         return reply_text(result, context.texts, has_acted=has_acted)
 
     def _reports(self, context: TurnContext, result: AgentResult, proposal: Proposal | None) -> str:
-        """Return what stands above the text or the question that ends the run."""
+        """Return what is said above the text or the question that ends the run.
+
+        These are calls with an unknown outcome, and, if the run ends with a question, the results
+        that its model could not report.
+        """
         texts = context.texts
         # The person is told of unknown outcomes, whatever the model writes about them.
         unknown = [texts.unknown(literal(call.tool_name)) for call in result.unknown_outcomes]
@@ -124,7 +130,7 @@ class RunReplies:
                 *read_results(result, self._agent.tools, shown=beside),
                 *not_done_beside(result, self._agent.tools, proposal, texts),
             ]
-        # The question names a tool without a value, as each that ran.
+        # A tool that returned no value needs no text: the question names each tool that has run.
         with_value = [each for each in beside if each != WITHOUT_VALUE]
         beside_texts = [as_markdown(result_text(unfenced(each))) for each in with_value]
         return paragraphs([*unknown, *results, *beside_texts])
@@ -137,10 +143,7 @@ class RunReplies:
         preface: str,
         prompt: str,
     ) -> tuple[tuple[Reply, str], TurnChange]:
-        """Return the question of a proposal, and the change that stores its action.
-
-        With the question comes the id of the action.
-        """
+        """Return the question of a proposal with the id of its action, and the change to store it."""
         names = ran_beside(result, self._agent.tools, proposal)
         proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
         proposal, changed = await self._changes.mark_changes(context, proposal)
@@ -152,10 +155,10 @@ class RunReplies:
 
 
 def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
-    """Return the text for the user. Texts of our own are in the user's language.
+    """Return the text for the user: the model's, or why there is none, in the user's language.
 
-    An empty answer counts as no answer. If tools have acted,
-    the text never says that nothing was done.
+    An empty answer counts as no answer. If tools have acted (`has_acted`), the text never says that
+    nothing was done.
     """
     match result.stop_reason:
         case "provider_error" if not result.refusal:
@@ -166,7 +169,7 @@ def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
             if has_acted:
                 return f"{result.refusal}\n\n{texts.model_lost(result.failure)}"
             return result.refusal
-        case "answer" if shows_nothing(result.content) and not (result.artifacts or result.choices):
+        case "answer" if _is_empty(result):
             if has_acted:
                 return texts.model_lost()
             return texts.model_failed()
@@ -185,11 +188,16 @@ def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
     return result.content
 
 
-def terminal_text(result: AgentResult, texts: Texts) -> str:
-    """Return what the user is told of a tool's result that ended the run.
+def _is_empty(result: AgentResult) -> bool:
+    """Return whether the user would see nothing: no text, no file and no choices."""
+    return shows_nothing(result.content) and not (result.artifacts or result.choices)
 
-    It reads as it does for the model. Of a tool without a value, such as one that returned None,
-    the user is told that it is done. A file or choices of the tool say so themselves.
+
+def terminal_text(result: AgentResult, texts: Texts) -> str:
+    """Return what the user reads of a tool's result that ended the run.
+
+    It is what the model would read. If the tool returned no value, the text says that it is done; a
+    file or choices of the tool say that themselves.
     """
     text = result_text(unfenced(result.content))
     if text != WITHOUT_VALUE:
@@ -202,50 +210,51 @@ def terminal_text(result: AgentResult, texts: Texts) -> str:
 def read_results(
     result: AgentResult, tools: Iterable[Tool], *, shown: Collection[str]
 ) -> list[str]:
-    """Return the results of read-only tools in the model's last answer with calls, as text.
+    """Return the results of read-only tools in the last answer of the model that has calls, as text.
 
     If that answer also proposed an action, the run has ended before a model could report them.
     Errors are for models and are left out, and so are results that are `shown` already, and
     proposals of read-only tools that ask first.
     """
-    last = max(
-        (at for at, message in enumerate(result.messages) if message.tool_calls),
-        default=len(result.messages),
-    )
     reading = {tool.name for tool in tools if tool.read_only}
-    results = [
-        message.content
-        for message in result.messages[last:]
-        if message.role is Role.TOOL and message.tool_name in reading and message.has_result
-    ]
-    unseen = [content for content in results if content not in shown]
-    texts = [as_markdown(result_text(unfenced(content))) for content in unseen]
-    return [text for text in texts if text]
+    texts: list[str] = []
+    for message in _last_round(result):
+        is_reading = message.role is Role.TOOL and message.tool_name in reading
+        if not is_reading or not message.has_result or message.content in shown:
+            continue
+        text = as_markdown(result_text(unfenced(message.content)))
+        if text:
+            texts.append(text)
+    return texts
+
+
+def _last_round(result: AgentResult) -> Sequence[Message]:
+    """Return the last answer of the model that has calls, and all messages behind it."""
+    for at in reversed(range(len(result.messages))):
+        if result.messages[at].tool_calls:
+            return result.messages[at:]
+    return ()
 
 
 def not_done_beside(
     result: AgentResult, tools: Iterable[Tool], proposal: Proposal, texts: Texts
 ) -> list[str]:
-    """Return what the user is told of calls that did nothing beside a question.
+    """Return what the user reads about calls that did nothing, in the same answer as a question.
 
     These calls failed, or found no target. The run has ended before a model could report them.
     Calls of tools that only read are left out. So are the names of failed tools that the question
-    is about: they would be read as if the question had failed.
+    is about: the user would think that the question had failed.
     """
-    last = max(
-        (at for at, message in enumerate(result.messages) if message.tool_calls),
-        default=len(result.messages),
-    )
     asking: set[str] = set()
     for action in proposal.steps or (proposal.head,):
         asking |= {action.kind, action.asked_by}
     acting = {tool.name for tool in tools if not tool.read_only}
-    uncertain = {call.id for call in result.unknown_outcomes}
+    unknown = {call.id for call in result.unknown_outcomes}
     failed: list[str] = []
     reports: list[str] = []
-    for message in result.messages[last:]:
-        is_done = message.has_result or message.actions or message.tool_call_id in uncertain
-        if message.tool_name not in acting or is_done:
+    for message in _last_round(result):
+        may_have_acted = message.has_result or message.actions or message.tool_call_id in unknown
+        if message.tool_name not in acting or may_have_acted:
             continue
         content = unfenced(message.content)
         if content.startswith(_NO_TARGET):
@@ -258,17 +267,14 @@ def not_done_beside(
 
 
 def ran_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal) -> str:
-    """Return the names of the tools that may have changed something before a question.
+    """Return the names of the tools that may have changed something in a run before its question.
 
-    They ran in the run that ends with the question. A tool whose code asks for itself runs only to
-    ask.
+    The names are Markdown, and "" if there are none. A tool whose code asked the question itself
+    did nothing else, so it is left out.
     """
     actions = proposal.steps or (proposal.head,)
     asking = {action.asked_by for action in actions if action.kind != action.asked_by}
     acting = {tool.name for tool in tools if not (tool.read_only or tool.proposes)} - asking
-    names = [
-        message.tool_name or ""
-        for message in result.messages
-        if message.role is Role.TOOL and message.tool_name in acting and message.has_result
-    ]
-    return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
+    results = [message for message in result.messages if message.role is Role.TOOL]
+    has_run = [each.tool_name for each in results if each.has_result and each.tool_name in acting]
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(has_run))

@@ -1,4 +1,11 @@
-"""ToolExecutors: run, undo and reconcile tools once their user has said yes."""
+"""ToolExecutors: what runs, undoes and reconciles the calls of tools once their user has said yes.
+
+The store of actions knows only *kinds* of actions. For an action that a tool proposed, the kind is
+the name of the tool; for its undo, the kind begins with UNDO_PREFIX. An *executor* is the function
+that performs one action. The author of a bot may register one for a kind; otherwise the tool itself
+runs with the stored arguments. A *reconciler* looks up whether an interrupted action has taken
+effect.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +52,14 @@ PREVIEW_SECONDS = 10.0
 
 
 class ToolExecutors(ActionKinds):
-    """The agent's tools as kinds of actions.
+    """The agent's tools as kinds of actions. Lives as long as the store.
 
-    Lives as long as the store, and follows changes of the tools.
-
-    Tools of an agent that is a tool of this agent are among them, under the policy of that agent.
+    `tools` and `config` return the tools and the settings as they are now. The tools of an agent
+    that is a tool of this agent count as well, under the policy of that agent.
 
     A tool that was removed or disabled, or that the policy denies by now, does not run even after a
-    yes. This also holds for executors that the tool's author registered.
+    yes. This also holds for executors that were registered. In all methods, `own` is what the
+    author has registered for the kind, None for nothing.
     """
 
     def __init__(
@@ -60,43 +67,45 @@ class ToolExecutors(ActionKinds):
     ) -> None:
         self._tools = tools
         self._config = config
-        #: The names of all tools there were.
+        #: The names of all tools that existed at some time, by which a removed tool is recognized.
         self._known = {tool.name for tool, _ in self._all()}
 
     def executor(self, action: PendingAction, own: ExecutorFactory | None) -> ActionExecutor | None:
         """Return what performs a confirmed action or an undo, and reports it to observers.
 
-        None: nothing may.
-
-        The effect of an undo begins with its start, whatever its tool declares.
+        Return None if nothing may perform it: the tool was removed, is denied by now, or has
+        changed since its question was asked. Only a tool itself can mark where its effect begins,
+        not its undo, and not a registered executor.
         """
         name = action.kind.removeprefix(UNDO_PREFIX)
-        factory = own
-        marks_effect = False
         tool = self._find(name)
         if tool is None and name in self._known:
             return None
-        if tool and action.kind == name:
-            if self._may_run(tool, action):
-                factory = own or partial(_tool_executor, tool)
-            else:
-                factory = None
+
+        factory = own
+        marks_effect = False
+        if tool is not None and action.kind == name:
+            if not self._may_run(tool, action):
+                return None
+            factory = own or partial(_tool_executor, tool)
             marks_effect = tool.marks_effect and own is None
-        elif tool and tool.undo is not None:
+        elif tool is not None and tool.undo is not None:
             factory = own or partial(_undo_executor, tool)
-        executor = factory(action) if factory else None
+        if factory is None:
+            return None
+
+        executor = factory(action)
         if executor is None:
             return None
-        return ActionExecutor(
-            partial(_run_observed, action, self._config(), executor), marks_effect
-        )
+        run = partial(_run_observed, action, self._config(), executor)
+        return ActionExecutor(run, marks_effect)
 
     async def compare(self, action: PendingAction, *, render: bool, has_own: bool) -> Comparison:
-        """Compare the tool of an action with the one that was shown.
+        """Compare the tool of an action with what it was when the question was asked.
 
-        `render`: make its preview again, and compare that as well. `has_own`: the author of the
-        tool has registered an executor for it. An undo, and what a tool's own code asked, have no
-        preview that could be made again. Raises nothing.
+        `render`: make its preview again, and compare that as well. An undo, and what a tool's own
+        code asked, have no preview that could be made again. `has_own`: the author has registered
+        an executor for the kind. Raises nothing.
         """
         ids = {"kind": action.kind, "action": action.pending_action_id}
         names = {action.kind.removeprefix(UNDO_PREFIX), action.asked_by} - {""}
@@ -116,11 +125,11 @@ class ToolExecutors(ActionKinds):
         return Comparison("same")
 
     def _why_gone(self, action: PendingAction, *, has_own: bool) -> str:
-        """Return the log event that says why nothing may run an action by now, "" if something may.
+        """Return the log event that says why an action may not run by now, "" if it may.
 
-        Its own tool must be there and allowed, and so must the tool whose code asked: who removes
-        or denies that one withdraws its questions. An undo needs no permission: it only takes back
-        what was done.
+        Its tool must exist and be allowed. So must the tool whose code asked the question: to
+        remove or deny it withdraws its questions. An undo needs no permission, since it only takes
+        back what was done.
         """
         name = action.kind.removeprefix(UNDO_PREFIX)
         tool = self._find(name)
@@ -130,14 +139,17 @@ class ToolExecutors(ActionKinds):
             return ""
         if tool is not None and self._is_denied(tool, action.args):
             return "pending.denied"
-        if not action.tool_digest:  # no tool has asked
+        if not action.tool_digest:  # a program asked, and no tool
             return ""
+
         asking = self._find(action.asked_by or name)
         if asking is None:
             return "pending.tool_gone"
-        # The arguments of the call that asked are not stored:
-        # only a rule without arguments can deny it.
-        return "pending.denied" if self._is_denied(asking, None) else ""
+        # The arguments of the call that asked are not stored: only a rule without arguments can deny
+        # it.
+        if self._is_denied(asking, None):
+            return "pending.denied"
+        return ""
 
     def _is_denied(self, tool: Tool, args: Mapping[str, Any] | None) -> bool:
         """Return whether the policy denies a call by now.
@@ -152,7 +164,7 @@ class ToolExecutors(ActionKinds):
     async def _compare_with(self, tool: Tool, action: PendingAction, *, render: bool) -> Comparison:
         """Compare an action with its tool, or with the tool whose code asked.
 
-        Raises what its author's code raises.
+        Raises whatever the preview or the injector of the tool raises.
         """
         if tool.config_injector is not None:  # it may block, and there may be no event loop here
             await run_with_timeout(tool.schema, PREVIEW_SECONDS)
@@ -169,7 +181,7 @@ class ToolExecutors(ActionKinds):
     async def _compare_preview(self, tool: Tool, action: PendingAction) -> Comparison:
         """Make the preview again and compare it with the one that was shown.
 
-        Raises ToolError, TimedOut.
+        Raises ToolError, and TimedOut at the end of the time limit.
         """
         limits = (PREVIEW_SECONDS, self._config().tool_timeout_seconds, tool.metadata.timeout)
         seconds = min(limit for limit in limits if limit is not None)
@@ -182,20 +194,27 @@ class ToolExecutors(ActionKinds):
     def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
         """Return what finds out how an interrupted action of this kind ended.
 
-        None: nothing can, or may.
+        Return None if nothing can, or if the tool was removed.
         """
         name = kind.removeprefix(UNDO_PREFIX)
         tool = self._find(name)
         if tool is None and name in self._known:
             return None
-        return own or (tool.reconcile if tool and kind == name else None)
+        if own is not None:
+            return own
+        if tool is not None and kind == name:
+            return tool.reconcile
+        return None
 
     def undo_seconds(self, kind: str) -> float:
-        """Return for how long an action of this kind can be undone, 0 when it cannot."""
+        """Return for how many seconds an action of this kind can be undone, 0 if it cannot."""
         tool = self._find(kind)
-        return tool.undo_seconds if tool and tool.undo is not None else 0.0
+        if tool is None or tool.undo is None:
+            return 0.0
+        return tool.undo_seconds
 
     def _find(self, name: str) -> Tool | None:
+        """Return the tool of this name, None if there is none now."""
         tool = next((tool for tool, _ in self._all() if tool.name == name), None)
         if tool is not None:
             self._known.add(name)
@@ -204,7 +223,7 @@ class ToolExecutors(ActionKinds):
     def _all(self) -> Iterator[tuple[Tool, ToolPolicy | None]]:
         """Yield each tool with the policy that decides about it.
 
-        Of two with one name the first counts.
+        Of two tools with one name the first counts.
         """
         tools = list(self._tools())
         policy = self._config().tool_policy
@@ -212,9 +231,9 @@ class ToolExecutors(ActionKinds):
         yield from inner_tools(tools)
 
     def _may_run(self, tool: Tool, action: PendingAction) -> bool:
-        """Return whether an action may run.
+        """Return whether an action may run: its tool is unchanged, and the policy does not deny it.
 
-        It may not against the current policy, nor with another version of its tool.
+        Log the reason if it may not.
         """
         refusal = ""
         if not _is_same_definition(tool, action):
@@ -227,9 +246,9 @@ class ToolExecutors(ActionKinds):
 
 
 def _is_same_definition(tool: Tool, action: PendingAction) -> bool:
-    """Return whether the tool has the version and the definition that were shown.
+    """Return whether the tool has the version and the definition that it had at the question.
 
-    An action that does not name them is not compared.
+    An action whose record does not have them is not compared.
     """
     has_asked = action.asked_by in ("", tool.name)
     if has_asked and action.tool_digest not in ("", tool.definition_digest):
@@ -239,11 +258,10 @@ def _is_same_definition(tool: Tool, action: PendingAction) -> bool:
 
 
 def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:
-    """Return the executor of an action, None if it may not run.
+    """Return the executor that runs a tool with the stored arguments, None if it may not run.
 
-    It runs the tool with the recorded arguments, which are validated again. A typed result becomes
-    text for the user here. An action may not run if the version of the tool has changed since the
-    preview, or if it would run with other arguments than those shown.
+    It may not if the version of the tool has changed since the question, or if validation now gives
+    other arguments than those that were shown. The result becomes text for the user here.
     """
     refusal = ""
     if action.version != tool.version:
@@ -271,8 +289,8 @@ def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:
 async def _run_observed(action: PendingAction, config: AgentConfig, executor: Executor) -> Any:
     """Run a confirmed call or an undo, and report it to observers as a run with one call.
 
-    The id of the call is that of the action, and the name of the tool is its kind.
-    Raises the errors of the call.
+    The id of the call is that of the action, and the name of the tool is its kind. Raises the
+    errors of the call.
     """
     events = RunEvents(
         config.observers,
@@ -289,13 +307,16 @@ async def _run_observed(action: PendingAction, config: AgentConfig, executor: Ex
         await events.tell("cancelled", 0, "the confirmed call was cut off")
         raise
     except Exception as exc:
-        cause = exc.__cause__ if isinstance(exc, EffectFailed | TimedOut) else None
-        error = original_error(cause if isinstance(cause, Exception) else exc)
-        await _tell_failure(events, action, error, began)
+        # The two errors of the store wrap the one that the tool raised.
+        error = exc
+        if isinstance(exc, EffectFailed | TimedOut) and isinstance(exc.__cause__, Exception):
+            error = exc.__cause__
+        await _report_failure(events, action, original_error(error), began)
         raise
+
     result = _observed_text(value)
     if isinstance(value, Ambiguous | NotFound):
-        await _tell_failure(events, action, EffectFailed(result), began)
+        await _report_failure(events, action, EffectFailed(result), began)
         return value
     events.note(
         "tool_execution",
@@ -310,7 +331,7 @@ async def _run_observed(action: PendingAction, config: AgentConfig, executor: Ex
 
 
 def _observed_text(value: Any) -> str:
-    """Return a result as text for observers. It never raises, because the effect took place."""
+    """Return a result as text for observers. Raises nothing, because the effect took place."""
     if isinstance(value, ToolOutput):
         return value.text or value.output
     try:
@@ -321,9 +342,10 @@ def _observed_text(value: Any) -> str:
         return type(value).__name__
 
 
-async def _tell_failure(
+async def _report_failure(
     events: RunEvents, action: PendingAction, error: BaseException, began: float
 ) -> None:
+    """Report to observers that a confirmed call failed. `began`: its start by `perf_counter`."""
     call = (action.pending_action_id, action.kind)
     events.note(
         "tool_execution",
@@ -337,7 +359,7 @@ async def _tell_failure(
 
 
 def tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
-    """Return the tools that the action or a step of it needs.
+    """Return those of `tools` that an action or the steps of a plan need.
 
     These are the tools that run, and those whose code asked.
     """
@@ -351,10 +373,10 @@ def tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
 
 
 def _tool_output(tool: Tool, value: Any) -> ToolOutput | Ambiguous | NotFound:
-    """Return a result as the user and the model read it.
+    """Return what a tool returned as text for the user and the model.
 
-    A value that says that nothing was done is returned itself. Raises ToolExecutionError if the
-    tool asked for a yes itself and did nothing.
+    An Ambiguous or NotFound, which says that nothing was done, is returned unchanged. Raises
+    ToolExecutionError if the tool asked for a yes itself and did nothing.
     """
     if isinstance(value, PendingConfirmation):
         raise ToolExecutionError(
@@ -362,7 +384,6 @@ def _tool_output(tool: Tool, value: Any) -> ToolOutput | Ambiguous | NotFound:
             f"register an executor factory for {tool.name!r}, so that its yes outlives a restart",
             tool_name=tool.name,
         )
-    # Nothing was done, because the target was missing or ambiguous.
     if isinstance(value, Ambiguous | NotFound):
         return value
     raw = serialize(value)
@@ -371,10 +392,12 @@ def _tool_output(tool: Tool, value: Any) -> ToolOutput | Ambiguous | NotFound:
 
 
 def _undo_executor(tool: Tool, action: PendingAction) -> Executor | None:
-    """Return the executor of a tool's undo.
+    """Return the executor of a tool's undo, None if the tool has changed since the question.
 
-    It gets the arguments and the result of the original call.
+    The undo gets the arguments and the result of the original call.
     """
+    if action.version != tool.version or not _is_same_definition(tool, action):
+        return None
 
     async def execute() -> ToolOutput | Ambiguous | NotFound:
         try:
@@ -383,6 +406,4 @@ def _undo_executor(tool: Tool, action: PendingAction) -> Executor | None:
             raise TimedOut(str(exc)) from exc
         return _tool_output(tool, value)
 
-    if action.version != tool.version or not _is_same_definition(tool, action):
-        return None
     return execute

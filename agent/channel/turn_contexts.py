@@ -1,4 +1,8 @@
-"""TurnContexts: gathers everything that is known about a turn before it is answered."""
+"""TurnContexts: gathers everything that is known about a turn before it is answered.
+
+The result is a TurnContext (`context.py`): the turn, the actions that it may be about, the history,
+the language of the person, and what tools may know about them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,11 @@ from sayso.pending.turns import Lease, QueuedTurn
 
 
 class TurnContexts:
-    """Builds the contexts of one channel's turns. Lives as long as its agent and store."""
+    """Builds the contexts of one channel's turns. Lives as long as its agent and store.
+
+    `parser` reads what is a yes or a no. `behavior` says in which languages the channel speaks, and
+    how long a question can be answered.
+    """
 
     def __init__(
         self,
@@ -41,11 +49,18 @@ class TurnContexts:
         self._store = store
         self._parser = parser
         self._behavior = behavior
-        #: The languages in which people are answered.
+        #: The languages in which people are answered; empty for all.
         self.languages = frozenset(behavior.languages or getattr(parser, "languages", ()))
 
     def queued(self, queued: QueuedTurn, lease: Lease, memory: ConversationMemory) -> TurnContext:
-        """Return a turn of a mailbox with everything that its worker was given."""
+        """Return a turn of a mailbox with everything that its worker knows.
+
+        `queued` is the turn with what was stored about it, `lease` the worker's right to work on the
+        conversation, `memory` the history of the person.
+        """
+        # Several messages that came in quickly may be answered as one turn, and all count in
+        # `waiting`. A turn of one message has no parts.
+        merged_count = max(1, len(queued.parts))
         context = self.build(
             queued.turn,
             open_action=queued.open_action,
@@ -61,7 +76,7 @@ class TurnContexts:
             lost_at=queued.lost_at,
             is_loss_told=queued.is_loss_told,
             last_answer=queued.last_answer,
-            is_last_turn=queued.waiting <= max(1, len(queued.parts)),
+            is_last_turn=queued.waiting <= merged_count,
         )
 
     def build(
@@ -73,21 +88,24 @@ class TurnContexts:
         memory: ConversationMemory,
         received_at: float,
     ) -> TurnContext:
-        """Return a turn with what every turn needs. `received_at` in Unix seconds.
+        """Return a turn with what every turn needs, also without a worker.
 
-        The actions are verified here: nothing of a record that was tampered with gets any further.
+        `open_action` is the person's action, `named_action` that of the tapped button or of the
+        continuation, `received_at` when the turn came in, in Unix seconds. The two actions are
+        verified here: nothing of a record that was tampered with is used further on.
         """
         signer = self._store.signer
         if open_action is not None:
             open_action = open_action.verified(signer, turn.scope)
         if named_action is not None:
-            # In a group it may be another person's, who is named in it.
+            # In a group, a person may tap the button of another one. The record is genuine if it was
+            # signed for the person whom it names; whether that is the sender is decided later.
             owner = replace(turn.scope, user_id=named_action.action.user_id)
             named_action = named_action.verified(signer, owner)
         texts = self.texts(turn, memory)
         return TurnContext(
             turn=turn,
-            user=turn.scope.id,
+            scope_id=turn.scope.id,
             open_action=open_action,
             named_action=named_action,
             memory=memory,
@@ -100,21 +118,25 @@ class TurnContexts:
     def texts(self, turn: Turn, memory: ConversationMemory | None = None) -> Texts:
         """Return the texts in the language of the sender.
 
-        It is that of this message, of an earlier one in `memory`, of their app, or of the channel.
+        It is that of this message, else of their last message in `memory` with a language, else of
+        their app, else of the channel. `memory` None: there are no earlier messages.
         """
         history = memory.get_history() if memory else []
-        before = (
-            without_notes(message.content)
-            for message in reversed(history)
-            if message.role is Role.USER and message.content != TAPPED
+        messages_of_user = (each for each in reversed(history) if each.role is Role.USER)
+        # The entry for a tap (TAPPED) is no text of the person.
+        earlier = (
+            without_notes(each.content) for each in messages_of_user if each.content != TAPPED
         )
         default = self._behavior.language
-        language = choose(chain([turn.text], before), turn.language, default)
+        language = choose(chain([turn.text], earlier), turn.language, default)
+
         is_spoken = not self.languages or language in self.languages
-        return texts_for(language if is_spoken else default)
+        if not is_spoken:
+            language = default
+        return texts_for(language)
 
     def _channel_run(self, turn: Turn, texts: Texts) -> ChannelRun:
-        """Return what tools, roles and proposals of this turn know about the person."""
+        """Return what the tools, roles and proposals of this turn may know about it."""
         return ChannelRun(
             user_id=turn.user_id,
             channel_id=turn.conversation.channel,
@@ -127,26 +149,36 @@ class TurnContexts:
             role=partial(role_of_user, self._agent.selector),
             after=self._after_tool,
             other_message=self._other_message_of_tool,
-            tool_of_yes=lambda name: self._tool_and_policy(name)[0],
+            tool_of_yes=self._tool_named,
         )
 
-    def _other_message_of_tool(self, name: str) -> OtherMessage | Literal[""]:
-        """Return what another message does to a question of a tool, "" where it does not say."""
+    def _tool_named(self, name: str) -> Tool | None:
+        """Return the tool of this name, which a yes to its proposal runs; None if there is none."""
         tool, _ = self._tool_and_policy(name)
+        return tool
+
+    def _other_message_of_tool(self, name: str) -> OtherMessage | Literal[""]:
+        """Return what a message about something else does to a question of this tool.
+
+        "": the tool does not say, so the channel does.
+        """
+        tool = self._tool_named(name)
         return tool.other_message if tool else ""
 
     def _after_tool(self, name: str) -> After | Literal[""]:
-        """Return what follows the outcome of a tool's actions, "" where neither policy nor tool
-        say.
+        """Return what follows the outcome of a tool's actions.
+
+        "": neither the policy nor the tool says it, so the channel does.
         """
         tool, policy = self._tool_and_policy(name)
         return effective_after(name, tool, policy)
 
     def _tool_and_policy(self, name: str) -> tuple[Tool | None, ToolPolicy | None]:
-        """Return the tool of this name, and the policy of its agent.
+        """Return the tool of this name, and the policy that decides about it.
 
-        The agent is this one, or one that is a tool of this one. For a kind of action that is no
-        tool's name there is only the policy of this agent.
+        The tool is one of this agent, or of an agent that is a tool of this agent and has a policy
+        itself. A program may also propose kinds of actions that are no tool, such as
+        "delete_account". For these, return None and the policy of this agent.
         """
         policy = self._agent.config.tool_policy
         own = [(tool, policy) for tool in self._agent.tools]

@@ -1,8 +1,9 @@
 """ChangeHandler: lets a person change what an open question asks, and asks anew.
 
-A change is a new proposal, which is previewed and needs a yes. It comes as a filled-in form, as
-values that the person writes one after another, or as other words ("yes, but 2 kg") from which the
-model makes the new proposal.
+A *change* replaces the question by a new proposal, which has its own preview and needs its own yes.
+There are three ways to it: a filled-in form (`take_form`), values that the person writes one after
+another (`begin`, `take_message`, `take_tap`), and other words, such as "yes, but 2 kg", from which
+the model makes the new proposal (`mark_changes`).
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from sayso.pending.turns import ABOUT, Transition, TurnChange
 
 log = logging.getLogger(__name__)
 
-#: The key of the note in a memory that says which field is asked for. The note ends with its
-#: question.
+#: The key of the note in a history that says which field the person is asked for (`_Progress`). It
+#: is removed when the question ends.
 NOTE = "change"
-#: Characters of a value in a question, where it stands beside the value before.
+#: The most characters of a value in a question that says what has changed.
 MAX_SHOWN_CHARS = 100
-#: Most changed values that a question names.
+#: The most changed values that a question names.
 MAX_SHOWN_CHANGES = 10
-#: Stands for a value that is empty.
+#: Stands for an empty value.
 _EMPTY = "\u2013"
 #: What people type to keep a value.
 _KEEPS = ("-", "\u2013", "\u2014")
-#: Most choices of a field that are shown as buttons, beside the one that keeps the value.
+#: The most choices of a field that are shown as buttons; one more button keeps the value.
 _MOST_CHOICES = 9
 
 
@@ -59,49 +60,55 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change of a question: the actions before, the new proposal, and what differs as text.
+    """A change of a question."""
 
-    `before` has the steps of a plan, or the one action.
-    """
-
+    #: The actions before the change: the steps of a plan, or the one action.
     before: Sequence[PendingAction]
+    #: The new proposal, with as many actions.
     proposal: Proposal
+    #: What differs, for the person.
     text: str
 
     @property
+    def after(self) -> Sequence[PendingAction]:
+        """The actions after the change, in the order of `before`."""
+        return self.proposal.steps or (self.proposal.head,)
+
+    @property
     def successors(self) -> dict[str, PendingAction]:
-        """Return the new actions by the ids of the earlier ones."""
-        actions = self.proposal.steps or (self.proposal.head,)
-        return {old.pending_action_id: new for old, new in zip(self.before, actions, strict=True)}
+        """The actions after the change, by the ids of those before."""
+        pairs = zip(self.before, self.after, strict=True)
+        return {before.pending_action_id: after for before, after in pairs}
 
     @property
     def predecessors(self) -> dict[str, PendingAction]:
-        """Return the earlier actions by the ids of the new ones."""
-        actions = self.proposal.steps or (self.proposal.head,)
-        return {new.pending_action_id: old for old, new in zip(self.before, actions, strict=True)}
+        """The actions before the change, by the ids of those after."""
+        pairs = zip(self.before, self.after, strict=True)
+        return {after.pending_action_id: before for before, after in pairs}
 
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
     """One argument that differs from the question before."""
 
-    #: Its step in a plan, 0 outside of plans.
+    #: The number of its step in a plan, from 1; 0 outside of plans.
     step: int
     name: str
+    #: The value before and after the change.
     before: Any
     after: Any
-    #: The person may change it, or one of the previews shows it. A tool may keep any other argument
-    #: out of its preview on purpose, so the new question does not name it either.
+    #: Whether the new question names it: the person may change it, or one of the previews shows it.
+    #: A tool may keep any other argument out of its preview on purpose.
     is_known: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """How far a person has got with the fields of a question. Kept in the notes of the memory."""
+    """How many fields of a question a person has answered. Stored in the notes of the history."""
 
     #: The action of the question.
     action_id: str
-    #: The field that is asked for now, from 0.
+    #: The index of the field that is asked for now.
     place: int
     #: What the person has typed so far, by the names of the fields.
     values: Mapping[str, str]
@@ -110,8 +117,8 @@ class _Progress:
         """Return the progress as JSON-ready data."""
         return {"action_id": self.action_id, "place": self.place, "values": dict(self.values)}
 
-    def next(self, name: str, text: str | None) -> _Progress:
-        """Return the progress after an answer. None as `text` keeps the value."""
+    def after_answer(self, name: str, text: str | None) -> _Progress:
+        """Return the progress after an answer for the field `name`. `text` None keeps the value."""
         values = dict(self.values)
         if text is not None:
             values[name] = text
@@ -119,7 +126,7 @@ class _Progress:
 
     @property
     def field_id(self) -> str:
-        """Return the id in the tokens of this field's buttons. Other buttons do nothing."""
+        """The id in the tokens of this field's buttons, by which a tap on an older field is known."""
         return hashlib.sha256(f"change {self.action_id} {self.place}".encode()).hexdigest()[:22]
 
 
@@ -147,7 +154,10 @@ class ChangeHandler:
         stored: StoredAction,
         values: Mapping[str, str],
     ) -> TurnAnswer:
-        """Answer a filled-in form with the new question, or with the reason why there is none."""
+        """Answer a filled-in form with the new question, or with the reason why there is none.
+
+        `values` has what the person has typed, by the names of the fields.
+        """
         context.memory.notes.pop(NOTE, None)
         texts = texts_for(stored.action.language)
         form = stored.action.edit_form
@@ -174,7 +184,10 @@ class ChangeHandler:
         stored: StoredAction,
         problem: str = "",
     ) -> TurnAnswer:
-        """Return the open question once more, below the reason why nothing was changed."""
+        """Answer with the open question once more, below the reason why nothing was changed.
+
+        `problem`: the reason; "" if there is none to name.
+        """
         action = stored.action
         texts = texts_for(action.language)
         text = "\n\n".join(filter(None, [problem, texts.unchanged(action.preview, action.code)]))
@@ -189,29 +202,34 @@ class ChangeHandler:
         stored: StoredAction,
         changes: Mapping[str, Any],
     ) -> _Change:
-        """Return the new proposal, and the text that says what differs. Raises _Refused."""
-        before = stored.action
-        actions = await self._actions(context, stored)
-        changed = []
-        for number, action in enumerate(actions, start=1):
-            own = changes
-            sealed = before.editable
-            if before.kind == PLAN_KIND:
-                own = _of_step(number, changes)
-                sealed = tuple(_of_step(number, dict.fromkeys(before.editable)))
-            changed.append(await self._changed_action(context, action, own, sealed))
-        proposal = plan_of(changed)
+        """Return the change of a question by these new values.
+
+        `changes` has them by the names of the fields: those of arguments, in a plan with the number
+        of the step in front ("2.quantity"). Raises _Refused.
+        """
+        question = stored.action
+        before = await self._actions(context, stored)
+        after = []
+        for number, action in enumerate(before, start=1):
+            changes_of_action = changes
+            sealed = question.editable
+            if question.kind == PLAN_KIND:
+                changes_of_action = _of_step(number, changes)
+                sealed = tuple(_of_step(number, dict.fromkeys(question.editable)))
+            after.append(await self._changed_action(context, action, changes_of_action, sealed))
+
+        proposal = plan_of(after)
         head = replace(
             proposal.head,
             changes_of=stored.action_id,
-            code=_other_code(before.code),
-            ran_beside=before.ran_beside,
+            code=_other_code(question.code),
+            ran_beside=question.ran_beside,
         )
-        differences = _differences(actions, changed, before.editable)
-        what_changed = _what_changed(texts_for(before.language), differences)
+        differences = _differences(before, after, question.editable)
+        what_changed = _what_changed(texts_for(question.language), differences)
         if not what_changed:  # the tool reads the new values as the same
             raise _Refused("")
-        return _Change(actions, replace(proposal, head=head), what_changed)
+        return _Change(before, replace(proposal, head=head), what_changed)
 
     async def _actions(self, context: TurnContext, stored: StoredAction) -> list[PendingAction]:
         """Return the steps of a plan, or the one action.
@@ -237,9 +255,12 @@ class ChangeHandler:
     ) -> PendingAction:
         """Return the action of one call with these changes, and with a new id.
 
-        Raises _Refused.
+        `sealed` has the names that the question let the person change. Without `changes`, the call
+        is only checked again: it is another step of a plan whose question is replaced. Raises
+        _Refused.
         """
         texts = texts_for(action.language)
+        changes_of = action.pending_action_id if changes else action.changes_of
         fresh = replace(
             action,
             pending_action_id=random_id(11),
@@ -248,7 +269,7 @@ class ChangeHandler:
             expires_at=0.0,
             outcome=None,
             plan="",
-            changes_of=action.pending_action_id if changes else action.changes_of,
+            changes_of=changes_of,
         )
         tool = await self._tool_of(action)
         if tool is None:
@@ -268,7 +289,11 @@ class ChangeHandler:
         return new
 
     async def _tool_of(self, action: PendingAction) -> Tool | None:
-        """Return the tool of a proposed call, None if it is gone or not for this person now."""
+        """Return the tool of a proposed call.
+
+        Return None if the tool is gone, if its own code asked the question, or if the person may
+        not use it any more.
+        """
         tool = next((tool for tool in self._agent.tools if tool.name == action.kind), None)
         if tool is None or action.asked_by:
             return None
@@ -283,7 +308,7 @@ class ChangeHandler:
         stored: StoredAction,
         change: _Change,
     ) -> TurnAnswer:
-        """Return the new question.
+        """Answer with the new question.
 
         The earlier action ends in the same commit, so no later yes runs it.
         """
@@ -296,11 +321,11 @@ class ChangeHandler:
         await self._questions.note_question(context.turn, question[1])
         outcome = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
         transition = Transition(
-            stored.action_id,
-            WAITING_STATES,
-            "superseded",
-            outcome,
-            context.turn.event_id,
+            action_id=stored.action_id,
+            from_states=WAITING_STATES,
+            to="superseded",
+            outcome_text=outcome,
+            decided_by_event=context.turn.event_id,
         )
         self._outcomes.link_to_change(context, change.successors)
         closed: tuple[tuple[Reply, str], ...] = ()
@@ -312,10 +337,10 @@ class ChangeHandler:
         )
 
     async def begin(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """Ask for the first field.
+        """Ask for the first field that the person may change.
 
-        The question stays open to its buttons and to a yes that quotes it. Its time limit gets
-        longer, because values take longer to type than a yes.
+        The question stays open: its buttons work, and so does a yes that quotes it. It gets more
+        time, because values take longer to type than a yes.
         """
         opened = await self._store.repository.open_form(
             context.turn.conversation.id, stored.action_id
@@ -325,12 +350,11 @@ class ChangeHandler:
         return self._ask_field(context, stored, _Progress(stored.action_id, 0, {}))
 
     def takes_message(self, context: TurnContext, stored: StoredAction, phase: Phase) -> bool:
-        """Return whether a message is about the fields of a question.
+        """Return whether a message is about the fields of a question, found in this phase.
 
-        It is the value of the field that is asked for, or the wish to change the question, for
-        which a person writes the label of the button. A message that quotes the question is
-        no value: it answers the question. Once the time of the question is over, a value still
-        counts as an answer that came too late.
+        It is the value of the field that is asked for, or the label of the button to change, which
+        a person may type instead. A message that quotes the question is no value: it answers the
+        question. After the time of the question, a value counts as an answer that came too late.
         """
         if phase in ("time_over", "expired", "unknown"):
             return self._progress(context, stored) is not None
@@ -344,7 +368,7 @@ class ChangeHandler:
         return bool(stored.action.form) and _is_word(turn.text, label)
 
     async def take_message(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """Take a message for which `takes_message` is true of an open question."""
+        """Answer a message to an open question for which `takes_message` is true."""
         progress = self._progress(context, stored)
         if progress is None:
             return await self.begin(context, stored)
@@ -360,14 +384,18 @@ class ChangeHandler:
         stored: StoredAction,
         progress: _Progress,
     ) -> TurnAnswer:
-        """Take a message as the value of a field, or as a word that keeps it or ends the change."""
+        """Take a message as the value of a field, or as a word that keeps it or ends the change.
+
+        A no ends the change as well, but not for a field of yes or no.
+        """
         texts = texts_for(stored.action.language)
         field = stored.action.edit_form.fields[progress.place]
         text = context.turn.text.strip()
         answer = read_answer(self._parser, text, stored.action.language).intent
         if text in _KEEPS or _is_word(text, texts.keep_label):
             return await self._take_answer(context, stored, progress, None)
-        if _is_word(text, texts.leave_word) or (answer == "cancel" and field.type != "boolean"):
+        is_no = answer == "cancel" and field.type != "boolean"
+        if is_no or _is_word(text, texts.leave_word):
             context.memory.notes.pop(NOTE, None)
             return self.repeat_unchanged(context, stored)
         if field.type == "boolean" and answer in ("confirm", "cancel"):
@@ -375,7 +403,7 @@ class ChangeHandler:
         return await self._take_answer(context, stored, progress, text)
 
     async def take_tap(self, context: TurnContext, press: ButtonPress | None) -> TurnAnswer | None:
-        """Take a tap on a button below a field. Return None unless this field is asked for now."""
+        """Answer a tap on a button below a field. Return None unless this field is asked for now."""
         stored = context.open_action
         if stored is None or stored.state != "shown":
             return None
@@ -402,9 +430,9 @@ class ChangeHandler:
         progress: _Progress,
         text: str | None,
     ) -> TurnAnswer:
-        """Take the answer for one field, and ask for the next field. After the last one, change.
+        """Take the answer for one field, and ask for the next one; after the last one, make the change.
 
-        A value with a problem is asked for again. None keeps the value.
+        `text` None keeps the value. A value with a problem is asked for again.
         """
         fields = stored.action.edit_form.fields
         field = fields[progress.place]
@@ -415,7 +443,7 @@ class ChangeHandler:
                 texts = texts_for(stored.action.language)
                 problem = texts.field_problem(_readable(field, exc.problem))
                 return self._ask_field(context, stored, progress, problem)
-        progress = progress.next(field.name, text)
+        progress = progress.after_answer(field.name, text)
         if progress.place < len(fields):
             return self._ask_field(context, stored, progress)
         return await self.take_form(context, stored, progress.values)
@@ -427,19 +455,20 @@ class ChangeHandler:
         progress: _Progress,
         problem: str = "",
     ) -> TurnAnswer:
-        """Return the request for one field, below the problem of the last answer."""
+        """Answer with the request for one field, below the problem of the last answer."""
         context.memory.notes[NOTE] = progress.to_dict()
         texts = texts_for(stored.action.language)
         field = stored.action.edit_form.fields[progress.place]
         label = literal(field.label)
         if field.description:
             label = f"{label} ({literal(field.description)})"
-        shown: dict[str, str] = {}
+
+        # A yes or no is stored as "true" or "false", and shown in the words of the language.
+        words: dict[str, str] = {}
         if field.type == "boolean":
-            shown = {"true": texts.confirm_label, "false": texts.cancel_label}
-        value = literal(shown.get(field.text, field.text)) or _EMPTY
-        options = _options(field)
-        labels = [texts.keep_label, *(shown.get(option, option) for option in options)]
+            words = {"true": texts.confirm_label, "false": texts.cancel_label}
+        value = literal(words.get(field.text, field.text)) or _EMPTY
+        labels = [texts.keep_label, *(words.get(each, each) for each in _options(field))]
         buttons = []
         for number, text in enumerate(labels):
             token = self._store.signer.choice_token(progress.field_id, number, context.turn.scope)
@@ -448,23 +477,24 @@ class ChangeHandler:
         if field.type == "choice":
             choices = texts.field_problem(FieldProblem("choice", ", ".join(field.choice_texts)))
         text = "\n\n".join(filter(None, [problem, texts.ask_field(label, value), choices]))
-        left = max(1.0, stored.action.expires_at - context.received_at)
+        left = max(
+            1.0, stored.action.expires_at - context.received_at
+        )  # 0 would stand for no limit
         reply = Reply(text, tuple(buttons), answer_seconds=left, asks_value=True)
         return TurnAnswer(TurnChange(replies=((reply, ""),)))
 
     def _progress(self, context: TurnContext, stored: StoredAction) -> _Progress | None:
-        """Return which field of this question is asked for, None for none.
+        """Return which field of this question the person is asked for, None if for none.
 
-        The progress with another question is forgotten.
+        A note about another question is removed.
         """
         note = context.memory.notes.get(NOTE) or {}
         try:
             progress = _Progress(note["action_id"], int(note["place"]), dict(note["values"]))
         except (TypeError, KeyError, ValueError):
             return None
-        if progress.action_id != stored.action_id or not 0 <= progress.place < len(
-            stored.action.form
-        ):
+        is_field = 0 <= progress.place < len(stored.action.form)
+        if progress.action_id != stored.action_id or not is_field:
             del context.memory.notes[NOTE]
             return None
         return progress
@@ -472,9 +502,9 @@ class ChangeHandler:
     async def mark_changes(self, context: TurnContext, proposal: Proposal) -> tuple[Proposal, str]:
         """Return a model's proposal as a change of the open question, and what differs as text.
 
-        The model has proposed it after the person answered that question with other words, such as
-        "yes, but 2 kg". It changes the question if it has the same tools in the same order. Any
-        other proposal is returned unchanged, with "" as the text.
+        The person has answered the question with other words, such as "yes, but 2 kg", and the
+        model has proposed something new. That is a change of the question if it has the same tools
+        in the same order. Any other proposal is returned unchanged, with "" as the text.
         """
         stored = context.open_action
         if stored is None or stored.is_changed or stored.state not in WAITING_STATES:
@@ -497,7 +527,10 @@ class ChangeHandler:
 
 
 def _fields_of(call: EditedCall) -> dict[str, Any]:
-    """Return the fields of the action for a changed call. Raises TypeError and ValueError."""
+    """Return the fields of a PendingAction that a changed call replaces.
+
+    Raises TypeError or ValueError for arguments that no record can hold.
+    """
     tool = call.tool
     return {
         **exact_args(call.args),
@@ -524,10 +557,14 @@ def _of_step(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _other_code(before: str) -> str:
-    """Return a code of four digits for the new question, another one than before. "" stays ""."""
+    """Return a code of four digits for the new question, other than `before`; "" if that is "".
+
+    A person who types the old code does not confirm the new question.
+    """
     if not before:
         return ""
-    return f"{(int(before) + 1 + randbelow(9_999)) % 10_000:04}"
+    other = (int(before) + 1 + randbelow(9_999)) % 10_000
+    return f"{other:04}"
 
 
 def _differences(
@@ -535,14 +572,20 @@ def _differences(
     after: Sequence[PendingAction],
     editable: Sequence[str],
 ) -> list[_Difference]:
-    """Return the arguments that differ. Those named in `editable` come first."""
+    """Return the arguments that differ between two lists of actions.
+
+    `editable` has the names that the person may change, as the fields of the question name them.
+    Of each action these come first.
+    """
     differences = []
     for number, (old, new) in enumerate(zip(before, after, strict=True), start=1):
+        # Only in a plan do the names have the number of the step in front.
         offered = _of_step(number, dict.fromkeys(editable)) or dict.fromkeys(editable)
         offered_names = [name for name in offered if name in new.args]
         for name in dict.fromkeys([*offered_names, *old.args, *new.args]):
             old_value = old.args.get(name)
             new_value = new.args.get(name)
+            # The types are compared, too: 1 and True are equal.
             if old_value == new_value and type(old_value) is type(new_value):
                 continue
             is_shown = _is_in(old.preview, old_value) or _is_in(new.preview, new_value)
@@ -558,7 +601,7 @@ def _differences(
 
 
 def _what_changed(texts: Texts, differences: Sequence[_Difference]) -> str:
-    """Return the text that names each difference which the person may know, "" if there is none."""
+    """Return the text that names each difference that the person may know, "" for none."""
     parts = []
     for each in differences:
         if not each.is_known:
@@ -608,27 +651,26 @@ def _options(field: FormField) -> tuple[str, ...]:
 
 
 def _is_word(text: str, word: str) -> bool:
+    """Return whether a message is just this word, in capitals or not."""
     return text.strip().rstrip(".!").casefold() == word.casefold()
 
 
 def _readable(field: FormField, problem: FieldProblem) -> FieldProblem:
-    """Return the problem as people read it: a yes or no has no list of choices."""
+    """Return the problem with a value as people read it: a yes or no has no list of choices."""
     if field.type == "boolean":
         return FieldProblem("refused")
     return problem
 
 
 def _problems_text(texts: Texts, form: EditForm, problems: Mapping[str, FieldProblem]) -> str:
-    """Return what is wrong with each field, a line for each."""
-    labels = {field.name: field.label for field in form.fields}
-    lines = []
-    for name, problem in problems.items():
-        lines.append(f"{literal(labels[name])}: {texts.field_problem(problem)}")
+    """Return a line for each field with a problem, which says what is wrong."""
+    labels = {field.name: literal(field.label) for field in form.fields}
+    lines = [f"{labels[name]}: {texts.field_problem(each)}" for name, each in problems.items()]
     return "\n".join(lines)
 
 
 def _refusal_text(texts: Texts, error: EditRefused) -> str:
-    """Return why a change was refused, for the person. The words for models stay in the log."""
+    """Return why a change was refused, for the person. The text of the error is for models."""
     if error.result is not None:
         return as_markdown(result_text(serialize(error.result)))
     if error.kind in ("denied", "not_editable"):

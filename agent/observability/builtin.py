@@ -1,6 +1,7 @@
 """The observers that come with Sayso: for logs, for metrics, for hooks and for `verbose=True`.
 
-Hooks are the deprecated form of observers: functions by name, such as `on_tool_start`.
+*Hooks* are the deprecated form of observers: functions that a program gives by name, such as
+`on_tool_start`. The observer for OpenTelemetry is in `otel.py`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ from sayso.pending.error_texts import error_text
 class LoggingObserver(AgentObserver):
     """Logs each event as one line of JSON: ids, names, counts, durations and classes of errors.
 
-    It logs no text of people, models or tools, and no reasons. Session ids are left out too, as
-    they often contain a phone number. `logger` is "agent.events" by default. `clock` returns Unix
-    seconds, which are the timestamps; durations are in milliseconds.
+    It logs no text of people, models or tools, and no reasons. Session ids are left out too, since
+    they often contain a phone number. Durations are in milliseconds.
+
+    `logger` is the logger "agent.events" unless another one is given; it logs at `level`. `clock`
+    returns the Unix seconds of the timestamps. The methods for most events are made of the table
+    `_LOGGED_VALUES`.
     """
 
     def __init__(
@@ -42,11 +46,11 @@ class LoggingObserver(AgentObserver):
         self._logger = logger or logging.getLogger("agent.events")
         self._level = level
         self._clock = clock
-        #: How long the last model call of a run took, in seconds, until its `llm_end` is logged.
+        #: How long the last model call of each run took, in seconds, until its `llm_end` is logged.
         self._seconds: dict[str, float] = {}
 
     def on_llm_call(self, run_id: str, call: LlmCall) -> None:
-        """Keep the duration of a model call for `on_llm_end`, which follows if the call succeeded."""
+        """Store the duration of a model call for `on_llm_end`, which follows a call that succeeded."""
         if call.error is None:
             self._seconds[run_id] = call.seconds
 
@@ -56,26 +60,29 @@ class LoggingObserver(AgentObserver):
         duration: dict[str, float] = {}
         if seconds is not None:
             duration["duration_ms"] = round(seconds * 1000, 3)
-        self._log("llm_end", run_id, tokens=usage.total_tokens if usage else 0, **duration)
+        tokens = usage.total_tokens if usage else 0
+        self._log("llm_end", run_id, tokens=tokens, **duration)
 
     def _log(self, event: str, run_id: str, **values: Any) -> None:
+        """Log one event of a run, or of a batch, with the fields of the turn that the run answers."""
         if not self._logger.isEnabledFor(self._level):
             return
-        ids = {"batch_id" if event.startswith("batch") else "run_id": run_id}
-        turn = {
-            "turn_event" if name == "event" else name: value
-            for name, value in call_context().log_fields.items()
-        }
-        line = {"event": event, **ids, **turn, **values, "timestamp": round(self._clock(), 3)}
-        with context_field("log_fields", {}):  # the line has them
+        id_name = "batch_id" if event.startswith("batch") else "run_id"
+        turn = dict(call_context().log_fields)
+        if "event" in turn:  # the id of the turn's event, whose name this line needs itself
+            turn["turn_event"] = turn.pop("event")
+        timestamp = round(self._clock(), 3)
+        line = {"event": event, id_name: run_id, **turn, **values, "timestamp": timestamp}
+        with context_field("log_fields", {}):  # the line has them already
             self._logger.log(self._level, "%s", json.dumps(line, default=_class_name))
 
 
 def _class_name(value: Any) -> str:
+    """Return the name of a value's class: an error is logged without its text."""
     return type(value).__name__
 
 
-#: For each event the values that LoggingObserver logs: the sources, by their names in the line.
+#: The values that LoggingObserver logs of each event: their sources, by their names in the line.
 _LOGGED_VALUES: Mapping[str, Mapping[str, Source]] = {
     "run_start": {"messages": ("messages", len)},
     "run_end": {
@@ -157,10 +164,6 @@ for _event, _sources in _LOGGED_VALUES.items():
     setattr(LoggingObserver, f"on_{_event}", _logging_method(_event, _sources))
 
 
-#: Functions by the names of their hooks, which are the keys of HOOKS.
-Hooks = Mapping[str, Callable[..., Any]]
-
-
 class MetricsObserver(AgentObserver):
     """Counts what runs do in `sayso.infra.metrics`. Keeps no state."""
 
@@ -200,7 +203,7 @@ class MetricsObserver(AgentObserver):
     ) -> None:
         """Count a tool call that failed.
 
-        A name that the model invented may hold anything: it counts as OTHER.
+        The name of an unknown tool is invented by the model, and may be any text: it counts as OTHER.
         """
         tool = metrics.OTHER
         if not isinstance(error, ToolNotFoundError):
@@ -208,6 +211,7 @@ class MetricsObserver(AgentObserver):
         self._count(tool, "failed", duration_ms)
 
     def _count(self, tool: str, outcome: str, duration_ms: float) -> None:
+        """Count a tool call and its duration."""
         metrics.TOOL_CALLS.labels(tool, outcome).inc()
         metrics.TOOL_SECONDS.labels(tool).observe(duration_ms / 1000)
 
@@ -215,8 +219,8 @@ class MetricsObserver(AgentObserver):
 def _count_usage(model: str, usage: UsageStats) -> None:
     """Count the tokens of a model call and their cost.
 
-    The tokens of the prompt are counted by what the vendor's prompt cache did with them: read,
-    written, or neither.
+    The tokens of the prompt are counted by what happened in the vendor's prompt cache: they were
+    read from it ("cache_read"), written to it ("cache_write"), or neither ("input").
     """
     read = max(0, usage.cache_read_tokens)
     written = max(0, usage.cache_write_tokens)
@@ -230,6 +234,9 @@ def _count_usage(model: str, usage: UsageStats) -> None:
         metrics.MODEL_TOKENS.labels(model, type_).inc(number)
     metrics.MODEL_COST.labels(model).inc(max(0.0, usage.cost_usd))
 
+
+#: Functions by the names of their hooks, which are the keys of HOOKS.
+Hooks = Mapping[str, Callable[..., Any]]
 
 #: For each hook the event that calls it, and its parameters with their sources.
 HOOKS: Mapping[str, tuple[str, Mapping[str, Source]]] = {
@@ -260,7 +267,7 @@ MAX_PRINTED_CHARS = 120
 
 
 def warn_of_hooks(stacklevel: int = 2) -> None:
-    """Warn that hooks are deprecated; `stacklevel` as in `warnings.warn`."""
+    """Warn that hooks are deprecated. `stacklevel` counts the callers, as in `warnings.warn`."""
     warnings.warn(
         "hooks are deprecated: use observers=[...]", DeprecationWarning, stacklevel=stacklevel + 1
     )
@@ -282,6 +289,8 @@ def hooks_observer(hooks: Hooks) -> AgentObserver:
 def _hook_method(
     hook: Callable[..., Any], read: Callable[..., tuple[str, dict[str, Any]]]
 ) -> Callable[..., None]:
+    """Return the method of an observer that calls a hook with the values that `read` finds."""
+
     def on_event(self: AgentObserver, *args: Any, **kwargs: Any) -> None:
         _, values = read(*args, **kwargs)
         hook(*values.values())
@@ -353,6 +362,7 @@ class VerboseObserver(AgentObserver):
 
 
 def _shortened(value: object) -> str:
+    """Return the `repr` of a value, cut to MAX_PRINTED_CHARS."""
     text = repr(value)
     if len(text) <= MAX_PRINTED_CHARS:
         return text

@@ -1,7 +1,8 @@
 """Observers: base classes for code that watches runs, and the record of one call of a model.
 
-A run calls a method of each observer for each event, such as `on_tool_start`. `run_events.py` calls
-them; LlmCall is what `on_llm_call` receives.
+An *event* is something that happens in a run, such as `tool_start`. For each event, `run_events.py`
+calls the method `on_<event>` of each observer. LlmCall is what one of these methods, `on_llm_call`,
+receives.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ EVENTS: tuple[str, ...] = tuple(
 
 
 def _async_twin(method: Callable[P, None]) -> Callable[P, Coroutine[Any, Any, None]]:
-    """Return an async method with the signature and the docstring of `method`, which does nothing."""
+    """Return an async method that does nothing, with the signature and docstring of `method`."""
 
     @wraps(method)
     async def twin(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -206,11 +207,14 @@ Source = str | tuple[str, Callable[[Any], Any]]
 def event_reader(
     event: str, sources: Mapping[str, Source]
 ) -> Callable[..., tuple[str, dict[str, Any]]]:
-    """Return a function that takes the arguments of `on_<event>`, and returns the values of `sources`.
+    """Return a function that reads values out of the arguments of `on_<event>`.
 
-    It returns the id of the run or batch, and the values by their names.
+    `sources` says where each value comes from, by its name. The function takes the arguments of the
+    method, and returns the id of the run or batch, and the values by their names. With it, an
+    observer of many events is a table instead of many methods.
     """
     signature = inspect.signature(getattr(AgentObserver, f"on_{event}"))
+    # The first parameter is `self`, the second the id.
     id_parameter = tuple(signature.parameters)[1]
 
     def read(*args: Any, **kwargs: Any) -> tuple[str, dict[str, Any]]:
@@ -236,23 +240,26 @@ def event_reader(
 
 @dataclass(frozen=True, slots=True)
 class LlmCall:
-    """One finished call of a model: with an `answer` and its `usage`, or with an `error`.
+    """One finished call of a model: with an `answer` and its `usage`, or with an `error`."""
 
-    `seconds` is how long it took, retries included. `provider`, `address` and `port` are those of
-    the provider that answered, which a FallbackProvider chooses; `address` is "" if it has none.
-    `settings` are the settings of the request that were configured, by the vendors' names.
-    """
-
+    #: The name of the provider that answered, which a FallbackProvider chooses.
     provider: str
+    #: The model that was asked.
     model: str
+    #: How long the call took, retries included.
     seconds: float
     answer: Message | None = None
     usage: UsageStats | None = None
     error: BaseException | None = None
+    #: Whether the answer was streamed.
     is_streamed: bool = False
+    #: Whether the vendor was asked for JSON of a schema.
     is_json: bool = False
+    #: The settings of the request that were configured, by the vendor's names.
     settings: Mapping[str, Any] = field(default_factory=dict)
+    #: The host of the provider's server; "" if it has none.
     address: str = ""
+    #: The port of that server; None if it is not known.
     port: int | None = None
 
 
@@ -261,12 +268,19 @@ def llm_call(
 ) -> LlmCall:
     """Return the record of a finished call.
 
-    `outcome` has the fields of LlmCall that say how it ended: `answer` and `usage`, or `error`, and
+    `provider` was called, and may wrap several others. `model` is the model of the run. `outcome`
+    has the fields of LlmCall that say how the call ended: `answer` and `usage`, or `error`, and
     `is_streamed`.
     """
     usage = outcome.get("usage")
     answering, model = _answering(provider, model, usage)
+    provider_name = name_of(answering)
+    if usage is not None and usage.provider:
+        provider_name = usage.provider
+
     url = urlsplit(str(getattr(answering, "base_url", "")))
+    port = url.port or {"http": 80, "https": 443}.get(url.scheme)
+    # The default temperature is no setting that was configured.
     temperature = request.temperature
     if isinstance(temperature, UnchosenTemperature):
         temperature = None
@@ -276,13 +290,13 @@ def llm_call(
         **(getattr(answering, "model_settings", None) or {}),
     }
     return LlmCall(
-        provider=usage.provider if usage and usage.provider else name_of(answering),
+        provider=provider_name,
         model=model,
         seconds=seconds,
         is_json=request.response_format is not None,
         settings={name: value for name, value in settings.items() if value is not None},
         address=url.hostname or "",
-        port=url.port or {"http": 80, "https": 443}.get(url.scheme),
+        port=port,
         **outcome,
     )
 
@@ -291,10 +305,8 @@ def _answering(provider: Provider, model: str, usage: UsageStats | None) -> tupl
     """Return the provider that answered, and the model that it was called with.
 
     `provider` may wrap several, which are called one after the other until one answers. Only the
-    first is called with the `model` of the run, the others with their default models. The usage
-    names the vendor that answered. If several providers are of that vendor, the model in the usage
-    decides: it begins with the name of the model that was called. A call without a usage counts for
-    the first provider.
+    first is called with the `model` of the run, the others with their default models. A call
+    without a usage counts for the first provider.
     """
     first, *others = _wrapped(provider)
     fallbacks = [(each, getattr(each, "default_model", None) or model) for each in others]
@@ -302,11 +314,14 @@ def _answering(provider: Provider, model: str, usage: UsageStats | None) -> tupl
     if usage is None:
         return candidates[0]
 
-    named = [(each, name) for each, name in candidates if name_of(each) == usage.provider]
-    if not named:
-        named = candidates[:1]
-    matching = [(each, name) for each, name in named if usage.model.startswith(name)]
-    return max(matching, key=lambda each: len(each[1]), default=named[0])
+    # The usage names the vendor that answered.
+    of_vendor = [(each, name) for each, name in candidates if name_of(each) == usage.provider]
+    if not of_vendor:
+        of_vendor = candidates[:1]
+    # Several providers may be of that vendor. The model in the usage begins with the name of the
+    # model that was called, so the longest such name is that of the provider which answered.
+    matching = [(each, name) for each, name in of_vendor if usage.model.startswith(name)]
+    return max(matching, key=lambda pair: len(pair[1]), default=of_vendor[0])
 
 
 def _wrapped(provider: Any) -> list[Any]:

@@ -2,7 +2,8 @@
 
 A run is one span `invoke_agent`. Below it each model call is a span `chat`, and each tool call a
 span `execute_tool`. Names and attributes follow OpenTelemetry's conventions for generative AI
-(`agent/otel_conventions.py`).
+(`agent/otel_conventions.py`). An OpenTelemetry *context* holds the current span: a new span becomes
+its child, and so do the spans that the code of a tool starts.
 """
 
 from __future__ import annotations
@@ -28,38 +29,51 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
 
-#: How many runs may have open spans at a time; beyond that, the spans of the oldest run are ended.
+#: How many runs may have open spans at a time. Beyond that, the spans of the oldest run are ended: it
+#: may be one whose end was never reported.
 MAX_RUNS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _ToolSpan:
+    """The open span of a tool call."""
+
+    span: Span
+    #: The context that is current again when the call ends.
+    restore_to: Context
 
 
 @dataclass(slots=True)
 class _RunSpans:
     """The open spans of one run."""
 
-    #: The span of the run.
+    #: The span `invoke_agent`.
     span: Span
     #: The context in which the run began.
     outer_context: Context
     #: The same context with the span of the run as the current span.
     inner_context: Context
-    #: The attribute that names the conversation, for each span of the run.
+    #: The attribute that names the conversation, for each span of the run; empty without a scope.
     conversation: dict[str, str] = field(default_factory=dict)
-    #: The span of the model call under way; None between calls.
+    #: The span of the model call that runs now; None between calls.
     chat: Span | None = None
-    #: The class of the provider error that the run ends with.
+    #: The class of the provider error that the run ends with; "" for none.
     provider_error: str = ""
-    #: For each running tool call its span, and the context to restore when it ends.
-    tools: dict[str, tuple[Span, Context]] = field(default_factory=dict)
+    #: The spans of the tool calls that run now, by the ids of the calls.
+    tools: dict[str, _ToolSpan] = field(default_factory=dict)
 
 
 class OpenTelemetryObserver(AgentObserver):
-    """Reports runs to OpenTelemetry. Needs the extra `otel`.
+    """Reports runs to OpenTelemetry. Needs the extra `otel`. One may serve many runs at once.
 
-    Spans go to `tracer_provider` and metrics to `meter_provider`; by default, to the global ones of
-    the process. The conversation id of a span is a digest of the run's memory scope, so that no
-    phone number gets into spans. Messages, arguments, results and the texts of errors are included
-    only with `include_content`. A run's span is a child of the span that is current when the run
-    begins, so that an agent called by a tool appears below the tool.
+    * `tracer_provider`, `meter_provider`: where spans and metrics go; None for the global ones of
+      the process.
+    * `agent_name`: the name of the agent in its spans.
+    * `include_content`: whether spans have messages, arguments, results and the texts of errors.
+
+    The conversation id of a span is a digest of the run's memory scope, so that no phone number
+    gets into spans. A run's span is a child of the span that is current when the run begins, so
+    that an agent called by a tool appears below the tool.
     """
 
     def __init__(
@@ -84,7 +98,9 @@ class OpenTelemetryObserver(AgentObserver):
     def on_run_start(self, run_id: str, messages: Sequence[Message], system_prompt: str) -> None:
         """Start an `invoke_agent` span."""
         if len(self._runs) >= MAX_RUNS:
-            self._end_run(next(iter(self._runs)), gen_ai.OTHER)
+            oldest_run_id = next(iter(self._runs))
+            self._end_run(oldest_run_id, gen_ai.ERROR_OTHER)
+
         context = self._context.get_current()
         scope = tool_environment().memory_scope
         conversation: dict[str, str] = {}
@@ -102,34 +118,38 @@ class OpenTelemetryObserver(AgentObserver):
         self._set_content(span, gen_ai.SYSTEM_INSTRUCTIONS, [_text_part(system_prompt)])
         self._set_content(span, gen_ai.INPUT_MESSAGES, [_message(message) for message in messages])
         self._runs[run_id] = _RunSpans(
-            span, context, self._trace.set_span_in_context(span, context), conversation
+            span=span,
+            outer_context=context,
+            inner_context=self._trace.set_span_in_context(span, context),
+            conversation=conversation,
         )
 
     def on_run_end(self, run_id: str, result: AgentResult) -> None:
         """End the run's span, with its cost and stop reason."""
-        if run := self._runs.get(run_id):
-            run.span.set_attributes(_usage(result.usage))
-            run.span.set_attributes(
-                {gen_ai.ITERATIONS: result.iterations, gen_ai.STOP_REASON: result.stop_reason}
-            )
-            self._set_content(
-                run.span,
-                gen_ai.OUTPUT_MESSAGES,
-                [_message(Message(Role.ASSISTANT, result.content))],
-            )
-            error_type = ""
-            if result.stop_reason == "provider_error":
-                error_type = run.provider_error or "provider_error"
-            self._end_run(run_id, error_type)
+        run = self._runs.get(run_id)
+        if run is None:
+            return
+        run.span.set_attributes(_usage(result.usage))
+        run.span.set_attributes(
+            {gen_ai.ITERATIONS: result.iterations, gen_ai.STOP_REASON: result.stop_reason}
+        )
+        reply = Message(Role.ASSISTANT, result.content)
+        self._set_content(run.span, gen_ai.OUTPUT_MESSAGES, [_message(reply)])
+        error_type = ""
+        if result.stop_reason == "provider_error":
+            error_type = run.provider_error or "provider_error"
+        self._end_run(run_id, error_type)
 
     def on_error(self, run_id: str, error: BaseException, context: Mapping[str, Any]) -> None:
         """End the run's span with the error.
 
-        A provider error is kept for `on_run_end`, which follows it.
+        A provider error only sets the error of `on_run_end`, which follows it.
         """
         if not isinstance(error, ProviderError):
             self._end_run(run_id, _class_name(error), error)
-        elif run := self._runs.get(run_id):
+            return
+        run = self._runs.get(run_id)
+        if run is not None:
             run.provider_error = _class_name(error)
 
     def on_cancelled(self, run_id: str, iteration: int, reason: str) -> None:
@@ -140,22 +160,22 @@ class OpenTelemetryObserver(AgentObserver):
         self, run_id: str, messages: Sequence[Message], model: str, system_prompt: str
     ) -> None:
         """Start a `chat` span. One that is still open never got its answer and ends as failed."""
-        if run := self._runs.get(run_id):
-            self._end_chat(run, gen_ai.OTHER)
-            run.chat = self._tracer.start_span(
-                f"{gen_ai.CHAT} {model}",
-                run.inner_context,
-                kind=self._trace.SpanKind.CLIENT,
-                attributes={
-                    gen_ai.OPERATION: gen_ai.CHAT,
-                    gen_ai.REQUEST_MODEL: model,
-                    **run.conversation,
-                },
-            )
-            self._set_content(run.chat, gen_ai.SYSTEM_INSTRUCTIONS, [_text_part(system_prompt)])
-            self._set_content(
-                run.chat, gen_ai.INPUT_MESSAGES, [_message(message) for message in messages]
-            )
+        run = self._runs.get(run_id)
+        if run is None:
+            return
+        self._end_chat(run, gen_ai.ERROR_OTHER)
+        run.chat = self._tracer.start_span(
+            f"{gen_ai.CHAT} {model}",
+            run.inner_context,
+            kind=self._trace.SpanKind.CLIENT,
+            attributes={
+                gen_ai.OPERATION: gen_ai.CHAT,
+                gen_ai.REQUEST_MODEL: model,
+                **run.conversation,
+            },
+        )
+        self._set_content(run.chat, gen_ai.SYSTEM_INSTRUCTIONS, [_text_part(system_prompt)])
+        self._set_content(run.chat, gen_ai.INPUT_MESSAGES, [_message(each) for each in messages])
 
     def on_llm_call(self, run_id: str, call: LlmCall) -> None:
         """Record the metrics of a model call, and end the chat span with its details and its cost."""
@@ -165,16 +185,14 @@ class OpenTelemetryObserver(AgentObserver):
             return
         run.chat.set_attributes(_chat_attributes(call) | _usage(call.usage or UsageStats()))
         if call.answer is not None:
-            reason = ""
-            if call.answer.details:
+            # The vendor may not say why the model stopped.
+            reason = "tool_call" if call.answer.tool_calls else "stop"
+            if call.answer.details is not None and call.answer.details.finish_reason:
                 reason = call.answer.details.finish_reason
-            reason = reason or ("tool_call" if call.answer.tool_calls else "stop")
-            self._set_content(
-                run.chat,
-                gen_ai.OUTPUT_MESSAGES,
-                [_message(call.answer) | {"finish_reason": reason}],
-            )
-        self._end_chat(run, _class_name(call.error) if call.error else "", call.error)
+            answer = _message(call.answer) | {"finish_reason": reason}
+            self._set_content(run.chat, gen_ai.OUTPUT_MESSAGES, [answer])
+        error_type = _class_name(call.error) if call.error else ""
+        self._end_chat(run, error_type, call.error)
 
     def on_llm_retry(
         self,
@@ -185,41 +203,49 @@ class OpenTelemetryObserver(AgentObserver):
         backoff_seconds: float,
     ) -> None:
         """Add a `sayso.retry` event to the span of the call that is retried."""
-        if run := self._runs.get(run_id):
-            (run.chat or run.span).add_event(
-                "sayso.retry", {"sayso.attempt": attempt, gen_ai.ERROR_TYPE: _class_name(error)}
-            )
+        run = self._runs.get(run_id)
+        if run is None:
+            return
+        span = run.chat or run.span
+        attributes: dict[str, str | int] = {
+            "sayso.attempt": attempt,
+            gen_ai.ERROR_TYPE: _class_name(error),
+        }
+        span.add_event("sayso.retry", attributes)
 
     def on_cache_hit(self, run_id: str, model: str, response: str) -> None:
         """Add a `sayso.cache_hit` event to the run's span: no model was called."""
-        if run := self._runs.get(run_id):
+        run = self._runs.get(run_id)
+        if run is not None:
             run.span.add_event("sayso.cache_hit", {gen_ai.REQUEST_MODEL: model})
 
     def on_tool_start(
         self, run_id: str, call_id: str, tool_name: str, tool_args: Mapping[str, Any]
     ) -> None:
         """Start an `execute_tool` span and make it the current span for the tool's code."""
-        if run := self._runs.get(run_id):
-            attributes = {
-                gen_ai.OPERATION: gen_ai.EXECUTE_TOOL,
-                gen_ai.TOOL_NAME: tool_name,
-                gen_ai.TOOL_TYPE: "function",
-                gen_ai.TOOL_CALL_ID: call_id,
-            }
-            span = self._tracer.start_span(
-                f"{gen_ai.EXECUTE_TOOL} {tool_name}",
-                run.inner_context,
-                attributes=attributes | run.conversation,
-            )
-            self._set_content(span, gen_ai.TOOL_ARGUMENTS, dict(tool_args))
-            # Never restore the context of a parallel call, which may end first.
-            current = self._trace.get_current_span()
-            is_parallel = any(current is other for other, _ in run.tools.values())
-            restore_to = self._context.get_current()
-            if is_parallel:
-                restore_to = run.outer_context
-            run.tools[call_id] = (span, restore_to)
-            self._context.attach(self._trace.set_span_in_context(span, run.inner_context))
+        run = self._runs.get(run_id)
+        if run is None:
+            return
+        attributes = {
+            gen_ai.OPERATION: gen_ai.EXECUTE_TOOL,
+            gen_ai.TOOL_NAME: tool_name,
+            gen_ai.TOOL_TYPE: "function",
+            gen_ai.TOOL_CALL_ID: call_id,
+        }
+        span = self._tracer.start_span(
+            f"{gen_ai.EXECUTE_TOOL} {tool_name}",
+            run.inner_context,
+            attributes=attributes | run.conversation,
+        )
+        self._set_content(span, gen_ai.TOOL_ARGUMENTS, dict(tool_args))
+
+        # Usually the context of now is restored when the call ends. If that is the context of a
+        # parallel call, it may end first, and its span must not become current again.
+        current = self._trace.get_current_span()
+        is_parallel = any(current is other.span for other in run.tools.values())
+        restore_to = run.outer_context if is_parallel else self._context.get_current()
+        run.tools[call_id] = _ToolSpan(span, restore_to)
+        self._context.attach(self._trace.set_span_in_context(span, run.inner_context))
 
     def on_tool_end(
         self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float
@@ -227,7 +253,7 @@ class OpenTelemetryObserver(AgentObserver):
         """End the tool's span."""
         run = self._runs.get(run_id)
         if run and call_id in run.tools:
-            self._set_content(run.tools[call_id][0], gen_ai.TOOL_RESULT, result)
+            self._set_content(run.tools[call_id].span, gen_ai.TOOL_RESULT, result)
             self._end_tool(run, call_id)
 
     def on_tool_error(
@@ -247,12 +273,18 @@ class OpenTelemetryObserver(AgentObserver):
     def _end_run(
         self, run_id: str, error_type: str = "", error: BaseException | None = None
     ) -> None:
-        """End the run's span and all spans of it that are still open."""
-        if run := self._runs.pop(run_id, None):
-            self._end_chat(run, error_type or gen_ai.OTHER)
-            for call_id in list(run.tools):
-                self._end_tool(run, call_id, error_type or gen_ai.OTHER)
-            self._end_span(run.span, error_type, error)
+        """End the run's span, and before it the spans of calls that are still open, as failed.
+
+        `error_type`: "" if the run did not fail.
+        """
+        run = self._runs.pop(run_id, None)
+        if run is None:
+            return
+        error_of_calls = error_type or gen_ai.ERROR_OTHER
+        self._end_chat(run, error_of_calls)
+        for call_id in list(run.tools):
+            self._end_tool(run, call_id, error_of_calls)
+        self._end_span(run.span, error_type, error)
 
     def _end_chat(
         self, run: _RunSpans, error_type: str, error: BaseException | None = None
@@ -264,14 +296,15 @@ class OpenTelemetryObserver(AgentObserver):
     def _end_tool(
         self, run: _RunSpans, call_id: str, error_type: str = "", error: BaseException | None = None
     ) -> None:
-        span, context = run.tools.pop(call_id)
-        # Not `detach(token)`: a run may be cancelled from another task,
-        # whose context does not know the token.
-        if self._trace.get_current_span() is span:
-            self._context.attach(context)
-        self._end_span(span, error_type, error)
+        tool = run.tools.pop(call_id)
+        # Not `detach(token)`: a run may be cancelled from another task, whose context does not know
+        # the token.
+        if self._trace.get_current_span() is tool.span:
+            self._context.attach(tool.restore_to)
+        self._end_span(tool.span, error_type, error)
 
     def _end_span(self, span: Span, error_type: str, error: BaseException | None = None) -> None:
+        """End a span, as failed if there is an `error_type`."""
         if error_type:
             text = None
             if error is not None and self._include_content:
@@ -281,11 +314,13 @@ class OpenTelemetryObserver(AgentObserver):
         span.end()
 
     def _set_content(self, span: Span, name: str, content: Any) -> None:
-        if self._include_content and span.is_recording():
-            text = content
-            if not isinstance(content, str):
-                text = json.dumps(content, default=str)
-            span.set_attribute(name, redact(text))
+        """Set an attribute to a text or to data as JSON, redacted, if spans have content at all."""
+        if not self._include_content or not span.is_recording():
+            return
+        text = content
+        if not isinstance(content, str):
+            text = json.dumps(content, default=str)
+        span.set_attribute(name, redact(text))
 
 
 class _Metrics:
@@ -326,6 +361,7 @@ class _Metrics:
 
 
 def _class_name(error: BaseException) -> str:
+    """Return the name of an error's class, with its module unless the class is built in."""
     kind = type(error)
     if kind.__module__ == "builtins":
         return kind.__name__
@@ -333,9 +369,9 @@ def _class_name(error: BaseException) -> str:
 
 
 def _usage(usage: UsageStats) -> dict[str, str | int | float]:
-    """Return the usage as attributes, without zeros.
+    """Return the usage as attributes, without those that are zero or empty.
 
-    A zero is left out because it may also mean that the vendor did not report the number.
+    A zero may also mean that the vendor did not report the number.
     """
     attributes: dict[str, str | int | float] = {
         gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(usage.provider, usage.provider),
@@ -363,39 +399,39 @@ def _call_attributes(call: LlmCall) -> dict[str, Any]:
 
 
 def _chat_attributes(call: LlmCall) -> dict[str, Any]:
-    """Return the attributes of a chat span.
-
-    They are its request, and what is known of the answer or the error.
-    """
+    """Return the attributes of a chat span: its request, and what is known of the answer or error."""
     attributes = _call_attributes(call)
     for name, value in call.settings.items():
-        if name in gen_ai.REQUEST_SETTINGS:
-            if isinstance(value, int | float | str):
-                attributes[gen_ai.REQUEST_SETTINGS[name]] = value
-            else:
-                attributes[gen_ai.REQUEST_SETTINGS[name]] = list(value)
+        attribute = gen_ai.REQUEST_SETTINGS.get(name)
+        if attribute is None:
+            continue
+        if isinstance(value, int | float | str):
+            attributes[attribute] = value
+        else:
+            attributes[attribute] = list(value)
     attributes[gen_ai.OUTPUT_TYPE] = "json" if call.is_json else "text"
     if call.is_streamed:
         attributes[gen_ai.REQUEST_STREAM] = True
+
+    details = call.answer.details if call.answer else None
     response: dict[str, Any] = {}
     if isinstance(call.error, ProviderError):
         response = {gen_ai.HTTP_STATUS: call.error.status, gen_ai.FAILURE: call.error.kind}
-    elif call.answer and (details := call.answer.details):
-        if details.finish_reason:
-            reasons = [details.finish_reason]
-        else:
-            reasons = None
+    elif details is not None:
+        reasons = [details.finish_reason] if details.finish_reason else None
         response = {gen_ai.FINISH_REASONS: reasons, gen_ai.RESPONSE_ID: details.response_id}
     return attributes | {name: value for name, value in response.items() if value}
 
 
 def _message(message: Message) -> dict[str, Any]:
     """Return a message in the format of the conventions."""
-    parts: list[dict[str, Any]] = [_text_part(message.content)] if message.content else []
+    parts: list[dict[str, Any]] = []
     if message.role is Role.TOOL:
         parts = [
             {"type": "tool_call_response", "id": message.tool_call_id, "response": message.content}
         ]
+    elif message.content:
+        parts = [_text_part(message.content)]
     parts += [
         {"type": "tool_call", "id": call.id, "name": call.tool_name, "arguments": call.parameters}
         for call in message.tool_calls

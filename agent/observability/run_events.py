@@ -1,4 +1,8 @@
-"""RunEvents: records the steps of a run in its trace, and reports its events to observers."""
+"""RunEvents: records the steps of a run in its trace, and reports its events to observers.
+
+`note` adds a step to the trace, `tell` calls the observers. An observer never stops its run: its
+errors are logged.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +34,16 @@ _background_tasks: set[asyncio.Task[None]] = set()
 
 
 class RunEvents:
-    """Tells the observers of one run about its events, and writes its trace.
+    """Tells the observers of one run about its events, and writes its trace. Lives as long as the run.
 
-    Lives as long as the run. `side_usage` is what model calls outside the agent loop used, such as
+    It also adds up `side_usage`, which is what model calls outside the agent loop used, such as
     those for a summary.
 
+    * `observers`: those of the agent, in the order in which they are called.
     * `parent_run_id`: the run that started this one, "" or None for none.
-    * `metadata`: what the trace holds about the run.
-    * `asynchronous`: False to call only the sync methods of observers.
-    * `tool_result_chars`: how many characters of each tool result the trace keeps; None for all.
+    * `metadata`: what the program wants to have in the trace; None for nothing.
+    * `asynchronous`: whether the async methods of observers are called, too.
+    * `tool_result_chars`: how many characters of each tool result the trace has; None for all.
     * `run_id`: the id of the run; "" for a new one.
     """
 
@@ -52,15 +57,17 @@ class RunEvents:
         tool_result_chars: int | None = 200,
         run_id: str = "",
     ) -> None:
+        #: Each observer with the names of its methods for events.
         self._observers = [(observer, _event_methods(type(observer))) for observer in observers]  # type: ignore[arg-type]  # a class is hashable
+        handled: set[str] = set()
+        for _, methods in self._observers:
+            handled |= _handled_events(methods)
         #: The events that at least one observer handles.
-        self._handled = frozenset[str]().union(
-            *(_handled_events(methods) for _, methods in self._observers)
-        )
+        self._handled = frozenset(handled)
         self._asynchronous = asynchronous
         self._tool_result_chars = tool_result_chars
         self._start = time.perf_counter()
-        #: The ids of observers with the events that they failed at: each is logged once.
+        #: The ids of observers, each with an event at which it failed. Such a failure is logged once.
         self._logged_failures: set[tuple[int, str]] = set()
         self.trace = AgentTrace(run_id or random_id(), parent_run_id or "", dict(metadata or {}))
         self.side_usage = NO_USAGE
@@ -82,10 +89,10 @@ class RunEvents:
         error: str | None = None,
         **fields: Any,
     ) -> None:
-        """Append a step to the trace.
+        """Append a step to the trace. `fields` are further fields of TraceStep.
 
-        `began` is the `time.perf_counter()` at which the step began; without it the duration is 0.
-        The texts are redacted. Raise TypeError for a field that TraceStep does not have.
+        `began` is the `time.perf_counter()` at which the step began; None for a duration of 0. The
+        texts are redacted. Raise TypeError for a field that TraceStep does not have.
         """
         now = time.perf_counter()
         start = now if began is None else began
@@ -94,13 +101,15 @@ class RunEvents:
             limit = self._tool_result_chars
             if limit is not None and len(tool_result) > limit:
                 tool_result = f"{tool_result[:limit]}…"
+        if error is not None:
+            error = redact(error)
         step = TraceStep(
             type,
-            self.trace.start_time + (start - self._start),
-            (now - start) * 1000,
-            redact(summary) if summary else "",
+            timestamp=self.trace.start_time + (start - self._start),
+            duration_ms=(now - start) * 1000,
+            given_summary=redact(summary) if summary else "",
             tool_result=tool_result,
-            error=None if error is None else redact(error),
+            error=error,
             **fields,
         )
         self.trace.steps.append(step)
@@ -118,7 +127,7 @@ class RunEvents:
             self.tell_now("side_usage", usage)
 
     def take_unbilled_usage(self) -> UsageStats:
-        """Return the side usage that was added since the last call."""
+        """Return the side usage that was added since the last call, for the agent's budget."""
         usage = self._unbilled_usage
         self._unbilled_usage = NO_USAGE
         return usage
@@ -154,7 +163,7 @@ class RunEvents:
                 task.add_done_callback(_background_tasks.discard)
 
     def tell_now(self, event: str, *args: Any) -> None:
-        """Call `on_<event>(run_id, *args)` of each observer that overrides it. Async methods are not."""
+        """Call `on_<event>(run_id, *args)` of each observer that overrides it, but no async method."""
         for observer, methods in self._observers:
             if f"on_{event}" in methods:
                 self._call(observer, event, args)
@@ -166,6 +175,7 @@ class RunEvents:
                 self._call(observer, "llm_call", (call,))
 
     def _call(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
+        """Call the sync method of an observer. Log its error."""
         try:
             getattr(observer, f"on_{event}")(self.run_id, *args)
         except KeyboardInterrupt:
@@ -174,6 +184,8 @@ class RunEvents:
             self._log_failure(observer, event, exc)
 
     async def _await(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
+        """Call the async method of an observer, and wait for it. Log its error."""
+
         async def call_method() -> None:
             result = getattr(observer, f"a_on_{event}")(self.run_id, *args)
             if inspect.isawaitable(result):
@@ -220,14 +232,15 @@ def _event_methods(observer: Hashable) -> frozenset[str]:
     """Return the names of the methods that an observer class has for events.
 
     Methods that it inherits from AgentObserver or AsyncAgentObserver do not count. Cached, so that
-    events without an observer cost next to nothing.
+    events without an observer take hardly any time.
     """
     names = {f"on_{event}" for event in EVENTS} | {f"a_on_{event}" for event in EVENTS}
-    own = {
-        name
-        for name in names
-        if getattr(observer, name, None) not in (None, getattr(AsyncAgentObserver, name))
-    }
+    own = set()
+    for name in names:
+        inherited = getattr(AsyncAgentObserver, name)
+        if getattr(observer, name, None) not in (None, inherited):
+            own.add(name)
+    # Two methods that no base class has: most observers do not need them.
     further = {name for name in ("on_llm_call", "on_side_usage") if hasattr(observer, name)}
     return frozenset(own | further)
 
@@ -239,9 +252,9 @@ def _handled_events(methods: frozenset[str]) -> frozenset[str]:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the file and line where an error was raised, "?" if it was not raised.
+    """Return the file and line where an error was raised, such as "shop.py:12"; "?" if it was not.
 
-    They are logged in place of the error's text, which may be personal data.
+    It is logged in place of the error's text, which may have personal data.
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     if not frames:

@@ -1,4 +1,7 @@
-"""The totals of an agent: AgentUsage counts tokens and cost, AgentAnalytics counts tool calls."""
+"""The totals of an agent: AgentUsage counts tokens and cost, AgentAnalytics counts tool calls.
+
+Both live as long as the agent, and count from its creation or the last reset.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ OTHER_TOOLS = "(other)"
 
 
 def _counted_name(tool_name: str, counted: Collection[str]) -> str:
-    """Return the name under which a call is counted. `counted` are the names so far."""
+    """Return the name under which a call is counted. `counted` are the names counted so far."""
     if tool_name in counted or len(counted) < MAX_TOOLS:
         return tool_name
     return OTHER_TOOLS
@@ -33,7 +36,9 @@ class ToolMetrics:
     failed_calls: int = 0
     total_duration: float = 0.0
     longest_duration: float = 0.0
+    #: Pieces of results that the tool sent while it ran.
     total_chunks: int = 0
+    #: Calls with at least one argument.
     calls_with_parameters: int = 0
 
     @property
@@ -52,9 +57,9 @@ class ToolMetrics:
 
 
 class AgentAnalytics:
-    """Counts the tool calls of an agent since it was created or reset. Thread-safe.
+    """Counts the tool calls of an agent. Thread-safe.
 
-    Arguments may be personal data, so it counts only how many calls had arguments.
+    Arguments may be personal data, so only the number of calls with arguments is counted.
     """
 
     def __init__(self) -> None:
@@ -69,7 +74,7 @@ class AgentAnalytics:
         params: Mapping[str, Any] | None = None,
         chunk_count: int = 0,
     ) -> None:
-        """Count one call, which took `duration` seconds."""
+        """Count one call, which took `duration` seconds and sent `chunk_count` chunks."""
         with self._lock:
             name = _counted_name(tool_name, self._tools)
             metrics = self._tools.get(name) or ToolMetrics(name)
@@ -100,10 +105,12 @@ class AgentAnalytics:
         )
         if not tools:
             return "No tool was called."
-        return "\n".join(
-            f"{tool.name}: {tool.total_calls} calls, {tool.success_rate:.0%} succeeded, {tool.avg_duration:.3f} s each"
-            for tool in tools
-        )
+        lines = []
+        for tool in tools:
+            succeeded = f"{tool.success_rate:.0%} succeeded"
+            duration = f"{tool.avg_duration:.3f} s each"
+            lines.append(f"{tool.name}: {tool.total_calls} calls, {succeeded}, {duration}")
+        return "\n".join(lines)
 
     def reset(self) -> None:
         """Set all counts to zero."""
@@ -112,7 +119,7 @@ class AgentAnalytics:
 
 
 class AgentUsage:
-    """Counts the tokens and the cost of an agent since it was created or reset. Thread-safe."""
+    """Counts the tokens and the cost of an agent's model calls. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
