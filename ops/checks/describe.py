@@ -1,15 +1,18 @@
-"""What `sayso check` prints: what each channel answers with and may do,
-and warnings about patterns and prices.
+"""What `sayso check` prints of a valid configuration: its channels, and warnings.
+
+A channel is described by who may talk there, the parts of its agent, and what becomes of a call of
+each of its tools. Warnings are about patterns that name no tool, and models of unknown price.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from sayso.agent import Tool, ToolPolicy
 from sayso.agent.guards.policy import PolicyVerdict, effective_after, effective_decision
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.pricing import cost_usd
@@ -28,7 +31,7 @@ from sayso.config.settings.agent import (
 from sayso.config.settings.channels import AccessSettings, AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.config.settings.tools import Path_, SourceSettings
+from sayso.config.settings.tools import Path_
 from sayso.config.wiring.agents import (
     AgentDeps,
     channel_after,
@@ -41,8 +44,8 @@ from sayso.config.wiring.tools import OpenTools, build_selector, names_of_remote
 from sayso.infra.spelling import nearest
 from sayso.pending.action import After
 
-#: How long a check waits for remote sources, in seconds: longer than a connection may take, since
-#: a check that gives up too early fails.
+#: How long a check waits for remote sources of tools, in seconds. It is longer than a connection may
+#: take: a source that had no time to answer would count as unreachable.
 CHECK_SECONDS = 30.0
 #: What becomes of a call, by the decision of the policy.
 DECISIONS: Mapping[PolicyVerdict, str] = {
@@ -55,34 +58,37 @@ AFTER_TEXTS: Mapping[After, str] = {
     "continue": "the model goes on",
     "say": "the bot's own text is all",
 }
+#: What is said of a channel by its `access.groups`; "" for the default.
 _GROUPS = {"mention": "", "always": "answers every message of a group", "never": "not in groups"}
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelDescription:
-    """One channel: who may talk there, the parts of its agent,
-    and what becomes of a call of each tool.
-    """
+    """What one channel answers with and may do."""
 
     name: str
     platform: str
     is_polled: bool
+    #: How long a yes is good for, in seconds.
     confirm_seconds: float
+    #: Who may talk there, as one line.
     access: str
+    #: The parts of its agent that are not the default, each in words, by name.
     agent: Mapping[str, str]
+    #: What becomes of a call of each tool, in words.
     tools: Mapping[str, str]
-    #: Whether and by what the tools are narrowed for a message or a user; "" where they are not.
+    #: What chooses from the tools for a message or a user, in words; "" where nothing does.
     narrowed_by: str
+    #: What follows the outcome of a confirmed action, if neither policy nor tool say.
     after: After
     #: Whether a question stays open when its person writes something else.
     keeps_questions: bool
 
     def lines(self) -> Iterator[str]:
         """Yield the description as text."""
+        platform = self.platform
         if self.is_polled:
             platform = f"{self.platform}, polled"
-        else:
-            platform = self.platform
         yield f"{self.name} ({platform}), a yes is good for {self.confirm_seconds:g} s"
         yield f"  {self.access}"
         yield from (f"  {part}: {text}" for part, text in self.agent.items())
@@ -96,15 +102,13 @@ class ChannelDescription:
 
 @dataclass(frozen=True, slots=True)
 class BotDescription:
-    """All channels of a bot, sources whose tools are unknown, and warnings.
-
-    `str()` is what `sayso check` prints. `unreachable` has a line for each source that did not
-    answer, `not_asked` the names of the sources that were left alone because the check is offline.
-    """
+    """What a bot answers with and may do. `str()` is what `sayso check` prints."""
 
     channels: tuple[ChannelDescription, ...]
+    #: A line for each source of tools that did not answer.
     unreachable: tuple[str, ...]
     warnings: tuple[str, ...]
+    #: The names of the remote sources of tools, where the check is offline and asks none of them.
     not_asked: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -119,61 +123,59 @@ def describe(
     seconds: float = CHECK_SECONDS,
     offline: bool = False,
 ) -> BotDescription:
-    """Return what each channel answers with and may do.
+    """Return what each channel of a bot answers with and may do.
 
-    Remote sources have this many seconds to answer.
-
-    The libraries of all configured features are imported. No model is asked; with `offline` no
-    remote source either, whose tools are then unknown. Raises ConfigError.
+    The libraries of all configured features are imported, and remote sources of tools are asked:
+    they have `seconds` to answer. With `offline` no source is asked, and its tools are unknown. No
+    model is asked. Raises ConfigError for settings that no process could start with.
     """
     problems = library_problems(settings)
     if problems:
         raise ConfigError(problems)
+
     deps = AgentDeps.open(settings, Path())
     opened = load_bot_tools(settings, remote=not offline, strict=True, seconds=seconds)
     opened.close()
+    not_asked: tuple[str, ...] = ()
     if offline:
         not_asked = tuple(names_of_remote(settings))
-    else:
-        not_asked = ()
     channels = tuple(_describe_channel(settings, name, deps, opened) for name in settings.channels)
-    # A pattern that names no tool is no error, since a rule may be older than its tool. But a
-    # misspelled one restricts nothing. While a source does not answer, not all tools are known.
-    in_policies: Iterable[str] = ()
-    if not (opened.problems or not_asked):
-        in_policies = _in_policies(settings, opened)
-    in_sources = _in_sources(settings, opened.own_names)
-    warnings = (*opened.left_out, *in_sources, *in_policies, *unknown_prices(settings))
-    return BotDescription(channels, opened.problems, warnings, not_asked)
+
+    # A pattern that names no tool is only a warning, since a rule may be older than its tool. But a
+    # misspelled pattern restricts nothing, so it is worth one.
+    warnings = [*opened.left_out, *_pattern_warnings_of_sources(settings, opened.own_names)]
+    knows_all_tools = not opened.problems and not not_asked
+    if knows_all_tools:
+        warnings += _pattern_warnings_of_policies(settings, opened)
+    warnings += unknown_prices(settings)
+    return BotDescription(channels, opened.problems, tuple(warnings), not_asked)
 
 
 def _describe_channel(
     settings: Settings, name: str, deps: AgentDeps, opened: OpenTools
 ) -> ChannelDescription:
+    """Return the description of one channel.
+
+    Raises ConfigError for a selector that cannot be built, and a model that cannot be asked.
+    """
+    # Built only to learn whether they can be.
+    build_selector(settings, name)
+    deps.provider_of(name)
+    deps.config_of(name)
+
     channel = settings.channels[name]
-    build_selector(settings, name)  # raises ConfigError for one that cannot be built
-    deps.provider_of(name)  # and for a model that cannot be asked
-    config = replace(deps.config_of(name), tool_policy=tool_policy(channel.policy))
-    outcomes = {}
+    policy = tool_policy(channel.policy)
     after = channel_after(settings, name)
+    outcomes = {}
     for tool in (*opened.select(channel.tools).all(), *own_tools(settings)):
-        # Before its arguments are known.
-        decision = effective_decision(tool, {}, config.tool_policy).decision
-        outcomes[tool.name] = DECISIONS[decision]
-        if tool.proposes and decision == "allow":
-            outcomes[tool.name] = "asks by itself"
-        elif tool.proposes and decision == "review":
-            outcomes[tool.name] = (
-                "asks by itself, and should be under allow: after a yes to the call it would only ask again"
-            )
-        own_after = effective_after(tool.name, tool, config.tool_policy) or after
-        if own_after != after and (tool.proposes or decision == "review"):
-            outcomes[tool.name] += f", then {AFTER_TEXTS[own_after]}"
+        outcomes[tool.name] = _outcome_of_call(tool, policy, after)
+
     narrowed_by = ""
     if channel.selector:
         narrowed_by = "of these its selector shows some"
     elif channel.access and channel.access.roles:
         narrowed_by = "of these each role may use some"
+
     return ChannelDescription(
         name=name,
         platform=channel.platform,
@@ -188,6 +190,26 @@ def _describe_channel(
     )
 
 
+def _outcome_of_call(tool: Tool, policy: ToolPolicy | None, after: After) -> str:
+    """Return in words what becomes of a call of a tool, before its arguments are known.
+
+    `after` is what follows an outcome on the channel.
+    """
+    decision = effective_decision(tool, {}, policy).decision
+    outcome = DECISIONS[decision]
+    # A tool that `proposes` asks its own question while it runs.
+    if tool.proposes and decision == "allow":
+        outcome = "asks by itself"
+    elif tool.proposes and decision == "review":
+        outcome = "asks by itself, and should be under allow: after a yes to the call it would only ask again"
+
+    is_asked = tool.proposes or decision == "review"
+    after_tool = effective_after(tool.name, tool, policy) or after
+    if is_asked and after_tool != after:
+        outcome += f", then {AFTER_TEXTS[after_tool]}"
+    return outcome
+
+
 def describe_access(channel: AnyChannel) -> str:
     """Return who may talk on a channel, as one line for an operator."""
     access = channel.access
@@ -195,21 +217,23 @@ def describe_access(channel: AnyChannel) -> str:
         return "talks to: everybody"
     people = "everybody"
     if access.allow is not None or access.pairing:
+        people = "those an operator approves"
         if access.allow:
-            named = f"{len(access.allow)} named and "
-        else:
-            named = ""
-        people = f"{named}those an operator approves{', by code' if access.pairing else ''}"
+            people = f"{len(access.allow)} named and {people}"
+        if access.pairing:
+            people += ", by code"
     return f"talks to: {'; '.join([people, *_limits(access)])}"
 
 
 def _limits(access: AccessSettings) -> Iterator[str]:
+    """Yield what else limits who may talk on a channel, and how much."""
     if access.block:
         yield f"never to {len(access.block)}"
     if _GROUPS[access.groups]:
         yield _GROUPS[access.groups]
     if access.chats is not None:
-        yield f"only in {len(access.chats)} chat{'s' if len(access.chats) != 1 else ''}"
+        noun = "chat" if len(access.chats) == 1 else "chats"
+        yield f"only in {len(access.chats)} {noun}"
     if access.per_minute:
         yield f"{access.per_minute} turns a minute each"
     if access.roles:
@@ -217,16 +241,18 @@ def _limits(access: AccessSettings) -> Iterator[str]:
 
 
 def describe_agent(settings: Settings, channel: str) -> dict[str, str]:
-    """Return the model of a channel's agent, and each of memory, cache,
-    budget and guards that is not the default.
+    """Return the parts of a channel's agent in words, by name.
+
+    They are its model, and those of memory, cache, budget and guards that are not the default.
     """
     agent = settings.agent_of(channel)
+    cache = ""
+    if agent.cache:
+        cache = f"answers for {agent.cache.ttl:g} s, in {agent.cache.store}"
     parts = {
         "model": ", then ".join(_models(agent)),
         "memory": ", ".join(_memory(agent.memory)),
-        "cache": f"answers for {agent.cache.ttl:g} s, in {agent.cache.store}"
-        if agent.cache
-        else "",
+        "cache": cache,
         "budget": ", ".join(_budget(agent.budget)),
         "guards": ", ".join(_guards(agent.guards)),
     }
@@ -234,38 +260,52 @@ def describe_agent(settings: Settings, channel: str) -> dict[str, str]:
 
 
 def _models(agent: AgentSettings) -> list[str]:
-    return [agent.model, *(each.model for each in agent.fallback if agent.model != OFFLINE)]
+    """Return the models that may answer, the first one first. The offline model has no fallbacks."""
+    if agent.model == OFFLINE:
+        return [OFFLINE]
+    return [agent.model, *(each.model for each in agent.fallback)]
 
 
 def _memory(memory: MemorySettings) -> Iterator[str]:
+    """Yield what is remembered; nothing where all is the default."""
+    side_tasks = {
+        "summarize": memory.summarize,
+        "entities": memory.entities,
+        "relationships": memory.relationships,
+    }
+    configured = {name: side for name, side in side_tasks.items() if side is not None}
+    if not memory.model_fields_set and not configured:
+        return
+
+    tokens = ""
     if memory.max_tokens:
         tokens = f" of {memory.max_tokens} tokens"
-    else:
-        tokens = ""
-    extras = [
-        name
-        for name in ("summarize", "entities", "relationships")
-        if getattr(memory, name) is not None
-    ]
-    if not (memory.model_fields_set or extras):
-        return
     yield f"{memory.max_messages} messages{tokens}"
-    for name in extras:
-        yield f"{name}{_by_model(getattr(memory, name))}"
+    for name, side in configured.items():
+        yield f"{name}{_by_model(side)}"
     if memory.knowledge:
         yield "knowledge"
 
 
 def _budget(budget: BudgetSettings) -> Iterator[str]:
-    for period in ("run", "conversation", "day"):
-        tokens = getattr(budget, f"{period}_tokens")
-        usd = getattr(budget, f"{period}_usd")
-        limits = [*([f"{tokens:,} tokens"] if tokens else []), *([f"{usd:g} USD"] if usd else [])]
+    """Yield what may be spent in each period that has a limit."""
+    periods = {
+        "run": (budget.run_tokens, budget.run_usd),
+        "conversation and day": (budget.conversation_tokens, budget.conversation_usd),
+        "day": (budget.day_tokens, budget.day_usd),
+    }
+    for period, (tokens, usd) in periods.items():
+        limits = []
+        if tokens:
+            limits.append(f"{tokens:,} tokens")
+        if usd:
+            limits.append(f"{usd:g} USD")
         if limits:
-            yield f"{' and '.join(limits)} a {period}{' and day' if period == 'conversation' else ''}"
+            yield f"{' and '.join(limits)} a {period}"
 
 
 def _guards(guards: GuardSettings) -> Iterator[str]:
+    """Yield the checks of texts and calls that are configured, and the loop detector if it is off."""
     for stage in ("input", "output"):
         guardrails = [_guardrail(each) for each in getattr(guards, stage)]
         if guardrails:
@@ -277,117 +317,140 @@ def _guards(guards: GuardSettings) -> Iterator[str]:
 
 
 def _guardrail(guardrail: GuardrailSettings) -> str:
-    kind = next(kind for kind in GUARDRAILS if getattr(guardrail, kind) is not None)
-    if kind != "plugin":
-        return f"{kind} ({guardrail.action or 'block'})"
-    return str(guardrail.plugin)
+    """Return a guardrail in words: its kind with its action, or the class of a plugin."""
+    if guardrail.plugin is not None:
+        return guardrail.plugin
+    kinds = [kind for kind in GUARDRAILS if getattr(guardrail, kind) is not None]
+    return f"{kinds[0]} ({guardrail.action or 'block'})"
 
 
 def _by_model(side: SideSettings) -> str:
+    """Return by which model a side task is done, "" for that of the conversation."""
     if side.model:
         return f" by {side.model}"
     return ""
 
 
 def unknown_prices(settings: Settings) -> Iterator[str]:
-    """Yield a warning for each model whose price is unknown,
-    so that no budget in dollars holds for it.
+    """Yield a warning for each model whose price is unknown.
+
+    A budget in dollars does not hold for such a model. Without one there are no warnings.
     """
     if not settings.agent.budget.in_dollars:
         return
     where = settings.origin.at("agent", "budget")
-    models = (
-        model for channel in settings.channels for model in _models(settings.agent_of(channel))
-    )
+    models: list[str] = []
+    for channel in settings.channels:
+        models += _models(settings.agent_of(channel))
+
     for model in dict.fromkeys(models):
-        usage = UsageStats(1, 1, 2)
-        vendor = vendor_of(model)
-        prices = settings.agent.prices
-        if model != OFFLINE and cost_usd(name_of(model), usage, vendor, prices=prices) is None:
-            cure = f"add prices: {{{name_of(model)!r}: [1.0, 2.0]}}, dollars for a million tokens of input and output"
+        if model == OFFLINE:
+            continue
+        name = name_of(model)
+        any_usage = UsageStats(1, 1, 2)
+        cost = cost_usd(name, any_usage, vendor_of(model), prices=settings.agent.prices)
+        if cost is None:
+            cure = f"add prices: {{{name!r}: [1.0, 2.0]}}, dollars for a million tokens of input and output"
             yield f"{where}warning: agent.budget: the price of {model!r} is unknown, so no limit in USD holds: {cure}"
 
 
-def _in_sources(settings: Settings, own_names: Mapping[int, Sequence[str]]) -> Iterator[str]:
-    """Yield a warning for each pattern of a source that names none of its tools.
+def _pattern_warnings_of_sources(
+    settings: Settings, own_names: Mapping[int, Sequence[str]]
+) -> Iterator[str]:
+    """Yield a warning for each pattern of a source of tools that names none of its tools.
 
-    `own_names` are those of each source whose tools are known, by its position. `confirm` may name
-    a tool with or without its namespace.
+    `own_names` has what each source calls its tools, by the position of the source in the YAML. A
+    source whose tools are unknown has no entry, and no warnings.
     """
     for index, source in enumerate(settings.tools):
         if isinstance(source, str) or index not in own_names:
             continue
-        patterns = list(_patterns(source, ("tools", index)))
-        names = own_names[index]
-        if source.namespace:
-            prefixed = [f"{source.namespace}-{name}" for name in names]
-        else:
-            prefixed = []
-        for path, pattern in patterns:
-            yield from _warning(
-                settings, path, pattern, [*names, *prefixed] if path[2] == "confirm" else names
-            )
+        names = list(own_names[index])
+        path: Path_ = ("tools", index)
+        yield from _list_warnings(settings, (*path, "include"), source.include or [], names)
+        yield from _list_warnings(settings, (*path, "exclude"), source.exclude, names)
+        # `confirm` may name a tool with or without its namespace.
+        if isinstance(source.confirm, list):
+            prefixed_names = []
+            if source.namespace:
+                prefixed_names = [f"{source.namespace}-{name}" for name in names]
+            all_names = [*names, *prefixed_names]
+            yield from _list_warnings(settings, (*path, "confirm"), source.confirm, all_names)
 
 
-def _patterns(source: SourceSettings, path: Path_) -> Iterator[tuple[Path_, str]]:
-    for key in ("include", "exclude", "confirm"):
-        value = getattr(source, key)
-        yield from (
-            ((*path, key, index), each)
-            for index, each in enumerate(value if isinstance(value, list) else ())
-        )
+def _pattern_warnings_of_policies(settings: Settings, opened: OpenTools) -> Iterator[str]:
+    """Yield a warning for each pattern of a policy that names no tool of the bot.
 
-
-def _in_policies(settings: Settings, opened: OpenTools) -> Iterator[str]:
-    """Yield a warning for each pattern of a policy that names no tool.
-
-    Its channel need not have the tool.
+    The channel of the policy need not have the tool.
     """
     names = [tool.name for tool in [*opened.tools, *own_tools(settings)]]
-    for name, channel in settings.channels.items():
-        path: Path_ = ("channels", name, "policy")
-        if channel.policy is None:
+    for channel_name, channel in settings.channels.items():
+        policy = channel.policy
+        if policy is None:
             continue
-        for index, rule in enumerate(channel.policy.deny_when):
+        path: Path_ = ("channels", channel_name, "policy")
+        for index, rule in enumerate(policy.deny_when):
             yield from _warning(settings, (*path, "deny_when", index, "tool"), rule.tool, names)
-        for kind in ("allow", "review", "deny"):
-            for index, pattern in enumerate(getattr(channel.policy, kind)):
-                yield from _warning(settings, (*path, kind, index), pattern, names)
-        for pattern in channel.policy.after:
+        yield from _list_warnings(settings, (*path, "allow"), policy.allow, names)
+        yield from _list_warnings(settings, (*path, "review"), policy.review, names)
+        yield from _list_warnings(settings, (*path, "deny"), policy.deny, names)
+        for pattern in policy.after:
             yield from _warning(settings, (*path, "after", pattern), pattern, names)
-        for pattern in channel.policy.editable:
+        for pattern in policy.editable:
             yield from _warning(settings, (*path, "editable", pattern), pattern, names)
 
 
+def _list_warnings(
+    settings: Settings, path: Path_, patterns: Sequence[str], names: Sequence[str]
+) -> Iterator[str]:
+    """Yield a warning for each pattern of the list at `path` that matches none of the names."""
+    for index, pattern in enumerate(patterns):
+        yield from _warning(settings, (*path, index), pattern, names)
+
+
 def _warning(settings: Settings, path: Path_, pattern: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield a warning unless the pattern matches a name.
+    """Yield a warning, with a suggestion if there is one, unless the pattern matches a name.
 
-    Of all rules only `allow` and those of sources mind case.
-
-    The suggestion is the pattern with any namespace, the nearest name,
-    or the pattern with its beginning corrected.
+    `path` is that of the pattern in the YAML.
     """
-    ignores_case = path[0] == "channels" and "allow" not in path
-    if _matches(pattern, names) or (
-        ignores_case and _matches(pattern.casefold(), [name.casefold() for name in names])
-    ):
+    if _matches(pattern, names):
         return
-    stem = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    start = nearest(stem, dict.fromkeys(name[: len(stem)] for name in names))
-    if stem == pattern:
-        whole = nearest(pattern, names)
-    else:
-        whole = ""
-    candidates = [f"*-{pattern}", whole, start and start + pattern[len(stem) :]]
-    suggestion = next((each for each in candidates if _matches(each, names)), "")
+    # Rules that restrict ignore case. `allow` and the patterns of sources do not.
+    ignores_case = path[0] == "channels" and "allow" not in path
+    folded_names = [name.casefold() for name in names]
+    if ignores_case and _matches(pattern.casefold(), folded_names):
+        return
+
+    hint = ""
+    suggestion = _suggestion(pattern, names)
     if suggestion:
         hint = f", did you mean {suggestion!r}?"
-    else:
-        hint = ""
     where = settings.origin.at(*path)
-    dotted = ".".join(map(str, path))
-    yield f"{where}warning: {dotted}: {pattern!r} names no tool{hint}"
+    dotted_path = ".".join(map(str, path))
+    yield f"{where}warning: {dotted_path}: {pattern!r} names no tool{hint}"
+
+
+def _suggestion(pattern: str, names: Sequence[str]) -> str:
+    """Return a similar pattern that matches a name, "" without one.
+
+    It is the pattern with any namespace before it, the nearest name, or the pattern with its
+    beginning corrected.
+    """
+    beginning = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    candidates = [f"*-{pattern}"]
+    if beginning == pattern:
+        candidates.append(nearest(pattern, names))
+    beginnings_of_names = dict.fromkeys(name[: len(beginning)] for name in names)
+    nearest_beginning = nearest(beginning, beginnings_of_names)
+    if nearest_beginning:
+        candidates.append(nearest_beginning + pattern[len(beginning) :])
+
+    for candidate in candidates:
+        if _matches(candidate, names):
+            return candidate
+    return ""
 
 
 def _matches(pattern: str, names: Sequence[str]) -> bool:
+    """Return whether a pattern, as in file names, matches one of the names."""
     return any(fnmatchcase(name, pattern) for name in names)
