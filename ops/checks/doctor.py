@@ -1,8 +1,9 @@
 """The checks of `sayso doctor`, which looks at a running bot from outside.
 
 `Doctor` checks Redis, the queue, workers, disks, the web and each channel. `check_models` asks the
-models. Each check yields one or more `CheckResult`s. Nothing of the bot is changed: the webhook
-that each channel is sent has no message in it.
+models. Each check yields one or more `CheckResult`s, also where it is fine. The `id` of a result
+that is not fine names its section on the page of the doctor's findings. Nothing of the bot is
+changed: the webhooks that each channel is sent have no message in them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from sayso.channels.setup import (
     is_loopback,
 )
 from sayso.channels.types import SignedWebhook
+from sayso.config.settings.agent import name_of
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError, find_public_url
 from sayso.config.settings.schema import Settings
@@ -75,8 +77,8 @@ CLOCK_SECONDS = 2.0
 CLOCK_LIMIT = 60.0
 #: After how many seconds without a message a channel counts as silent: a week.
 SILENT_SECONDS = 7 * 86400.0
-#: The id of the finding for a risk (`risks_of`), or for an unfit server, by words in its text.
-#: The first match counts.
+#: The id of the finding for a risk, by words in its text. The first match counts. The texts are those
+#: of `risks_of` and of its RedisUnfit, which other callers print as they are.
 _RISK_IDS = {
     "maxmemory-policy is": "redis-eviction",
     "appendonly is": "redis-persistence",
@@ -98,8 +100,8 @@ MISSED_MOST = 500
 class Doctor:
     """Checks one running bot. Lives as long as one command.
 
-    `web` sends requests to our own web; `clock` is this machine's, in Unix seconds; `running` is
-    the note of a bot that runs on this machine, None where none is known.
+    `data` is the data folder. `web` sends requests to our own web; `clock` is this machine's, in
+    Unix seconds; `running` is the bot that runs on this machine, None where none is known.
     """
 
     def __init__(
@@ -121,16 +123,17 @@ class Doctor:
         if not given_url and running:
             given_url = running.public_url or running.url
         self._url = find_public_url(settings, given_url)
-        #: Whether it is known where the web answers.
-        self._is_known = bool(settings.public_url or given_url)
-        #: Whether webhooks may be sent there. Not if it is known that another bot answers, or none.
-        self._takes_webhooks = self._is_known
+        #: Whether it is known where the web answers. Otherwise `_url` is only a default.
+        self._has_url = bool(settings.public_url or given_url)
+        #: Whether webhooks may be sent there. It becomes False when another bot answers, or none.
+        self._takes_webhooks = self._has_url
 
         #: What our web calls itself in health checks, one name for each secret key.
         self._bot_ids: list[str] = []
         with suppress(OSError):  # the keys belong to another user
             self._bot_ids = bot_ids(settings, known_keys(data))
-        #: Held until the loop ends, which closes their connections.
+        #: What has connections to platforms. They are held, so that they stay open as long as the
+        #: event loop.
         self._setups: list[PlatformSetup | MessageLog] = []
 
     async def results(self) -> AsyncIterator[CheckResult]:
@@ -233,9 +236,12 @@ class Doctor:
     def _check_queue(self, client: Redis) -> Iterator[CheckResult]:
         """Check RQ's queue, on its own server if it has one, else on the bot's Redis."""
         url = find_queue(self._settings)
+        queue = client
+        problem = None
         try:
-            queue = connect(url) if url else client
-            problem = wrong_server(queue) if url else None
+            if url:
+                queue = connect(url)
+                problem = wrong_server(queue)
             if problem:
                 says, cure = problem
                 says = f"the server of QUEUE_URL {says}: messages are kept"
@@ -272,7 +278,7 @@ class Doctor:
         if self._running and self._running.url != self._url:
             cure = "see its log; it listens on this machine"
             yield await self._check_health("web", self._running.url, cure)
-        if not self._is_known:
+        if not self._has_url:
             says = f"no web is known to run on {self._data}, and neither public_url nor SAYSO_PUBLIC_URL is set"
             cure = "start `sayso web` or `sayso up` on this machine, or say where it answers with SAYSO_PUBLIC_URL"
             yield CheckResult("healthz", "fail", says, cure, id="web-unknown")
@@ -298,7 +304,8 @@ class Doctor:
             answer = await self._web.get(f"{url}/healthz")
             is_sayso = answer.status_code == 200 and answer.json() == {"status": "ok"}
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            self._takes_webhooks = self._takes_webhooks and url != self._url
+            if url == self._url:
+                self._takes_webhooks = False
             says = f"{given} does not answer from here ({type(exc).__name__})"
             return CheckResult(check, "fail", says, cure, id="web-away")
         except ValueError:  # the answer is not JSON
@@ -311,7 +318,8 @@ class Doctor:
         # Without the header it is an older version.
         bot_id = answer.headers.get(BOT_HEADER, "")
         if bot_id and self._bot_ids and bot_id not in self._bot_ids:
-            self._takes_webhooks = self._takes_webhooks and url != self._url
+            if url == self._url:
+                self._takes_webhooks = False
             says = f"another bot of Sayso answers at {given}, or this one with other secret keys"
             cure = "see what listens there and where public_url leads; give both the same SAYSO_SECRET_KEYS and name"
             return CheckResult(check, "fail", says, cure, id="web-other-bot")
@@ -483,14 +491,20 @@ async def _probe(
 
     The forged one goes first: where another server answers, it never gets a right signature.
     """
-
     try:
-        for (headers, body), expected, kind in ((forged, 403, "forged"), (signed, 200, "signed")):
-            answer = await web.post(url, headers=headers, content=body)
-            if answer.status_code != expected:
-                says = f"a {kind} webhook was answered with {answer.status_code}, not {expected}"
-                cure = _cure_of_answer(answer, forged=kind == "forged")
-                return CheckResult("signature", "fail", says, cure, name)
+        headers, body = forged
+        answer = await web.post(url, headers=headers, content=body)
+        if answer.status_code != 403:
+            says = f"a forged webhook was answered with {answer.status_code}, not 403"
+            cure = _cure_of_answer(answer, forged=True)
+            return CheckResult("signature", "fail", says, cure, name)
+
+        headers, body = signed
+        answer = await web.post(url, headers=headers, content=body)
+        if answer.status_code != 200:
+            says = f"a signed webhook was answered with {answer.status_code}, not 200"
+            cure = _cure_of_answer(answer, forged=False)
+            return CheckResult("signature", "fail", says, cure, name)
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         says = f"{bare_url(url)} does not answer ({type(exc).__name__})"
         cure = "see that the web runs and that public_url leads to it, also from this machine"
@@ -553,7 +567,7 @@ async def _ask_model(model: str, provider: Provider) -> CheckResult:
     from sayso.agent.providers.base import ProviderError, ProviderRequest, acall
 
     request = ProviderRequest(
-        model=model.partition(":")[2] or model,
+        model=name_of(model),
         system_prompt="",
         messages=[Message(Role.USER, "Say: ok")],
         max_tokens=200,
@@ -580,8 +594,9 @@ def clock_result(seconds_ahead: Mapping[str, float]) -> CheckResult:
     """
     fastest = max(seconds_ahead, key=seconds_ahead.__getitem__, default="")
     slowest = min(seconds_ahead, key=seconds_ahead.__getitem__, default="")
-    apart = 0.0  # between two servers
-    offset = 0.0  # the largest one between a server and us
+    # In seconds: the largest difference between two servers, and between a server and us.
+    apart = 0.0
+    offset = 0.0
     if seconds_ahead:
         apart = seconds_ahead[fastest] - seconds_ahead[slowest]
         offset = max(seconds_ahead.values(), key=abs)
@@ -682,7 +697,7 @@ def _check_workers(client: Redis, prefix: str) -> Iterator[CheckResult]:
         return
     yield CheckResult("workers", "ok", f"{count} alive")
 
-    # A worker that runs from a checkout has no version.
+    # A worker of unknown version, such as one that runs from a checkout, does not count.
     ours = own_version()
     versions = sorted(heartbeat.versions().items())
     others = [f"{number} of {version}" for version, number in versions if version not in ("", ours)]
@@ -693,7 +708,7 @@ def _check_workers(client: Redis, prefix: str) -> Iterator[CheckResult]:
 
 
 async def _each(results: Iterator[CheckResult]) -> AsyncIterator[CheckResult]:
-    """Yield the same results, as an async iterator."""
+    """Yield the same results as an async iterator, like those of the checks that wait."""
     for result in results:
         yield result
 

@@ -1,7 +1,9 @@
-"""MessageStory: what happened to one message.
+"""MessageStory: what happened to one message, as values, and the sentences that `sayso trace` prints.
 
-`answers` turns a story into sentences. They say why the message was answered twice or not at all,
-and who confirmed an action. A `Tracer` builds stories; nothing here reads Redis or a file.
+A story has the turn of the message, its replies, the pending actions that the turn asked about, and
+the later turns that answered these questions. `answers` turns a story into sentences: why a user
+read something twice, why an answer is missing, who confirmed an action. A `Tracer` builds stories;
+nothing here reads Redis or a file.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from sayso.pending.stored_action import EXECUTED_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,7 @@ class TracedReply:
     id: str
     #: The state of its delivery; `waits` before that, `forgotten` where only its number is known.
     state: str
-    #: When the state began, in Unix seconds; 0 while the reply waits.
+    #: When this state began, in Unix seconds; 0 while the reply waits.
     at: float = 0.0
     #: How often sending was tried.
     attempts: int = 0
@@ -144,7 +148,7 @@ class MessageStory:
         return (*replies_of_turns, *self.replies)
 
 
-#: Why the agent did not answer a turn.
+#: Why the agent did not answer a turn, by the reason in the turn's record.
 _ENDS = {
     "answered_before": "The model had answered a message after the decision, so nothing was left to go on with.",
     "channel_gone": "The YAML has no such channel any more. The user was told.",
@@ -174,9 +178,10 @@ _UNCONFIRMED = {
     "cancelled": "it was cancelled",
     "superseded": "it was withdrawn before it ran",
 }
+#: The same for an action that was superseded because its user changed its values.
 _CHANGED = "its user changed it, and was asked anew"
 #: The states after which nothing more happens to an action.
-_FINAL_STATES = ("done", "failed", "unknown", "cancelled", "expired", "superseded")
+_FINAL_STATES = (*EXECUTED_STATES, "cancelled", "expired", "superseded")
 
 
 def answers(story: MessageStory) -> dict[str, list[str]]:
@@ -249,7 +254,7 @@ def _final_state_before(story: MessageStory, turn: TracedTurn) -> str:
 
 
 def _missing_answers(story: MessageStory) -> Iterator[str]:
-    """Yield why a turn has no answer, and why a reply did not arrive."""
+    """Yield why turns have no answer, and why replies did not arrive."""
     for turn in story.turns:
         if turn.status == "waits":
             yield _why_it_waits(story, turn)
@@ -264,13 +269,16 @@ def _missing_answers(story: MessageStory) -> Iterator[str]:
         fate = _UNSENT.get(reply.state)
         if fate:
             reason = f": {reply.reason}" if reply.reason else "."
-            busy = f" {story.busy}" if reply.state == "waits" and story.busy else ""
+            busy = ""
+            if reply.state == "waits" and story.busy:
+                busy = f" {story.busy}"
             yield f"Reply {reply.id} {fate}{reason}{busy}"
         elif reply.reason:
             yield f"Reply {reply.id} is an apology: {reply.reason}"
 
 
 def _why_it_waits(story: MessageStory, turn: TracedTurn) -> str:
+    """Return why a turn is not answered yet: its place in the conversation, and its worker."""
     if turn.turns_ahead == 0:
         place = "is next in its conversation"
     elif turn.turns_ahead == 1:
@@ -302,6 +310,7 @@ def _confirmations(story: MessageStory) -> Iterator[str]:
 
 
 def _confirmations_of(action: TracedAction) -> Iterator[str]:
+    """Yield who confirmed an action, each time that it was; else why it is not confirmed."""
     name = f"{action.action_id} ({action.kind})" if action.kind else action.action_id
     now = f"It is {action.newest} now."
 
@@ -313,6 +322,7 @@ def _confirmations_of(action: TracedAction) -> Iterator[str]:
     if claims:
         return
 
+    # No claim is known: it was not confirmed, or the ledger of another machine has the entry.
     why = _UNCONFIRMED.get(action.newest)
     # Without a claim, only a change by its user supersedes an action.
     if action.newest == "superseded" and action.events:

@@ -1,4 +1,8 @@
-"""What `sayso check` says of the workspaces that have installed a channel's account."""
+"""What `sayso check` warns of in the workspaces that have installed the app of a channel.
+
+On Slack one app can be installed in many workspaces. Each installation has a token of its own, which
+may lack a permission or be revoked.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,12 @@ def workspace_warnings(settings: Settings, data: Path) -> list[str]:
     """Return a line for each thing that is wrong with a workspace.
 
     Asks the platform, for about 15 seconds at most. Nothing is asked for channels of one workspace,
-    nor where the Redis of the bot is not known.
+    nor where the Redis of the bot, which stores the installations, is not known.
     """
     names = [name for name, channel in settings.channels.items() if channel.has_workspaces]
-    if names:
-        state = find_state(settings, data)
-    else:
-        state = None
+    if not names:
+        return []
+    state = find_state(settings, data)
     if state is None:
         return []
 

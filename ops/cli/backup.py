@@ -72,7 +72,8 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
         manifest = write_backup(out, bot, keys, with_keys=with_keys)
 
     value = asdict(manifest)
-    del value["sums"]  # a checksum of each file: of no use to a reader
+    # The checksum of each file is of no use to a reader.
+    del value["sums"]
     if file != STREAM:
         options.print({"file": file, **value}, [f"{file}: {contents_line(manifest)}"])
     if not with_keys:
@@ -112,10 +113,10 @@ def open_bot(options: Options, *, without_redis: bool, new: bool = False) -> Ite
     try:
         client = RedisParts.find(settings, data).client
         # Values may hold bytes that are not UTF-8, such as those of an intruder: a backup has
-        # them, too. A cluster's pools have connections already, which need the same option.
-        for each in servers_of(client):
-            each.connection_pool.connection_kwargs["encoding_errors"] = "surrogateescape"
-            each.connection_pool.reset()
+        # them, too. The pools of a cluster have connections already, which need the same option.
+        for server_client in servers_of(client):
+            server_client.connection_pool.connection_kwargs["encoding_errors"] = "surrogateescape"
+            server_client.connection_pool.reset()
         yield Bot(settings, data, client)
     finally:
         server.stop()

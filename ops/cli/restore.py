@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,8 +50,7 @@ if TYPE_CHECKING:
 @without_redis_option
 @pass_options
 def restore(options: Options, file: str, *, replace: bool, without_redis: bool) -> None:
-    """Restore the bot from FILE, a backup, into an empty Redis and data folder;
-    `-` is standard input.
+    """Restore the bot from FILE, a backup, into an empty Redis and data folder; `-` is standard input.
 
     What happened since the backup is forgotten. Open questions are closed, and messages that waited
     are not answered. If it is killed, run it again. Exits with 1 if the audit log is not as it was
@@ -69,7 +69,8 @@ def restore(options: Options, file: str, *, replace: bool, without_redis: bool) 
         restored = restore_backup(content, bot, keys, replace=replace)
 
     value = asdict(restored) | {"chain": _chain(restored)}
-    del value["manifest"]["sums"]  # a checksum of each file: of no use to a reader
+    # The checksum of each file is of no use to a reader.
+    del value["manifest"]["sums"]
     options.print(value, _report(file, restored))
     is_faulty = restored.chain is not None and bool(restored.chain.faults)
     sys.exit(FINDING if is_faulty else 0)
@@ -86,8 +87,7 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
             yield file
         return
     with TemporaryFile() as copy:
-        while block := sys.stdin.buffer.read(1024 * 1024):
-            copy.write(block)
+        shutil.copyfileobj(sys.stdin.buffer, copy, 1024 * 1024)
         copy.seek(0)
         yield copy
 
