@@ -1,4 +1,4 @@
-"""The entries of a conversation's queues, as the Lua scripts store them.
+"""The entries of a conversation's queues and of its last deliveries, as the Lua scripts store them.
 
 An entry is a short text with a JSON record at its end, so that a script can read the numbers without
 parsing the record. `parse_turn` in `pending/lua/shared/inbox.lua` and `parse_reply` in `outbox.lua`
@@ -58,3 +58,33 @@ class OutboxEntry(NamedTuple):
         number, marked_id, record = entry.split(" ", 2)
         action_id = marked_id.removeprefix(PART).removeprefix(ABOUT).removeprefix(_NO_ACTION)
         return cls(number=int(number), action_id=action_id, record=record)
+
+
+class DeliveryEntry(NamedTuple):
+    """What became of one of the last replies of a conversation.
+
+    `parse_delivery` in `workers/lua/shared/deliveries.lua` reads the same entries.
+    """
+
+    #: A `DeliveryState`.
+    state: str
+    #: Since when the delivery is in this state, in Unix milliseconds by the server's clock.
+    at_ms: int
+    #: How often sending was tried.
+    attempts: int
+    #: The platform's id of the message, "" for none.
+    receipt: str
+    #: Why the reply did not arrive, or what the platform reported; "" for nothing.
+    reason: str
+
+    @classmethod
+    def parse(cls, entry: str) -> DeliveryEntry:
+        """Read an entry. Raises ValueError for a text that is none."""
+        state, at_ms, attempts, receipt, *reason = entry.split(" ", 4)
+        return cls(
+            state=state,
+            at_ms=int(at_ms),
+            attempts=int(attempts),
+            receipt="" if receipt == "-" else receipt,
+            reason="".join(reason),
+        )

@@ -1,4 +1,9 @@
-"""Tracer: find a message by any of its ids, and tell its story from Redis and the audit ledger."""
+"""Tracer: find a message by any of its ids, and build its story from Redis and the audit ledger.
+
+`find_stories` is what `sayso trace` calls. First an id becomes one or more *clues*: a turn, a reply
+or an action that the id leads to. Then the story of each clue is put together from what Redis still
+stores of the conversation (`_State`) and from the entries of the audit log about its actions.
+"""
 
 from __future__ import annotations
 
@@ -31,30 +36,39 @@ from sayso.pending.audit.bodies import AuditBody
 from sayso.pending.audit.collector import UncollectedEntries
 from sayso.pending.audit.entries import AuditEntry, EntrySigner
 from sayso.pending.audit.ledger import FILE, AuditLedger
+from sayso.workers.entries import DeliveryEntry, InboxEntry, OutboxEntry
 from sayso.workers.lease import worker_of
 from sayso.workers.recovery import ALIVE, INTERVAL, Heartbeat, WorkerLock
 from sayso.workers.rq.jobs import is_suspended
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 
-#: Where a conversation's id, a delivery, a turn and an audit entry are recognized by their form.
+#: The id of a conversation: its channel, and a hash.
 _CONVERSATION = r"[A-Za-z0-9_.-]{1,64}:[0-9a-f]{20}"
+#: A conversation, one of its replies (`#`), or one of its turns (`@`).
 _PLACE = re.compile(
     rf"(?P<conversation>{_CONVERSATION})(?:#(?P<number>\d{{1,15}})|@(?P<seq>\d{{1,15}}))?"
 )
+#: An entry of the audit log, as `3/17` or as messages name it.
 _ENTRY = re.compile(r"(?:shard )?(?P<shard>\d{1,2})(?:, entry |[:/])(?P<n>\d{1,15})")
+#: The key that remembers an event of a platform.
 _EVENT = re.compile(rf"\{{\d+\}}:event:(?P<conversation>{_CONVERSATION}):(?P<event>[0-9a-f]{{20}})")
+#: The key with the last deliveries of a conversation.
 _DELIVERY = re.compile(rf"\{{\d+\}}:delivery:(?P<conversation>{_CONVERSATION})")
+#: The hash of an event's id.
 _HASH = re.compile(r"[0-9a-f]{20}")
+#: The id of an action.
 _ACTION_ID = re.compile(r"[A-Za-z0-9_-]{22}")
-#: The most stories of one id: Telegram counts its updates for each bot,
-#: so two channels may have the same one.
+#: The most stories of one id. Several messages may have the same: Telegram counts the updates of each
+#: bot, so a message of another channel may have the same number.
 MAX_STORIES = 5
-#: Keys that one SCAN of Redis looks at, and conversations whose replies are read at once.
+#: How many keys one SCAN of Redis looks at.
 _SCAN_COUNT = 1000
+#: Of how many conversations the deliveries are read at once.
 _READ_COUNT = 500
-#: The reason of a report without an error (`Ingress`).
+#: The reason of a delivery whose platform reported a state without an error (`Ingress` writes it).
 NO_ERROR = "error -"
-#: The shortest text that is looked for among the references that people were told.
+#: The shortest text that is searched among the references in outcomes that people were told. A
+#: shorter one would match many.
 _MIN_REFERENCE = 8
 
 
@@ -128,24 +142,21 @@ def _has_died(client: Redis, prefix: str, lock: WorkerLock, worker: str) -> bool
 
 @dataclass(slots=True)
 class _State:
-    """What Redis stores of one conversation, as trace.lua returns it.
-
-    Entries of lists are texts: fields between spaces, and JSON as the last one.
-    """
+    """What Redis stores of one conversation, as trace.lua returns it."""
 
     conversation: str
     #: The clock of Redis, in Unix seconds.
     now: float = 0.0
-    #: The records of turns that are finished, by number.
+    #: The records of turns that are finished, by number. `commit.lua` writes them.
     records: dict[int, dict[str, Any]] = field(default_factory=dict)
     #: How often the webhook of a turn was repeated, by the number of the turn.
     repetitions: dict[int, int] = field(default_factory=dict)
-    #: The fields of the last deliveries, by number.
-    deliveries: dict[int, list[str]] = field(default_factory=dict)
-    #: The entries of turns that wait, oldest first.
-    inbox: list[str] = field(default_factory=list)
-    #: The replies that wait, by number, each without that number.
-    outbox: dict[int, str] = field(default_factory=dict)
+    #: The last deliveries, by the number of the reply.
+    deliveries: dict[int, DeliveryEntry] = field(default_factory=dict)
+    #: The turns that wait, oldest first.
+    inbox: list[InboxEntry] = field(default_factory=list)
+    #: The replies that wait, by number, oldest first.
+    outbox: dict[int, OutboxEntry] = field(default_factory=dict)
     #: The journal of the turn in progress; its first entry says which turn that is.
     journal: list[str] = field(default_factory=list)
     #: Fields of the conversation's record, "" for one that is not set.
@@ -160,13 +171,14 @@ class _State:
         state = cls(
             conversation,
             stored["now"] / 1000,
-            inbox=list(stored["inbox"]),
+            inbox=[InboxEntry.parse(entry) for entry in stored["inbox"]],
             journal=list(stored["journal"]),
             fields=defaultdict(str, stored["conversation"]),
             actions=dict(stored["actions"]),
         )
 
         for name, text in stored["turn_records"].items():
+            # Besides the records, the hash has fields that count repeated webhooks.
             if name.startswith("again:"):
                 seq, times = text.split(" ")
                 state.repetitions[int(seq)] = int(times)
@@ -176,18 +188,18 @@ class _State:
                 state.records[record["seq"]] = record
 
         for number, entry in stored["deliveries"].items():
-            state.deliveries[int(number)] = entry.split(" ", 4)
+            state.deliveries[int(number)] = DeliveryEntry.parse(entry)
         for entry in stored["outbox"]:
-            number, _, rest = entry.partition(" ")
-            state.outbox[int(number)] = rest
+            reply = OutboxEntry.parse(entry)
+            state.outbox[reply.number] = reply
         return state
 
     def seq_of(self, *, seq: int = 0, number: int = 0, event: str = "", action_id: str = "") -> int:
-        """Return the number of the turn whose record has one of these.
+        """Return the number of the finished turn whose record has one of these; else `seq`.
 
-        `seq` is the number of that turn or of one that was answered together with it, `number` that
-        of a reply, `event` the hash of an event, and `action_id` an action that it asked about.
-        Without such a record, return `seq`.
+        `seq` is the number of that turn, or of one that was answered together with it. `number` is
+        that of a reply, `event` the hash of an event, `action_id` an action that it asked about. 0
+        and "" stand for none.
         """
         for first, record in self.records.items():
             last = record.get("upto") or first
@@ -214,9 +226,8 @@ class _State:
         """
         seqs = {seq for seq, each in self.records.items() if each.get("continues") in action_ids}
         for entry in self.inbox:
-            number, _, _, _, text = entry.split(" ", 4)
-            if _fields(text).get("continues") in action_ids:
-                seqs.add(int(number))
+            if _fields(entry.turn).get("continues") in action_ids:
+                seqs.add(entry.seq)
         return seqs
 
     @property
@@ -234,7 +245,7 @@ class _State:
 
 
 class Tracer:
-    """Builds stories. Lives as long as a command.
+    """Finds messages and builds their stories. Lives as long as a command.
 
     Without `scripts` and `client` only the ledger is read, without `ledger` only Redis.
     `why_idle` returns the reason why no worker takes new work, "" while one does. `has_died`
@@ -271,15 +282,15 @@ class Tracer:
         wanted = wanted.strip().removeprefix("after:")
         clues = list(dict.fromkeys(self._find(wanted)))[:MAX_STORIES]
 
-        # A yes leads to its turn and to its action. Both have the same story.
+        # The id of a yes leads to its turn and to its action. Both have the same story.
         stories: list[MessageStory] = []
-        told_actions: set[str] = set()
+        actions_in_stories: set[str] = set()
         for clue in clues:
-            if clue.action_id in told_actions:
+            if clue.action_id in actions_in_stories:
                 continue
             story = self._story(clue)
             stories.append(story)
-            told_actions |= {action.action_id for action in story.actions}
+            actions_in_stories |= {action.action_id for action in story.actions}
 
         distinct = dict.fromkeys(stories)
         return [story for story in distinct if story.turns or story.replies or story.actions]
@@ -304,21 +315,21 @@ class Tracer:
             ]
         return self._read_entries[action_id]
 
-    def _decided_by(self, is_it: Callable[[str], bool]) -> list[str]:
+    def _decided_by(self, is_meant: Callable[[str], bool]) -> list[str]:
         """Return the ids of the actions that an event decided.
 
-        `is_it` returns whether an event id is meant.
+        `is_meant` returns whether the event with this id is meant.
         """
         entries: list[AuditEntry] = []
         if self._ledger:
-            entries += self._ledger.find_decided(is_it)
+            entries += self._ledger.find_decided(is_meant)
         for _, entry in self._uncollected:
-            if entry.decided_by_event and is_it(entry.decided_by_event):
+            if entry.decided_by_event and is_meant(entry.decided_by_event):
                 entries.append(entry)
         return list(dict.fromkeys(entry.action_id for entry in entries))
 
     def _find(self, wanted: str) -> Iterator[Clue]:
-        """Yield what an id leads to. Forms that cost a search of all keys come last."""
+        """Yield what an id leads to. The searches that read all keys of Redis come last."""
         place = _PLACE.fullmatch(wanted)
         if place:
             yield self._place(place)
@@ -393,7 +404,7 @@ class Tracer:
             yield self._action(action_id)
 
     def _receipts(self, wanted: str) -> Iterator[Clue]:
-        """Yield the replies with this id of the platform. Reads the deliveries of all."""
+        """Yield the replies with this id of the platform. Reads the deliveries of all conversations."""
         if self._client is None:
             return
         keys = self._scan("{*}:delivery:*")
@@ -407,8 +418,7 @@ class Tracer:
                 if not place:
                     continue
                 for number, entry in deliveries.items():
-                    receipt = str(entry).split(" ", 4)[3:4]
-                    if receipt == [wanted]:
+                    if _receipt_of(str(entry)) == wanted:
                         yield Clue(place["conversation"], number=int(number))
 
     def _scan(self, pattern: str) -> Iterator[str]:
@@ -433,8 +443,8 @@ class Tracer:
     def _story(self, clue: Clue) -> MessageStory:
         """Return the story of a clue.
 
-        It has the turn of the clue, the actions that turn asked about, answered or decided, and all
-        turns that asked about these actions, answered them or went on after them.
+        It has the turn of the clue, the actions that this turn asked about, answered or decided, and
+        all turns that asked about these actions, answered them or went on after them.
         """
         state = self._state(clue.conversation)
         first = state.seq_of(seq=clue.seq, number=clue.number, action_id=clue.action_id)
@@ -535,19 +545,22 @@ class Tracer:
             )
 
         for ahead, entry in enumerate(state.inbox):
-            number, at, _, _, text = entry.split(" ", 4)
-            if int(number) != seq:
+            if entry.seq != seq:
                 continue
-            turn = _fields(text)
-            # The turn that is worked on has its number and its attempts in this field.
-            attempts = state.fields["turn_attempts"].split(" ")
+            turn = _fields(entry.turn)
+            # Only the first turn can have been begun. This field has its number, an epoch and how
+            # many attempts at it were begun.
+            attempt = 0
+            numbers = state.fields["turn_attempts"].split(" ")
+            if numbers[0] == str(seq):
+                attempt = int(numbers[2])
             return TracedTurn(
                 turn_id,
                 "waits",
                 digest(str(turn.get("event_id", ""))),
-                received_at=int(at) / 1000,
+                received_at=entry.received_ms / 1000,
                 webhooks=webhooks,
-                attempt=int(attempts[2]) if attempts[0] == number else 0,
+                attempt=attempt,
                 continues=str(turn.get("continues", "")),
                 turns_ahead=ahead,
                 steps=tuple(_steps(state.journal)) if ahead == 0 else (),
@@ -563,15 +576,13 @@ class Tracer:
         reply_id = f"{state.conversation}#{number}"
         entry = state.deliveries.get(number)
         if entry:
-            how, at, attempts, receipt, *rest = entry
-            reason = "".join(rest)
             return TracedReply(
                 reply_id,
-                how,
-                int(at) / 1000,
-                int(attempts),
-                receipt="" if receipt == "-" else receipt,
-                reason="" if reason == NO_ERROR else reason,
+                entry.state,
+                entry.at_ms / 1000,
+                entry.attempts,
+                receipt=entry.receipt,
+                reason="" if entry.reason == NO_ERROR else entry.reason,
             )
 
         if number in state.outbox:
@@ -581,6 +592,7 @@ class Tracer:
         return None
 
     def _waiting_reply(self, state: _State, number: int, reply_id: str) -> TracedReply:
+        """Return a reply that waits in the outbox."""
         # Only the first reply of an outbox can have been tried, or be held for its user to write.
         hold: Mapping[str, Any] = {}
         attempts = 0
@@ -590,7 +602,7 @@ class Tracer:
 
         text = ""
         if self._show_texts:
-            delivery = _fields(state.outbox[number].partition(" ")[2])
+            delivery = _fields(state.outbox[number].record)
             text = str(_fields(delivery.get("reply")).get("text", ""))
         return TracedReply(
             reply_id,
@@ -635,7 +647,11 @@ class Tracer:
 
 
 def _steps(journal: Sequence[str]) -> Iterator[str]:
-    """Yield what a journal says: the tool calls that were requested, begun and returned."""
+    """Yield the steps of a turn in words: the tool calls that were requested, begun and returned.
+
+    The first entry of the journal names the turn. `RedisJournals` writes the others: an `answer` of
+    the model, the positions of the calls in it that have `begun`, and each `call` that returned.
+    """
     names: list[str] = []
     for entry in map(_fields, journal[1:]):
         try:
@@ -650,6 +666,14 @@ def _steps(journal: Sequence[str]) -> Iterator[str]:
                 yield f"{names[entry['call']]} {outcome}"
         except (AttributeError, IndexError, KeyError, TypeError):
             yield "an entry of the journal that cannot be read"
+
+
+def _receipt_of(entry: str) -> str:
+    """Return the platform's id of a delivered reply, "" for none and for what Sayso has not written."""
+    try:
+        return DeliveryEntry.parse(entry).receipt
+    except ValueError:
+        return ""
 
 
 def _place_of(entry: tuple[int, AuditEntry]) -> tuple[int, int]:
@@ -667,5 +691,5 @@ def _fields(text: object) -> dict[str, Any]:
 
 
 def _is_called(event: str, wanted: str) -> bool:
-    """Return whether an event is meant: by its id, or the hash of it."""
+    """Return whether `wanted` is the id of an event, or the hash of that id."""
     return wanted in (event, digest(event))
