@@ -73,12 +73,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: About one message a second in a Slack channel with short bursts, and an edit every 3 s. Slack
-#: names no limit for the whole workspace.
+#: Slack documents about one message a second in a channel, with short bursts, and an edit each 3
+#: seconds for a message that grows. It names no limit for the whole workspace.
 RATE = RateLimit(chat_gap=1.0, burst=4, draft_gap=3.0)
-#: Bytes of a file that are sent at a time.
+#: How many bytes of a file are sent at a time.
 PART_BYTES = 256 * 1024
-#: The statuses of Slack's file server that would be the same at the next attempt.
+#: The HTTP statuses of Slack's file server that would be the same at the next attempt.
 _FINAL_STATUSES = (400, 403, 404, 413, 415)
 
 
@@ -127,8 +127,8 @@ class SlackChannel:
             try:
                 self.installations.note_organization(workspace.id, workspace.organization)
             except RedisError as exc:
-                # Not raised: each message names its organization, and the message must reach the
-                # spool while Redis does not answer.
+                # Not raised: this message must reach the spool, which stores messages on the disk
+                # while Redis does not answer. The next message names the organization again.
                 reason = type(exc).__name__
                 extra = {"channel": self.name, "workspace": workspace.id, "reason": reason}
                 log.warning("workspace.not_noted", extra=extra)
@@ -141,71 +141,73 @@ class SlackChannel:
             of_labels(WORKSPACES, self.name, "removed").inc()
 
     def receive(self, hook: WebhookRequest) -> Received:
-        """Parse a signed request.
+        """Verify a request and parse it. Raises Forbidden or BadHook.
 
-        A repeated one is parsed like the first, which may never have arrived.
+        A repeated request is parsed like the first one, which may never have arrived.
         """
         timestamp = hook.header("x-slack-request-timestamp")
         signature = hook.header("x-slack-signature")
         if not (timestamp and signature):
             raise Forbidden("there is no X-Slack-Signature or no X-Slack-Request-Timestamp header")
+        secret = self._signing_secret
         try:
-            valid = slack_signed(
-                self._signing_secret, timestamp, hook.body, signature, now=hook.now
-            )
+            is_signed = slack_signed(secret, timestamp, hook.body, signature, now=hook.now)
         except ValueError as exc:
             raise Forbidden("the signature cannot be checked") from exc
-        if not valid:
+        if not is_signed:
             raise Forbidden("the signature is wrong or too old")
         return self._parser.parse(hook.body)
 
     async def open_form(self, turn: Turn, find: FindForm) -> WebhookResponse | None:
-        """Open the modal that a tap asks for. Return None if Slack shows none."""
+        """Open the modal, Slack's dialog, that a tap asks for. Never raises.
+
+        Returns None if Slack shows no modal.
+        """
         is_shown = await self._forms.open(turn, find)
-        if is_shown:
-            return WebhookResponse()
-        return None
+        if not is_shown:
+            return None
+        return WebhookResponse()
 
     def form_errors(self, errors: Mapping[str, str]) -> WebhookResponse:
         """Return the answer to a submission that shows each error beside its field."""
         return WebhookResponse(200, errors_answer(errors), "application/json")
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
-        """Return the limit of a thread.
+        """Return the same limit for each conversation: a thread, or a chat without threads.
 
-        If several threads of a Slack channel are busy, Slack itself asks to wait.
+        Slack counts all threads of a channel together. If several are busy, it asks to wait.
         """
         return RATE
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Split a reply into sections of 3,000 characters."""
+        """Split a reply into messages of at most 3,000 characters, Slack's limit of a section."""
         return pieces_of(reply)
 
     async def show_typing(self, turn: Turn) -> float:
-        """Show that the bot works in the turn's thread.
+        """Show that the bot works on the turn: "is thinking…". Never raises.
 
-        In a direct message without threads it is shown below the message. A stop shows nothing:
-        Slack would offer to stop it.
+        It is shown in the turn's thread, and in a direct message without threads below the message.
+        Nothing is shown for /stop, since Slack would offer to stop it.
         """
         place = await self._status_place(turn)
         if place is None:
             return 0.0
+        chat, ts = place
         if turn.is_stop:
-            self._status.begin(*place, turn.event_id)
+            self._status.begin(chat, ts, turn.event_id)
             return 0.0
-        title = ""
-        if self.settings.titles:
-            title = title_of(turn)
-        return await self._status.show(*place, turn.event_id, title=title)
+        title = title_of(turn) if self.settings.titles else ""
+        return await self._status.show(chat, ts, turn.event_id, title=title)
 
     async def remove_typing(self, turn: Turn, *, replied: bool) -> None:
-        """Remove "is thinking…"."""
-        # A reply in the thread has removed it already. A reply outside of threads has not.
+        """Remove "is thinking…". Never raises."""
+        # Slack removes it for a reply in the thread, and leaves it for a reply outside of threads.
         if replied and turn.conversation.thread:
             return
         place = await self._status_place(turn)
         if place:
-            await self._status.remove(*place)
+            chat, ts = place
+            await self._status.remove(chat, ts)
 
     async def show_state(
         self,
@@ -214,27 +216,25 @@ class SlackChannel:
         *,
         after: str = "",
     ) -> None:
-        """Show what a thread waits for, in an app with the agent view.
-
-        Best effort; never raises.
-        """
+        """Show what a thread waits for, in an app with the agent view. Never raises."""
         with contextlib.suppress(SendError, RedisError):
-            there = await self._threads.at_slack(await self.place(conversation))
+            there = await self._address_at_slack(conversation)
             if there.thread:
                 await self._status.show_state(there.chat, there.thread, state, after=after)
 
     async def _status_place(self, turn: Turn) -> tuple[str, str] | None:
-        """Return the chat and the message where Slack shows a turn's status, None for no place.
+        """Return where Slack shows a turn's status: a chat, and the ts of a message in it.
 
-        In a thread that is its first message. Outside of threads only a direct message shows the
-        status, below the turn's own message: in a channel Slack would show it in a thread that the
-        person has not opened. Slash commands and forms name no message.
+        It is the first message of the turn's thread. Outside of threads it is the turn's own
+        message, and only in a direct message: in a channel Slack would show the status in a thread
+        that the person has not opened. Returns None for no place, such as for a slash command,
+        which has no message.
         """
         has_message = turn.message_id and not turn.in_group
         if not (turn.conversation.thread or has_message):
             return None
         try:
-            there = await self._threads.at_slack(await self.place(turn.conversation))
+            there = await self._address_at_slack(turn.conversation)
         except (SendError, RedisError):
             return None
 
@@ -243,11 +243,20 @@ class SlackChannel:
             return None
         return there.chat, ts
 
+    async def _address_at_slack(self, conversation: Conversation) -> Conversation:
+        """Return the address of a conversation as Slack's methods take it.
+
+        A person becomes the direct message, and a thread that an act of a person began becomes the
+        one that a message of the bot opened. Its thread is "" as long as no message has. Raises
+        SendError and redis.RedisError.
+        """
+        return await self._threads.at_slack(await self.place(conversation))
+
     async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
         """Post the first section of the unfinished answer, or edit the message that shows it.
 
-        Slack's own streams need a thread and a receiver, and a workspace may begin
-        only 20 a minute. Edits always work.
+        Slack's own streams are not used: they need a thread and a receiver, and a workspace may
+        begin only 20 a minute. Edits always work. Raises SendError.
         """
         first = first_section(text)
         if not first.strip():
@@ -256,9 +265,9 @@ class SlackChannel:
         return receipt.message_id
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
-        """Download from Slack's file server, with the token of the file's workspace.
+        """Download a file from Slack's file server, with the token of its workspace.
 
-        No other server gets the token.
+        `media.ref` is the file's URL, or its id. No other server gets the token. Raises FetchError.
         """
         team, ref = split_place(media.ref)
         try:
@@ -272,28 +281,31 @@ class SlackChannel:
         media = replace(media, ref=ref)
         if FILE_ID.fullmatch(ref):
             media = await self._look_up(client, ref)
-        # For a server that replaces Slack, URLs are checked as if they were Slack's.
+
+        # A server that replaces Slack, as in tests, names the URLs of Slack's file server too.
+        origin = FILE_ORIGINS[SLACK]
         if self._files_url in FILE_ORIGINS.values():
             origin = self._files_url
-        else:
-            origin = FILE_ORIGINS[SLACK]
         match = re.fullmatch(rf"{re.escape(origin)}(/[^\s\\]+)", media.ref)
         if match is None:
             raise FetchError(f"the file's address is not on {origin.removeprefix('https://')}")
+
+        url = self._files_url + match[1]
         headers = {"Authorization": f"Bearer {client.token}"}
         with fetch_errors():
-            saved = await SafeDownload(MAX_FILE_BYTES).save(
-                self._files_url + match[1], file, headers
-            )
-        # Slack answers a wrong token with a log-in page. An HTML file that a person
-        # sent has the size that Slack named.
-        is_sent_file = media.kind == "text" and saved.size == media.size
-        if saved.content_type == "text/html" and not is_sent_file:
+            saved_file = await SafeDownload(MAX_FILE_BYTES).save(url, file, headers)
+        # Slack answers a wrong token with a log-in page. An HTML file that a person sent has the
+        # size that Slack named.
+        is_sent_file = media.kind == "text" and saved_file.size == media.size
+        if saved_file.content_type == "text/html" and not is_sent_file:
             token = f"the token of {team}" if team else "bot_token"
             raise FetchError(f"Slack sent a log-in page: check {token} and its scope files:read")
 
     async def _look_up(self, client: AsyncWebClient, file_id: str) -> Media:
-        """Return the file of a shared channel, whose event names only the id."""
+        """Return a file by its id. The event of a shared channel names nothing else of it.
+
+        Raises FetchError.
+        """
         from aiohttp import ClientError
         from slack_sdk.errors import SlackApiError, SlackClientError
 
@@ -315,30 +327,33 @@ class SlackChannel:
         """Send one piece. If Slack refuses its blocks, the text is sent without them.
 
         A file that Slack refuses is sent as a link. An impossible edit is sent as a new message,
-        unless it is optional.
+        unless it is optional. Raises SendError and redis.RedisError.
         """
         reply = delivery.reply
-        to = await self._threads.at_slack(await self.place(delivery.conversation))
+        to = await self._address_at_slack(delivery.conversation)
         if reply.media:
-            to = await self._opened_for(reply.media, to, delivery.conversation)
+            to = await self._with_thread(reply.media, to, delivery.conversation)
             return await self._share(reply, reply.media, to, delivery.conversation)
-        message = message_of(
-            [slack_mrkdwn(reply.text)], reply.buttons, to.chat, delivery.conversation
-        )
+
+        text = slack_mrkdwn(reply.text)
+        message = message_of([text], reply.buttons, to.chat, delivery.conversation)
         # The message that opened a thread stays: what follows is posted there.
         may_remove = reply.removes and reply.edits != to.thread
         if may_remove and await self._remove(message["channel"], reply.edits, to):
             return Receipt("")
         if reply.edits:
-            edited = await self._edit(message, reply.edits, to)
-            if edited or reply.optional:
-                return edited or Receipt("")
+            receipt_of_edit = await self._edit(message, reply.edits, to)
+            if receipt_of_edit:
+                return receipt_of_edit
+            if reply.optional:
+                return Receipt("")
+
         receipt = await self._post(message, to, reply.only_for)
         if not to.thread:
             await self._threads.note(await self.place(delivery.conversation), receipt.message_id)
         return receipt
 
-    async def _opened_for(
+    async def _with_thread(
         self,
         media: Media,
         to: Conversation,
@@ -346,8 +361,9 @@ class SlackChannel:
     ) -> Conversation:
         """Return where to share a file. Opens the thread of a conversation that has none yet.
 
-        A message with the file's name opens it. Slack does not say which message shows a file, so
-        after a file alone the thread would be unknown, and the next reply would open another one.
+        `to` is the address of `conversation` at Slack. A message with the file's name opens the
+        thread. Slack does not say which message shows a file, so after a file alone the thread
+        would be unknown, and the next reply would open another one.
         """
         if to.thread or not NEW_THREAD.fullmatch(conversation.thread):
             return to
@@ -359,8 +375,8 @@ class SlackChannel:
     def at_first_address(self, turn: Turn) -> Turn:
         """Return the turn under the address that its conversation began with.
 
-        That is another address for a reply in a thread of a direct message that a message of the
-        bot opened: see OpenedThreads.
+        It is another address if a message of the bot opened the thread, in a direct message: see
+        OpenedThreads.
         """
         there = turn.conversation
         is_direct = split_place(there.chat).id.startswith("D")
@@ -370,11 +386,10 @@ class SlackChannel:
         return replace(turn, conversation=self._threads.first_address(there))
 
     async def place(self, conversation: Conversation) -> Conversation:
-        """Return the conversation in which to post.
+        """Return the conversation with the id of the direct message in place of a person's id.
 
-        For a person it is the direct message, which is opened if needed.
-
-        Raises SendError. Opening it shows nothing to the person.
+        The direct message is opened if needed, which shows nothing to the person. Raises SendError
+        and redis.RedisError.
         """
         person = conversation.chat
         if not is_user(person):
@@ -392,7 +407,7 @@ class SlackChannel:
         return replace(conversation, chat=self._direct_messages[person])
 
     async def _edit(self, message: dict[str, Any], ts: str, to: Conversation) -> Receipt | None:
-        """Replace an earlier message; None if Slack cannot. Repeating it does no harm."""
+        """Replace an earlier message. Return None if Slack cannot. Raises SendError."""
         from slack_sdk.errors import SlackApiError
 
         with translated_repeatable(to.chat):
@@ -404,9 +419,9 @@ class SlackChannel:
                 return None
 
     async def _remove(self, channel: str, ts: str, to: Conversation) -> bool:
-        """Delete a message of ours.
+        """Delete a message of ours. Raises SendError.
 
-        Return False if Slack does not: it is gone, or a workspace forbids it.
+        Returns False if Slack does not delete it: it is gone already, or the workspace forbids it.
         """
         from slack_sdk.errors import SlackApiError
 
@@ -451,9 +466,9 @@ class SlackChannel:
     async def _share(
         self, reply: Reply, media: Media, to: Conversation, conversation: Conversation
     ) -> Receipt:
-        """Send a file, as a link if Slack refuses it.
+        """Send a file with the reply's text, as a link if Slack refuses it. Raises SendError.
 
-        Slack posts the message of a file later, so the receipt has no id.
+        The receipt of a file has no id, since Slack posts its message later.
         """
         comment = ""
         if reply.text.strip():
@@ -465,7 +480,7 @@ class SlackChannel:
             except AddressClosed:
                 raise
             except Refused:
-                # Such as a file that is too large for the workspace.
+                # The file is too large for the workspace, for example.
                 url = self._media.url(media.ref, filename=media.filename, mime_type=media.mime_type)
                 link = slack_mrkdwn(link_text(media, size_of(file), url))
                 texts = [text for text in (comment, link) if text]
@@ -513,12 +528,12 @@ def _receipt(answer: Any) -> Receipt:
     The `ts` of a message is its id and, in Unix seconds, when it was sent.
     """
     ts = str(answer.get("ts") or "")
-    last_change = ts
+    written_at = ts
     message = answer.get("message")
     edit = message.get("edited") if isinstance(message, dict) else None
     if isinstance(edit, dict):
-        last_change = str(edit.get("ts") or ts)
+        written_at = str(edit.get("ts") or ts)
     try:
-        return Receipt(ts, float(last_change or 0))
+        return Receipt(ts, float(written_at or 0))
     except ValueError:
         return Receipt(ts)

@@ -1,4 +1,8 @@
-"""Ids with their workspace in front, such as `T01/C02`: of a chat, a person or a file."""
+"""Ids with their workspace in front, such as `T01/C02`: of a chat, a person or a file.
+
+Slack's ids are unique in one workspace only. In an app that many workspaces have installed, Sayso
+stores them with the workspace in front, and takes it off before it calls Slack.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,16 @@ _IN_WORKSPACE = re.compile(r"([TE][A-Z0-9]{1,40})/(.+)", re.DOTALL)
 
 
 class SlackPlace(NamedTuple):
-    """What Slack knows as two values.
+    """An id with its workspace in two parts."""
 
-    `team` is "" for a channel of one workspace, which has one token.
-    """
-
+    #: The id of the workspace, "" in an app of one workspace.
     team: str
+    #: The id as Slack's methods take it.
     id: str
 
 
 def split_place(text: str) -> SlackPlace:
-    """Return the workspace and the id that Slack's methods take: `T01/C02` is C02 in T01."""
+    """Return the parts of an id: `T01/C02` is C02 in the workspace T01."""
     match = _IN_WORKSPACE.fullmatch(text)
     if match is None:
         return SlackPlace("", text)
@@ -27,10 +30,10 @@ def split_place(text: str) -> SlackPlace:
 
 
 def join_place(team: str, text: str) -> str:
-    """Return what `split_place` splits."""
+    """Return an id with its workspace in front. `team` is "" in an app of one workspace."""
     return f"{team}/{text}" if team else text
 
 
 def is_user(chat: str) -> bool:
-    """Return whether a chat is named by a person's id: Slack then opens a direct message."""
+    """Return whether a chat is named by a person's id, and not by that of a direct message."""
     return split_place(chat).id.startswith(("U", "W"))

@@ -1,8 +1,12 @@
 """Slack's signed requests, parsed into turns and address changes.
 
-There are three kinds: events, such as a message; interactions, such as a tapped button or a
-submitted form; and slash commands. The `ts` of a message is its id, and when it was sent. A message
-with a `thread_ts` stands in the thread that begins with the message of this ts.
+There are three kinds of requests: events, such as a message; interactions, such as a tapped button
+or a submitted form; and slash commands. The `ts` of a message is its id, and the time when it was
+sent. A message with a `thread_ts` stands in the thread that begins with the message of this ts.
+
+An app may have one of Slack's two views for bots, which are chats with their own list of threads:
+the agent view or the older assistant view. Which view it is decides in which thread a message is
+answered (`_opens_threads`).
 """
 
 from __future__ import annotations
@@ -47,12 +51,12 @@ from sayso.channels.types import (
 if TYPE_CHECKING:
     from sayso.channels.slack.settings import InstallSettings
 
-#: Beginnings of a block id. Slack sends the block id back with a tap, so it tells the thread of the
-#: button's message, or the person of a direct message.
+#: How the block id of our buttons begins. Slack sends the block id back with a tap, so it names the
+#: thread of the button's message, or the person of a direct message.
 THREAD_MARK = "thread:"
 USER_MARK = "user:"
-#: Separates the number of a further row of buttons in a block id: no two block ids of a message may
-#: be the same.
+#: What stands before the number of a further row of buttons at the end of a block id: no two block
+#: ids of a message may be the same.
 ROW_MARK = "#"
 #: Words after a slash command that count as commands themselves.
 COMMANDS = frozenset({"help", "whoami", "reset", "status", "stop", "tools"})
@@ -64,7 +68,8 @@ SLACK_SECONDS = 300
 _SUBTYPES = ("", "file_share", "thread_broadcast", "me_message")
 #: Slack's own user, whose messages have no bot id.
 _SLACKBOT = "USLACKBOT"
-#: Events about a Slack channel: why nothing can be posted there any more, "" if that is over.
+#: Events after which nothing can be posted in a Slack channel, each with Slack's error code for
+#: that; "" for events after which the app can post again.
 _ADDRESS_EVENTS = {
     "channel_archive": "is_archived",
     "group_archive": "is_archived",
@@ -83,39 +88,41 @@ _UNINSTALLED = (
     "the Slack app was uninstalled from its workspace: install it again and copy its new bot_token"
 )
 _REVOKED = "Slack revoked the bot's token: install the app again and copy its new bot_token"
-#: Events that cost no answer: why nothing follows from them. Slack wants the agent view to
-#: subscribe to them.
+#: Events that are not answered, each with the reason. Slack requires that an app with the agent
+#: view subscribes to them.
 _UNANSWERED_EVENTS = {
     # A message would begin a thread in the list of each person who only looks. The manifest's
     # suggested prompts stand there instead.
     "app_home_opened": "a person opened the bot: its suggested prompts greet them",
     "app_context_changed": "a person looks at something else: their next message says at what",
 }
-#: What a person may look at beside the bot, by the type that Slack gives it.
+#: What a person may look at beside the bot, by Slack's type. Slack calls such things entities.
 _ENTITIES = {
     "slack#/types/channel_id": "channel",
     "slack#/types/canvas_id": "canvas",
     "slack#/types/list_id": "list",
 }
+#: Slack's type of a message that a person looks at.
 _MESSAGE_ENTITY = "slack#/types/message_context"
 #: The most entities of one message that the model reads. Slack names the most relevant ones first.
 MAX_ENTITIES = 3
 _ENTITY_ID = re.compile(r"[A-Z0-9]{2,40}")
 _RATE_LIMITED = "Slack holds back events of the app: this workspace has more than 30,000 an hour"
 _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{1,40}")
+#: The ts of a thread's first message, "" for no thread.
 _THREAD_TS = re.compile(r"(\d{1,16}\.\d{1,9})?")
 
+#: A request, or a part of one, as Slack sends it.
 SlackJson = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestParser:
-    """Parses the verified requests of one channel. No I/O."""
+    """Parses the verified requests of one channel. A value without I/O, used from any thread."""
 
+    #: The channel's name in the YAML.
     channel: str
-    #: The app's view at Slack. Slack's requests do not name it: only messages in the agent view may
-    #: tell what the person looks at, and a first message there has the same fields as one of an app
-    #: without a view.
+    #: The app's view at Slack, which Slack's requests do not name.
     view: View = "agent"
     #: Who may install the app, None for an app of one workspace. With rules, all that comes in
     #: names its workspace: chats, people, files and event ids.
@@ -154,12 +161,13 @@ class RequestParser:
     def _in_workspace(self, request: SlackJson, rules: InstallSettings) -> Received:
         """Parse a request of one workspace among many.
 
-        Wherever an id is unique only in its workspace, the result names that, too.
+        In the result, ids that are unique only in their workspace have the workspace in front.
         """
         origin = origin_of(request)
         removal = removal_in(request, origin)
         if removal:
             return Received(workspace=removal)
+
         received = self._parsed(request)
         if not (received.turns or received.addresses):
             return received
@@ -167,24 +175,22 @@ class RequestParser:
             raise ValueError("the request names no workspace")
         if not rules.admits(origin.workspace, origin.organization):
             return Received(ignored="a workspace that install.organizations does not list")
+
         team = origin.workspace
+        turns = tuple(turn_in(team, turn) for turn in received.turns)
+        changes = []
+        for change in received.addresses:
+            there = conversation_in(team, change.conversation)
+            changes.append(replace(change, conversation=there))
         note = None
         if origin.is_of_organization and team != origin.organization:
             note = WorkspaceNote(team, origin.organization)
-        return replace(
-            received,
-            turns=tuple(turn_in(team, turn) for turn in received.turns),
-            addresses=tuple(
-                replace(change, conversation=conversation_in(team, change.conversation))
-                for change in received.addresses
-            ),
-            workspace=note,
-        )
+        return replace(received, turns=turns, addresses=tuple(changes), workspace=note)
 
     def _interaction(self, body: SlackJson) -> Received:
-        """Parse a request that names its type.
+        """Parse an interaction, or another request that names its type.
 
-        Slack does not repeat a failed one: the person sees an error instead.
+        Slack does not repeat a failed interaction: the person sees an error instead.
         """
         match body.get("type"):
             case "url_verification":
@@ -205,14 +211,16 @@ class RequestParser:
                 return Received(ignored=f"request of type {kind!r}")
 
     def _event(self, body: SlackJson) -> Received:
+        """Parse an event."""
         event = body["event"]
-        # In shared channels only the authorization names our team and the bot's user. Its user may
-        # also be a person, who authorized the app.
+        # In a channel that several workspaces share, only the authorization names our workspace and
+        # the bot's user. It may also name a person, who authorized the app.
         authorization = (body.get("authorizations") or [{}])[0]
         bot = ""
         if authorization.get("is_bot") is not False:
             bot = str(authorization.get("user_id") or "")
         team = str(authorization.get("team_id") or body.get("team_id") or "")
+
         kind = event["type"]
         if kind in ("message", "app_mention"):
             return self._message(event, team, bot)
@@ -234,17 +242,16 @@ class RequestParser:
         if kind == "tokens_revoked" and (event.get("tokens") or {}).get("bot"):
             return Received(alerts=(_REVOKED,))
         if kind == "agent_session_stopped":
-            return self._stopped(event, team)
+            return self._stop(event, team)
         if kind in _UNANSWERED_EVENTS:
             return Received(ignored=_UNANSWERED_EVENTS[kind])
-        # Also assistant_thread_started: messages in such a thread are
-        # direct messages with a thread_ts.
+        # Such as assistant_thread_started: the messages in such a thread come as usual ones.
         return Received(ignored=f"event of type {kind!r}")
 
     def _message(self, event: SlackJson, team: str, bot: str) -> Received:
         """Return the turn of a message or of an edit, or why it has none.
 
-        `bot` is the id of the bot's own user, "" if unknown.
+        `team` is the id of the app's workspace, `bot` that of the bot's own user; "" if unknown.
         """
         is_edit = event.get("subtype") == "message_changed"
         message = event["message"] if is_edit else event
@@ -263,18 +270,21 @@ class RequestParser:
             if words == unformatted(earlier.get("text") or ""):
                 return Received(ignored="change without new text")
 
-        # An app_mention and its twin of message.channels have different event ids but the same ts,
-        # or, if an edit added the mention, the same edited.ts.
-        is_renewed = is_edit or (event["type"] == "app_mention" and message.get("edited"))
+        # A message that mentions the bot comes twice, as app_mention and as message.channels. Their
+        # event ids differ, so the turn's id is made of what both have: the ts of the message or, if
+        # an edit added the mention, the ts of the edit.
         act = message["ts"]
-        if is_renewed:
-            act = f"edit:{message['edited'].get('ts') or event.get('event_ts') or event['ts']}"
+        adds_mention = event["type"] == "app_mention" and message.get("edited")
+        if is_edit or adds_mention:
+            edit_ts = message["edited"].get("ts") or event.get("event_ts") or event["ts"]
+            act = f"edit:{edit_ts}"
         turn = self._message_turn(event, message, f"{team}:{event['channel']}:{act}", bot)
         if not (turn.text or turn.media or turn.notes):
             return Received(ignored="message without text or a file")
         return Received(turns=(turn,))
 
     def _message_turn(self, event: SlackJson, message: SlackJson, event_id: str, bot: str) -> Turn:
+        """Return the turn of a person's message. The parameters are those of `_message`."""
         channel = event["channel"]
         ts = message["ts"]
         text = message.get("text") or ""
@@ -282,11 +292,11 @@ class RequestParser:
         is_edit = bool(message.get("edited"))
         thread = self._thread(message, is_direct, later=is_edit)
 
-        # While the bot's own id is unknown, any author but the sender may be the bot.
         is_reply = message.get("thread_ts", ts) != ts
         thread_author = message["user"]
         if is_reply:
             thread_author = str(message.get("parent_user_id") or "")
+        # While the bot's own id is unknown, any author but the sender may be the bot.
         is_known = bool(bot) or thread_author == message["user"]
         if thread_author == bot or not is_known:
             thread_author = ""
@@ -305,11 +315,11 @@ class RequestParser:
             # Without the files, which the event of an edit may lack.
             content=content_digest(unformatted(text)),
             written_at=float(ts),
-            background=tuple(_looked_at(message)),
+            background=tuple(_surroundings(message)),
             thread_author=thread_author,
         )
 
-    def _stopped(self, event: SlackJson, team: str) -> Received:
+    def _stop(self, event: SlackJson, team: str) -> Received:
         """Return the turn of Slack's own stop button: as if the person had written /stop."""
         channel = event["channel"]
         thread = event.get("thread_ts") or ""
@@ -325,19 +335,24 @@ class RequestParser:
         return Received(turns=(turn,))
 
     def _address_change(self, channel: str, closed: str) -> AddressChange:
+        """Return a change of a Slack channel. `closed` is why nothing can be posted, "" if it can.
+
+        Raises ValueError for a malformed id.
+        """
         if not _CHANNEL_ID.fullmatch(channel):
             raise ValueError("no id of a Slack channel")
         return AddressChange(Conversation(self.channel, channel), closed)
 
     def _taps(self, body: SlackJson) -> Received:
+        """Return the turns of tapped buttons and of choices in menus, or why there are none."""
         container = body.get("container") or {}
         message = body.get("message") or {}
         user = body["user"]
         channel = (body.get("channel") or {}).get("id") or container.get("channel_id")
         actions = body["actions"]
-        choices = [(action, _chosen(action)) for action in actions]
-        choices = [(action, value) for action, value in choices if isinstance(value, str)]
-        if not channel or not choices:
+        values = [(action, _value_of(action)) for action in actions]
+        taps = [(action, value) for action, value in values if isinstance(value, str)]
+        if not channel or not taps:
             return Received(ignored=f"action of type {actions[0].get('type')!r}")
 
         # A message that only one person sees can neither be edited nor open a thread.
@@ -348,14 +363,14 @@ class RequestParser:
         trigger = body.get("trigger_id") or ""
 
         turns = []
-        for number, (action, value) in enumerate(choices):
-            # The same if Slack repeats the request.
+        for number, (action, value) in enumerate(taps):
+            # Slack repeats a request with the same trigger.
             event_id = trigger or f"{ts}:{action.get('action_id')}:{action.get('action_ts')}"
             if number:
                 event_id = f"{event_id}:{number}"
             turn = Turn(
                 event_id=event_id,
-                conversation=self._tapped_in(action, user["id"], channel, thread, ts),
+                conversation=self._place_of_tap(action, user["id"], channel, thread, ts),
                 user_id=user["id"],
                 user_name=user.get("username") or "",
                 tap=Tap(data=storable(value), callback_id=trigger),
@@ -365,14 +380,14 @@ class RequestParser:
             turns.append(turn)
         return Received(turns=tuple(turns))
 
-    def _tapped_in(
+    def _place_of_tap(
         self, action: SlackJson, user: str, channel: str, thread: str, ts: str
     ) -> Conversation:
-        """Return the conversation to which a button was sent. Block ids of this bot name it.
+        """Return the conversation to which the message of a tapped button was sent.
 
-        For a message of another app it is the conversation of the message's own event:
-        a root message opens a thread.
+        `channel`, `thread` and `ts` are those of the message, "" for what Slack does not name.
         """
+        # The block id of our own button names the conversation.
         block_id = str(action.get("block_id") or "").partition(ROW_MARK)[0]
         mark = split_place(block_id).id
         if mark == f"{USER_MARK}{user}":
@@ -380,6 +395,7 @@ class RequestParser:
         if mark.startswith(THREAD_MARK):
             return Conversation(self.channel, channel, mark.removeprefix(THREAD_MARK))
 
+        # For a button of another app it is the conversation in which its message would be answered.
         if not thread and self._opens_threads(is_direct=channel.startswith("D")):
             thread = ts
         return Conversation(self.channel, channel, thread)
@@ -391,6 +407,8 @@ class RequestParser:
         place = FormPlace.of_view(view)
         if place is not None:
             return self._changed_values(view, user, place)
+
+        # A form of other code of the app: the model reads what was filled in.
         title = (view.get("title") or {}).get("text") or view.get("callback_id") or ""
         event_id = body.get("trigger_id") or f"{view['id']}:{view.get('hash')}"
         chat, thread = _place_in(view.get("private_metadata")) or (user["id"], "")
@@ -408,8 +426,8 @@ class RequestParser:
     def _changed_values(self, view: SlackJson, user: SlackJson, place: FormPlace) -> Turn:
         """Return the turn of a submitted form of ours, which changes the values of a question."""
         values = entered_values(view)
-        # The id depends on the values. A form that is sent again after a lost answer has another
-        # trigger, and must count as the same.
+        # The turn's id is made of the values, not of the trigger: a form that a person submits
+        # again after a lost answer has another trigger, and must count as the same act.
         digest = content_digest(json.dumps(values, sort_keys=True))
         return Turn(
             event_id=f"{view['id']}:{digest}",
@@ -429,8 +447,8 @@ class RequestParser:
         It names no channel, so it is answered in a direct message.
         """
         user = body["user"]
-        own_id = f"{user['id']}:{body['callback_id']}:{body['action_ts']}"
-        event_id = body.get("trigger_id") or own_id
+        act = f"{user['id']}:{body['callback_id']}:{body['action_ts']}"
+        event_id = body.get("trigger_id") or act
         return Turn(
             event_id=event_id,
             conversation=Conversation(self.channel, user["id"], self._new_thread(event_id)),
@@ -446,9 +464,11 @@ class RequestParser:
         channel = body["channel"]["id"]
         is_direct = channel.startswith("D")
         thread = self._thread(message, is_direct, later=True)
+        event_id = body.get("trigger_id")
+        if not event_id:
+            event_id = f"{message['ts']}:{body['callback_id']}:{body['action_ts']}"
         return Turn(
-            event_id=body.get("trigger_id")
-            or f"{message['ts']}:{body['callback_id']}:{body['action_ts']}",
+            event_id=event_id,
             conversation=Conversation(self.channel, channel, thread),
             user_id=user["id"],
             user_name=user.get("username") or user.get("name") or "",
@@ -485,7 +505,7 @@ class RequestParser:
     def _thread(self, message: SlackJson, is_direct: bool, *, later: bool) -> str:
         """Return the thread of a message, "" for none.
 
-        `later`: the request came later than the message, such as the event of an edit.
+        `later`: whether the request came later than the message, such as the event of an edit.
         """
         thread: str = message.get("thread_ts") or ""
         ts: str = message["ts"]
@@ -497,20 +517,22 @@ class RequestParser:
         return thread
 
     def _new_thread(self, act: str) -> str:
-        """Return the thread that an act in a direct message begins, "" outside of threads.
+        """Return the thread that an act in a direct message begins, "" if it begins none.
 
-        Slack names no thread for such an act, a slash command for example.
+        The act is one for which Slack names no thread, such as a slash command. `act` is its id.
         """
         if not self._opens_threads(is_direct=True):
             return ""
         return new_thread(act)
 
     def _opens_threads(self, *, is_direct: bool) -> bool:
-        """Return whether a message outside of threads is the root of one, in which it is answered.
+        """Return whether a message outside of threads is answered in a thread that it begins.
 
-        In the agent view Slack lists the threads of a direct message above the text field, so an
-        answer outside of the message's thread would be listed as another thread. In the assistant
-        view people write in threads that Slack has made.
+        * In a channel it is, so that the answer does not disturb others.
+        * In the agent view it is too. Slack lists the threads of a direct message above the text
+          field, so an answer outside of the message's thread would be listed as another thread.
+        * In the assistant view people write in threads that Slack has made, so it is not.
+        * In a direct message of an app without a view it is not.
         """
         return not is_direct or self.view == "agent"
 
@@ -540,11 +562,15 @@ def _json_answer(value: SlackJson, ignored: str) -> Received:
 
 
 def _all_media(message: SlackJson) -> tuple[Media, ...]:
+    """Return the files of a message that can be downloaded."""
     return tuple(media for media in map(media_of, files_of(message)) if media)
 
 
-def _looked_at(message: SlackJson) -> Iterator[str]:
-    """Yield what the person looks at beside the bot, as Slack's agent view tells it."""
+def _surroundings(message: SlackJson) -> Iterator[str]:
+    """Yield what the person looks at beside the bot, one sentence each.
+
+    Only messages in the agent view say so.
+    """
     context = message.get("app_context")
     if not isinstance(context, Mapping):
         return
@@ -553,11 +579,11 @@ def _looked_at(message: SlackJson) -> Iterator[str]:
         return
     for entity in entities[:MAX_ENTITIES]:
         if isinstance(entity, Mapping):
-            yield from _looked_at_entity(entity.get("type"), entity.get("value"))
+            yield from _entity_sentence(entity.get("type"), entity.get("value"))
 
 
-def _looked_at_entity(kind: object, value: object) -> Iterator[str]:
-    """Yield what one entity says, nothing for a kind or an id that is unknown."""
+def _entity_sentence(kind: object, value: object) -> Iterator[str]:
+    """Yield a sentence about what the person looks at, nothing for an unknown kind or id."""
     if kind == _MESSAGE_ENTITY and isinstance(value, Mapping):
         channel = str(value.get("channel_id"))
         ts = str(value.get("message_ts"))
@@ -569,8 +595,8 @@ def _looked_at_entity(kind: object, value: object) -> Iterator[str]:
         yield f"the person looks at the Slack {name} {value}"
 
 
-def _chosen(action: SlackJson) -> Any:
-    """Return the value of a button or a menu, None for other elements."""
+def _value_of(action: SlackJson) -> Any:
+    """Return the value of a tapped button or of a choice in a menu, None for other elements."""
     if action.get("type") == "button":
         return action.get("value")
     if action.get("type") in _MENUS:
@@ -597,9 +623,10 @@ def _place_in(metadata: object) -> tuple[str, str] | None:
 
 
 def slack_signed(secret: str, timestamp: str, body: bytes, signature: str, *, now: float) -> bool:
-    """Return whether Slack signed this body in the last SLACK_SECONDS. `now` is in Unix seconds.
+    """Return whether Slack signed this body in the last SLACK_SECONDS.
 
-    Raises ValueError for a malformed timestamp.
+    `timestamp` and `signature` are the headers of the request, `now` is in Unix seconds. Raises
+    ValueError for a malformed timestamp.
     """
     # Integers: a float cannot hold any number that a stranger sends.
     if abs(int(now) - int(timestamp)) > SLACK_SECONDS:
@@ -620,5 +647,7 @@ def slack_hook(secret: str, body: bytes, now: float) -> SignedWebhook:
 
 
 def _signature(secret: str, timestamp: str, body: bytes) -> bytes:
-    digest = hmac.digest(secret.encode(), b"v0:%b:%b" % (timestamp.encode(), body), "sha256")
+    """Return the signature of a body, version 0 of Slack's scheme."""
+    signed = b"v0:%b:%b" % (timestamp.encode(), body)
+    digest = hmac.digest(secret.encode(), signed, "sha256")
     return b"v0=" + digest.hex().encode()

@@ -1,4 +1,11 @@
-"""OpenedThreads: the conversations of direct messages whose first message is the bot's own."""
+"""OpenedThreads: conversations that begin before Slack has a thread for them.
+
+In the agent view of an app, each message of a direct message begins a thread. A slash command, a
+shortcut and a form are no messages, so what they begin has no thread until the bot's first reply is
+posted. Until then, and in all that is stored, the conversation has a thread with a name of Sayso's
+own, such as "new-0123456789abcdef0123". Afterwards the cache translates between this name and the
+`ts` of the first reply, by which Slack knows the thread.
+"""
 
 from __future__ import annotations
 
@@ -16,42 +23,40 @@ from sayso.infra.redis.shared_cache import SharedCache
 
 log = logging.getLogger(__name__)
 
-#: The thread of such a conversation: this, and 20 hex digits.
+#: The name of such a thread begins with this. 20 hex digits follow.
 _NEW = "new-"
-#: Seconds after which a thread that the cache does not know is known not to be ours. Its first
-#: message is noted right after it was posted; Slack's clock and this machine's may differ.
-_NOTED_SECONDS = 300.0
-#: The most threads that are remembered not to be ours.
-_MAX_OTHERS = 10_000
 NEW_THREAD = re.compile(r"new-[0-9a-f]{20}")
 _TS = re.compile(r"\d{1,16}\.\d{1,9}")
+#: The age in seconds after which a thread at Slack that the cache does not know is certainly one
+#: that a person's message began. A thread of the bot is noted right after its first message was
+#: posted; Slack's clock and this machine's may differ.
+_NOTED_SECONDS = 300.0
+#: The most threads of people that a process remembers.
+_MAX_PEOPLES_THREADS = 10_000
 
 
 def new_thread(act: str) -> str:
-    """Return the thread of a conversation that an act begins without one: a slash command."""
+    """Return the thread of a conversation that a slash command, a shortcut or a form begins.
+
+    `act` is the id of its event. The same event always begins the same thread.
+    """
     return f"{_NEW}{digest(act)}"
 
 
 class OpenedThreads:
-    """Knows which thread at Slack a conversation has that the bot's first message opened.
+    """Knows by which message of the bot such conversations are known at Slack.
 
-    Lives as long as its channel.
-
-    In the agent view each message outside of threads opens one, also the bot's. Slash commands,
-    shortcuts and forms name no thread, so what they begin is stored under a name of ours until the
-    first reply has a ts. From then on replies go into its thread, and what the person writes there
-    belongs to the same conversation.
-
-    The cache holds `slack:thread:<conversation>`, the ts, and
-    `slack:began:<conversation at Slack>`, our name.
+    Lives as long as its channel. The shared cache holds the `ts` of the thread's first message
+    under `slack:thread:<conversation>`, and our name of the thread under `slack:began:<conversation
+    with that ts>`.
     """
 
     def __init__(self, cache: SharedCache, *, clock: Callable[[], float] = time.time) -> None:
         self._cache = cache
         self._clock = clock
-        #: Threads of people's own messages, which most are: they cost no look into the cache a
-        #: second time.
-        self._others: set[str] = set()
+        #: The ids of conversations whose threads people's messages began, as most do. They are not
+        #: looked up in the cache a second time.
+        self._peoples_threads: set[str] = set()
 
     async def at_slack(self, conversation: Conversation) -> Conversation:
         """Return the conversation with the thread that Slack knows, "" before its first message.
@@ -64,29 +69,34 @@ class OpenedThreads:
         return replace(conversation, thread=ts or "")
 
     async def note(self, conversation: Conversation, ts: str) -> None:
-        """Remember that the conversation's first message has this ts.
+        """Remember that the first message of a conversation's thread has this ts.
 
-        A failure is only logged: it is posted.
+        Never raises: the message is posted, and sending it again would show it twice.
         """
         if not ts or not NEW_THREAD.fullmatch(conversation.thread):
             return
-        began = f"slack:began:{replace(conversation, thread=ts).id}"
+        there = replace(conversation, thread=ts)
         try:
-            await asyncio.to_thread(self._cache.put, began, conversation.thread)
+            await asyncio.to_thread(self._cache.put, f"slack:began:{there.id}", conversation.thread)
             await asyncio.to_thread(self._cache.put, f"slack:thread:{conversation.id}", ts)
         except RedisError as exc:
             extra = {"conversation": conversation.id, "reason": type(exc).__name__}
             log.warning("thread.not_noted", extra=extra)
 
     def first_address(self, conversation: Conversation) -> Conversation:
-        """Return the conversation that a thread at Slack belongs to. Raises redis.RedisError."""
-        if conversation.id in self._others or not _TS.fullmatch(conversation.thread):
+        """Return the conversation with its stored thread. Raises redis.RedisError.
+
+        For a thread that a person's message began, it is the same conversation.
+        """
+        is_known = conversation.id in self._peoples_threads
+        if is_known or not _TS.fullmatch(conversation.thread):
             return conversation
         thread = self._cache.get(f"slack:began:{conversation.id}")
         if thread:
             return replace(conversation, thread=thread)
+
         if self._clock() - float(conversation.thread) > _NOTED_SECONDS:
-            if len(self._others) >= _MAX_OTHERS:
-                self._others.clear()
-            self._others.add(conversation.id)
+            if len(self._peoples_threads) >= _MAX_PEOPLES_THREADS:
+                self._peoples_threads.clear()
+            self._peoples_threads.add(conversation.id)
         return conversation
