@@ -1,4 +1,9 @@
-"""The form of a question as a modal of Slack: its blocks, and how it is opened."""
+"""The form of a question as a modal of Slack: its blocks, and how it is opened.
+
+A question may have a form, in which people change the values of the call before they agree. A modal
+is Slack's dialog. It is made of blocks and opened with the trigger of a tap, a token that works for
+three seconds.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +34,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The most characters that Slack takes: of the title and of a button of a modal.
+# Slack's limits. These are in characters:
+#: The title of a modal, and each of its buttons.
 TITLE_LIMIT = 24
-#: Of the label and of the hint of a field.
+#: The label and the hint of a field.
 LABEL_LIMIT = 2000
-#: Of the text of an option, and of its value.
+#: The text of an option in a menu, and its value.
 OPTION_TEXT_LIMIT = 75
 OPTION_VALUE_LIMIT = 150
-#: Of a text that stands in a field.
+#: The text in a field.
 INPUT_LIMIT = 3000
-#: Of the metadata of a modal, and of the id of a block.
+#: The metadata of a modal, and the id of a block.
 METADATA_LIMIT = 3000
 ID_LIMIT = 255
-#: The most blocks of a modal, and options of a menu.
+# These are numbers:
+#: The blocks of a modal, and the options of a menu.
 BLOCK_LIMIT = 100
 OPTION_LIMIT = 100
-#: How long the record of a question may take to be read, in seconds. After that a modal opens which
-#: says that the form is still loading: Slack's trigger works for three seconds after the tap.
+
+#: How long reading the question may take before a modal opens, in seconds. Then one opens that says
+#: that the form is loading, because the trigger does not work much longer.
 READ_SECONDS = 1.0
-#: How long reading the record may take after that, in seconds.
+#: How long reading the question may take after that, in seconds.
 FILL_SECONDS = 30.0
-#: Blocks beside the fields: what was asked, and that nothing is done yet.
+#: The blocks besides the fields: what was asked, and that nothing is done yet.
 _OTHER_BLOCKS = 2
 #: A time that Slack's time picker can show. It knows neither seconds nor time zones.
 _CLOCK_TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d(:00)?")
@@ -68,9 +76,13 @@ def place_of(turn: Turn) -> FormPlace:
 
 
 class SlackForms:
-    """Opens the forms of one channel, on a loop of the web process.
+    """Opens the forms of one channel, on an event loop of the web process.
 
     Lives as long as that channel.
+
+    * `client_of`: returns a client with the token of a chat's workspace.
+    * `language`: the language of what is shown before the question is read.
+    * `read_seconds`: see READ_SECONDS.
     """
 
     def __init__(
@@ -81,7 +93,6 @@ class SlackForms:
         *,
         read_seconds: float = READ_SECONDS,
     ) -> None:
-        """`language`: of what is shown before the question is read."""
         self._read_seconds = read_seconds
         self._channel = channel
         self._client_of = client_of
@@ -92,7 +103,8 @@ class SlackForms:
     async def open(self, turn: Turn, find: FindForm) -> bool:
         """Open the form that a tap asks for. Return whether a modal is shown.
 
-        If the question takes long to read, a modal says so first: a trigger does not wait.
+        `find` reads the question by the tap's turn. If that takes long, a modal opens first that
+        says so, and is filled later.
         """
         reading = asyncio.ensure_future(find(turn))
         reading.add_done_callback(_take_error)
@@ -100,29 +112,32 @@ class SlackForms:
             client = await self._client_of(turn.conversation.chat)
             await asyncio.wait({reading}, timeout=self._read_seconds)
             if not reading.done():
-                waiting = notice_view(self._texts.form_loading(), self._texts)
-                shown = await _shown(client, turn, waiting)
-                self._start(self._fill(client, shown, reading, turn))
+                notice = notice_view(self._texts.form_loading(), self._texts)
+                open_view = await _open_view(client, turn, notice)
+                self._start(self._fill(client, open_view, reading, turn))
                 return True
+
             view = _view_of(reading.result(), turn)
             if view is None:
                 return False
-            await _shown(client, turn, view)
+            await _open_view(client, turn, view)
             return True
         except (SendError, RedisError, OtherVersion) as exc:
             reading.cancel()
-            self._note_failure(turn, exc)
+            self._log_failure(turn, exc)
             return False
-        except asyncio.CancelledError:  # it took too long, and the tap is stored
+        except asyncio.CancelledError:
+            # Opening took too long for the webhook. The tap is stored, and is answered by a worker.
             reading.cancel()
             raise
 
     def _start(self, filling: Coroutine[Any, Any, None]) -> None:
+        """Fill a modal in the background."""
         task = asyncio.create_task(filling)
         self._filling.add(task)
         task.add_done_callback(self._filling.discard)
 
-    def _note_failure(self, turn: Turn, error: Exception) -> None:
+    def _log_failure(self, turn: Turn, error: Exception) -> None:
         # The text of a broken connection to Redis may hold its address.
         reason = type(error).__name__
         if isinstance(error, SendError):
@@ -133,11 +148,14 @@ class SlackForms:
     async def _fill(
         self,
         client: AsyncWebClient,
-        shown: Mapping[str, Any],
+        open_view: Mapping[str, Any],
         reading: asyncio.Future[EditForm | None],
         turn: Turn,
     ) -> None:
-        """Show the form in an open modal, or why there is none."""
+        """Show the form in an open modal, or why there is none.
+
+        `open_view` is Slack's view of the modal, `reading` the question that is still being read.
+        """
         problem = self._texts.form_failed()
         view = None
         try:
@@ -146,40 +164,49 @@ class SlackForms:
             if form is None:
                 problem = self._texts.stale()
         except (TimeoutError, RedisError, OtherVersion) as exc:
-            self._note_failure(turn, exc)
+            self._log_failure(turn, exc)
+
+        view = view or notice_view(problem, self._texts)
         try:
             with translated(turn.conversation.chat):
-                new = view or notice_view(problem, self._texts)
-                await client.views_update(view_id=shown["id"], hash=shown["hash"], view=new)
-        except SendError as exc:  # such as a modal that the person has closed
-            self._note_failure(turn, exc)
+                await client.views_update(
+                    view_id=open_view["id"], hash=open_view["hash"], view=view
+                )
+        except SendError as exc:
+            # For example, the person has closed the modal.
+            self._log_failure(turn, exc)
 
 
 def _take_error(reading: asyncio.Future[EditForm | None]) -> None:
-    """Mark the error of a reading as retrieved: otherwise asyncio logs it."""
+    """Take the error of a finished reading, which asyncio would log otherwise."""
     if not reading.cancelled():
         reading.exception()
 
 
-async def _shown(client: AsyncWebClient, turn: Turn, view: Block) -> Mapping[str, Any]:
+async def _open_view(client: AsyncWebClient, turn: Turn, view: Block) -> Mapping[str, Any]:
     """Open a modal, and return the view that Slack shows. Raises SendError."""
     trigger = turn.tap.callback_id if turn.tap else ""
     with translated(turn.conversation.chat):
         answer = await client.views_open(trigger_id=trigger, view=view)
-    shown = answer.get("view")
-    if not isinstance(shown, Mapping):
+    open_view = answer.get("view")
+    if not isinstance(open_view, Mapping):
         raise Unreachable("Slack named no view")
-    return shown
+    return open_view
 
 
 def _view_of(form: EditForm | None, turn: Turn) -> Block | None:
+    """Return the modal of a form, None for no form and for one that Slack cannot show whole."""
     if form is None:
         return None
     return form_view(form, texts_for(form.language), place_of(turn))
 
 
 def form_view(form: EditForm, texts: Texts, place: FormPlace) -> Block | None:
-    """Return the modal of a form, None if a modal of Slack cannot show it whole."""
+    """Return the modal of a form, None if a modal of Slack cannot show it whole.
+
+    `texts` are in the language of the question. `place` is where the form belongs, which the modal
+    carries with it.
+    """
     blocks = [_input_of(field, texts) for field in form.fields]
     inputs = [block for block in blocks if block]
     if not inputs or len(inputs) < len(blocks):
@@ -187,8 +214,9 @@ def form_view(form: EditForm, texts: Texts, place: FormPlace) -> Block | None:
     metadata = place.to_metadata()
     if len(inputs) > BLOCK_LIMIT - _OTHER_BLOCKS or len(metadata) > METADATA_LIMIT:
         return None
-    asked = slack_mrkdwn(brief(form.preview))
-    section = {"type": "section", "text": {"type": "mrkdwn", "text": asked, "verbatim": True}}
+
+    question = slack_mrkdwn(brief(form.preview))
+    section = {"type": "section", "text": {"type": "mrkdwn", "text": question, "verbatim": True}}
     note = {"type": "context", "elements": [_plain(texts.form_note(), LABEL_LIMIT)]}
     return {
         "type": "modal",
@@ -217,7 +245,7 @@ def _input_of(field: FormField, texts: Texts) -> Block | None:
     element = _element_of(field, texts)
     if element is None or not 0 < len(field.name) <= ID_LIMIT:
         return None
-    # A check box that must be filled in could not be cleared.
+    # Slack would not take a required check box that is not set, which is a value too.
     is_optional = field.type == "boolean" or not field.required
     block: Block = {
         "type": "input",
@@ -232,6 +260,7 @@ def _input_of(field: FormField, texts: Texts) -> Block | None:
 
 
 def _element_of(field: FormField, texts: Texts) -> Block | None:
+    """Return the element in which a field's value is entered, None if none can show it whole."""
     match field.type:
         case "boolean":
             return _check_box(field, texts)
@@ -255,9 +284,13 @@ def _check_box(field: FormField, texts: Texts) -> Block:
 
 
 def _menu(field: FormField) -> Block | None:
+    """Return a menu of choices, or a text field if there are too many.
+
+    None if the choices are too long, or cannot be told apart.
+    """
     choices = field.choice_texts
-    are_sized = all(0 < len(choice) <= OPTION_VALUE_LIMIT for choice in choices)
-    if not are_sized or len(set(choices)) < len(choices):
+    have_valid_length = all(0 < len(choice) <= OPTION_VALUE_LIMIT for choice in choices)
+    if not have_valid_length or len(set(choices)) < len(choices):
         return None
     if not 0 < len(choices) <= OPTION_LIMIT:
         return _text_input(field)
@@ -269,6 +302,7 @@ def _menu(field: FormField) -> Block | None:
 
 
 def _number_input(field: FormField) -> Block | None:
+    """Return a field for numbers, or a text field if the present value is not a number."""
     try:
         float(field.text or "0")
     except ValueError:
@@ -303,25 +337,27 @@ def _picker(field: FormField) -> Block | None:
 
 
 def _instant_picker(text: str) -> Block | None:
-    """Return the picker of an instant, which each person sees in their own time zone.
+    """Return the picker of a date with a time, which each person sees in their own time zone.
 
-    A time without a zone is no instant.
+    `text` is the present value, "" for none. None for a value without a time zone and for one with
+    seconds, which the picker cannot show. Raises ValueError for any other text.
     """
+    at = datetime.now(UTC)
     if text:
         at = datetime.fromisoformat(text)
-    else:
-        at = datetime.now(UTC)
-    zone = at.utcoffset()
-    if zone is None or at.second or at.microsecond:
+    offset = at.utcoffset()
+    if offset is None or (text and (at.second or at.microsecond)):
         return None
-    # What is picked gets the zone of the present value: see `submissions`.
-    element: Block = {"type": "datetimepicker", "action_id": f"{zone.total_seconds():.0f}"}
+
+    # The id tells `submissions` the time zone of the present value, which the new value gets too.
+    element: Block = {"type": "datetimepicker", "action_id": f"{offset.total_seconds():.0f}"}
     if text:
         element["initial_date_time"] = round(at.timestamp())
     return element
 
 
 def _text_input(field: FormField) -> Block | None:
+    """Return a text field, None if the present value is too long for it."""
     if len(field.text) > INPUT_LIMIT:
         return None
     element: Block = {"type": "plain_text_input", "action_id": "value", "multiline": field.is_long}

@@ -14,32 +14,36 @@ from sayso.channels.slack.address import is_user, join_place, split_place
 from sayso.channels.slack.incoming import ROW_MARK, THREAD_MARK, USER_MARK
 from sayso.channels.types import Button, Conversation, Media, Reply, joined_labels, readable_size
 
-#: Characters in one section after escaping, and on a button.
+#: The most characters of a section after escaping. A section is a block of Slack that shows text.
 SECTION_LIMIT = 3000
+#: The most characters of a button.
 LABEL_LIMIT = 75
-#: Buttons in a row, and in a message. More are hard to choose from, so they are listed in the text.
+#: The most buttons in a row.
 ROW_LIMIT = 5
+#: The most buttons in a message. More are hard to choose from, so they are listed in the text.
 BUTTON_LIMIT = 25
 #: What Slack could look up in a file's comment: our links, bare URLs, bare names.
-_LOOKED_UP = re.compile(r"[<@]|://")
+_LINKS_AND_NAMES = re.compile(r"[<@]|://")
 
 #: A block of Block Kit, or an element of one, as Slack's JSON.
 Block = dict[str, Any]
 
 
 def pieces_of(reply: Reply) -> Sequence[Reply]:
-    """Return one message per section of text. The first one edits; the last one has the buttons.
+    """Return the messages of a reply: one for each section of its text.
 
-    A file carries the text only if that is one section without links and names, because only for a
-    message can Slack be told not to look them up. Buttons and edits need a message beside the file.
-    More than 25 buttons are listed.
+    * The first message edits, and the last one has the buttons.
+    * More than BUTTON_LIMIT buttons are listed in the text.
+    * A file has a message of its own. It has the text as its comment if that is one section without
+      links and names: Slack looks these up in a comment, and cannot be told not to.
     """
     if reply.preview:
         reply = reply.with_preview(format_preview)
+
     is_only_file = reply.media and not (reply.buttons or reply.edits)
     if is_only_file and fits(reply.text, SECTION_LIMIT, _length):
-        may_be_looked_up = _LOOKED_UP.search(slack_mrkdwn(reply.text))
-        if not may_be_looked_up:
+        has_links = _LINKS_AND_NAMES.search(slack_mrkdwn(reply.text))
+        if not has_links:
             return (reply,)
 
     if len(reply.buttons) > BUTTON_LIMIT:
@@ -50,31 +54,32 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
         text = "\n\n".join(part for part in (reply.text, "\n".join(lines)) if part)
         return pieces_of(replace(reply, text=text, buttons=()))
 
-    texts = [Reply(text) for text in split(reply.text, SECTION_LIMIT, _length) if text.strip()]
+    texts = split(reply.text, SECTION_LIMIT, _length)
+    pieces = [Reply(text) for text in texts if text.strip()]
     if reply.buttons:
-        if not texts:
-            texts = [Reply(as_markdown(joined_labels(reply.buttons)))]
-        texts[-1] = replace(texts[-1], buttons=reply.buttons)
-    if reply.edits and texts:
-        texts[0] = replace(
-            texts[0],
+        # Slack takes no message without text.
+        if not pieces:
+            pieces = [Reply(as_markdown(joined_labels(reply.buttons)))]
+        pieces[-1] = replace(pieces[-1], buttons=reply.buttons)
+    if reply.edits and pieces:
+        pieces[0] = replace(
+            pieces[0],
             edits=reply.edits,
             optional=reply.optional,
             removes=reply.removes,
         )
+
     if not reply.media:
-        return tuple(texts)
+        return tuple(pieces)
     file = Reply(media=reply.media)
+    # An edit cannot change a file, so the file follows the edited text.
     if reply.edits:
-        return (*texts, file)
-    return (file, *texts)
+        return (*pieces, file)
+    return (file, *pieces)
 
 
 def format_preview(md: str) -> str:
-    """Return the preview of a question in Markdown: like the text around it.
-
-    It may have several lines.
-    """
+    """Return the preview of a question as it stands in the text: unchanged, without a mark."""
     return md
 
 
@@ -86,26 +91,32 @@ def first_section(md: str) -> str:
 def message_of(
     texts: Sequence[str], buttons: Sequence[Button], chat: str, conversation: Conversation
 ) -> Block:
-    """Return the parameters of a message: a section for each mrkdwn text, then rows of buttons.
+    """Return the parameters of a message: a section for each text, then rows of buttons.
 
-    `text` is for notifications. Without `parse` an edit would turn bare names into mentions.
+    * `texts`: in mrkdwn, Slack's own markup.
+    * `chat`: where the message is posted.
+    * `conversation`: where it belongs, which a tap on one of its buttons names.
     """
     # With `verbatim` a bare "@channel" stays text.
     blocks: list[Block] = [
         {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
         for text in texts
     ]
+
     mark = _mark_of(conversation)
     elements = [_button(number, button) for number, button in enumerate(buttons)]
     for start in range(0, len(elements), ROW_LIMIT):
         row = start // ROW_LIMIT
         block_id = f"{mark}{ROW_MARK}{row}" if row else mark
-        in_row = elements[start : start + ROW_LIMIT]
-        blocks.append({"type": "actions", "block_id": block_id, "elements": in_row})
+        row_elements = elements[start : start + ROW_LIMIT]
+        blocks.append({"type": "actions", "block_id": block_id, "elements": row_elements})
+
     return {
         "channel": split_place(chat).id,
+        # For notifications.
         "text": "\n".join(texts),
         "blocks": blocks,
+        # Without these an edit would turn bare names into mentions.
         "parse": "none",
         "link_names": False,
     }
@@ -128,9 +139,10 @@ def _button(number: int, button: Button) -> Block:
 
 
 def _mark_of(conversation: Conversation) -> str:
-    """Return the beginning of the block ids of a conversation, by which a tap finds it again.
+    """Return how the block ids of a conversation begin. A tap on a button names its block id.
 
-    A tap's own fields do not always name the workspace that its message was sent in.
+    It is needed because Slack's other fields of a tap do not always name the thread and the
+    workspace that the message was sent in.
     """
     team, chat = split_place(conversation.chat)
     mark = f"{THREAD_MARK}{conversation.thread}"
@@ -159,4 +171,5 @@ def shown_name(media: Media) -> str:
 
 
 def _length(md: str) -> int:
+    """Return the length of a text as Slack counts it: in its own markup, with escapes."""
     return len(slack_mrkdwn(md))

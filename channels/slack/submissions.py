@@ -1,4 +1,8 @@
-"""Reads a submitted form of Slack: which question it changes, and the values in it."""
+"""Reads a submitted form of a question: which question it changes, and the values in it.
+
+A modal, Slack's dialog, has a callback id, which names its kind, and private metadata, a text that
+Slack sends back unchanged when the modal is submitted. Sayso writes a FormPlace there.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,16 @@ CHECKED = "true"
 
 @dataclass(frozen=True, slots=True)
 class FormPlace:
-    """Where a form belongs: the address of its question, its message, and the token of its button."""
+    """Where a form belongs."""
 
     #: The workspace, "" for an app of one workspace.
     team: str
+    #: The chat and the thread of the question; "" for no thread.
     chat: str
     thread: str
-    #: The ts of the question, "" for one that only its person sees.
+    #: The ts of the question's message, "" for one that only its person sees.
     message: str
+    #: The token of the button that opened the form. It names the question.
     token: str
 
     def to_metadata(self) -> str:
@@ -34,7 +40,7 @@ class FormPlace:
     def of_view(cls, view: Mapping[str, Any]) -> FormPlace | None:
         """Return where a submitted form belongs, None for a form that is not ours.
 
-        Raises TypeError and ValueError if the metadata of ours makes no sense.
+        Raises TypeError and ValueError for one of ours whose metadata makes no sense.
         """
         if view.get("callback_id") != CHANGE_FORM:
             return None
@@ -47,11 +53,11 @@ class FormPlace:
 def entered_values(view: Mapping[str, Any]) -> dict[str, str]:
     """Return what a person has changed in a form, by the name of the field.
 
-    Untouched fields are left out. Slack sends the whole modal back beside the values entered, so
-    the values before are known here.
+    Untouched fields are left out: Slack sends the whole modal back together with the values
+    entered, so it is known here what stood in each field before.
     """
     values = (view.get("state") or {}).get("values") or {}
-    changed = {}
+    changes = {}
     for block in view.get("blocks") or ():
         if block.get("type") != "input":
             continue
@@ -60,30 +66,32 @@ def entered_values(view: Mapping[str, Any]) -> dict[str, str]:
         before = _text_of(element, "initial")
         after = _text_of({**state, "action_id": element["action_id"]}, "selected")
         if before != after:
-            changed[block["block_id"]] = after
-    return changed
+            changes[block["block_id"]] = after
+    return changes
 
 
-def _text_of(element: Mapping[str, Any], when: str) -> str:
+def _text_of(element: Mapping[str, Any], prefix: str) -> str:
     """Return what stands in an element, as a person would type it.
 
-    `when` is the beginning of the fields' names: `initial` in a block, `selected` in a state.
+    `prefix` is how Slack's names of its values begin: "initial" for those that stood there before,
+    "selected" for those entered.
     """
     match element.get("type"):
         case "checkboxes":
-            return CHECKED if element.get(f"{when}_options") else "false"
+            return CHECKED if element.get(f"{prefix}_options") else "false"
         case "static_select":
-            return str((element.get(f"{when}_option") or {}).get("value") or "")
+            return str((element.get(f"{prefix}_option") or {}).get("value") or "")
         case "datepicker":
-            return str(element.get(f"{when}_date") or "")
+            return str(element.get(f"{prefix}_date") or "")
         case "timepicker":
-            return str(element.get(f"{when}_time") or "")
+            return str(element.get(f"{prefix}_time") or "")
         case "datetimepicker":
-            at = element.get(f"{when}_date_time")
-            # The id is the offset of the time zone, in seconds.
+            # The form wrote the offset of the time zone into the id, in seconds.
             zone = timezone(timedelta(seconds=int(element["action_id"])))
+            at = element.get(f"{prefix}_date_time")
             if not at:
                 return ""
             return datetime.fromtimestamp(at, zone).isoformat()
-    value = element.get("initial_value" if when == "initial" else "value")
+    # A text that was entered has no prefix.
+    value = element.get("initial_value" if prefix == "initial" else "value")
     return str(value or "")

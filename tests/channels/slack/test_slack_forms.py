@@ -135,6 +135,15 @@ def test_untouched_form_says_nothing(channel: SlackChannel, views):
     assert submitted(channel, views.submission(view, {})).form == {}
 
 
+def test_empty_date_with_a_time_is_picked(channel: SlackChannel, views):
+    """Without a present value there is a picker too, and the picked time is in UTC."""
+    empty = FormField("at", "At", "datetime", None, required=False)
+    view = opened(channel, views, form_of(empty))
+    (element,) = [block["element"] for block in view["blocks"][1:-1]]
+    assert element == {"type": "datetimepicker", "action_id": "0"}
+    assert submitted(channel, views.submission(view, {})).form == {}
+
+
 def test_entered_values_are_read_as_a_person_types_them(channel: SlackChannel, views):
     """All that was entered passes the check of the form."""
     view = opened(channel, views, all_fields())

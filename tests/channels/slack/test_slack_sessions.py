@@ -298,8 +298,8 @@ def test_state_that_slack_holds_back_is_set_when_it_takes_calls_again(
         await status.show(*PLACE, "e1")
         fake.session_error = "429"
         await status.show_state(*PLACE, "active", after="e1")
-        await asyncio.gather(*status._later.values())
-        assert status._later == {}
+        await asyncio.gather(*status._late_states.values())
+        assert status._late_states == {}
 
     asyncio.run(scene())
     assert (fake.sessions[PLACE], pauses.slept) == ("active", [7.0])
@@ -337,7 +337,7 @@ def test_state_that_waits_is_dropped_when_the_next_turn_begins(
         await status.show(*PLACE, "e1")
         fake.session_error = "429"
         await status.show_state(*PLACE, "active", after="e1")
-        (waiting,) = status._later.values()
+        (waiting,) = status._late_states.values()
         status.begin(*PLACE, "e2")
         with pytest.raises(asyncio.CancelledError):
             await waiting
