@@ -1,12 +1,26 @@
 """A chat platform for Sayso in one file: JSON webhooks in, JSON webhooks out, both signed.
 
-In, to /hooks/<channel>:  {"id": "e1", "chat": "c1", "user": "ana", "text": "delete invoice INV-42"}
-                     or:  {"id": "e2", "chat": "c1", "user": "ana", "tap": "<data of a button>"}
-Out, to `reply_url`:      {"id": "d1", "chat": "c1", "text": "Delete?", "buttons": [{"label": "Yes", "data": "..."}]}
-                    and:  "media" with a URL to download, "edits" with the id of a message that this one replaces.
+A person's message arrives at /hooks/<channel>:
 
-The answer to an outgoing message is {"message_id": "m1"}, or one of these statuses: 401 or 403 the secret is wrong, 404
-the message to edit is gone, 410 the chat is closed, 429 wait for Retry-After seconds, other 4xx the message is refused.
+    {"id": "e1", "chat": "c1", "user": "ana", "text": "delete invoice INV-42"}
+
+A tap on a button arrives with its data in place of the text:
+
+    {"id": "e2", "chat": "c1", "user": "ana", "tap": "<data of a button>"}
+
+A reply is posted to `reply_url`:
+
+    {"id": "d1", "chat": "c1", "text": "Delete?", "buttons": [{"label": "Yes", "data": "..."}]}
+
+It may also have "media" with a URL to download, and "edits" with the id of the message that this
+one replaces. The platform answers {"message_id": "m1"}, or one of these statuses:
+
+* 401 or 403: the secret is wrong
+* 404: the message to edit is gone
+* 410: the chat is closed
+* 429: wait for Retry-After seconds
+* any other 4xx: the message is refused
+
 Each request has the header X-Signature: "sha256=" and the HMAC-SHA256 of its body, in hex.
 """
 
@@ -16,6 +30,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from sayso.channels.base import (
@@ -72,10 +87,12 @@ def sign(secret: str, body: bytes) -> str:
 
 
 class JsonWebhookChannel:
-    """One channel. One instance serves a whole process, from any thread."""
+    """The adapter of one channel. One instance serves a whole process, from any thread."""
 
     def __init__(self, name: str, settings: JsonWebhookSettings, deps: AdapterDeps) -> None:
-        self._name, self._media, self._reply_url = name, deps.media, settings.reply_url
+        self._name = name
+        self._media = deps.media
+        self._reply_url = settings.reply_url
         self._secret = settings.secret.get_secret_value()
         self._sessions: PooledSessions[ClientSession] = PooledSessions(lambda session: session)
 
@@ -85,51 +102,54 @@ class JsonWebhookChannel:
         return self._name
 
     def receive(self, hook: WebhookRequest) -> Received:
-        """Verify and parse one webhook. Raises Forbidden or BadHook."""
+        """Verify and parse one webhook.
+
+        Raise Forbidden for a wrong signature, and BadHook for a body that cannot be read.
+        """
         signature = hook.header(SIGNATURE).encode("utf-8", "replace")
-        if not hmac.compare_digest(signature, sign(self._secret, hook.body).encode()):
+        expected = sign(self._secret, hook.body).encode()
+        if not hmac.compare_digest(signature, expected):
             raise Forbidden(f"header {SIGNATURE!r} does not match the body")
+
         try:
             event = json.loads(hook.body)
         except ValueError:
             raise BadHook("the body is not JSON") from None
-        if not isinstance(event, dict) or not all(
-            _is_text(event.get(key)) for key in ("id", "chat", "user")
-        ):
+        if not isinstance(event, dict):
+            raise BadHook("the body is not a JSON object")
+        if not all(_is_text(event.get(key)) for key in ("id", "chat", "user")):
             raise BadHook("id, chat and user must be texts that are not empty")
-        text, tap = event.get("text", ""), event.get("tap", "")
-        if not (_is_text(text) or _is_text(tap)):
-            raise BadHook("text or tap must be a text that is not empty")
+
         conversation = Conversation(self._name, event["chat"])
+        text = event.get("text", "")
+        tap = event.get("tap", "")
         if _is_text(tap):
-            return Received(turns=(Turn(event["id"], conversation, event["user"], tap=Tap(tap)),))
-        return Received(turns=(Turn(event["id"], conversation, event["user"], text),))
+            turn = Turn(event["id"], conversation, event["user"], tap=Tap(tap))
+        elif _is_text(text):
+            turn = Turn(event["id"], conversation, event["user"], text)
+        else:
+            raise BadHook("text or tap must be a text that is not empty")
+        return Received(turns=(turn,))
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
-        """Return no limit: the server answers 429 when it is too fast."""
+        """Return no limit: the server answers 429 when replies come too fast."""
         return RateLimit()
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Split by length. The first message edits and carries the file, the last one has the buttons."""
+        """Split a reply by length.
+
+        The first message has the file and replaces the message to edit. The last one has the
+        buttons. An empty reply is no message, unless it has to replace one.
+        """
         texts = split(reply.text, MAX_CHARS)
-        if (
-            not texts
-            and not reply.buttons
-            and not reply.media
-            and not (reply.edits and not reply.optional)
-        ):
+        has_to_edit = bool(reply.edits) and not reply.optional
+        if not (texts or reply.buttons or reply.media or has_to_edit):
             return ()
-        last = len(texts) - 1 if texts else 0
-        return tuple(
-            Reply(
-                text,
-                buttons=reply.buttons if index == last else (),
-                media=reply.media if index == 0 else None,
-                edits=reply.edits if index == 0 else "",
-                optional=reply.optional,
-            )
-            for index, text in enumerate(texts or [""])
-        )
+
+        messages = [Reply(text, optional=reply.optional) for text in texts or [""]]
+        messages[0] = replace(messages[0], media=reply.media, edits=reply.edits)
+        messages[-1] = replace(messages[-1], buttons=reply.buttons)
+        return tuple(messages)
 
     async def show_typing(self, turn: Turn) -> float:
         """Do nothing: the platform shows no typing."""
@@ -144,7 +164,11 @@ class JsonWebhookChannel:
         raise FetchError("the platform has no inbound files")
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Post one message. An edit of a message that is gone is left out if it is optional, else sent as new."""
+        """Post one message. Raise SendError.
+
+        If the message to edit is gone, an optional reply is left out, and any other is sent as a
+        new message.
+        """
         reply = delivery.reply
         message: dict[str, Any] = {
             "id": delivery.id,
@@ -156,36 +180,40 @@ class JsonWebhookChannel:
                 {"label": button.label, "data": button.data} for button in reply.buttons
             ]
         if reply.media:
-            name, mime_type = reply.media.filename or "file", reply.media.mime_type
+            name = reply.media.filename or "file"
+            mime_type = reply.media.mime_type
             url = self._media.url(reply.media.ref, filename=name, mime_type=mime_type)
             message["media"] = {"url": url, "filename": name, "mime_type": mime_type}
         if reply.edits:
-            edited = await self._post({**message, "edits": reply.edits})
-            if edited or reply.optional:
-                return edited or Receipt("")
+            receipt = await self._post({**message, "edits": reply.edits})
+            if receipt:
+                return receipt
+            if reply.optional:
+                return Receipt("")
         return await self._post(message) or Receipt("")
 
     async def _post(self, message: dict[str, Any]) -> Receipt | None:
-        """Post a message and return its receipt; None if the message that it edits is gone. Raises SendError."""
+        """Post a message and return its receipt, None if the message to edit is gone.
+
+        Raise SendError.
+        """
         from aiohttp import ClientError
 
         body = json.dumps(message).encode()
         headers = {"Content-Type": "application/json", SIGNATURE: sign(self._secret, body)}
         try:
-            async with self._sessions.here().post(
-                self._reply_url, data=body, headers=headers
-            ) as answer:
-                status, wait, content = (
-                    answer.status,
-                    retry_after(answer.headers),
-                    await answer.read(),
-                )
+            posting = self._sessions.here().post(self._reply_url, data=body, headers=headers)
+            async with posting as response:
+                status = response.status
+                wait_seconds = retry_after(response.headers)
+                content = await response.read()
         except (ClientError, OSError, TimeoutError) as exc:
             raise network_error("the platform", exc) from None
+
         if status == 404 and "edits" in message:
             return None
         if status == 429:
-            raise RateLimited(wait)
+            raise RateLimited(wait_seconds)
         if status in (401, 403):
             raise ChannelDown("the platform refuses our signature: check secret")
         if status == 410:
@@ -198,14 +226,18 @@ class JsonWebhookChannel:
 
 
 def _message_id(content: bytes) -> str:
+    """Return the id of a message from the platform's answer, "" if it names none."""
     try:
         answer = json.loads(content)
     except ValueError:
         return ""
-    return str(answer.get("message_id", "")) if isinstance(answer, dict) else ""
+    if not isinstance(answer, dict):
+        return ""
+    return str(answer.get("message_id", ""))
 
 
 def _is_text(value: object) -> bool:
+    """Return whether a value is a text with more than blanks in it."""
     return isinstance(value, str) and bool(value.strip())
 
 
