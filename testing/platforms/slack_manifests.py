@@ -1,4 +1,8 @@
-"""A fake of Slack's methods for app manifests: what is refused, and the apps that were created."""
+"""A fake of Slack's methods for app manifests: what is refused, and the apps that were created.
+
+A manifest describes an app as JSON: its name, its scopes, its events and its URLs. Apps are created
+from one with an app configuration token.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,11 @@ from jsonschema import Draft202012Validator
 from sayso.testing.platforms.server import FakeResponse, json_response
 
 SlackPayload = dict[str, Any]
-_PAGE = "^https://[^/]+"
-#: The part of Slack's manifest schema that our apps use: the longest text of each key, its pattern,
-#: or its type. Keys that end with "!" are required.
+#: The pattern of a URL.
+_URL = "^https://[^/]+"
+#: The part of Slack's manifest schema that our apps use. The value of a key is its longest text, its
+#: pattern or its type; a list has one value, which stands for all. Keys that end with "!" are
+#: required.
 SCHEMA: SlackPayload = {
     "_metadata": {"major_version": int, "minor_version": int},
     "display_information!": {
@@ -32,7 +38,7 @@ SCHEMA: SlackPayload = {
         "slash_commands": [
             {
                 "command!": "^/[a-z0-9_-]{1,31}$",
-                "url": _PAGE,
+                "url": _URL,
                 "description!": 2000,
                 "usage_hint": 1000,
                 "should_escape": bool,
@@ -45,25 +51,26 @@ SCHEMA: SlackPayload = {
             "suggested_prompts": [{"title!": 100, "message!": 1000}],
         },
     },
-    "oauth_config": {"redirect_urls": [_PAGE], "scopes": {"bot": [255], "user": [255]}},
+    "oauth_config": {"redirect_urls": [_URL], "scopes": {"bot": [255], "user": [255]}},
     "settings": {
-        "event_subscriptions": {"request_url": _PAGE, "bot_events": [255]},
+        "event_subscriptions": {"request_url": _URL, "bot_events": [255]},
         "interactivity": {
             "is_enabled!": bool,
-            "request_url": _PAGE,
-            "message_menu_options_url": _PAGE,
+            "request_url": _URL,
+            "message_menu_options_url": _URL,
         },
         "org_deploy_enabled": bool,
         "socket_mode_enabled": bool,
         "token_rotation_enabled": bool,
     },
 }
-#: What Slack calls each view, and the event that it must be subscribed to.
+#: A view is the place in Slack where people talk to an AI app: what Slack calls each in its errors.
 VIEW_NAMES = {"agent_view": "Agent View", "assistant_view": "Assistant View"}
+#: The event to which an app with this view must be subscribed.
 VIEW_EVENTS = {"agent_view": "app_home_opened", "assistant_view": "assistant_thread_started"}
 #: The most prompts that Slack shows to a person who has written nothing yet.
 MAX_PROMPTS = 4
-#: The parameters of each method besides the manifest.
+#: The parameters of each method.
 METHOD_PARAMETERS = {
     "apps.manifest.validate": ("manifest", "app_id"),
     "apps.manifest.create": ("manifest", "team_id"),
@@ -79,52 +86,52 @@ CREDENTIALS = {
 
 
 class SlackManifests:
-    """The apps of the owner of a configuration token.
-
-    Tests may set `error`, which becomes every answer.
-
-    Tests add apps of before July 2026, which have the assistant view, to `apps`: Slack makes no
-    such app any more.
-    """
+    """The apps that belong to the owner of a configuration token."""
 
     def __init__(self) -> None:
+        #: The manifest of each app, by its id. Tests add apps of before July 2026, which have the
+        #: assistant view: Slack creates no such app any more.
         self.apps: dict[str, SlackPayload] = {}
+        #: The code with which every call is refused; "" for none. Tests set it.
         self.error = ""
 
     def answer(self, method: str, params: SlackPayload) -> FakeResponse:
         """Return the answer to one of the methods. A refused call changes nothing."""
         app_id = params.get("app_id", "")
-        error = self.error or self._error(method, params)
+        error = self.error or self._call_error(method, params)
         if error:
             return json_response({"ok": False, "error": error})
+
         try:
             manifest = json.loads(params["manifest"])
         except ValueError:
             manifest = None
-        errors = [*faults(manifest), *self._view_that_is_over(app_id, manifest)]
+        errors = [*manifest_errors(manifest), *self._assistant_view_errors(app_id, manifest)]
         if errors:
             return json_response({"ok": False, "error": "invalid_manifest", "errors": errors})
+
         if method.endswith("validate"):
             return json_response({"ok": True})
         if method.endswith("update"):
             return self._update(app_id, manifest)
         return self._create(manifest)
 
-    def _error(self, method: str, params: SlackPayload) -> str:
+    def _call_error(self, method: str, params: SlackPayload) -> str:
+        """Return the code with which a call is refused whatever its manifest says; "" for none."""
         if not set(params) <= set(METHOD_PARAMETERS[method]):
             return "invalid_arg_name"
         if not isinstance(params.get("manifest"), str):
             return "invalid_arguments"
-        known = params.get("app_id", "") in self.apps
+        is_known = params.get("app_id", "") in self.apps
         needs_app = method.endswith("update") or "app_id" in params
-        return "invalid_app_id" if needs_app and not known else ""
+        return "invalid_app_id" if needs_app and not is_known else ""
 
-    def _view_that_is_over(self, app_id: str, manifest: Any) -> Iterator[dict[str, str]]:
-        """Yield an error for the assistant view in an app that does not have it."""
+    def _assistant_view_errors(self, app_id: str, manifest: Any) -> Iterator[dict[str, str]]:
+        """Yield an error if an app without the assistant view asks for it: Slack gives it no more."""
         has_view = "assistant_view" in self.apps.get(app_id, {}).get("features", {})
         wants_view = isinstance(manifest, dict) and "assistant_view" in manifest.get("features", {})
         if wants_view and not has_view:
-            yield _fault("New apps can only use agent_view", "/features/assistant_view")
+            yield _error("New apps can only use agent_view", "/features/assistant_view")
 
     def _create(self, manifest: SlackPayload) -> FakeResponse:
         app_id = f"A0FAKE{len(self.apps):02d}"
@@ -148,13 +155,14 @@ class SlackManifests:
 
 
 def _scopes(manifest: SlackPayload) -> list[str]:
+    """Return the scopes of the bot, sorted."""
     return sorted(manifest.get("oauth_config", {}).get("scopes", {}).get("bot", []))
 
 
-def faults(manifest: Any) -> Iterator[dict[str, str]]:
-    """Yield the errors of a manifest, each with its place."""
+def manifest_errors(manifest: Any) -> Iterator[dict[str, str]]:
+    """Yield the errors of a manifest: a message, and the place as a JSON pointer."""
     if not isinstance(manifest, dict):
-        yield _fault("The manifest is not a JSON object", "")
+        yield _error("The manifest is not a JSON object", "")
         return
     errors = list(Draft202012Validator(_json_schema(SCHEMA)).iter_errors(manifest))
     for error in errors:
@@ -162,15 +170,17 @@ def faults(manifest: Any) -> Iterator[dict[str, str]]:
         message = error.message
         if error.validator == "maxLength":
             message = f"Must be {error.validator_value} characters or less"
-        places = [place]
         if error.validator == "additionalProperties":
-            unknown = sorted(set(error.instance) - set(error.schema["properties"]))
-            places = [f"{place}/{name}" for name in unknown]
-        for each in places:
-            yield _fault(message, each)
+            unknown = set(error.instance) - set(error.schema["properties"])
+            for name in sorted(unknown):
+                yield _error(message, f"{place}/{name}")
+        else:
+            yield _error(message, place)
+
+    # These rules relate keys that are in a valid manifest.
     if not errors:
-        yield from _missing_addresses(manifest.get("settings", {}))
-        yield from _view_faults(manifest)
+        yield from _missing_url_errors(manifest.get("settings", {}))
+        yield from _view_errors(manifest)
 
 
 def _json_schema(shape: Any) -> SlackPayload:
@@ -199,42 +209,44 @@ def _json_schema(shape: Any) -> SlackPayload:
     return {"type": "boolean" if shape is bool else "integer"}
 
 
-def _missing_addresses(settings: SlackPayload) -> Iterator[dict[str, str]]:
-    """Return the errors of missing request URLs, which are required without Socket Mode."""
+def _missing_url_errors(settings: SlackPayload) -> Iterator[dict[str, str]]:
+    """Yield the errors of missing request URLs, which are required without Socket Mode."""
     if settings.get("socket_mode_enabled"):
         return
     events = settings.get("event_subscriptions")
     interactivity = settings.get("interactivity")
     if events is not None and not events.get("request_url"):
         message = "Event Subscription requires either Request URL or Socket Mode Enabled"
-        yield _fault(message, "/settings/event_subscriptions")
+        yield _error(message, "/settings/event_subscriptions")
     if interactivity and interactivity["is_enabled"] and not interactivity.get("request_url"):
-        yield _fault("Interactivity requires a Request URL", "/settings/interactivity")
+        yield _error("Interactivity requires a Request URL", "/settings/interactivity")
 
 
-def _view_faults(manifest: SlackPayload) -> Iterator[dict[str, str]]:
-    """Return the errors of a view. Slack refuses its scope and its event without each other."""
+def _view_errors(manifest: SlackPayload) -> Iterator[dict[str, str]]:
+    """Yield the errors of the views. A view, its scope and its event need each other."""
     features = manifest.get("features", {})
     views = [view for view in VIEW_EVENTS if view in features]
     if "assistant:write" in _scopes(manifest) and not views:
         message = "Assistant:write scope should include agent_view feature"
-        yield _fault(message, "/oauth_config/scopes/bot")
+        yield _error(message, "/oauth_config/scopes/bot")
     if len(views) > 1:
-        yield _fault("An app has one view", "/features/assistant_view")
+        yield _error("An app has one view", "/features/assistant_view")
+
     events = manifest.get("settings", {}).get("event_subscriptions", {}).get("bot_events", [])
     place = "/settings/event_subscriptions/bot_events"
     for view in views:
         if VIEW_EVENTS[view] not in events:
             rule = f"should use `{VIEW_EVENTS[view]}` bot event subscription"
-            yield _fault(f"{VIEW_NAMES[view]} {rule}", place)
+            yield _error(f"{VIEW_NAMES[view]} {rule}", place)
     if "agent_view" in views and "assistant_thread_started" in events:
         rule = "should not use `assistant_thread_started` bot event subscription"
-        yield _fault(f"Agent View {rule}", place)
+        yield _error(f"Agent View {rule}", place)
+
     prompts = features.get("agent_view", {}).get("suggested_prompts", ())
     if len(prompts) > MAX_PROMPTS:
         message = f"Must have {MAX_PROMPTS} items or less"
-        yield _fault(message, "/features/agent_view/suggested_prompts")
+        yield _error(message, "/features/agent_view/suggested_prompts")
 
 
-def _fault(message: str, pointer: str) -> dict[str, str]:
+def _error(message: str, pointer: str) -> dict[str, str]:
     return {"message": message, "pointer": pointer or "/"}

@@ -22,7 +22,7 @@ from sayso.pending.web_forms import WebForms
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.slack import FakeSlack
-from sayso.testing.platforms.slack_views import NotEntered, new_trigger, view_problem
+from sayso.testing.platforms.slack_views import InvalidInput, new_trigger, view_error
 from tests.channels.harness import NOW, MemoryMedia, slack, slack_hook
 
 TOKEN = "token-of-the-change-button"
@@ -327,7 +327,7 @@ def test_form_keeps_the_address_of_its_question(
 def test_form_fits_a_modal_in_each_language(language: str):
     """Titles and buttons have at most 24 characters."""
     form = replace(all_fields(), language=language)
-    assert view_problem(form_view(form, texts_for(language), PLACE)) == ""
+    assert view_error(form_view(form, texts_for(language), PLACE)) == ""
 
 
 def test_long_texts_of_a_form_are_cut():
@@ -337,7 +337,7 @@ def test_long_texts_of_a_form_are_cut():
         "f", "L" * 2001, "choice", choices[0], description="D" * 2001, choices=choices
     )
     view = form_view(form_of(field), texts_for("en"), PLACE)
-    assert view_problem(view) == ""
+    assert view_error(view) == ""
     assert view
     assert view["blocks"][1]["element"]["initial_option"]["value"] == choices[0]
 
@@ -356,5 +356,5 @@ def test_fake_slack_refuses_what_slack_refuses(channel: SlackChannel, views):
     """A bound, an empty field and an unknown name: so that no test enters what no person can."""
     view = opened(channel, views, all_fields())
     for entered in ({"quantity": "11"}, {"note": ""}, {"other": "x"}, {"size": "XL"}):
-        with pytest.raises(NotEntered):
+        with pytest.raises(InvalidInput):
             views.submission(view, entered)

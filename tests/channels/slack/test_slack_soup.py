@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.slack.outgoing import SECTION_LIMIT, message_of
 from sayso.channels.types import Button, Conversation, Reply
-from sayso.testing.platforms.slack import _message_error, _valid
+from sayso.testing.platforms.slack import _are_valid, _message_error
 from tests.channels.harness import slack
 from tests.channels.markdown.test_markup import MARKDOWN, WORDS
 
@@ -57,7 +57,7 @@ def checked(pieces: list[Reply]) -> None:
     for piece in pieces:
         raw = message(piece)
         assert _message_error("chat.postMessage", raw, raw["blocks"]) == ""
-        assert _valid(raw["blocks"])
+        assert _are_valid(raw["blocks"])
         assert len(raw["blocks"][0]["text"]["text"]) <= SECTION_LIMIT
         for token in re.findall(r"<([^>]*)>?", raw["text"]):
             assert re.match(r"(https?|mailto|tel):", token, re.IGNORECASE)

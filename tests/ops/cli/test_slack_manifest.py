@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from sayso.channels.slack.setup import EVENTS, METHODS, scopes
 from sayso.ops.cli.main import main
 from sayso.testing.platforms.slack import SCOPES
-from sayso.testing.platforms.slack_manifests import faults
+from sayso.testing.platforms.slack_manifests import manifest_errors
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 
 ROOT = Path(__file__).parents[3]
@@ -73,7 +73,7 @@ def test_address_without_https_is_refused(tmp_path: Path, config: Path):
 def test_manifest_has_the_shape_that_slack_knows(config: Path, view: str):
     """platforms.md 3.5: unknown keys, missing keys and texts too long are refused by Slack."""
     manifest = made(config, "--view", view)
-    assert list(faults(manifest)) == []
+    assert list(manifest_errors(manifest)) == []
     assert manifest["settings"]["token_rotation_enabled"] is False
 
 

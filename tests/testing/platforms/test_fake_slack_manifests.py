@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sayso.channels.slack.setup import manifest
-from sayso.testing.platforms.slack_manifests import SlackManifests, faults
+from sayso.testing.platforms.slack_manifests import SlackManifests, manifest_errors
 
 GOOD = manifest("sl", "https://bots.example.com", name="Acme")
 COMMAND = "/features/slash_commands/0"
@@ -52,8 +52,8 @@ def changed(pointer: str, value: Any) -> dict[str, Any]:
 )
 def test_fault_has_its_place(pointer: str, value: Any, where: str):
     """platforms.md 3.5: invalid_manifest comes with pointers."""
-    assert [fault["pointer"] for fault in faults(changed(pointer, value))] == [where]
-    assert list(faults(GOOD)) == []
+    assert [fault["pointer"] for fault in manifest_errors(changed(pointer, value))] == [where]
+    assert list(manifest_errors(GOOD)) == []
 
 
 EVENTS = "/settings/event_subscriptions/bot_events"
@@ -78,7 +78,7 @@ EVENTS = "/settings/event_subscriptions/bot_events"
 )
 def test_view_is_whole_or_refused(pointer: str, value: Any, fault: tuple[str, str]):
     """A view needs its event and its scope, and the scope needs a view."""
-    (found,) = faults(changed(pointer, value))
+    (found,) = manifest_errors(changed(pointer, value))
     assert (found["pointer"], fault[1] in found["message"]) == (fault[0], True)
 
 
