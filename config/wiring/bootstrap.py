@@ -43,15 +43,14 @@ from sayso.config.wiring.models import Models
 from sayso.config.wiring.redis_parts import RedisParts, find_redis, risks_of
 from sayso.config.wiring.stores import FileStores
 from sayso.config.wiring.tools import OpenTools, require_tool_libraries
-from sayso.infra.redis.checks import check_reachable, wrong_server
+from sayso.infra.redis.checks import check_guarded, check_reachable, wrong_server
 from sayso.infra.redis.client import (
     RedisUnfit,
-    SharedClock,
-    check_guarded,
     connect,
     servers_of,
     set_web_timeouts,
 )
+from sayso.infra.redis.shared_clock import SharedClock
 from sayso.infra.storage.files import NotLocal, check_local
 from sayso.infra.storage.objects import StoreRefused, StoreUnavailable
 from sayso.infra.storage.s3 import Bucket

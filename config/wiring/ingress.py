@@ -29,8 +29,9 @@ from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
 from sayso.config.wiring.bootstrap import Services, check_redis, open_inbox
 from sayso.infra.redis.checks import unreachable
-from sayso.infra.redis.client import AGAIN_SECONDS, RedisUnfit
+from sayso.infra.redis.client import RedisUnfit
 from sayso.infra.redis.leader_lock import LeaderLock
+from sayso.infra.redis.shared_clock import RETRY_SECONDS
 from sayso.infra.stop_signals import on_stop_signals, say_stopping, stop_signals
 from sayso.workers.access import AccessControl
 from sayso.workers.mailbox import Ingress
@@ -80,7 +81,7 @@ def _check_when_back(services: Services) -> None:
     Stop this process if it is unfit: the next start fails with the error.
     """
     while True:
-        time.sleep(AGAIN_SECONDS)
+        time.sleep(RETRY_SECONDS)
         try:
             check_redis(services)
         except RedisUnfit as exc:

@@ -23,6 +23,7 @@ from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.data_folder import running_url
 from sayso.infra.redis.checks import (
+    check_fit,
     forbidden_commands,
     replication_risks,
     sentinel_of,
@@ -31,7 +32,6 @@ from sayso.infra.redis.checks import (
 from sayso.infra.redis.client import (
     RedisUnfit,
     address_of,
-    check_fit,
     connect,
     open_loop_client,
     servers_of,

@@ -30,7 +30,8 @@ from sayso.config.wiring.gauges import metrics_endpoint, metrics_page
 from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching, store_of
 from sayso.config.wiring.observability import set_up_logs
 from sayso.infra.metrics_endpoint import MetricsEndpoint, MetricsUnusable
-from sayso.infra.redis.client import RedisUnfit, check_writable
+from sayso.infra.redis.checks import check_writable
+from sayso.infra.redis.client import RedisUnfit
 from sayso.infra.redis.connections import NotReplicated
 from sayso.workers.access import AccessControl, memory_quota
 from sayso.workers.recovery import Heartbeat

@@ -1,16 +1,24 @@
-"""Checks of a Redis at start and by the doctor: its role, forbidden commands,
-and what a failover may lose.
+"""Checks of a Redis at start and by `sayso doctor`: may it be used, and what could it lose?
+
+A server that must not be used is a RedisUnfit. Other findings are returned as sentences for an
+operator, which end with the cure.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
+import socket
 from dataclasses import replace
+from typing import Any, cast
 
-from redis import Redis
+from redis import Redis, SSLConnection
+from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.retry import Retry
 
-from sayso.infra.redis.client import RedisUnfit, address_of, servers_of
+from sayso.infra.manual import manual
+from sayso.infra.redis.client import PREFIX, RedisUnfit, address_of, servers_of
 from sayso.infra.redis.cluster import ClusterAway, ClusterClient
 from sayso.infra.redis.connections import NotReplicated
 from sayso.infra.redis.failures import Failure, causes_of, failure_of
@@ -30,19 +38,19 @@ def sentinel_of(client: Redis) -> SentinelService | None:
 
 
 def wrong_server(client: Redis) -> tuple[str, str] | None:
-    """Return what a server is if it is not a usable primary, and the cure.
+    """Return what a server is if it is not a usable primary, and the cure; None if it is one.
 
-    Raises redis.RedisError.
+    A server that hides its INFO counts as usable. Raises redis.RedisError.
     """
     try:
         info = client.info()
-    except ResponseError:  # one that hides its INFO
+    except ResponseError:
         return None
-    if "sentinel" in (info.get("redis_mode"), info.get("server_mode")):  # Valkey has the second
+    # Redis has the first of these fields, Valkey the second.
+    if "sentinel" in (info.get("redis_mode"), info.get("server_mode")):
         port = client.connection_pool.connection_kwargs.get("port", 6379)
-        services = ", ".join(
-            value["name"] for value in info.values() if isinstance(value, dict) and "name" in value
-        )
+        groups = [value for value in info.values() if isinstance(value, dict)]
+        services = ", ".join(group["name"] for group in groups if "name" in group)
         cure = f"write redis+sentinel://HOST:{port}/SERVICE into REDIS_URL, with all Sentinels"
         return "is a Sentinel, not a Redis", f"{cure}; its services: {services or 'none'}"
     if info.get("cluster_enabled") and not isinstance(client, ClusterClient):
@@ -63,17 +71,24 @@ def cluster_node(place: str) -> tuple[str, str]:
 
 
 def unreachable(client: Redis, exc: RedisError, variable: str = "REDIS_URL") -> Failure:
-    """Return why the server of a client cannot be used, and the cure."""
-    return explain(exc, "" if isinstance(client, ClusterClient) else address_of(client), variable)
+    """Return why the server of a client cannot be used, and the cure.
+
+    `variable` is the name of the variable with the URL of the server.
+    """
+    place = ""
+    if not isinstance(client, ClusterClient):
+        place = address_of(client)
+    return explain(exc, place, variable)
 
 
 def explain(exc: RedisError, place: str = "", variable: str = "REDIS_URL") -> Failure:
     """Return why the server at `place`, which `variable` names, cannot be used, and the cure.
-    Without a place the error may name it, as those of a node of a cluster do.
+
+    If `place` is "", the error may name it, as those of a node of a cluster do.
     """
     if not place:
-        named = _ADDRESS.search(str(exc))
-        place = named[1] if named else f"the Redis of {variable}"
+        address = _ADDRESS.search(str(exc))
+        place = address[1] if address else f"the Redis of {variable}"
     failure = _explain(exc, place)
     return replace(
         failure,
@@ -93,13 +108,13 @@ def _explain(exc: RedisError, place: str) -> Failure:
         says, _, cure = str(exc).partition(": ")
         return Failure(says, cure, lasts=False)
     if isinstance(exc, ClusterAway):
-        refusal = next(
-            (each for each in causes_of(exc) if isinstance(each, RedisError) and each is not exc),
-            None,
-        )
-        if refusal:
-            failure = failure_of(refusal, place)
-            if failure.lasts:  # such as a login that a node refuses
+        causes = [
+            each for each in causes_of(exc) if isinstance(each, RedisError) and each is not exc
+        ]
+        if causes:
+            failure = failure_of(causes[0], place)
+            # A failure that waiting does not mend says more, such as a login that a node refuses.
+            if failure.lasts:
                 return failure
         cure = "start its nodes, and see that they announce addresses that are reached from here (`CLUSTER SLOTS`)"
         return Failure(str(exc), cure, lasts=False)
@@ -107,9 +122,9 @@ def _explain(exc: RedisError, place: str) -> Failure:
 
 
 def check_reachable(client: Redis, variable: str = "REDIS_URL") -> Failure | None:
-    """Return why a server does not answer now, None where it does.
+    """Return why a server does not answer now, None if it does.
 
-    Raises RedisUnfit where waiting is of no use.
+    Raises RedisUnfit if waiting is of no use.
     """
     try:
         client.ping()
@@ -124,11 +139,11 @@ def check_reachable(client: Redis, variable: str = "REDIS_URL") -> Failure | Non
 def replication_risks(client: Redis, replicas: int) -> list[str]:
     """Return what a failover may lose when writes wait for this many replicas.
 
-    Raises redis.RedisError.
+    [] for nothing, and for a server that hides its INFO. Raises redis.RedisError.
     """
     try:
         connected = int(client.info("replication").get("connected_slaves", 0))
-    except ResponseError:  # one that hides its INFO
+    except ResponseError:
         return []
     if connected < replicas:
         says = f"redis_wait_replicas is {replicas}, and {connected} replicas are connected"
@@ -142,7 +157,9 @@ def replication_risks(client: Redis, replicas: int) -> list[str]:
 
 def forbidden_commands(client: Redis, prefix: str, replicas: int) -> list[str]:
     """Return what is lost by the commands that this server forbids.
-    Raises RedisUnfit where Sayso needs one, and redis.RedisError.
+
+    `prefix` begins our keys. `replicas` is how many must confirm a write. Raises RedisUnfit if
+    Sayso needs a forbidden command, and redis.RedisError.
     """
     key = f"{prefix}{{0}}"
     needed: list[tuple[str | int, ...]] = [
@@ -151,41 +168,40 @@ def forbidden_commands(client: Redis, prefix: str, replicas: int) -> list[str]:
         ("TIME",),
     ]
     for command in needed:
-        if reason := _refusal(client, *command):
+        reason = _refusal(client, *command)
+        if reason:
             raise RedisUnfit(
                 f"this Redis forbids {command[0]} ({reason}), and every step needs it: allow it"
             )
-    if replicas and (reason := _refusal(client, "WAIT", 0, 1)):
-        raise RedisUnfit(
-            f"this Redis forbids WAIT ({reason}): allow it, or remove redis_wait_replicas"
-        )
+    if replicas:
+        reason = _refusal(client, "WAIT", 0, 1)
+        if reason:
+            raise RedisUnfit(
+                f"this Redis forbids WAIT ({reason}): allow it, or remove redis_wait_replicas"
+            )
+    # The queue is never in a cluster, where transactions span one node only.
+    if not isinstance(client, ClusterClient):
+        reason = _transaction_refusal(client)
+        if reason:
+            raise RedisUnfit(
+                f"this Redis forbids MULTI ({reason}), and the queue needs it: allow it, and EXEC"
+            )
+
     node = servers_of(client)[0]
-    if not isinstance(client, ClusterClient) and (reason := _transaction_refusal(client)):
-        raise RedisUnfit(
-            f"this Redis forbids MULTI ({reason}), and the queue needs it: allow it, and EXEC"
+    losses = []
+    if _refusal(node, "PUBLISH", f"{key}:stop", ""):
+        losses.append(
+            "this Redis forbids PUBLISH, and a /stop takes up to 4 s to be noticed: allow it if you can"
         )
-    lost = {
-        (
-            "PUBLISH",
-            f"{key}:stop",
-            "",
-        ): "a /stop takes up to 4 s to be noticed: allow it if you can",
-        (
-            "SCAN",
-            0,
-            "COUNT",
-            1,
-        ): "`sayso redis resume`, `backup`, `migrate` and `people erase` fail: allow it",
-    }
-    return [
-        f"this Redis forbids {command[0]}, and {loss}"
-        for command, loss in lost.items()
-        if _refusal(node, *command)
-    ]
+    if _refusal(node, "SCAN", 0, "COUNT", 1):
+        losses.append(
+            "this Redis forbids SCAN, and `sayso redis resume`, `backup`, `migrate` and `people erase` fail: allow it"
+        )
+    return losses
 
 
 def _transaction_refusal(client: Redis) -> str:
-    """Return why the server forbids transactions, "" where it does not."""
+    """Return why the server forbids transactions, "" if it allows them."""
     try:
         with client.pipeline(transaction=True) as pipe:
             pipe.ping()
@@ -196,9 +212,9 @@ def _transaction_refusal(client: Redis) -> str:
 
 
 def _refusal(client: Redis, *command: str | int) -> str:
-    """Return why the server forbids a command, "" where it does not.
+    """Return why the server forbids a command, "" if it allows it.
 
-    An error of another kind counts as an answer.
+    An error reply of another kind shows that the command is allowed.
     """
     try:
         client.execute_command(*command)
@@ -209,3 +225,106 @@ def _refusal(client: Redis, *command: str | int) -> str:
             return str(exc)
         return ""
     return ""
+
+
+def check_fit(client: Redis) -> list[str]:
+    """Refuse a Redis that evicts keys; return warnings about one that may lose acknowledged writes.
+
+    [] for no warning. Raises RedisUnfit. Of a server that forbids CONFIG, INFO is read, which does
+    not say how often the server syncs its file.
+    """
+    try:
+        answer = client.config_get("maxmemory-policy", "appendonly", "appendfsync")
+        settings = cast("dict[str, str]", answer)
+        policy = settings.get("maxmemory-policy", "noeviction")
+        appends = settings.get("appendonly") == "yes"
+        syncs_always = settings.get("appendfsync") == "always"
+    except ResponseError:
+        try:
+            policy = str(client.info("memory").get("maxmemory_policy", ""))
+            appends = bool(client.info("persistence").get("aof_enabled", 1))
+            syncs_always = True
+        except RedisError as exc:
+            return [
+                f"cannot read CONFIG or INFO of this Redis ({type(exc).__name__}): make sure it never evicts keys"
+            ]
+
+    if policy not in ("noeviction", ""):
+        raise RedisUnfit(
+            f"maxmemory-policy is {policy!r}: waiting messages and confirmations would vanish. Set it to noeviction"
+        )
+    if not policy:
+        return [
+            "neither CONFIG nor INFO of this Redis shows its maxmemory-policy: make sure it never evicts keys"
+        ]
+    if not appends:
+        return [
+            "appendonly is off: a restart of this Redis loses waiting messages. Set appendonly yes"
+        ]
+    if not syncs_always:
+        return [
+            "appendfsync is not always: a crash of this Redis may lose about two seconds of accepted messages"
+        ]
+    return []
+
+
+def check_writable(client: Redis, *, prefix: str = PREFIX) -> None:
+    """Send a write that changes nothing. `prefix` begins our keys.
+
+    Raises redis.RedisError if this is a replica, memory or disk is full, or the server is away.
+    """
+    client.set(f"{prefix}writable", "", xx=True)
+
+
+def check_guarded(client: Redis) -> None:
+    """Refuse a Redis on another machine that serves clients without a login.
+
+    Raises RedisUnfit, and redis.RedisError while Sentinels name no primary.
+    """
+    options = client.connection_pool.connection_kwargs
+    sentinel: SentinelService | None = options.get("sentinel")
+    if sentinel:
+        host, port = sentinel.primary()
+    else:
+        host = options.get("host", "")
+        port = options.get("port", 6379)
+    if not host or _is_this_machine(host, port):
+        return
+
+    # A client without user and password, which tries once.
+    anonymous_options: dict[str, Any] = {
+        "ssl": issubclass(client.connection_pool.connection_class, SSLConnection),
+        "socket_timeout": 2,
+        "socket_connect_timeout": 2,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs"):
+        if name in options:
+            anonymous_options[name] = options[name]
+    with Redis(host=host, port=port, **anonymous_options) as anonymous:
+        try:
+            anonymous.ping()
+        except RedisError:
+            # It requires a login or a certificate.
+            return
+    raise RedisUnfit(
+        f"the Redis at {host}:{port} is on another machine and needs no password: anybody can read messages there. "
+        f"Give it users ({manual('reference/redis.md')}), or write allow_open_redis: true if nobody else can reach it"
+    )
+
+
+def _is_this_machine(host: str, port: int) -> bool:
+    """Return whether all addresses of a host are this machine's.
+
+    False for a host whose name cannot be resolved: connecting to it fails then.
+    """
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for *_, socket_address in addresses:
+        # An address of IPv6 may end with the name of a network interface.
+        text, _, _ = str(socket_address[0]).partition("%")
+        if not ipaddress.ip_address(text).is_loopback:
+            return False
+    return True

@@ -25,10 +25,13 @@ from sayso.infra.manual import manual
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a server cannot be used, and the cure. Waiting does not mend one that `lasts`."""
+    """Why a server cannot be used, and the cure."""
 
+    #: What is wrong, as a sentence that begins with the place of the server.
     says: str
+    #: What an operator can do.
     cure: str
+    #: Whether it stays until an operator acts. False: waiting may mend it.
     lasts: bool = True
 
     def __str__(self) -> str:
@@ -37,11 +40,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """How the URL names what a failure is about: a server, or with `prefix` the Sentinels."""
+    """How to write a setting into the URL: for the server, or for the Sentinels."""
 
+    #: The cure for a missing login.
     login: str
+    #: What asks for TLS.
     tls: str
+    #: What asks for a connection without TLS.
     no_tls: str
+    #: The prefix of the names of parameters.
     prefix: str = ""
 
 
@@ -57,12 +64,15 @@ _SENTINEL = _Words(
 
 
 def failure_of(exc: BaseException, place: str, *, of_sentinel: bool = False) -> Failure:
-    """Return why the server at `place`, or the Sentinel there, cannot be used."""
+    """Return why the server at `place`, or the Sentinel there, cannot be used.
+
+    `exc` is the error of a call to it.
+    """
     words = _SENTINEL if of_sentinel else _SERVER
     causes = list(causes_of(exc))
-    tls = next((each for each in causes if isinstance(each, ssl.SSLError)), None)
-    if tls:
-        return _tls_failure(tls, place, words)
+    for cause in causes:
+        if isinstance(cause, ssl.SSLError):
+            return _tls_failure(cause, place, words)
     if any(isinstance(each, socket.gaierror) for each in causes):
         # After a reboot, or before its container runs, a service may have no name yet.
         says = f"{place} has a host name that is unknown here"

@@ -1,4 +1,4 @@
-"""Retries: how long an unanswered command of Redis is sent again, and the pauses in between."""
+"""Retries: for how long an unanswered command is sent to Redis again, and the pauses in between."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def pause_seconds(failures: int) -> float:
 class Retries:
     """The failures of one command, or of several that are sent together.
 
-    Lives until they are answered or given up.
+    Lives until they are answered or given up. `pause` returns the seconds to wait after a number of
+    failures, `clock` seconds that never go back.
     """
 
     def __init__(
@@ -51,30 +52,36 @@ class Retries:
     ) -> None:
         self._pause = pause
         self._clock = clock
-        self._began: float | None = None
+        #: When the first attempt failed, None before that.
+        self._first_failure_at: float | None = None
+        #: How often a connection broke after it had taken the commands.
         self._losses = 0
         self.failures = 0
 
     def pause_after(self, error: Exception, *, was_sent: bool = False) -> float | None:
-        """Return the seconds to wait before the next try,
-        None when the commands are to be given up.
+        """Return the seconds to wait before the next attempt, None to give the commands up.
 
-        `was_sent`: whether a connection was there and took the commands,
+        `error` is why the last attempt failed. `was_sent`: whether a connection took the commands,
         and broke before it answered all of them.
         """
         now = self._clock()
-        if self._began is None:
-            self._began = now
+        if self._first_failure_at is None:
+            self._first_failure_at = now
         self.failures += 1
-        if was_sent and not isinstance(error, NotWritable | BusyLoadingError):  # which are answers
+
+        # These errors are answers of a server that works: the commands did not break it.
+        is_answer = isinstance(error, NotWritable | BusyLoadingError)
+        if was_sent and not is_answer:
             self._losses += 1
-        if self._losses >= MAX_LOSSES or now - self._began >= PATIENT_SECONDS:
+        if self._losses >= MAX_LOSSES:
+            return None
+        if now - self._first_failure_at >= PATIENT_SECONDS:
             return None
         return self._pause(self.failures)
 
 
 class PatientRetry(Retry):
-    """The same retries, as redis-py's clients for threads take them.
+    """The retries of a `Retries`, in the form that redis-py's clients for threads take.
 
     redis-py's own Retry ends after a number of attempts. A Redis that is away refuses each at once,
     and one that hangs takes seconds for each, so no number holds for PATIENT_SECONDS.

@@ -44,15 +44,16 @@ class PrimarySilent(RedisTimeoutError):
 class SentinelService:
     """A service: a primary and its replicas, which Sentinels watch.
 
-    Lives as long as the connections to it.
-
-    `options` are those of a connection to a Sentinel, with its login.
+    Lives as long as the connections to it. Any thread may use it.
     """
 
+    #: The name of the service, as the Sentinels know it.
     name: str
+    #: The Sentinels that the URL names.
     addresses: Sequence[Address]
+    #: The options of a connection to a Sentinel, with its login.
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    #: The Sentinel that answered last is asked first.
+    #: The Sentinels in the order in which they are asked: first the one that answered last.
     _order: list[Address] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -70,34 +71,33 @@ class SentinelService:
         for address in list(self._order):
             try:
                 with self.client(address) as sentinel:
-                    found = self._address_in(_by_name(sentinel.sentinel_masters()), address)
+                    services = _by_name(sentinel.sentinel_masters())
+                primary = self._primary_in(services, address)
             except RedisError as exc:
                 problems.append(_Problem.of(exc, address))
             else:
                 self._prefer(address)
-                return found
+                return primary
         raise NoPrimary(max(problems).text)
 
     async def primary_async(self) -> Address:
         """Return the address of the primary as `primary` does, without blocking the event loop."""
         problems = []
-        for host, port in list(self._order):
+        for address in list(self._order):
+            host, port = address
             try:
                 async with AsyncRedis(host=host, port=port, **self._client_options) as sentinel:
-                    found = self._address_in(
-                        _by_name(await sentinel.sentinel_masters()), (host, port)
-                    )
+                    services = _by_name(await sentinel.sentinel_masters())
+                primary = self._primary_in(services, address)
             except RedisError as exc:
-                problems.append(_Problem.of(exc, (host, port)))
+                problems.append(_Problem.of(exc, address))
             else:
-                self._prefer((host, port))
-                return found
+                self._prefer(address)
+                return primary
         raise NoPrimary(max(problems).text)
 
     def unreachable(self, address: Address, exc: OSError) -> RedisError:
-        """Return the error for a primary that does not answer at
-        the address that the Sentinels name.
-        """
+        """Return the error for a primary that does not answer at the address that Sentinels name."""
         cure = "start it or, if it is alive, set replica-announce-ip and replica-announce-port to what is reached here"
         says = f"the Sentinels name {_text(address)} as the primary of {self.name!r}, which does not answer from here"
         text = f"{says} ({type(exc).__name__}): {cure}"
@@ -106,25 +106,26 @@ class SentinelService:
         return NoPrimary(text)
 
     def risks(self) -> list[str]:
-        """Return the reasons why a failover may not happen.
+        """Return the reasons why a failover may not happen, as sentences for an operator.
 
         Raises NoPrimary, and redis.RedisError.
         """
+        # Afterwards the first one in the order is a Sentinel that answers.
         self.primary()
         with self.client(self._order[0]) as sentinel:
             state = _by_name(sentinel.sentinel_masters())[self.name]
+            no_quorum = ""
             try:
                 sentinel.execute_command("SENTINEL", "CKQUORUM", self.name)
             except ResponseError as exc:
-                quorum = str(exc)
-            else:
-                quorum = ""
+                no_quorum = str(exc)
+
         count = int(state["num-other-sentinels"]) + 1
         risks = []
-        if quorum:
+        if no_quorum:
             needed = f"{count} Sentinels know {self.name!r}, its quorum is {state['quorum']}"
             risks.append(
-                f"no failover can happen now ({needed}; {quorum}): start the Sentinels that are missing"
+                f"no failover can happen now ({needed}; {no_quorum}): start the Sentinels that are missing"
             )
         elif count < 3:
             risks.append(
@@ -156,7 +157,7 @@ class SentinelService:
             **self.options,
         }
 
-    def _address_in(self, services: Mapping[str, Mapping[str, Any]], sentinel: Address) -> Address:
+    def _primary_in(self, services: Mapping[str, Mapping[str, Any]], sentinel: Address) -> Address:
         """Return the address of our primary among a Sentinel's services. Raises _NotUsable."""
         state = services.get(self.name)
         if state is None:
@@ -172,22 +173,26 @@ class SentinelService:
         return address
 
     def ask_others(self) -> None:
-        """Ask the other Sentinels first from now on: the last one named a
-        server that is no primary any more.
+        """Ask the other Sentinels first from now on.
+
+        The one that answered last named a server that is no primary any more. It may be cut off
+        from the others, and would name that server for ever.
         """
         first, *others = self._order
-        self._order[:] = [*others, first]  # in one step: other threads read it
+        # In one step, since other threads read the list.
+        self._order[:] = [*others, first]
 
     def _prefer(self, address: Address) -> None:
         """Ask this Sentinel first from now on. Threads may race: each order is valid."""
         if self._order[0] != address:
-            self._order.sort(key=address.__ne__)
+            others = [each for each in self._order if each != address]
+            self._order[:] = [address, *others]
 
 
 class _NotUsable(RedisError):
     """Raised when a Sentinel answered and its answer names no primary.
 
-    `rank` is higher the more it explains.
+    `rank` is that of the _Problem.
     """
 
     def __init__(self, rank: int, text: str) -> None:
@@ -197,19 +202,21 @@ class _NotUsable(RedisError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Problem:
-    """Why one Sentinel named no primary. The problem with the highest rank is reported."""
+    """Why one Sentinel named no primary. Of several, the one with the highest rank is reported."""
 
+    #: 0: no answer. 1: no answer, for a reason that an operator can mend. 2: the server is no
+    #: Sentinel. 3: it does not know the service. 4: the primary is down.
     rank: int
     text: str
 
     @classmethod
     def of(cls, exc: RedisError, sentinel: Address) -> _Problem:
+        """Return the problem that an error of a call to a Sentinel shows."""
         place = _text(sentinel)
         if isinstance(exc, _NotUsable):
             return cls(exc.rank, str(exc))
-        if isinstance(exc, ResponseError) and not isinstance(
-            exc, AuthenticationError | NoPermissionError
-        ):
+        is_login = isinstance(exc, AuthenticationError | NoPermissionError)
+        if isinstance(exc, ResponseError) and not is_login:
             cure = "write the address of a Sentinel, usually port 26379, or a URL that begins with redis://"
             return cls(2, f"the server at {place} is no Sentinel ({exc}): {cure}")
         if isinstance(exc, NoPermissionError):

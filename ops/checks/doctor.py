@@ -46,11 +46,10 @@ from sayso.config.wiring.redis_parts import find_queue, find_redis, open_deliver
 from sayso.config.wiring.stores import FileStores, open_bucket
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.manual import manual
-from sayso.infra.redis.checks import explain, unreachable, wrong_server
+from sayso.infra.redis.checks import check_writable, explain, unreachable, wrong_server
 from sayso.infra.redis.client import (
     RedisUnfit,
     address_of,
-    check_writable,
     connect,
     nodes_of,
     servers_of,

@@ -24,7 +24,8 @@ from sayso.config.settings.loader import load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import bootstrap, check_redis
 from sayso.config.wiring.redis_parts import risks_of
-from sayso.infra.redis.client import ACL_FILE, RedisUnfit, check_guarded, connect
+from sayso.infra.redis.checks import check_guarded
+from sayso.infra.redis.client import ACL_FILE, RedisUnfit, connect
 from sayso.infra.redis.scripts import SHARDS
 from sayso.ops.server.embedded_redis import server_binary
 from sayso.testing.platforms.fake_platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET

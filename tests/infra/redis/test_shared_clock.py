@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.infra.redis.client import AGAIN_SECONDS, TRUSTED_SECONDS, SharedClock
+from sayso.infra.redis.shared_clock import RETRY_SECONDS, TRUSTED_SECONDS, SharedClock
 
 
 class Server:
@@ -58,7 +58,7 @@ def test_time_goes_on_during_an_outage() -> None:
     server.now, watch.now = None, watch.now + TRUSTED_SECONDS
     assert clock() == clock() == 1000.5 + TRUSTED_SECONDS
     assert server.asked == 2
-    server.now, watch.now = 3000.0, watch.now + AGAIN_SECONDS
+    server.now, watch.now = 3000.0, watch.now + RETRY_SECONDS
     assert clock() == 3000.0
 
 

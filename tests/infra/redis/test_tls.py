@@ -16,8 +16,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from sayso.infra.redis.checks import sentinel_of, unreachable
-from sayso.infra.redis.client import RedisUnfit, check_guarded, connect
+from sayso.infra.redis.checks import check_guarded, sentinel_of, unreachable
+from sayso.infra.redis.client import RedisUnfit, connect
 from sayso.ops.server.snapshot import read_snapshot
 from tests.certificates import make_certificates
 from tests.config.processes import free_port, until
@@ -208,7 +208,7 @@ def test_open_server_behind_sentinels_is_refused(
     sentinels: TlsSentinels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check connects to the primary that they name, with TLS and without a login."""
-    monkeypatch.setattr("sayso.infra.redis.client._is_this_machine", lambda *_: False)
+    monkeypatch.setattr("sayso.infra.redis.checks._is_this_machine", lambda *_: False)
     with connect(sentinels.url()) as client:
         check_guarded(client)
         client.execute_command("ACL", "SETUSER", "default", "on", "nopass", "+ping")

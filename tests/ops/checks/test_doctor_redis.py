@@ -16,8 +16,8 @@ from redis.exceptions import NoPermissionError
 from rq.suspension import suspend
 
 from sayso.config.settings.loader import load_settings
-from sayso.infra.redis.checks import replication_risks
-from sayso.infra.redis.client import RedisUnfit, check_fit, connect, nodes_of
+from sayso.infra.redis.checks import check_fit, replication_risks
+from sayso.infra.redis.client import RedisUnfit, connect, nodes_of
 from sayso.ops.checks.doctor import Doctor, clock_result
 from sayso.ops.server.embedded_redis import EmbeddedRedis, server_binary
 from tests.config.processes import free_port, until
