@@ -1,7 +1,8 @@
 """Redis Cluster: its URL, and its clients for threads and for one event loop.
 
-redis-py's clients follow moved slots and new masters. Here their errors become those of a server
-that does not answer, and a patient client waits until a failover is over.
+A cluster parts its keys into *slots*, and each slot has a master. redis-py's clients know the table
+of slots, and follow slots that move and masters that are replaced. Here their errors become those
+of a server that does not answer, and a patient client waits until a failover is over.
 """
 
 from __future__ import annotations
@@ -69,11 +70,15 @@ FORM = "redis+cluster://host:6379,host:6379"
 NODE_PORT = 6379
 #: Connections to each node that one event loop may open.
 MAX_CONNECTIONS = 256
+#: The errors after which a patient client sends a command again.
 _RETRIED = (RedisConnectionError, RedisTimeoutError)
 #: The errors of a node that has the slot no more, or is away. While a slot moves,
 #: AskError and TryAgainError say so.
 _ELSEWHERE = (RedisConnectionError, RedisTimeoutError, MovedError)
+#: The commands whose key is the third argument: script, number of keys, key.
 _SCRIPT_COMMANDS = ("EVAL", "EVALSHA")
+#: The errors of a cluster that cannot serve a key now.
+_CANNOT_SERVE = (RedisClusterException, ClusterError, MasterDownError, TryAgainError, AskError)
 
 
 class ClusterAway(RedisConnectionError):
@@ -87,11 +92,11 @@ def is_cluster(url: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ClusterUrl:
-    """The URL of a cluster, parsed: some of its nodes,
-    and the options of the connections to all nodes.
-    """
+    """The URL of a cluster, parsed. Its repr shows no password."""
 
+    #: Some of the nodes: they name the others.
     addresses: tuple[Address, ...]
+    #: The options of the connections to all nodes.
     options: Mapping[str, Any] = field(repr=False)
     tls: bool = False
 
@@ -107,21 +112,24 @@ class ClusterUrl:
         if db.strip("/") or "db" in dict(parse_qsl(query)):
             raise ValueError(f"names a database, and a Redis Cluster has only one: write {FORM}")
         login, hosts = split_login(netloc)
-        at = f"{login}@" if login else ""
+        addresses = addresses_of(hosts, "a node", NODE_PORT)
 
-        # The parameters are those of one server: its URL is read for them.
-        node = RedisUrl.parse(f"{SCHEMES[scheme]}://{at}node/?{query}".rstrip("?"))
-        options = {
-            name: value
-            for name, value in node.options.items()
-            if name not in ("host", "port", "db")
-        }
-        return cls(addresses_of(hosts, "a node", NODE_PORT), options, SCHEMES[scheme] == "rediss")
+        # The parameters are those of one server, so they are read from the URL of one.
+        node_scheme = SCHEMES[scheme]
+        at = f"{login}@" if login else ""
+        node = RedisUrl.parse(f"{node_scheme}://{at}node/?{query}".rstrip("?"))
+        options = dict(node.options)
+        for name in ("host", "port", "db"):
+            options.pop(name, None)
+        return cls(addresses, options, tls=node_scheme == "rediss")
 
     @property
     def client_options(self) -> dict[str, Any]:
         """Return the options of a client, for threads or a loop, without timeouts."""
-        return {**self.options, **({"ssl": True} if self.tls else {}), "decode_responses": True}
+        options = {**self.options, "decode_responses": True}
+        if self.tls:
+            options["ssl"] = True
+        return options
 
     @property
     def node_url(self) -> RedisUrl:
@@ -142,35 +150,38 @@ class ClusterClient(RedisCluster):
     It connects with its first command, as the client of one server does: so a process may start
     before its cluster is there, while redis-py's own `__init__` raises when no node answers. Raises
     redis.RedisError, also where redis-py raises an exception of another kind.
+
+    A `patient` client waits until a failover is over. `answer_seconds` is how long it waits for one
+    answer.
     """
 
+    #: Whether redis-py's `__init__` has run.
     _is_connected = False
-    #: The thread that connects, 0 for none. redis-py sends commands of its own meanwhile.
+    #: The thread that connects, 0 for none. redis-py sends commands through this object meanwhile,
+    #: which must not wait for the connection.
     _connecting_thread = 0
 
     def __init__(self, url: ClusterUrl, *, patient: bool, answer_seconds: float) -> None:
         self.url = url
         self._patient = patient
-        nodes = [ClusterNode(host, port) for host, port in url.addresses]
-        times: dict[str, Any] = {
-            "socket_timeout": answer_seconds,
-            "socket_connect_timeout": min(1.0, answer_seconds),
-        }
         # redis-py's own `__init__` reads the table of slots, so it runs with the first command.
-        create = partial(
-            super().__init__, startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **times
+        self._connect = partial(
+            super().__init__,
+            startup_nodes=[ClusterNode(host, port) for host, port in url.addresses],
+            retry=Retry(NoBackoff(), 1),
+            socket_timeout=answer_seconds,
+            socket_connect_timeout=min(1.0, answer_seconds),
+            **url.client_options,
         )
-        self._connect = partial(create, **url.client_options)
-        self._connecting = threading.Lock()
+        self._connect_lock = threading.Lock()
+        #: How many attempts to connect have failed.
         self._failures = 0
         self.connections = ClusterConnections(self)
 
     def __getattr__(self, name: str) -> Any:
         """Connect, and return an attribute that redis-py's `__init__` sets.
 
-        Python asks only for missing attributes.
-
-        Raises redis.RedisError.
+        Python calls this only for a missing attribute. Raises redis.RedisError.
         """
         if self._is_connected or self._connecting_thread == threading.get_ident():
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -181,17 +192,16 @@ class ClusterClient(RedisCluster):
         """Read the table of slots if that was not done yet.
 
         Raises redis.RedisError while no node answers.
-
-        Threads that wait for another one's attempt share its failure:
-        each node may take a second to time out.
         """
         if self._is_connected or self._connecting_thread == threading.get_ident():
             return
-        failures = self._failures
-        with self._connecting:
+        failures_before = self._failures
+        with self._connect_lock:
             if self._is_connected:
                 return
-            if self._failures != failures:
+            # Threads that waited for the attempt of another one share its failure. Each node may
+            # take a second to time out, and so would each thread after the other.
+            if self._failures != failures_before:
                 raise ClusterAway("no node of the cluster answered another caller")
             self._connecting_thread = threading.get_ident()
             try:
@@ -222,16 +232,20 @@ class ClusterClient(RedisCluster):
         return self._persist(send)
 
     def pipeline(self, transaction: bool | None = None, shard_hint: Any = None) -> Any:
-        """Return a pipeline.
+        """Return a pipeline. Raises redis.RedisError, as its `execute` does.
 
-        Its errors are not retried here: its user comes again. Raises redis.RedisError.
+        Its commands are not sent again after an error, even by a patient client: those who use one
+        try again themselves.
         """
-        self.ensure_connected()  # a pipeline copies what redis-py's `__init__` sets
+        # A pipeline copies what redis-py's `__init__` sets.
+        self.ensure_connected()
         pipe = super().pipeline(transaction=transaction, shard_hint=shard_hint)  # type: ignore[no-untyped-call]
         execute = pipe.execute
-        pipe.execute = lambda *args, **options: with_redis_errors(
-            partial(execute, *args, **options)
-        )
+
+        def execute_with_redis_errors(*args: Any, **options: Any) -> Any:
+            return with_redis_errors(partial(execute, *args, **options))
+
+        pipe.execute = execute_with_redis_errors
         return pipe
 
     def close(self) -> None:
@@ -240,35 +254,39 @@ class ClusterClient(RedisCluster):
             super().close()
 
     def ask_durably(self, command: Sequence[Any], replicas: int) -> Any:
-        """Send a command, and return the answer when this many
-        replicas of its node have what it wrote.
+        """Send a command, and return the answer when this many replicas have what it wrote.
 
-        Raises NotReplicated, and redis.RedisError.
+        They are replicas of the master that has its key. Raises redis.RedisError, such as
+        NotReplicated.
         """
         return self._persist(partial(self._ask_with_wait, command, replicas))
 
     def _ask_with_wait(self, command: Sequence[Any], replicas: int) -> Any:
-        """Send a command and WAIT over one connection:
-        WAIT is about what its own connection has written.
+        """Send a command and WAIT over one connection, to the master of the slot.
+
+        WAIT is about what its own connection has written, so redis-py cannot choose the connection
+        of each.
         """
         self.ensure_connected()
         key = _key_of(command)
-        for attempt in (1, 2):
-            node = self.nodes_manager.get_node_from_slot(key_slot(key.encode()))
-            connections = Connections.of(self.get_redis_connection(node))
-            connections.replicas = replicas
-            try:
-                return with_redis_errors(partial(connections.ask, *command, durable=True))
-            except _ELSEWHERE:
-                if attempt == 2:
-                    raise
-                super().execute_command("EXISTS", key)  # type: ignore[no-untyped-call]  # redis-py finds the node that has the slot now
-        raise AssertionError("the second attempt returns or raises")
+        try:
+            return self._ask_master(key, command, replicas)
+        except _ELSEWHERE:
+            # With a command of its own, redis-py finds the master that has the slot now.
+            super().execute_command("EXISTS", key)  # type: ignore[no-untyped-call]
+            return self._ask_master(key, command, replicas)
+
+    def _ask_master(self, key: str, command: Sequence[Any], replicas: int) -> Any:
+        """Send a command and WAIT to the master that has a key, by the known table of slots."""
+        node = self.nodes_manager.get_node_from_slot(key_slot(key.encode()))
+        connections = Connections.of(self.get_redis_connection(node))
+        connections.replicas = replicas
+        return with_redis_errors(partial(connections.ask, *command, durable=True))
 
     async def ask_all(self, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
         """Send commands to their nodes, all to one node at once.
 
-        Return the answers; error replies are among them.
+        Return the answers in the order of the commands; error replies are among them.
         """
         with self.pipeline(transaction=False) as pipe:
             for command in commands:
@@ -277,12 +295,14 @@ class ClusterClient(RedisCluster):
             return answers
 
     def group_by_node(self, keys: Mapping[int, str]) -> list[list[int]]:
-        """Return the numbers of keys by the master that has them. Raises redis.RedisError."""
+        """Return groups of the numbers of keys: one group for each master that has some of them.
+
+        `keys` are by number. Raises redis.RedisError.
+        """
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for number, key in keys.items():
-            node = with_redis_errors(
-                partial(self.nodes_manager.get_node_from_slot, key_slot(key.encode()))
-            )
+            slot = key_slot(key.encode())
+            node = with_redis_errors(partial(self.nodes_manager.get_node_from_slot, slot))
             groups[node.name].append(number)
         return list(groups.values())
 
@@ -313,7 +333,10 @@ class ClusterClient(RedisCluster):
 
 
 def _key_of(command: Sequence[Any]) -> str:
-    return str(command[3] if command[0] in _SCRIPT_COMMANDS else command[1])
+    """Return the key that a command is about."""
+    if command[0] in _SCRIPT_COMMANDS:
+        return str(command[3])
+    return str(command[1])
 
 
 def with_redis_errors(send: Callable[[], Any]) -> Any:
@@ -329,19 +352,18 @@ def with_redis_errors(send: Callable[[], Any]) -> Any:
 
 
 def _raise_as_away(exc: Exception) -> None:
-    """Raise the error of a server that does not answer, in place of that of a
-    cluster that cannot serve a key now.
+    """Raise the error of a server that does not answer for one of a cluster that cannot serve a key.
+
+    Callers treat both alike: they wait and try again. Any other error raises nothing.
     """
     if isinstance(exc, ResponseError) and takes_no_writes(exc):
         raise NotWritable(str(exc)) from exc
-    if isinstance(
-        exc, RedisClusterException | ClusterError | MasterDownError | TryAgainError | AskError
-    ):
+    if isinstance(exc, _CANNOT_SERVE):
         raise ClusterAway(f"the cluster cannot serve this key now: {exc}") from exc
 
 
 class ClusterConnections(Connections):
-    """Sends commands to the nodes of a cluster. The circuit breaker is one for each node."""
+    """Sends commands to the nodes of a cluster, with a circuit breaker for each node."""
 
     def __init__(self, client: ClusterClient) -> None:
         self.pipeline = None
@@ -349,6 +371,7 @@ class ClusterConnections(Connections):
         self.halted = threading.Event()
         self.watermarks = {}
         self._cluster = client
+        #: By the name of the node; None: calls wait as long as it takes.
         self._breakers: defaultdict[str, RedisCircuitBreaker] | None = None
 
     def break_circuit(self, *, slow_seconds: float, pause_seconds: float = 0.0) -> None:
@@ -365,16 +388,18 @@ class ClusterConnections(Connections):
             return self._cluster.execute_command(*command)
 
     def _attempt(self, command: Command) -> AbstractContextManager[None]:
+        """Return the block of one call to the node that has the key of a command."""
         if self._breakers is None or command[0] not in _SCRIPT_COMMANDS:
             return contextlib.nullcontext()
-        # Without a known master the whole cluster is one server:
+        # Without a known master the whole cluster is one server, with the name "":
         # one caller at a time asks for its table.
         return self._breakers[self._cluster.node_name(_key_of(command))].attempt()
 
 
 class AsyncCluster:
-    """Sends commands for the event loop that uses it first, until that loop is closed,
-    and waits through a failover.
+    """Sends the commands of one event loop to the nodes of a cluster, and waits through a failover.
+
+    It belongs to the loop that uses it first, until that loop is closed.
     """
 
     def __init__(self, url: ClusterUrl, *, new_retries: Callable[[], Retries] = Retries) -> None:
@@ -396,10 +421,10 @@ class AsyncCluster:
             return self._loop is loop
 
     async def execute(self, command: Command, replicas: int = 0) -> Any:
-        """Send a command to the node that has its key, and return the answer when this many
-        replicas have it, too: it waits for them without a limit.
+        """Send a command to the node that has its key, and return the answer.
 
-        Raises redis.RedisError.
+        It waits without a limit until this many replicas have what it wrote. Raises
+        redis.RedisError.
         """
         retries = self._new_retries()
         while True:
@@ -459,12 +484,13 @@ async def _ask_with_wait(client: AsyncRedisCluster, command: tuple[Any, ...], re
             if isinstance(each.result, Exception):
                 raise each.result
     except _ELSEWHERE as exc:
-        await client.execute_command("EXISTS", key)  # redis-py finds the node that has the slot now
+        # With a command of its own, redis-py finds the master that has the slot now. The caller
+        # sends again.
+        await client.execute_command("EXISTS", key)
         raise RedisConnectionError(
             f"the node of this key did not answer, or has it no more: {exc}"
         ) from exc
-    answer = batch[0].result
     confirmed = cast("int", batch[1].result)
     if confirmed < replicas:
         raise NotReplicated(confirmed, replicas)
-    return answer
+    return batch[0].result

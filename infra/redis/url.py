@@ -37,17 +37,18 @@ FORMS = (
     "redis://host:6379/0, rediss://host:6379/0, unix:///path?db=0, redis+sentinel://host:26379,host:26379/service/0, "
     "or redis+cluster://host:6379,host:6379"
 )
+#: The schemes of a URL of Sentinels, and those of a connection to the server that they name.
 _SENTINEL = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
-#: The errors of a server that takes no writes now: it has become a replica, or has too few replicas
-#: of its own. The last two are those of WAIT, by a server that became a replica after the write or
-#: during the wait.
+#: The errors of a server that takes no writes now: it has become a replica (READONLY), or has too
+#: few replicas (NOREPLICAS). The others are those of WAIT, by a server that became a replica after
+#: the write or during the wait.
 _NO_WRITES = re.compile(
     r"(^|[ -])(READONLY|NOREPLICAS|UNBLOCKED) |WAIT cannot be used with replica"
 )
-#: Parameters of a URL for the pool. Its connections do not take them.
+#: The parameters of a URL that are for the pool. Its connections do not take them.
 _POOL_PARAMETERS = {"max_connections"}
-#: The parameters of a URL, for all schemes and for TLS. redis-py takes others as texts,
-#: and fails when it uses them.
+#: The parameters of a URL of any scheme. redis-py takes others as texts, and fails when it uses
+#: them.
 _PARAMETERS = (
     "client_name",
     "db",
@@ -61,6 +62,7 @@ _PARAMETERS = (
     "socket_timeout",
     "username",
 )
+#: The further parameters of a URL with TLS.
 _TLS_PARAMETERS = (
     "ssl_ca_certs",
     "ssl_ca_data",
@@ -72,11 +74,13 @@ _TLS_PARAMETERS = (
     "ssl_min_version",
     "ssl_password",
 )
-#: Parameters that name a file, and parameters that are numbers above 0.
+#: The parameters that name a file.
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+#: The parameters that are numbers above 0.
 _POSITIVE = ("max_connections", "socket_connect_timeout", "socket_timeout")
-#: The prefix of parameters for the connections to Sentinels, and the values of `sentinel_tls`.
+#: The prefix of the parameters for connections to Sentinels.
 _SENTINEL_PREFIX = "sentinel_"
+#: The values of `sentinel_tls`.
 _YES = ("1", "true", "yes", "on")
 _NO = ("", "0", "false", "no", "off")
 
@@ -90,14 +94,12 @@ class NotWritable(RedisConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """The URL of a Redis, parsed: the options of its connections,
-    and the Sentinel service if it names one.
-
-    Its repr shows no password.
-    """
+    """The URL of one Redis server, parsed. Its repr shows no password."""
 
     scheme: str
+    #: The options of its connections.
     options: Mapping[str, Any] = field(repr=False)
+    #: The Sentinels that name the server; None for a URL that names it.
     sentinel: SentinelService | None = None
 
     @classmethod
@@ -112,6 +114,7 @@ class RedisUrl:
         check_password(rest, has_host=scheme != "unix")
         if scheme in _SENTINEL:
             return _sentinel_url(scheme, rest)
+
         try:
             parts = urlsplit(url)
         except ValueError:
@@ -138,17 +141,15 @@ class RedisUrl:
 
     def _options(self, connection_class: type, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a pool. Those of the URL win, as in redis-py."""
-        if self.sentinel:
-            followed = {"sentinel": self.sentinel}
-        else:
-            followed = {}
-        return {
+        all_options = {
             "driver_info": _driver_info(),
             **options,
             **self.options,
             "connection_class": connection_class,
-            **followed,
         }
+        if self.sentinel:
+            all_options["sentinel"] = self.sentinel
+        return all_options
 
 
 @cache
@@ -162,6 +163,7 @@ def _driver_info() -> DriverInfo:
 
 
 def _sentinel_url(scheme: str, rest_of_url: str) -> RedisUrl:
+    """Read a URL that names Sentinels. Raises ValueError."""
     # Not by `urlsplit`: since 2025 Python refuses a host in [ that is not the only one.
     before, _, parameters = rest_of_url.partition("?")
     netloc, _, path = before.partition("/")
@@ -172,26 +174,33 @@ def _sentinel_url(scheme: str, rest_of_url: str) -> RedisUrl:
             f"names no service of the Sentinels: write {scheme}://host:26379,host:26379/service/0"
         )
     _check_db(db)
-    query = parse_qsl(parameters)
-    of_sentinel = {
-        name.removeprefix(_SENTINEL_PREFIX): value
-        for name, value in query
-        if name.startswith(_SENTINEL_PREFIX)
-    }
-    rest = [(name, value) for name, value in query if not name.startswith(_SENTINEL_PREFIX)]
-    options = _options(
-        _SENTINEL[scheme], f"{_SENTINEL[scheme]}://{login}@service/{db or 0}?{urlencode(rest)}"
-    )
+
+    sentinel_parameters: dict[str, str] = {}
+    server_parameters: list[tuple[str, str]] = []
+    for name, value in parse_qsl(parameters):
+        if name.startswith(_SENTINEL_PREFIX):
+            sentinel_parameters[name.removeprefix(_SENTINEL_PREFIX)] = value
+        else:
+            server_parameters.append((name, value))
+
+    # The options of the server are read from a URL that names it. Its host comes from the Sentinels.
+    server_scheme = _SENTINEL[scheme]
+    server_url = f"{server_scheme}://{login}@service/{db or 0}?{urlencode(server_parameters)}"
+    options = _options(server_scheme, server_url)
     del options["host"]
-    shared = {name: value for name, value in rest if name in _TLS_PARAMETERS}
+
     addresses = addresses_of(hosts, "a Sentinel", SENTINEL_PORT)
-    sentinel = SentinelService(unquote(service), addresses, _sentinel_options(of_sentinel, shared))
+    tls_parameters = {name: value for name, value in server_parameters if name in _TLS_PARAMETERS}
+    sentinel_options = _sentinel_options(sentinel_parameters, tls_parameters)
+    sentinel = SentinelService(unquote(service), addresses, sentinel_options)
     return RedisUrl(scheme, options, sentinel)
 
 
 def _sentinel_options(given: dict[str, str], shared: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options of a connection to a Sentinel. `given` are its own parameters, `shared`
-    those of TLS that hold for the primary, too. Raises ValueError.
+    """Return the options of a connection to a Sentinel.
+
+    `given` are its own parameters, without their prefix, and `shared` the parameters of TLS of the
+    server, which hold for Sentinels with TLS too. Raises ValueError.
     """
     tls = given.pop("tls", "").lower()
     if tls not in (*_YES, *_NO):
@@ -213,17 +222,18 @@ def _sentinel_options(given: dict[str, str], shared: Mapping[str, str]) -> dict[
 
 
 def check_password(rest: str, *, has_host: bool) -> None:
-    """Refuse a URL, without its scheme, whose password has a letter that ends its part.
+    """Refuse a URL whose password has a character that ends the part of the URL: / ? or #.
 
-    Raises ValueError.
+    `rest` is the URL without its scheme. Raises ValueError.
     """
     before, *after = re.split("[/?#]", rest, maxsplit=1)
-    if (has_host and "@" in "".join(after) and "@" not in before) or "#" in rest:
+    is_login_cut = has_host and "@" not in before and "@" in "".join(after)
+    if is_login_cut or "#" in rest:
         raise ValueError("has a password with / ? or # in it: write these as %2F, %3F and %23")
 
 
 def split_login(netloc: str) -> tuple[str, str]:
-    """Return the login and the list of hosts. Raises ValueError where each host has a login."""
+    """Return the login and the list of hosts, as texts. Raises ValueError if each host has a login."""
     login, _, hosts = netloc.rpartition("@")
     if "@" in login and "," in login:
         raise ValueError(
@@ -235,21 +245,28 @@ def split_login(netloc: str) -> tuple[str, str]:
 def addresses_of(hosts: str, what: str, default_port: int) -> tuple[Address, ...]:
     """Return the hosts and ports of a list with commas.
 
-    Raises ValueError, which names `what` the list is of.
+    Raises ValueError, which calls an item `what`, such as "a node".
     """
     addresses = []
     for text in hosts.split(","):
-        try:
-            parts = urlsplit(f"//{text}")
-            host = parts.hostname
-            port = parts.port
-        except ValueError:
-            host = None
-            port = None
-        if not host or port == 0 or " " in text:
+        address = _read_address(text, default_port)
+        if address is None:
             raise ValueError(f"{text!r} is not an address of {what}: write host:{default_port}")
-        addresses.append((host, port or default_port))
+        addresses.append(address)
     return tuple(addresses)
+
+
+def _read_address(text: str, default_port: int) -> Address | None:
+    """Return the host and port in a text such as "a.example:6379", None for any other text."""
+    try:
+        parts = urlsplit(f"//{text}")
+        host = parts.hostname
+        port = parts.port
+    except ValueError:
+        return None
+    if not host or port == 0 or " " in text:
+        return None
+    return host, port or default_port
 
 
 def _check_db(text: str) -> None:
@@ -260,37 +277,43 @@ def _check_db(text: str) -> None:
 
 
 def _options(scheme: str, url: str) -> dict[str, Any]:
-    """Return the options of the connections.
+    """Return the options of the connections to the server of a URL.
 
-    A connection is created with them, but not opened. Raises ValueError.
+    Raises ValueError for a parameter that is unknown or has a wrong value.
     """
-    known = (*_PARAMETERS, *_TLS_PARAMETERS) if scheme == "rediss" else _PARAMETERS
+    known: tuple[str, ...] = _PARAMETERS
+    if scheme == "rediss":
+        known = (*_PARAMETERS, *_TLS_PARAMETERS)
     unknown = [name for name, _ in parse_qsl(urlsplit(url).query) if name not in known]
     if unknown:
         cure = f"it takes {', '.join(known)}"
         if scheme == "redis" and unknown[0] in _TLS_PARAMETERS:
             cure = "write rediss:// for TLS"
         raise ValueError(f"has a parameter that {scheme}:// does not take: {unknown[0]!r}; {cure}")
+
     try:
         if scheme != "unix" and urlsplit(url).port == 0:
             raise ValueError
         options: dict[str, Any] = parse_url(url)
     except ValueError as exc:
-        # Names a parameter; others may repeat a part of a password.
+        # This message names a parameter; others may repeat a part of a password.
         if "connection URL" in str(exc):
             raise ValueError(f"no URL of a Redis: {exc}") from None
         raise ValueError("no URL of a Redis: its port is no number from 1 to 65535") from None
     options.pop("connection_class", None)
     _check_values(options)
-    given = {name: value for name, value in options.items() if name not in _POOL_PARAMETERS}
+
+    # redis-py checks some values when it creates a connection. The connection is not opened.
+    of_connection = {name: value for name, value in options.items() if name not in _POOL_PARAMETERS}
     try:
-        _SYNC[scheme](driver_info=_driver_info(), **given)
+        _SYNC[scheme](driver_info=_driver_info(), **of_connection)
     except RedisError as exc:
         raise ValueError(f"has a parameter with a wrong value: {exc}") from None
     return options
 
 
 def _check_values(options: Mapping[str, Any]) -> None:
+    """Refuse values that redis-py would take and fail with later. Raises ValueError."""
     for name in _POSITIVE:
         if name in options and not options[name] > 0:
             raise ValueError(
@@ -307,7 +330,8 @@ def _check_values(options: Mapping[str, Any]) -> None:
 
 
 def _refuse(exc: ResponseError, connection: object) -> NoReturn:
-    # One that is cut off may name it for ever.
+    """Raise NotWritable for a server that takes no writes."""
+    # The Sentinel that named this server may be cut off from the others, and name it for ever.
     if isinstance(connection, _FollowsSentinel | _AsyncFollowsSentinel):
         connection.service.ask_others()
     raise NotWritable(str(exc)) from exc
@@ -319,10 +343,9 @@ def takes_no_writes(exc: ResponseError) -> bool:
 
 
 class _LeavesReplica:
-    """A mixin for connections: closes one whose server takes no writes, so that the server is looked
-    up again.
+    """A mixin for connections: closes one whose server takes no writes.
 
-    redis-py does so for Sentinels alone, and only after READONLY. A primary that has lost its
+    The next connection looks the server up again. redis-py does so for Sentinels alone, and only after READONLY. A primary that has lost its
     replicas answers NOREPLICAS, and a host name may lead to another server by now.
     """
 
@@ -338,19 +361,19 @@ class _LeavesReplica:
 
 
 class _FollowsSentinel(_LeavesReplica):
-    """A mixin for connections: asks the Sentinels for the address
-    of the primary whenever it connects.
-    """
+    """A mixin for connections: asks the Sentinels for the primary whenever it connects."""
 
     def __init__(self, *, sentinel: SentinelService, **options: Any) -> None:
         super().__init__(**options)
         self.service = sentinel
 
     def _connect(self) -> Any:
-        self.host, self.port = address = self.service.primary()
+        address = self.service.primary()
+        self.host, self.port = address
         try:
             return super()._connect()  # type: ignore[misc]
         except SSLError:
+            # Waiting does not mend it, and the error says what is wrong.
             raise
         except OSError as exc:
             self.service.ask_others()
@@ -358,7 +381,7 @@ class _FollowsSentinel(_LeavesReplica):
 
 
 class _AsyncLeavesReplica:
-    """The same for connections of an event loop."""
+    """What `_LeavesReplica` does, for the connections of an event loop."""
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
         """Return the answer. Raises NotWritable, after it closed the connection."""
@@ -372,14 +395,15 @@ class _AsyncLeavesReplica:
 
 
 class _AsyncFollowsSentinel(_AsyncLeavesReplica):
-    """The same for connections of an event loop."""
+    """What `_FollowsSentinel` does, for the connections of an event loop."""
 
     def __init__(self, *, sentinel: SentinelService, **options: Any) -> None:
         super().__init__(**options)
         self.service = sentinel
 
     async def _connect(self) -> None:
-        self.host, self.port = address = await self.service.primary_async()
+        address = await self.service.primary_async()
+        self.host, self.port = address
         try:
             await super()._connect()  # type: ignore[misc]
         except SSLError:
@@ -413,6 +437,7 @@ class _AsyncSentinelTcp(_AsyncFollowsSentinel, AsyncConnection): ...
 class _AsyncSentinelTls(_AsyncFollowsSentinel, AsyncSSLConnection): ...
 
 
+#: By scheme, the class of the connections of threads.
 _SYNC: Mapping[str, type] = {
     "redis": _Tcp,
     "rediss": _Tls,
@@ -420,6 +445,7 @@ _SYNC: Mapping[str, type] = {
     "redis+sentinel": _SentinelTcp,
     "rediss+sentinel": _SentinelTls,
 }
+#: By scheme, the class of the connections of an event loop.
 _ASYNC: Mapping[str, type] = {
     "redis": _AsyncTcp,
     "rediss": _AsyncTls,
