@@ -12,8 +12,8 @@ from typing import Any
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Reply, Turn
-from sayso.infra.redis.scripts import shard_of
 from sayso.pending.action import PendingAction, split_button_token
+from sayso.pending.sharded_scripts import shard_of
 from sayso.pending.turns import NewAction
 
 #: Two conversations of one shard, so that they share an audit log and an index of work.
@@ -124,7 +124,7 @@ class Proposal:
         """Return the texts that replies may contain about this action, each with its meaning."""
         words, preview = texts_for(self.language), self.preview
         step = [
-            (words._step(state, preview, ""), state) for state in ("failed", "unknown", "cancelled")
+            (words._step_report(state, preview, ""), state) for state in ("failed", "unknown", "cancelled")
         ]
         nothing = (
             words.cancelled(preview),
@@ -149,7 +149,7 @@ class Proposal:
         return (
             (words.undone(self.preview), "undone"),
             (words.unknown(undo), "perhaps undone"),
-            (words._step("unknown", undo, ""), "perhaps undone"),
+            (words._step_report("unknown", undo, ""), "perhaps undone"),
         )
 
 
