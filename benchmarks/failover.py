@@ -25,7 +25,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn
 from sayso.infra.redis.client import connect
 from sayso.infra.redis.connections import AutoPipeline, Connections
-from sayso.infra.redis.scripts import LuaScripts
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from tests.flows.failover import SentinelSystem
@@ -133,7 +133,7 @@ def costs() -> dict[str, tuple[float, float]]:
 
 
 def _compare(
-    primary: Node, measure: Callable[[RedisMailbox, LuaScripts, AutoPipeline], float]
+    primary: Node, measure: Callable[[RedisMailbox, ShardedScripts, AutoPipeline], float]
 ) -> tuple[float, float]:
     taken: dict[int, list[float]] = {0: [], 1: []}
     for _ in range(ROUNDS):
@@ -142,7 +142,7 @@ def _compare(
                 connections = Connections.of(client)
                 connections.replicas = replicas
                 connections.pipeline = AutoPipeline(f"redis://127.0.0.1:{primary.port}/0")
-                scripts = LuaScripts(client, CONVERSATION_SCRIPTS)
+                scripts = ShardedScripts(client, CONVERSATION_SCRIPTS)
                 seconds.append(
                     measure(
                         RedisMailbox(scripts, lambda _: texts_for("en")),
@@ -169,7 +169,7 @@ def _one(mailbox: RedisMailbox, *_: object) -> float:
     return (time.perf_counter() - began) / CALLS
 
 
-def _many(_: RedisMailbox, scripts: LuaScripts, pipeline: AutoPipeline) -> float:
+def _many(_: RedisMailbox, scripts: ShardedScripts, pipeline: AutoPipeline) -> float:
     async def worker(calls: int) -> None:
         for _ in range(calls):
             name = _turn().conversation.id

@@ -34,7 +34,7 @@ from redis.exceptions import RedisError
 
 from sayso.channels.types import Conversation
 from sayso.infra.redis.client import connect
-from sayso.infra.redis.scripts import shard_of
+from sayso.pending.sharded_scripts import shard_of
 from sayso.workers.data_loss.resume import halts_of
 from tests.flows.lossy_link import LossyLink
 from tests.flows.system import System, TelegramPerson

@@ -21,8 +21,8 @@ from rq.serializers import JSONSerializer
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn
 from sayso.infra.redis.client import connect
-from sayso.infra.redis.scripts import LuaScripts
 from sayso.ops.server.embedded_redis import EmbeddedRedis
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.rq.jobs import PROCESS_CONVERSATION, WakeUps
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
@@ -37,7 +37,7 @@ def cases(url: str) -> dict[str, Case]:
     """Return the candidates. Each takes the number of a message and stores the message durably, once."""
     client = connect(url)
     mailbox = RedisMailbox(
-        LuaScripts(client, CONVERSATION_SCRIPTS),
+        ShardedScripts(client, CONVERSATION_SCRIPTS),
         lambda turn: texts_for(turn.language),
         WakeUps(client),
     )

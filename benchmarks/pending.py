@@ -23,9 +23,9 @@ from typing import Any
 from redis import Redis
 
 from sayso.infra.redis.client import connect
-from sayso.infra.redis.scripts import shard_of
 from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.pending import PendingActionStore, RedisPendingStore
+from sayso.pending.sharded_scripts import shard_of
 
 ROUNDS = 11
 CALLS = 100
@@ -109,9 +109,8 @@ class Floor:
             name, conversation, args, *payloads = captured.args
         finally:
             self._scripts.arun = self._run
-        script, rest = self._scripts.call(
-            name, shard_of(conversation), conversation, args, payloads
-        )
+        named = {"conversation": conversation, **args}
+        script, rest = self._scripts.call(name, shard_of(conversation), named, payloads)
         started = time.perf_counter()
         self._client.evalsha(script.sha, *rest)
         return time.perf_counter() - started

@@ -17,14 +17,15 @@ from redis import Redis
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.infra.redis.client import connect
-from sayso.infra.redis.scripts import LuaScripts, no_wake_up
 from sayso.ops.server.embedded_redis import EmbeddedRedis
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.testing.platforms.fake_platforms import ENVIRON
 from sayso.testing.ports import ReservedPort
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.rq.jobs import WakeUps
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox
+from sayso.workers.wake_ups import no_wake_up
 
 #: The Redis names of the bot of sayso.yaml: the prefix of its keys, and its queue.
 PREFIX, QUEUE = "sayso:sayso:", "sayso-sayso"
@@ -107,14 +108,14 @@ class Stack:
         client = self.client
         wake_up = WakeUps(client, QUEUE) if wakes else no_wake_up
         return RedisMailbox(
-            LuaScripts(client, CONVERSATION_SCRIPTS, prefix=PREFIX),
+            ShardedScripts(client, CONVERSATION_SCRIPTS, prefix=PREFIX),
             lambda turn: texts_for(turn.language),
             wake_up,
         )
 
     def outbox(self) -> RedisOutbox:
         """Return the outbox in the stack's Redis."""
-        return RedisOutbox(LuaScripts(self.client, CONVERSATION_SCRIPTS, prefix=PREFIX))
+        return RedisOutbox(ShardedScripts(self.client, CONVERSATION_SCRIPTS, prefix=PREFIX))
 
     def web(self) -> subprocess.Popen[bytes]:
         """Start Sayso's web process and wait until it answers."""

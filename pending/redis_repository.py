@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending.action import ActionState
 from sayso.pending.repository import (
     ActionDecision,
@@ -21,6 +20,7 @@ from sayso.pending.repository import (
     NoteEffect,
     StartVerdict,
 )
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import NewAction, TurnChange
 
@@ -31,7 +31,7 @@ class RedisActionRepository:
     Every method raises redis.RedisError.
     """
 
-    def __init__(self, scripts: LuaScripts, note_effect: NoteEffect | None = None) -> None:
+    def __init__(self, scripts: ShardedScripts, note_effect: NoteEffect | None = None) -> None:
         """`note_effect` notes each effect outside of Redis; None where that is not wanted."""
         self._scripts = scripts
         self._note_effect = note_effect

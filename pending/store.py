@@ -21,7 +21,6 @@ from sayso.channels.types import Conversation, Intent, Scope
 from sayso.infra.concurrency import run_without_loop
 from sayso.infra.ids import random_id
 from sayso.infra.redis.client import PREFIX, connect
-from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending.action import (
     DEFAULT_IGNORE_TTL_SECONDS,
     DEFAULT_TTL_SECONDS,
@@ -41,6 +40,7 @@ from sayso.pending.redis_repository import RedisActionRepository
 from sayso.pending.repository import ActionDecision, ActionRepository, NoteEffect, sign_action
 from sayso.pending.scripts import ACTION_SCRIPTS
 from sayso.pending.settlement import Settlement
+from sayso.pending.sharded_scripts import ShardedScripts
 
 log = logging.getLogger(__name__)
 
@@ -302,12 +302,12 @@ class RedisPendingStore(PendingActionStore):
         max_executor_entries: int = 5000,
         *,
         client: Redis | None = None,
-        scripts: LuaScripts | None = None,
+        scripts: ShardedScripts | None = None,
         secret_keys: list[str] | None = None,
         note_effect: NoteEffect | None = None,
     ) -> None:
         if scripts is None:
-            scripts = LuaScripts(client or connect(url), ACTION_SCRIPTS, prefix=prefix)
+            scripts = ShardedScripts(client or connect(url), ACTION_SCRIPTS, prefix=prefix)
 
         keys = secret_keys
         if not keys:

@@ -11,8 +11,8 @@ from pathlib import Path
 from redis import Redis
 
 from sayso.infra.redis.client import connect
-from sayso.infra.redis.scripts import LuaScripts
 from sayso.ops.server.embedded_redis import EmbeddedRedis
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.workers.identities import RedisIdentities
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 
@@ -41,7 +41,7 @@ def _client() -> Redis:
 def new_identities() -> RedisIdentities:
     """Return the ids of people, none so far. Each call has keys of its own, and empties nothing."""
     prefix = f"identities-{next(_NUMBERS)}:"
-    return RedisIdentities(LuaScripts(_client(), CONVERSATION_SCRIPTS, prefix=prefix))
+    return RedisIdentities(ShardedScripts(_client(), CONVERSATION_SCRIPTS, prefix=prefix))
 
 
 def empty_redis() -> Redis:

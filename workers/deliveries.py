@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sayso.channels.types import Reply
-from sayso.infra.redis.scripts import LuaScripts, WakeUp, no_wake_up, shard_of
+from sayso.pending.sharded_scripts import ShardedScripts, shard_of
+from sayso.workers.wake_ups import WakeUp, no_wake_up
 
 #: The state of a reply. `ambiguous`: sent after an attempt that may have arrived too; `failed`:
 #: accepted by the platform and not delivered; `dead`: given up; `retried`: put back into its
@@ -80,7 +81,7 @@ class RedisDeliveries:
     All methods raise redis.RedisError.
     """
 
-    def __init__(self, scripts: LuaScripts, wake_up: WakeUp = no_wake_up) -> None:
+    def __init__(self, scripts: ShardedScripts, wake_up: WakeUp = no_wake_up) -> None:
         self._scripts = scripts
         self._wake_up = wake_up
 

@@ -17,7 +17,7 @@ from redis import Redis
 from redis.client import Pipeline
 
 from sayso.infra.redis.client import PREFIX, RedisUnfit
-from sayso.infra.redis.scripts import LAYOUT
+from sayso.pending.sharded_scripts import LAYOUT
 from sayso.workers.recovery import GONE_SECONDS
 
 #: Digits of the digest of a secret key or an account.

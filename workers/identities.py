@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 from sayso.channels.types import Identity, SenderIds
 from sayso.infra.records import check_version
-from sayso.infra.redis.scripts import LuaScripts
+from sayso.infra.redis.scripts import Arguments, Tag
+from sayso.pending.sharded_scripts import ShardedScripts
 
 
 class RedisIdentities:
@@ -22,7 +24,7 @@ class RedisIdentities:
     finds the same person.
     """
 
-    def __init__(self, scripts: LuaScripts) -> None:
+    def __init__(self, scripts: ShardedScripts) -> None:
         self._scripts = scripts
 
     def recognize(
@@ -35,7 +37,7 @@ class RedisIdentities:
     ) -> Identity:
         """Return the sender of a message with these ids; `store` them, or `briefly` for an hour."""
         args = {**asdict(ids), "store": store or briefly, "briefly": briefly}
-        return parse_identity(self._scripts.run_for_people("identify", channel, args))
+        return parse_identity(self._run("identify", channel, args))
 
     def find_by_id(self, channel: str, name: str) -> Identity | None:
         """Return the person who has this id now, None for an unknown one."""
@@ -47,15 +49,25 @@ class RedisIdentities:
 
     def forget(self, channel: str, key: str) -> None:
         """Forget the ids of the person whose data is stored under `key`."""
-        self._scripts.run_for_people("forget_identity", channel, {"key": key})
+        self._run("forget_identity", channel, {"key": key})
 
     def _read(self, channel: str, name: str, *, is_key: bool) -> Identity | None:
-        record = self._scripts.run_for_people(
-            "load_identity", channel, {"name": name, "is_key": is_key}
-        )
+        record = self._run("load_identity", channel, {"name": name, "is_key": is_key})
         if record:
             return parse_identity(record)
         return None
+
+    def _run(self, script: str, channel: str, args: Arguments) -> Any:
+        return self._scripts.run_on(script, people_tag(channel), args)
+
+
+def people_tag(channel: str) -> Tag:
+    """Return the hash tag of the ids of a channel's people.
+
+    They are together on one node of a cluster, so that a person with several ids is found in one
+    step.
+    """
+    return f"ids:{channel}"
 
 
 def parse_identity(record: str) -> Identity:

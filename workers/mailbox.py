@@ -30,16 +30,9 @@ from sayso.channels.types import (
 from sayso.infra import tracing
 from sayso.infra.metrics import DELIVERY_REPORTS, OTHER, TURNS_RECEIVED, of_labels
 from sayso.infra.records import OtherVersion, check_readable, check_version
-from sayso.infra.redis.scripts import (
-    NO_ARGUMENTS,
-    NO_JOB,
-    SHARDS,
-    Arguments,
-    LuaScripts,
-    WakeUp,
-    no_wake_up,
-)
+from sayso.infra.redis.scripts import NO_ARGUMENTS, Arguments
 from sayso.pending.action import split_button_token
+from sayso.pending.sharded_scripts import SHARDS, ShardedScripts
 from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import (
     CHOICE_KIND,
@@ -60,8 +53,9 @@ from sayso.pending.turns import (
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.deliveries import REPORTS, RedisDeliveries, split_id
 from sayso.workers.entries import InboxEntry, OutboxEntry
-from sayso.workers.identities import RedisIdentities, parse_identity
+from sayso.workers.identities import RedisIdentities, parse_identity, people_tag
 from sayso.workers.lease import LEASE_MS, worker_of
+from sayso.workers.wake_ups import NO_JOB, WakeUp, no_wake_up
 
 if TYPE_CHECKING:
     from sayso.channels.i18n.texts import Texts, TextsForTurn
@@ -164,7 +158,7 @@ class RedisMailbox:
 
     def __init__(
         self,
-        scripts: LuaScripts,
+        scripts: ShardedScripts,
         texts_for: TextsForTurn,
         wake_up: WakeUp = no_wake_up,
         *,
@@ -225,7 +219,7 @@ class RedisMailbox:
         """
         ids = sender.ids
         named = {"user_id": ids.user_id, "number": ids.number, "parent": ids.parent}
-        people = self._scripts.people_key(sender.channel)
+        people = self._scripts.key_prefix(people_tag(sender.channel))
         supposed = ids.as_identity()
         for _ in range(MOST_ATTEMPTS):
             turn = sender.turn_of(supposed)
@@ -660,7 +654,9 @@ def _is_storable(turn: Turn) -> bool:
     return True
 
 
-async def parse_or_release(scripts: LuaScripts, lease: Lease, item: Mapping[str, Any]) -> NextItem:
+async def parse_or_release(
+    scripts: ShardedScripts, lease: Lease, item: Mapping[str, Any]
+) -> NextItem:
     """Read what is next for the holder of a lease. Raises redis.RedisError.
 
     Raises OtherVersion after it released the lease: the conversation is due again in a second, and

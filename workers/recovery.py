@@ -30,8 +30,9 @@ from sayso.infra.concurrency import call_in_thread
 from sayso.infra.ids import random_id
 from sayso.infra.metrics import WORKERS_DIED
 from sayso.infra.redis.client import PREFIX
-from sayso.infra.redis.scripts import SHARDS, LuaScripts, WakeUp
+from sayso.pending.sharded_scripts import SHARDS, ShardedScripts
 from sayso.workers.lease import token_prefix
+from sayso.workers.wake_ups import WakeUp
 
 #: The folder of the lock files in the data folder.
 ALIVE = "alive"
@@ -254,7 +255,7 @@ class Reaper:
     def __init__(
         self,
         client: Redis,
-        scripts: LuaScripts,
+        scripts: ShardedScripts,
         wake_up: WakeUp,
         lock: WorkerLock,
         *,

@@ -1,19 +1,33 @@
-"""CONVERSATION_SCRIPTS: the Lua scripts about conversations, and QUEUE_SCRIPTS, those about RQ's queue."""
+"""CONVERSATION_SCRIPTS: the Lua scripts about conversations, and QUEUE_SCRIPTS, those about RQ's queue.
+
+Each script that stores work also queues the RQ job that wakes a worker. Where the queue has a server of
+its own, a script cannot reach it: then WakingScripts queues the job right after the script.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from sayso.infra.redis.scripts import ScriptFolder
+from redis import Redis
+
+from sayso.infra.redis.client import PREFIX
+from sayso.infra.redis.scripts import NO_ARGUMENTS, Arguments, Payload, ScriptFolder, Tag
 from sayso.pending import scripts as action_scripts
+from sayso.pending.sharded_scripts import ShardedScripts
+from sayso.workers.wake_ups import WakeStep
 
 _FOLDER = Path(__file__).parent / "lua"
 _PARTS = (_FOLDER / "shared", action_scripts.PARTS)
+#: QUEUE_IS_ELSEWHERE: whether the queue has a server of its own.
+_CONSTANTS = {**action_scripts.CONSTANTS, "QUEUE_IS_ELSEWHERE": False}
 
 CONVERSATION_SCRIPTS = ScriptFolder(
     _FOLDER,
     parts=_PARTS,
-    constants=action_scripts.CONSTANTS,
+    constants=_CONSTANTS,
+    first_lines=action_scripts.FIRST_LINES,
     read_only=frozenset(
         {
             "forgotten_turns",
@@ -42,8 +56,8 @@ CONVERSATION_SCRIPTS = ScriptFolder(
             "notify",
         }
     ),
-    # About the rate of a channel, where the bot may not write, and the ids of people. After a loss,
-    # ids are learned again from the next message.
+    # These are about the rate of a channel, where the bot may not write, and the ids of people. After
+    # a loss, ids are learned again from the next message.
     unguarded=frozenset(
         {
             "bar_chat",
@@ -57,10 +71,46 @@ CONVERSATION_SCRIPTS = ScriptFolder(
     ),
 )
 
-#: The queue may have a server of its own, which holds nothing that is worth a watermark.
+#: The same scripts where the queue has a server of its own. A script that may wake a worker also
+#: returns whether it does (`shared/queue.lua`).
+_QUEUE_ELSEWHERE = replace(
+    CONVERSATION_SCRIPTS,
+    constants={**_CONSTANTS, "QUEUE_IS_ELSEWHERE": True},
+    # Redis ends a list at the first nil.
+    answers={"queue": "{answer or false, wake}"},
+)
+
+#: The scripts that run on the server of the queue. It holds nothing that must not be lost: the
+#: conversations say what work there is.
 QUEUE_SCRIPTS = ScriptFolder(
     Path(__file__).parent / "rq" / "lua",
     parts=_PARTS,
-    constants=action_scripts.CONSTANTS,
+    constants=_CONSTANTS,
+    first_lines=action_scripts.FIRST_LINES,
     unguarded=frozenset({"enqueue", "queued"}),
 )
+
+
+class WakingScripts(ShardedScripts):
+    """The scripts about conversations, where the queue has a server of its own. One per process.
+
+    A script that stored work and must wake a worker is followed by `wake`.
+    """
+
+    def __init__(self, client: Redis, wake: WakeStep, *, prefix: str = PREFIX) -> None:
+        super().__init__(client, _QUEUE_ELSEWHERE, prefix=prefix)
+        self._wake = wake
+        self._may_wake = {name for name, script in self._scripts.items() if "queue" in script.parts}
+
+    async def arun_on(
+        self, name: str, tag: Tag, args: Arguments = NO_ARGUMENTS, *payloads: Payload
+    ) -> Any:
+        """Run a script, and wake a worker if the script says so. Return its answer."""
+        result = await super().arun_on(name, tag, args, *payloads)
+        if name not in self._may_wake:
+            return result
+
+        answer, wake = result
+        if wake:
+            await self._wake(args["conversation"], wake == "urgent")
+        return answer

@@ -44,8 +44,9 @@ from sayso.infra.concurrency import call_in_thread
 from sayso.infra.http import backoff_seconds
 from sayso.infra.metrics import DELIVERIES, MESSAGES, SEND_SECONDS
 from sayso.infra.records import OtherVersion
-from sayso.infra.redis.scripts import LuaScripts, WakeUp, no_wake_up
+from sayso.infra.redis.scripts import Arguments
 from sayso.pending.limits import KEEP_HELD_MS
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.pending.turns import (
     ConversationParked,
     Lease,
@@ -57,6 +58,7 @@ from sayso.pending.turns import (
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.mailbox import log_refused_template, parse_or_release
 from sayso.workers.platform_places import PlatformPlaces
+from sayso.workers.wake_ups import WakeUp, no_wake_up
 
 if TYPE_CHECKING:
     from sayso.channels.i18n.texts import TextsForLanguage
@@ -494,7 +496,7 @@ class RedisOutbox:
     Each call is one script in Redis, and safe to repeat.
     """
 
-    def __init__(self, scripts: LuaScripts, wake_up: WakeUp = no_wake_up) -> None:
+    def __init__(self, scripts: ShardedScripts, wake_up: WakeUp = no_wake_up) -> None:
         self._scripts = scripts
         self._wake_up = wake_up
 
@@ -598,7 +600,7 @@ class RedisOutbox:
                 gap_ms = 1000 / per_second
             mark = f"{reply.number}:{reply.attempt}"
             # No answer: no limit of the channel is known.
-            wait_ms = await self._scripts.arun_for_channel(
+            wait_ms = await self._run_for_channel(
                 "channel_slot", lease.conversation, {"gap_ms": gap_ms, "mark": mark}
             )
             return int(wait_ms or 0) / 1000
@@ -615,7 +617,16 @@ class RedisOutbox:
         `mark` names the reply that goes first after that, "" for none.
         """
         args = {"ms": round(seconds * 1000), "mark": mark}
-        await self._scripts.arun_for_channel("channel_silence", lease.conversation, args)
+        await self._run_for_channel("channel_silence", lease.conversation, args)
+
+    async def _run_for_channel(self, name: str, conversation: str, args: Arguments) -> Any:
+        """Run a script about the rate of a conversation's channel, where a cluster has it apart.
+
+        All conversations of a channel share one rate, so it is not in the shard of any of them.
+        """
+        channel = conversation.partition(":")[0]
+        named = {"conversation": conversation, **args}
+        return await self._scripts.arun_on(name, f"rate_limit:{channel}", named)
 
     async def forward(self, delivery: Delivery) -> str:
         """Append a reply to the outbox of the conversation it is addressed to, and wake a worker.

@@ -43,9 +43,9 @@ from sayso.agent.tools.environment import Artifact, TimerChange
 from sayso.channels.media_store import NoRoom, TooLarge
 from sayso.channels.types import Media, StepState
 from sayso.infra.concurrency import has_no_loop
-from sayso.infra.redis.scripts import LuaScripts
 from sayso.infra.storage.objects import StoreUnavailable
 from sayso.pending.call_context import ProposedAction
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.pending.turns import (
     JournalUnreadable,
     Lease,
@@ -80,7 +80,7 @@ class RedisJournals:
     A journal is read with its turn (`QueuedTurn.journal`) and deleted with it.
     """
 
-    def __init__(self, scripts: LuaScripts) -> None:
+    def __init__(self, scripts: ShardedScripts) -> None:
         self._scripts = scripts
 
     async def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:

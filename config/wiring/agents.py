@@ -82,11 +82,11 @@ from sayso.config.wiring.tools import (
     unknown_names,
 )
 from sayso.infra.concurrency import run_sync
-from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from sayso.pending.action import After
 from sayso.pending.error_texts import error_text
 from sayso.pending.repository import NoteEffect
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.pending.store import PendingActionStore
 
 T = TypeVar("T")
@@ -428,7 +428,7 @@ def load_bot_tools(
 def build_agents(
     deps: AgentDeps,
     opened: OpenTools,
-    scripts: LuaScripts,
+    scripts: ShardedScripts,
     media: MediaFiles,
     keys: list[str],
     journals: RedisJournals,

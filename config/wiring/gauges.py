@@ -28,7 +28,7 @@ from sayso.config.wiring.bootstrap import Services
 from sayso.infra.metrics import MODEL_TOKENS
 from sayso.infra.metrics_endpoint import MetricsEndpoint, read_token
 from sayso.infra.redis.connections import Halted
-from sayso.infra.redis.scripts import LuaScripts
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.workers.rq.jobs import is_suspended, waiting_jobs
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.spool import SpoolUnusable
@@ -150,7 +150,7 @@ class StateCollector(Collector):
     def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
         self._services = services
         self._clock = clock
-        self._scripts = LuaScripts(
+        self._scripts = ShardedScripts(
             services.redis, CONVERSATION_SCRIPTS, prefix=services.settings.key_prefix
         )
         self._lock = threading.Lock()

@@ -39,8 +39,9 @@ from sayso.infra.redis.client import (
 )
 from sayso.infra.redis.cluster import ClusterClient, is_cluster
 from sayso.infra.redis.connections import Connections
-from sayso.infra.redis.scripts import LuaScripts, ScriptFolder, WakeUp, no_wake_up
+from sayso.infra.redis.scripts import ScriptFolder
 from sayso.infra.redis.shared_cache import SharedCache
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
@@ -50,8 +51,9 @@ from sayso.workers.identities import RedisIdentities
 from sayso.workers.people import RedisPeople
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.jobs import QueueServer, WakeUps
-from sayso.workers.scripts import CONVERSATION_SCRIPTS
+from sayso.workers.scripts import CONVERSATION_SCRIPTS, WakingScripts
 from sayso.workers.sender import RedisOutbox
+from sayso.workers.wake_ups import WakeUp, no_wake_up
 
 log = logging.getLogger(__name__)
 
@@ -127,10 +129,11 @@ class RedisParts:
         """Connect to the bot's Redis, for a command. Raises ConfigError."""
         return cls.connect(settings, find_redis(settings, data))
 
-    def scripts(self, folder: ScriptFolder) -> LuaScripts:
+    def scripts(self, folder: ScriptFolder) -> ShardedScripts:
         """Return the Lua scripts of a folder, ready to run on the bot's Redis."""
-        wake = self.queue_server.wake if self.queue_server else None
-        return LuaScripts(self.client, folder, prefix=self.key_prefix, wake=wake)
+        if self.queue_server and folder is CONVERSATION_SCRIPTS:
+            return WakingScripts(self.client, self.queue_server.wake, prefix=self.key_prefix)
+        return ShardedScripts(self.client, folder, prefix=self.key_prefix)
 
     def reaper(self, worker_lock: WorkerLock) -> Reaper:
         """Return what wakes the conversations that have work and no worker.

@@ -24,7 +24,6 @@ from sayso.channels.types import digest
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.redis_parts import RedisParts
-from sayso.infra.redis.scripts import SHARDS, LuaScripts
 from sayso.ops.checks.story import (
     MessageStory,
     TracedAction,
@@ -36,6 +35,7 @@ from sayso.pending.audit.bodies import AuditBody
 from sayso.pending.audit.collector import UncollectedEntries
 from sayso.pending.audit.entries import AuditEntry, EntrySigner
 from sayso.pending.audit.ledger import FILE, AuditLedger
+from sayso.pending.sharded_scripts import SHARDS, ShardedScripts
 from sayso.workers.entries import DeliveryEntry, InboxEntry, OutboxEntry
 from sayso.workers.lease import worker_of
 from sayso.workers.recovery import ALIVE, INTERVAL, Heartbeat, WorkerLock
@@ -256,7 +256,7 @@ class Tracer:
     def __init__(
         self,
         client: Redis | None,
-        scripts: LuaScripts | None,
+        scripts: ShardedScripts | None,
         ledger: AuditLedger | None,
         *,
         prefix: str,

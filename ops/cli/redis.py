@@ -40,7 +40,7 @@ def redis() -> None:
 def status(options: Options) -> None:
     """Print whether Redis is halted, and what it lost. Exits with 1 when it is."""
     from sayso.infra.manual import manual
-    from sayso.infra.redis.scripts import SHARDS
+    from sayso.pending.sharded_scripts import SHARDS
     from sayso.workers.data_loss.resume import backup_being_restored, halts_of
     from sayso.workers.data_loss.watermarks import HaltReason
 

@@ -20,8 +20,8 @@ from redis.client import Pipeline
 
 from sayso.infra.records import READABLE, version_of
 from sayso.infra.redis.client import PREFIX
-from sayso.infra.redis.scripts import LAYOUT
 from sayso.ops.server.snapshot import BATCH, batches
+from sayso.pending.sharded_scripts import LAYOUT
 from sayso.workers.deployment_name import check_layout
 from sayso.workers.recovery import GONE_SECONDS, Heartbeat, own_version
 

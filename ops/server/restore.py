@@ -29,7 +29,6 @@ from typing import IO
 from redis import Redis
 
 from sayso.config.wiring.data_folder import KEYS_FILE
-from sayso.infra.redis.scripts import SHARDS
 from sayso.infra.storage.files import make_private
 from sayso.ops.server.backup import (
     DATA_MEMBERS,
@@ -52,6 +51,7 @@ from sayso.pending.audit.collector import UncollectedEntries
 from sayso.pending.audit.entries import EntrySigner
 from sayso.pending.audit.ledger import AuditLedger
 from sayso.pending.audit.verify import verify
+from sayso.pending.sharded_scripts import SHARDS
 from sayso.workers.data_loss.resume import RESTORING, Resumed, halt, is_restoring, resume
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.data_loss.watermarks import HaltReason, Watermark, WatermarkFile

@@ -32,10 +32,10 @@ from redis.exceptions import ResponseError
 
 from sayso.infra.redis.client import servers_of
 from sayso.infra.redis.cluster import ClusterClient
-from sayso.infra.redis.scripts import SHARDS
 from sayso.infra.redis.url import RedisUrl
 from sayso.infra.storage.files import make_private, open_private
 from sayso.ops.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError
+from sayso.pending.sharded_scripts import SHARDS
 from sayso.pending.stored_action import OPEN_STATES
 from sayso.workers.data_loss.watermarks import keys_of
 

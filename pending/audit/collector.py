@@ -19,12 +19,12 @@ from sayso.infra.concurrency import call_in_thread
 from sayso.infra.ids import random_id
 from sayso.infra.metrics import PENDING, PENDING_ANSWER_SECONDS, label_value
 from sayso.infra.redis.client import PREFIX
-from sayso.infra.redis.scripts import SHARDS, LuaScripts
 from sayso.pending.audit.bodies import AuditBody
 from sayso.pending.audit.entries import AuditEntry, ChainHead, RecordedEntry
 from sayso.pending.audit.ledger import AuditLedger, LedgerUnusable
 from sayso.pending.limits import NO_HEAD
 from sayso.pending.scripts import ACTION_SCRIPTS
+from sayso.pending.sharded_scripts import SHARDS, ShardedScripts
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class AuditCollector:
         self._ledger = ledger
         self._clock = clock
         self._uncollected = UncollectedEntries(client, prefix=prefix)
-        self._scripts = LuaScripts(client, ACTION_SCRIPTS, prefix=prefix)
+        self._scripts = ShardedScripts(client, ACTION_SCRIPTS, prefix=prefix)
         self._lock = f"{prefix}auditor"
         self._token = random_id()
 

@@ -18,10 +18,11 @@ from sayso.channels.types import Conversation, Tap, Turn
 from sayso.infra.concurrency import has_no_loop, is_in_loop, run_without_loop
 from sayso.infra.redis.client import PREFIX
 from sayso.infra.redis.cluster import ClusterConnections
-from sayso.infra.redis.scripts import NO_JOB, ScriptFolder, WakeUpJob, shard_of
+from sayso.infra.redis.scripts import ScriptFolder
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import split_button_token
 from sayso.pending.scripts import ACTION_SCRIPTS
+from sayso.pending.sharded_scripts import shard_of
 from sayso.workers.data_loss.notices import AcknowledgedWork
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.lease import LEASE_MS
@@ -30,6 +31,7 @@ from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox, ReplySender
+from sayso.workers.wake_ups import NO_JOB, WakeUpJob
 from tests.infra.redis.lua_source import CheckedScripts
 from tests.memory_stores import MemoryAlerts, MemorySharedCache, NoReceipts
 from tests.scratch_redis import empty_redis

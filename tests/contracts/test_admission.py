@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Conversation, Media, Reply, Turn
-from sayso.infra.redis.scripts import shard_of
+from sayso.pending.sharded_scripts import shard_of
 from sayso.pending.turns import QueuedReply, TurnChange
 from sayso.workers.mailbox import InboxLimits
 from sayso.workers.sender import Sent

@@ -10,7 +10,6 @@ import pytest
 from redis.connection import AbstractConnection
 
 from sayso.channels.types import Conversation, Scope
-from sayso.infra.redis.scripts import LuaScripts, shard_of
 from sayso.pending import (
     InMemoryPendingStore,
     PendingActionExistsError,
@@ -20,6 +19,7 @@ from sayso.pending import (
 )
 from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.repository import ActionDecision
+from sayso.pending.sharded_scripts import ShardedScripts, shard_of
 from sayso.pending.turns import Transition, TurnChange
 from tests.contracts.rigs import Blocking, client_of, time_passes
 
@@ -573,7 +573,7 @@ def test_each_operation_is_one_round_trip(redis_store, ran, monkeypatch, name):
 def test_lost_answers_change_nothing(redis_client, ran, monkeypatch):
     """The client repeats a call whose answer was lost, and every effect happens once."""
     store = RedisPendingStore(client=redis_client, secret_keys=["key"])
-    monkeypatch.setattr(LuaScripts, "arun", _asked_twice(LuaScripts.arun))
+    monkeypatch.setattr(ShardedScripts, "arun", _asked_twice(ShardedScripts.arun))
     action = stash(store, ran)
     assert store.get("ana") == action
     assert store.pop_if_intent("ana", "ignore").status == "ignored"
@@ -605,8 +605,8 @@ def test_change_that_is_refused_for_a_late_result_is_refused_again(redis_store, 
 def change_twice(store, redis_client, action: PendingAction, outcome_text: str) -> list[str]:
     """Send the same call to cancel an action twice, and return both statuses."""
     transition = Transition(action.pending_action_id, ("shown",), "cancelled", outcome_text, "e1")
-    args = {"change": TurnChange(transition=transition).to_dict()}
-    script, rest = store.repository._scripts.call("change", shard_of(PLACE), PLACE, args, ())
+    args = {"conversation": PLACE, "change": TurnChange(transition=transition).to_dict()}
+    script, rest = store.repository._scripts.call("change", shard_of(PLACE), args, ())
     return [json.loads(redis_client.eval(script.text, *rest))["status"] for _ in range(2)]
 
 

@@ -19,8 +19,8 @@ import httpx2
 
 from sayso.agent import tool
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending.call_context import call_context
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.testing.simulation.tools import effects
 
 #: Environment variable with the probability that a worker dies at a point.
@@ -101,10 +101,10 @@ def _take_effect(name: str, bill: str, word: str) -> str:
 
 def _install() -> None:
     """Let this process die before and after scripts and calls of the model."""
-    run, send, answer = LuaScripts.arun, httpx2.AsyncClient.send, ChannelAgent.answer
+    run, send, answer = ShardedScripts.arun, httpx2.AsyncClient.send, ChannelAgent.answer
 
     async def arun(
-        self: LuaScripts, name: str, conversation: str, args: Any = None, *payloads: Any
+        self: ShardedScripts, name: str, conversation: str, args: Any = None, *payloads: Any
     ) -> Any:
         given = {} if args is None else args
         if name not in SCRIPTS:
@@ -137,7 +137,7 @@ def _install() -> None:
         finally:
             _goes_on.reset(token)
 
-    LuaScripts.arun = arun  # type: ignore[method-assign]
+    ShardedScripts.arun = arun  # type: ignore[method-assign]
     httpx2.AsyncClient.send = ask  # type: ignore[method-assign, assignment]
     ChannelAgent.answer = answer_turn  # type: ignore[method-assign]
 

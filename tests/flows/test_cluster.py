@@ -15,8 +15,8 @@ from redis.exceptions import RedisError
 
 from sayso.infra.redis.client import connect
 from sayso.infra.redis.connections import Connections
-from sayso.infra.redis.scripts import SHARDS, shard_of
 from sayso.ops.server.embedded_redis import EmbeddedRedis
+from sayso.pending.sharded_scripts import SHARDS, shard_of
 from tests.config.processes import sayso, short_folder
 from tests.flows.system import ENVIRON, System, TelegramPerson, WhatsAppPerson, until
 from tests.workers.clusters import Cluster

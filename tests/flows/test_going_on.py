@@ -25,7 +25,7 @@ from sayso.channels.i18n.catalogue import catalogue
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation
 from sayso.infra.redis.client import PREFIX
-from sayso.infra.redis.scripts import shard_of
+from sayso.pending.sharded_scripts import shard_of
 from sayso.testing.simulation.tools import Effects
 from tests.agent.providers.api import KEY
 from tests.flows.deaths import CHANCE, happened, plan, planned

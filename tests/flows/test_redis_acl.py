@@ -26,8 +26,8 @@ from sayso.config.wiring.bootstrap import bootstrap, check_redis
 from sayso.config.wiring.redis_parts import risks_of
 from sayso.infra.redis.checks import check_guarded
 from sayso.infra.redis.client import ACL_FILE, RedisUnfit, connect
-from sayso.infra.redis.scripts import SHARDS
 from sayso.ops.server.embedded_redis import server_binary
+from sayso.pending.sharded_scripts import SHARDS
 from sayso.testing.platforms.fake_platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET
 from sayso.testing.platforms.slack_oauth import FakeInstallations
 from sayso.testing.platforms.webhooks import (

@@ -19,8 +19,8 @@ from sayso.channels.slack.incoming import slack_hook
 from sayso.channels.types import Conversation, SignedWebhook, Turn
 from sayso.channels.whatsapp.incoming import whatsapp_hook
 from sayso.infra.redis.client import PREFIX
-from sayso.infra.redis.scripts import shard_of
 from sayso.pending.action import split_button_token
+from sayso.pending.sharded_scripts import shard_of
 from sayso.testing.platforms import fake_platforms as fakes
 from tests.channels.test_payloads import PAYLOADS, TURNS
 from tests.channels.web.fuzz import YAML

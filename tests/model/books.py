@@ -9,7 +9,7 @@ from typing import Any
 from redis import Redis
 
 from sayso.infra.redis.client import PREFIX
-from sayso.infra.redis.scripts import shard_of
+from sayso.pending.sharded_scripts import shard_of
 from tests.model.world import CONVERSATIONS, ROOM, World
 
 #: The transitions that an action may make; "" stands for a new action.

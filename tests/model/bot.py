@@ -25,11 +25,11 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
 from sayso.infra.concurrency import has_no_loop, run_without_loop
 from sayso.infra.redis.client import PREFIX
-from sayso.infra.redis.scripts import shard_of
 from sayso.pending import RedisPendingStore, stash_pending
 from sayso.pending.action import After, PendingAction, split_button_token
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.scripts import ACTION_SCRIPTS
+from sayso.pending.sharded_scripts import shard_of
 from sayso.pending.turns import ConversationError, LeaseLost, QueuedTurn, TurnChange
 from sayso.workers.lease import HeldLease, token_prefix
 from sayso.workers.mailbox import InboxLimits, RedisMailbox

@@ -9,7 +9,7 @@ from typing import Any
 
 from sayso.channels.types import Conversation, Turn
 from sayso.infra.redis.client import PREFIX
-from sayso.infra.redis.scripts import shard_of
+from sayso.pending.sharded_scripts import shard_of
 from sayso.workers.lease import LEASE_MS
 from tests.model.books import Books
 from tests.model.bot import Bot, Worker, ask, turn

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from redis import Redis
 
 from sayso.infra.redis.client import PREFIX
-from sayso.infra.redis.scripts import LuaScript, ScriptFolder, shard_of
+from sayso.infra.redis.scripts import LuaScript, ScriptFolder
+from sayso.pending.sharded_scripts import shard_of
 from tests.infra.redis.lua_source import CheckedScripts
 
 #: The texts to replace and their replacements, by script; "*" stands for the texts that scripts share.

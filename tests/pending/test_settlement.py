@@ -10,13 +10,13 @@ import pytest
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.infra.concurrency import run_without_loop
-from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import PendingAction
 from sayso.pending.action_outcomes import plan_end_state
 from sayso.pending.executors import Executors, NotFound
 from sayso.pending.repository import ActionResult, Claim, sign_action
 from sayso.pending.settlement import Settlement
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.pending.store import scope_of
 from sayso.pending.turns import Lease, LeaseLost, StaleTurn, Transition, TurnChange
 from tests.contracts.rigs import Blocking
@@ -393,13 +393,13 @@ def test_abandoned_action_ends_in_redis_although_each_answer_is_lost_once(
     redis_client, monkeypatch, way, started, state, told
 ):
     """The record is found in its conversation's shard, and repeated calls do no harm."""
-    arun = LuaScripts.arun
+    arun = ShardedScripts.arun
 
     async def twice(*call):
         await arun(*call)
         return await arun(*call)
 
-    monkeypatch.setattr(LuaScripts, "arun", twice)
+    monkeypatch.setattr(ShardedScripts, "arun", twice)
     store = RedisPendingStore(client=redis_client, secret_keys=["key"])
     action = store.create(
         PendingAction("ana", "delete", "Apagar A", language="pt", requested_at=1.0), None

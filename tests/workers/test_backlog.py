@@ -14,12 +14,13 @@ from sayso.channels.types import Conversation
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.infra.redis.client import PREFIX, connect
-from sayso.infra.redis.scripts import SHARDS, LuaScripts, no_wake_up, shard_of
 from sayso.pending.limits import URGENT_JOB
+from sayso.pending.sharded_scripts import SHARDS, ShardedScripts, shard_of
 from sayso.workers.mailbox import InboxLimits, RedisMailbox
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.jobs import QUEUE, QueueServer, SaysoJob, WakeUps
-from sayso.workers.scripts import CONVERSATION_SCRIPTS, QUEUE_SCRIPTS
+from sayso.workers.scripts import CONVERSATION_SCRIPTS, QUEUE_SCRIPTS, WakingScripts
+from sayso.workers.wake_ups import no_wake_up
 from tests.contracts.rigs import turn, voice
 
 QUEUE_KEY = f"rq:queue:{QUEUE}"
@@ -33,8 +34,10 @@ class Town:
         self.client, self.queue = client, queue
         jobs = WakeUps(queue)
         self.server = QueueServer(queue, jobs) if queue is not client else None
-        self.scripts = LuaScripts(
-            client, CONVERSATION_SCRIPTS, wake=self.server.wake if self.server else None
+        self.scripts = (
+            WakingScripts(client, self.server.wake)
+            if self.server
+            else ShardedScripts(client, CONVERSATION_SCRIPTS)
         )
         wake_up = no_wake_up if self.server else jobs
         known = {"queued": self.server.queued} if self.server else {"queue": jobs.queue}
@@ -215,7 +218,7 @@ def test_turns_are_accepted_while_the_queue_server_is_away(
         assert [town.write(name) for name in ("ana", "bob", "ana")] == ["new"] * 3
         with pytest.raises(RedisError):
             town.round()
-        town.server._scripts, town.queue = LuaScripts(queue, QUEUE_SCRIPTS), queue
+        town.server._scripts, town.queue = ShardedScripts(queue, QUEUE_SCRIPTS), queue
         assert (town.round(), town.jobs("ana"), town.jobs("bob")) == (2, 1, 1)
     assert [record.message for record in caplog.records] == ["queue.away", "queue.back"]
 

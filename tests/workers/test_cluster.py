@@ -33,10 +33,10 @@ from sayso.infra.redis.client import (
 from sayso.infra.redis.cluster import AsyncCluster, ClusterUrl
 from sayso.infra.redis.connections import Connections, Halted, NotReplicated
 from sayso.infra.redis.leader_lock import LeaderLock
-from sayso.infra.redis.scripts import SHARDS, LuaScripts, shard_of
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.audit.verify import verify
+from sayso.pending.sharded_scripts import SHARDS, ShardedScripts, shard_of
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.resume import halts_of, resume
 from sayso.workers.data_loss.watermarks import keys_of
@@ -65,7 +65,7 @@ def test_confirmed_action_runs_once(cluster_client: Redis):
 def test_commands_of_a_loop_go_to_the_node_of_their_shard(cluster: Cluster, cluster_client: Redis):
     """A worker waits for scripts of many conversations at the same time."""
     Connections.of(cluster_client).pipeline = open_loop_client(cluster.url)
-    mailbox = RedisMailbox(LuaScripts(cluster_client, CONVERSATION_SCRIPTS), voice)
+    mailbox = RedisMailbox(ShardedScripts(cluster_client, CONVERSATION_SCRIPTS), voice)
     names = [Conversation("chat", str(number)).id for number in range(100)]
 
     async def work() -> list[float | None]:
@@ -116,7 +116,7 @@ def test_write_that_no_replica_has_is_not_acknowledged(cluster: Cluster, in_loop
 
     with pytest.raises(TimeoutError if in_loop else NotReplicated):
         asyncio.run(write()) if in_loop else RedisMailbox(
-            LuaScripts(client, CONVERSATION_SCRIPTS), voice
+            ShardedScripts(client, CONVERSATION_SCRIPTS), voice
         ).accept(turn())
     with pytest.raises(NotReplicated):
         guard.check_replicas()
@@ -155,7 +155,7 @@ def test_script_on_a_master_that_lost_writes_changes_nothing(
     """An outdated replica was promoted, and no process has checked yet."""
     client = connect(cluster.url)
     guard.protect(client)
-    mailbox = RedisMailbox(LuaScripts(client, CONVERSATION_SCRIPTS), voice)
+    mailbox = RedisMailbox(ShardedScripts(client, CONVERSATION_SCRIPTS), voice)
     for _ in range(2):
         mailbox.accept(turn())
     guard.check_server()

@@ -15,9 +15,9 @@ from sayso.agent.observability.builtin import MetricsObserver
 from sayso.channels.base import AddressClosed, RateLimited
 from sayso.channels.types import Delivery, Receipt, Reply
 from sayso.infra.metrics import MAX_VALUES, OTHER, REGISTRY, label_value
-from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE, AuditLedger
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.pending.turns import LeaseLost, TurnChange
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.rq.jobs import WakeUps, waiting_jobs
@@ -217,7 +217,9 @@ def test_a_tool_that_the_model_invents_counts_as_other(grown):
 def measured(client: Redis) -> dict[str, int]:
     """Return the numbers that wait, summed over all shards, and the highest of their ages."""
     found: dict[str, int] = {}
-    for answer in LuaScripts(client, CONVERSATION_SCRIPTS).on_every_shard("measure", {"most": 2}):
+    for answer in ShardedScripts(client, CONVERSATION_SCRIPTS).on_every_shard(
+        "measure", {"most": 2}
+    ):
         for name, number in json.loads(answer).items():
             join = max if name.startswith("oldest") else int.__add__
             found[name] = join(found.get(name, 0), number)
@@ -269,7 +271,7 @@ def test_the_queue_is_counted_with_the_time_of_its_first_job(redis_client):
     """A job of another program has no time."""
     assert waiting_jobs(redis_client, "sayso") == (0, None)
     RedisMailbox(
-        LuaScripts(redis_client, CONVERSATION_SCRIPTS), voice, WakeUps(redis_client)
+        ShardedScripts(redis_client, CONVERSATION_SCRIPTS), voice, WakeUps(redis_client)
     ).accept(turn())
     count, at = waiting_jobs(redis_client, "sayso")
     assert count == 1

@@ -8,10 +8,11 @@ import threading
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.infra.redis.scripts import SHARDS, LuaScripts, no_wake_up
+from sayso.pending.sharded_scripts import SHARDS, ShardedScripts
 from sayso.workers import recovery as reapers
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
+from sayso.workers.wake_ups import no_wake_up
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ def test_round_that_fails_is_reported_and_not_the_last(
     monkeypatch.setattr(reapers, "INTERVAL", 0)
     reaper = Reaper(
         redis_client,
-        LuaScripts(redis_client, CONVERSATION_SCRIPTS),
+        ShardedScripts(redis_client, CONVERSATION_SCRIPTS),
         no_wake_up,
         WorkerLock(tmp_path),
     )
@@ -58,7 +59,7 @@ def test_heartbeats_and_releases_do_not_wait_for_a_long_round(redis_client, monk
     monkeypatch.setattr(reapers, "INTERVAL", 0)
     reaper = Reaper(
         redis_client,
-        LuaScripts(redis_client, CONVERSATION_SCRIPTS),
+        ShardedScripts(redis_client, CONVERSATION_SCRIPTS),
         no_wake_up,
         WorkerLock(tmp_path),
     )

@@ -9,8 +9,8 @@ from redis import Redis
 
 from sayso.channels.types import Conversation, Received, Turn
 from sayso.channels.whatsapp.people import WhatsAppPeople
-from sayso.infra.redis.scripts import LuaScripts
 from sayso.infra.threads import LoopThread
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.workers.identities import RedisIdentities
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.rq.job_registry import JobRegistry
@@ -33,7 +33,7 @@ def asked(redis_url, redis_client):
 
     Commands that a script runs inside the server are no round trips.
     """
-    runners = (LuaScripts(redis_client, CONVERSATION_SCRIPTS), Rig(redis_client).scripts)
+    runners = (ShardedScripts(redis_client, CONVERSATION_SCRIPTS), Rig(redis_client).scripts)
     names = {script.sha: name for runner in runners for name, script in runner._scripts.items()}
 
     def listen(act) -> list[str]:
@@ -60,7 +60,7 @@ def asked(redis_url, redis_client):
 def mailbox(redis_client):
     """Return a mailbox that wakes workers; its connection is open and its scripts are loaded."""
     kept = RedisMailbox(
-        LuaScripts(redis_client, CONVERSATION_SCRIPTS), voice, WakeUps(redis_client)
+        ShardedScripts(redis_client, CONVERSATION_SCRIPTS), voice, WakeUps(redis_client)
     )
     kept.accept(turn())
     return kept

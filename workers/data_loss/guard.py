@@ -56,7 +56,7 @@ from sayso.infra.redis.connections import (
     Halted,
     NotReplicated,
 )
-from sayso.infra.redis.scripts import SHARDS
+from sayso.pending.sharded_scripts import SHARDS
 from sayso.workers.data_loss.watermarks import (
     Ask,
     HaltReason,

@@ -26,12 +26,13 @@ from redis.exceptions import RedisError
 
 from sayso.channels.i18n.texts import Texts, TextsForTurn, brief, texts_for
 from sayso.channels.types import Conversation, Reply, Scope, Turn, digest
-from sayso.infra.redis.scripts import LuaScripts, WakeUp, shard_of
 from sayso.infra.storage.files import try_lock
 from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.repository import ActionResult, Claim
+from sayso.pending.sharded_scripts import ShardedScripts, shard_of
 from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import CHOICE_KIND, outbox_entry
+from sayso.workers.wake_ups import WakeUp
 
 log = logging.getLogger(__name__)
 
@@ -263,7 +264,7 @@ class LossNotices:
 
     def __init__(
         self,
-        scripts: LuaScripts,
+        scripts: ShardedScripts,
         wake_up: WakeUp,
         files: NoteFiles,
         *,

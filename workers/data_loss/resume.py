@@ -14,7 +14,8 @@ from redis.exceptions import ResponseError
 from sayso.infra.concurrency import run_without_loop
 from sayso.infra.redis.client import PREFIX
 from sayso.infra.redis.cluster import ClusterClient
-from sayso.infra.redis.scripts import RESUMED, Arguments, LuaScripts
+from sayso.infra.redis.scripts import RESUMED, Arguments
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.workers.data_loss.watermarks import (
     HaltReason,
     ShardState,
@@ -128,7 +129,7 @@ def resume(client: Redis, *, prefix: str = PREFIX, restored: bool = False) -> Re
     }
     try:
         done = _prepare(
-            LuaScripts(client, CONVERSATION_SCRIPTS, prefix=prefix),
+            ShardedScripts(client, CONVERSATION_SCRIPTS, prefix=prefix),
             client,
             floors,
             prefix,
@@ -149,7 +150,7 @@ def resume(client: Redis, *, prefix: str = PREFIX, restored: bool = False) -> Re
 
 
 def _prepare(
-    scripts: LuaScripts, client: Redis, floors: Mapping[int, int], prefix: str, args: Arguments
+    scripts: ShardedScripts, client: Redis, floors: Mapping[int, int], prefix: str, args: Arguments
 ) -> tuple[int, int, int]:
     """Raise all numbers above the floors.
 

@@ -23,7 +23,7 @@ from redis.exceptions import ResponseError
 from sayso.infra.redis.client import PREFIX
 from sayso.infra.redis.cluster import ClusterClient
 from sayso.infra.redis.connections import Command, Connections
-from sayso.infra.redis.scripts import SHARDS
+from sayso.pending.sharded_scripts import SHARDS
 
 log = logging.getLogger(__name__)
 

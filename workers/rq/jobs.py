@@ -22,8 +22,9 @@ from rq.utils import now
 
 from sayso.infra.ids import random_id
 from sayso.infra.redis.client import PREFIX
-from sayso.infra.redis.scripts import LuaScripts, WakeUpJob
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.workers.scripts import QUEUE_SCRIPTS
+from sayso.workers.wake_ups import WakeUpJob
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +175,7 @@ class QueueServer:
     """
 
     def __init__(self, client: Redis, wake_up: WakeUps, *, prefix: str = PREFIX) -> None:
-        self._scripts = LuaScripts(client, QUEUE_SCRIPTS, prefix=prefix)
+        self._scripts = ShardedScripts(client, QUEUE_SCRIPTS, prefix=prefix)
         self._wake_up = wake_up
         self._is_away = False
 

@@ -32,7 +32,7 @@ from sayso.channels.types import (
 from sayso.infra.records import OtherVersion
 from sayso.infra.redis.client import connect, set_web_timeouts
 from sayso.infra.redis.connections import Connections
-from sayso.infra.redis.scripts import LuaScripts
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
@@ -94,7 +94,7 @@ def test_webhook_in_an_outage_is_tried_twice_without_a_pause(
         UnixDomainSocketConnection, "_connect", lambda _: tries.append("") or away()
     )
     mailbox = RedisMailbox(
-        LuaScripts(connect(f"unix://{tmp_path}/redis.sock"), CONVERSATION_SCRIPTS), voice
+        ShardedScripts(connect(f"unix://{tmp_path}/redis.sock"), CONVERSATION_SCRIPTS), voice
     )
     answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox).post("/hooks/shop")
     assert (answer.status_code, len(tries)) == (503, 2)
@@ -102,7 +102,7 @@ def test_webhook_in_an_outage_is_tried_twice_without_a_pause(
 
 def test_hanging_storage_delays_one_webhook(silent: socket.socket):
     """platforms.md 1.1: the server accepts connections and never answers. One webhook waits, the next ones do not."""
-    mailbox = RedisMailbox(LuaScripts(hurried(silent), CONVERSATION_SCRIPTS), voice)
+    mailbox = RedisMailbox(ShardedScripts(hurried(silent), CONVERSATION_SCRIPTS), voice)
     client = browser(FakeChannel(Received(turns=(TURN,))), mailbox)
     answers = [client.post("/hooks/shop") for _ in range(5)]
     assert {(answer.status_code, answer.headers["Retry-After"]) for answer in answers} == {
@@ -118,8 +118,8 @@ def test_status_does_not_wait_for_a_hanging_storage(silent: socket.socket):
         hurried(silent),
     )
     mailbox, kept = (
-        RedisMailbox(LuaScripts(redis, CONVERSATION_SCRIPTS), voice),
-        RedisDeliveries(LuaScripts(redis, CONVERSATION_SCRIPTS)),
+        RedisMailbox(ShardedScripts(redis, CONVERSATION_SCRIPTS), voice),
+        RedisDeliveries(ShardedScripts(redis, CONVERSATION_SCRIPTS)),
     )
     turns, statuses = FakeChannel(Received(turns=(TURN,))), FakeChannel(hook)
     assert browser(turns, mailbox).post("/hooks/shop").status_code == 503

@@ -11,8 +11,9 @@ from typing import Any
 from redis import Redis
 
 from sayso.infra.redis.client import PREFIX
-from sayso.infra.redis.scripts import LuaScripts, ScriptFolder, Tag
+from sayso.infra.redis.scripts import ScriptFolder, Tag
 from sayso.pending.scripts import ACTION_SCRIPTS
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.workers.scripts import CONVERSATION_SCRIPTS, QUEUE_SCRIPTS
 
 FOLDERS = (ACTION_SCRIPTS, CONVERSATION_SCRIPTS, QUEUE_SCRIPTS)
@@ -94,7 +95,7 @@ _ON_PASSED_CLOCK = {
 }
 
 
-class CheckedScripts(LuaScripts):
+class CheckedScripts(ShardedScripts):
     """Scripts that refuse a named argument which neither the script nor one of its parts reads.
 
     With `clock`, in Unix seconds, that is the time for them, and not the time of the server.
@@ -111,10 +112,10 @@ class CheckedScripts(LuaScripts):
         super().__init__(client, _ON_PASSED_CLOCK[folder] if clock else folder, prefix=prefix)
         self._clock = clock
 
-    def call(self, name: str, shard: Tag, conversation: str, args: Any, payloads: Any) -> Any:
+    def call(self, name: str, tag: Tag, args: Any, payloads: Any) -> Any:
         """Check the names, and pass the time in."""
-        unknown = set(args) - _ARGS[name]
+        unknown = set(args) - _ARGS[name] - {"conversation"}
         assert not unknown, f"{name}.lua does not read {sorted(unknown)}"
         if self._clock:
             args = {**args, "clock_ms": round(self._clock() * 1000)}
-        return super().call(name, shard, conversation, args, payloads)
+        return super().call(name, tag, args, payloads)

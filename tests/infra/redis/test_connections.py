@@ -193,11 +193,11 @@ def test_client_that_answers_in_bytes_is_refused(redis_url, tmp_path):
 
 def test_script_that_the_server_lost_is_sent_again(redis_client, tmp_path):
     """The server lost it by SCRIPT FLUSH or a restart, or is another server."""
-    (tmp_path / "echo.lua").write_text("return {KEYS[1], conversation, args.word, ARGV[2]}")
+    (tmp_path / "echo.lua").write_text("return {shard, args.word, ARGV[2]}")
     scripts = LuaScripts(redis_client, ScriptFolder(tmp_path), prefix="p:")
-    assert scripts.run("echo", "room", {"word": "one"}, b"raw")[1:] == ["room", "one", "raw"]
+    assert scripts.run_on("echo", "room", {"word": "one"}, b"raw") == ["p:{room}", "one", "raw"]
     redis_client.script_flush()
-    assert scripts.on_shard("echo", 3, {"word": "ü"}, 2.5) == ["p:{3}", "-", "ü", "2.5"]
+    assert scripts.run_on("echo", 3, {"word": "ü"}, 2.5) == ["p:{3}", "ü", "2.5"]
     assert redis_client.script_exists(scripts._scripts["echo"].sha) == [True]
 
 

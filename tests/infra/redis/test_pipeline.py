@@ -473,12 +473,12 @@ def test_second_loop_uses_a_thread(redis_url, redis_client, tmp_path):
     async def elsewhere():
         with pytest.raises(RuntimeError, match="another event loop"):
             await pipeline.execute(("PING",))
-        return await scripts.arun("echo", "room", {"word": "there"})
+        return await scripts.arun_on("echo", "room", {"word": "there"})
 
     async def story():
-        here = await scripts.arun("echo", "room", {"word": "here"})
+        here = await scripts.arun_on("echo", "room", {"word": "here"})
         there = await asyncio.to_thread(asyncio.run, elsewhere())
-        return here, there, await scripts.arun("echo", "room", {"word": "here again"})
+        return here, there, await scripts.arun_on("echo", "room", {"word": "here again"})
 
     assert asyncio.run(story()) == ("here", "there", "here again")
 
@@ -491,10 +491,10 @@ def test_scripts_that_the_server_lost_are_sent_again(redis_url, redis_client, tm
     Connections.of(client).pipeline = AutoPipeline(redis_url)
 
     async def story():
-        await scripts.arun("echo", "room", {"word": "first"})
+        await scripts.arun_on("echo", "room", {"word": "first"})
         redis_client.script_flush()
         return await asyncio.gather(
-            *(scripts.arun("echo", "room", {"word": str(number)}) for number in range(100))
+            *(scripts.arun_on("echo", "room", {"word": str(number)}) for number in range(100))
         )
 
     assert asyncio.run(story()) == [str(number) for number in range(100)]

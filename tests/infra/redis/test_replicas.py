@@ -14,9 +14,9 @@ from sayso.infra.redis import connections as module
 from sayso.infra.redis.client import PREFIX, connect, open_loop_client
 from sayso.infra.redis.connections import AutoPipeline, Connections, NotReplicated
 from sayso.infra.redis.retries import MAX_LOSSES
-from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending import RedisPendingStore
 from sayso.pending.repository import ActionDecision, Claim
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.pending.store import scope_of
 from sayso.workers.erasure import Erasure
 from sayso.workers.mailbox import RedisMailbox
@@ -136,7 +136,7 @@ def test_action_whose_start_no_replica_confirmed_never_runs_and_ends_as_unknown(
 
 def test_lease_is_given_when_a_replica_has_all_that_was_written_before(pair: Pair) -> None:
     """The worker with the lease sends the waiting replies, and only those that a replica has."""
-    mailbox = RedisMailbox(LuaScripts(pair.client(), CONVERSATION_SCRIPTS), voice)
+    mailbox = RedisMailbox(ShardedScripts(pair.client(), CONVERSATION_SCRIPTS), voice)
     mailbox.accept(turn())
     pair.cut()
     with pytest.raises(NotReplicated):

@@ -9,8 +9,8 @@ import pytest
 from redis import Redis
 
 from sayso.infra.redis.client import connect
-from sayso.infra.redis.scripts import SHARDS
 from sayso.ops.server.embedded_redis import EmbeddedRedis
+from sayso.pending.sharded_scripts import SHARDS
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import FILE, WatermarkFile, keys_of
 from tests.config.processes import sayso, short_folder

@@ -17,7 +17,6 @@ from redis import Redis
 from sayso.channels.types import Reply, SenderIds, Turn
 from sayso.infra.records import VERSION, OtherVersion, check_version, version_of, versioned
 from sayso.infra.redis.client import RedisUnfit
-from sayso.infra.redis.scripts import LAYOUT
 from sayso.ops.server.migration import OtherProcesses, describe, inspect, migrate
 from sayso.ops.server.snapshot import StoredKey, write_keys
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries
@@ -25,6 +24,7 @@ from sayso.pending.audit.entries import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, LedgerUnusable
 from sayso.pending.audit.verify import verify
+from sayso.pending.sharded_scripts import LAYOUT
 from sayso.pending.turns import TurnChange
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS

@@ -15,7 +15,6 @@ from redis.exceptions import NoPermissionError
 
 from sayso.channels.types import Conversation
 from sayso.infra.redis.client import connect
-from sayso.infra.redis.scripts import shard_of
 from sayso.pending import RedisPendingStore
 from sayso.pending.audit.collector import (
     BATCH,
@@ -27,6 +26,7 @@ from sayso.pending.audit.entries import ChainHead
 from sayso.pending.audit.ledger import FILE, AuditLedger, LedgerUnusable
 from sayso.pending.audit.verify import verify
 from sayso.pending.limits import NO_HEAD
+from sayso.pending.sharded_scripts import shard_of
 from tests.config.processes import free_port
 from tests.pending.state_log import KEY, SIGNER, StateLog
 

@@ -15,7 +15,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 from sayso.infra.concurrency import run_without_loop
 from sayso.infra.redis.client import connect
 from sayso.infra.redis.connections import AutoPipeline, Connections, Halted
-from sayso.infra.redis.scripts import SHARDS, LuaScripts, shard_of
+from sayso.pending.sharded_scripts import SHARDS, ShardedScripts, shard_of
 from sayso.workers.data_loss import guard as guard_module
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import (
@@ -106,7 +106,7 @@ def test_new_connection_notices_before_it_is_used(rig, guard, redis_url):
     rig.accept(turn())
     client = connect(redis_url)
     guard.protect(client)
-    mailbox = RedisMailbox(LuaScripts(client, CONVERSATION_SCRIPTS), voice)
+    mailbox = RedisMailbox(ShardedScripts(client, CONVERSATION_SCRIPTS), voice)
     guard.check_server()
     rig.client.flushall()
     with pytest.raises(Halted):
@@ -125,7 +125,7 @@ def test_new_connection_of_a_loop_notices_before_it_is_used(rig, guard, redis_ur
         connections = Connections.of(client)
         connections.pipeline = AutoPipeline(redis_url)
         guard.protect(client)
-        mailbox = RedisMailbox(LuaScripts(client, CONVERSATION_SCRIPTS), voice)
+        mailbox = RedisMailbox(ShardedScripts(client, CONVERSATION_SCRIPTS), voice)
         with pytest.raises(Halted):
             await mailbox.lease("chat:x", "token")
         await connections.pipeline.close()
@@ -139,7 +139,7 @@ def test_process_that_cannot_write_the_halt_refuses_by_itself(rig, guard, redis_
     rig.accept(turn())
     client = connect(redis_url)
     guard.protect(client)
-    mailbox = RedisMailbox(LuaScripts(client, CONVERSATION_SCRIPTS), voice)
+    mailbox = RedisMailbox(ShardedScripts(client, CONVERSATION_SCRIPTS), voice)
     mailbox.accept(turn())
     guard.check_server()
     with pytest.raises(Halted):
@@ -207,7 +207,7 @@ def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
     """They see each other's writes in any order."""
     guard, client = DataLossGuard(connect(redis_url)), connect(redis_url)
     guard.protect(client)
-    mailbox = RedisMailbox(LuaScripts(client, CONVERSATION_SCRIPTS), voice)
+    mailbox = RedisMailbox(ShardedScripts(client, CONVERSATION_SCRIPTS), voice)
 
     def busy() -> None:
         for _ in range(30):
@@ -378,7 +378,7 @@ def test_script_on_a_shard_that_lost_writes_changes_nothing(rig, guard, redis_ur
     """
     client = connect(redis_url)
     guard.protect(client)
-    mailbox = RedisMailbox(LuaScripts(client, CONVERSATION_SCRIPTS), voice)
+    mailbox = RedisMailbox(ShardedScripts(client, CONVERSATION_SCRIPTS), voice)
     for _ in range(3):
         mailbox.accept(turn())
     guard.check_server()

@@ -10,7 +10,6 @@ from redis.exceptions import RedisError
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn, digest
-from sayso.infra.redis.scripts import no_wake_up
 from sayso.pending.action import ActionSigner
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.notices import (
@@ -22,6 +21,7 @@ from sayso.workers.data_loss.notices import (
     NoteFiles,
 )
 from sayso.workers.data_loss.resume import resume
+from sayso.workers.wake_ups import no_wake_up
 from tests.contracts.rigs import CHAT, Rig, voice
 from tests.workers.data_loss.test_resume import HALTED, WRITE_COUNTER, connect_like
 from tests.workers.fakes import Bot

@@ -7,10 +7,10 @@ from redis.exceptions import ResponseError
 
 from sayso.channels.types import Reply
 from sayso.infra.redis.client import connect
-from sayso.infra.redis.scripts import LuaScripts, shard_of
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.audit.verify import verify
+from sayso.pending.sharded_scripts import ShardedScripts, shard_of
 from sayso.pending.turns import LeaseLost, TurnChange
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.resume import RESUME_STEP, halts_of, resume
@@ -212,7 +212,7 @@ def test_server_that_is_not_halted_is_left_alone(rig):
     before = saved(rig.client)
     assert resume(rig.client) is None
     with pytest.raises(ResponseError, match="RESUMED"):
-        LuaScripts(rig.client, CONVERSATION_SCRIPTS).run(
+        ShardedScripts(rig.client, CONVERSATION_SCRIPTS).run(
             "resume_conversation", CHAT.id, {"floor": 5}
         )
     assert saved(rig.client) == before

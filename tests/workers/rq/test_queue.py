@@ -17,8 +17,8 @@ from rq.webhook import Webhook
 
 from sayso.channels.types import Conversation
 from sayso.config.wiring import rq_entry as jobs
-from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending.limits import URGENT_JOB
+from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.pending.turns import TurnChange
 from sayso.workers.mailbox import InboxLimits, RedisMailbox
 from sayso.workers.recovery import Reaper, WorkerLock
@@ -71,7 +71,9 @@ def bare(redis_url, redis_client):
 def mailbox(redis_client):
     """Return a mailbox that wakes workers."""
     return BlockingOutsideLoops(
-        RedisMailbox(LuaScripts(redis_client, CONVERSATION_SCRIPTS), voice, WakeUps(redis_client))
+        RedisMailbox(
+            ShardedScripts(redis_client, CONVERSATION_SCRIPTS), voice, WakeUps(redis_client)
+        )
     )
 
 
@@ -250,7 +252,7 @@ def new_reaper(client, folder):
     wake_up = WakeUps(client)
     return Reaper(
         client,
-        LuaScripts(client, CONVERSATION_SCRIPTS),
+        ShardedScripts(client, CONVERSATION_SCRIPTS),
         wake_up,
         WorkerLock(folder),
         queue=wake_up.queue,
@@ -287,7 +289,7 @@ def test_tap_overtakes_other_conversations_in_the_queue(bare, mailbox):
 def test_refused_turns_wake_no_worker(bare, redis_client):
     """An unaddressed message costs no job, and a full mailbox none beside the queued one."""
     mailbox = RedisMailbox(
-        LuaScripts(redis_client, CONVERSATION_SCRIPTS),
+        ShardedScripts(redis_client, CONVERSATION_SCRIPTS),
         voice,
         WakeUps(redis_client),
         limits=InboxLimits(waiting=1),

@@ -3,9 +3,8 @@
 -- messages.
 --
 -- A channel is one account of the bot on a platform. Where its messages have a minimal gap, each
--- reply gets a slot: the time at which it may be sent. On a cluster the rate limit of a channel may
--- be on another node than its conversations; then `channel_is_elsewhere` is true, and the caller of
--- the script asks there.
+-- reply gets a slot: the time at which it may be sent. On a cluster the rate limit of a channel is
+-- on a node of its own (`in_cluster`); then the caller of the script asks there.
 
 -- A hash: the rate limit of the conversation's channel. `gap_ms`: between two messages;
 -- `next_free_at`: the next free slot; `silent_until`: when the platform takes messages again, the
@@ -37,7 +36,7 @@ end
 -- Return in how many milliseconds a reply may be sent. Each reply gets one slot, once; the
 -- conversation's field 'slot' holds it as "number:slot". Return nil if no rate limit is known here.
 local function book_slot(number)
-  if channel_is_elsewhere then return nil end
+  if in_cluster then return nil end
 
   local stored = redis.call('HGET', conversation_key, 'slot') or ''
   local booked = tonumber(string.match(stored, '^' .. number .. ':(%d+)$') or '')
@@ -67,7 +66,7 @@ end
 -- Stop the conversation's whole channel until `later`, where its rate limit is here. Return until
 -- when it is stopped.
 local function silence_channel(later)
-  if channel_is_elsewhere then return later end
+  if in_cluster then return later end
   return silence(rate_key(), later)
 end
 

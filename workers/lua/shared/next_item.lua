@@ -91,7 +91,7 @@ local function reply_item(entry)
   item.is_doubtful = note_sending(reply)
   item.ahead_ms = math.max(0, conversation_number('chat_free_at') - now())
   item.wait_ms = book_slot(reply.number)
-  item.rate_is_elsewhere = channel_is_elsewhere
+  item.rate_is_elsewhere = in_cluster
   if item.is_doubtful then item.receipt = arrived_receipt(reply.number) end
   return item
 end

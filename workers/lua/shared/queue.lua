@@ -9,6 +9,10 @@
 --   job        id of the new job, without its number; absent where no job is needed (in tests and in
 --              programs of one process)
 
+-- Whether this script wakes a worker: false, 'usual' or 'urgent'. It is for the caller, where the queue
+-- has a server of its own (QUEUE_IS_ELSEWHERE): the caller queues the job there.
+local wake = false
+
 -- Urgent jobs have an id with this prefix, and go to the front of the queue.
 local function is_urgent_job(job)
   return string.sub(job, 1, #URGENT_JOB) == URGENT_JOB
@@ -58,8 +62,7 @@ end
 local function wake_worker(at, is_urgent)
   redis.call('ZADD', due, now() + WAKE_GRACE_MS, conversation)
 
-  -- Where the queue has a server of its own, the caller of the script queues the job there.
-  if queue_is_elsewhere then wake = is_urgent and 'urgent' or 'usual' end
+  if QUEUE_IS_ELSEWHERE then wake = is_urgent and 'urgent' or 'usual' end
   if not args.job then return true end
 
   local job = redis.call('HGET', conversation_key, 'job')
