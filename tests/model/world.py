@@ -124,7 +124,8 @@ class Proposal:
         """Return the texts that replies may contain about this action, each with its meaning."""
         words, preview = texts_for(self.language), self.preview
         step = [
-            (words._step_report(state, preview, ""), state) for state in ("failed", "unknown", "cancelled")
+            (words._step_report(state, preview, ""), state)
+            for state in ("failed", "unknown", "cancelled")
         ]
         nothing = (
             words.cancelled(preview),
