@@ -156,9 +156,9 @@ async def _cost(
 
 
 async def _say(load: SlackLoad, stack: Stack, turns: int) -> None:
-    async def person(line: int) -> None:
+    async def person(connection: int) -> None:
         for _ in range(turns // CROWD):
-            await load.say(stack.port, TEXT, line=line)
+            await load.say(stack.port, TEXT, connection=connection)
 
     await asyncio.gather(*map(person, range(CROWD)))
 

@@ -77,7 +77,7 @@ async def live(stack: Stack, load: SlackLoad) -> None:
     for kind in ("simple", "fork"):
         peer = await asyncio.to_thread(stack.peer_worker, kind)
         await asyncio.gather(
-            *(load.say(port, "hello", line=9) for port in (stack.port, stack.peer_port))
+            *(load.say(port, "hello", connection=9) for port in (stack.port, stack.peer_port))
         )
         for _ in range(ROUNDS):
             costs["ours"] += await _one_by_one(load, stack.port)
@@ -145,9 +145,9 @@ async def _crowd(load: SlackLoad, port: int) -> tuple[float, list[float]]:
     seconds: list[float] = []
 
     async def person(number: int) -> None:
-        await load.say(port, "/think 0", line=number)
+        await load.say(port, "/think 0", connection=number)
         while time.perf_counter() < until:
-            seconds.append(await load.say(port, f"/think {MODEL_SECONDS}", line=number))
+            seconds.append(await load.say(port, f"/think {MODEL_SECONDS}", connection=number))
 
     started = time.perf_counter()
     until = started + CROWD_SECONDS
@@ -184,7 +184,7 @@ async def _busy(load: SlackLoad, port: int) -> int:
     async def person(number: int) -> None:
         nonlocal turns
         while time.perf_counter() < until:
-            await load.say(port, "hello there", line=number)
+            await load.say(port, "hello there", connection=number)
             turns += 1
 
     await asyncio.gather(*map(person, range(CROWD)))

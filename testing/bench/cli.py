@@ -54,26 +54,26 @@ def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: 
     from sayso.testing.bench.run import Bench, BenchPlan
     from sayso.testing.simulation.processes import MachineError
 
+    settings = None
     if options.config:
         settings = options.load(prefer_running=False, without_secrets=True)
-    else:
-        settings = None
     folder = options.new_folder("sayso-bench-")
     options.say(
-        f"measuring for {seconds:g} s with {webs} web and {workers} worker processes; data in {folder}"
+        f"measuring for {seconds:g} s with {webs} web and {workers} worker processes; "
+        f"data in {folder}"
     )
+    plan = BenchPlan(seconds, webs, workers, settings, redis_url)
     try:
-        result = Bench(
-            BenchPlan(seconds, webs, workers, settings, redis_url), folder, options.say
-        ).run()
+        result = Bench(plan, folder, options.say).run()
     except (MachineError, EmbeddedRedisError) as exc:
-        fail(str(exc))  # its folder has the log
-    except ValueError as exc:  # of a URL
+        fail(str(exc))  # the folder stays, because it has the log
+    except ValueError as exc:  # the URL of Redis is not valid
         shutil.rmtree(folder, ignore_errors=True)
         fail(f"--redis: {exc}")
     except RedisError as exc:
         shutil.rmtree(folder, ignore_errors=True)
-        fail(explain(exc, "--redis" if redis_url else "the Redis of this run").says)
+        server = "--redis" if redis_url else "the Redis of this run"
+        fail(explain(exc, server).says)
     except BaseException:  # such as Ctrl-C
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -1,5 +1,7 @@
-"""SlackLoad: people who write signed Slack messages, and a Slack that gets the answers,
-timed on one event loop.
+"""The load of the benchmark: people who write Slack messages, and a Slack that gets the answers.
+
+Both run on one event loop and do as little as possible, so that this command takes little of the
+machine that it measures.
 """
 
 from __future__ import annotations
@@ -20,23 +22,22 @@ from sayso.testing.platforms.webhooks import slack_text
 #: Seconds to wait for an answer before the run is given up.
 PATIENCE = 60.0
 
-_SENT = json.dumps({"ok": True, "ts": "1795300000.000001"}).encode()
+#: The answer of Slack to every call.
+_ACCEPTED = json.dumps({"ok": True, "ts": "1795300000.000001"}).encode()
 _RESPONSE_HEAD = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(_SENT)
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(_ACCEPTED)
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One message: the status of its webhook, and the seconds until it was
-    accepted and until the answer was sent.
+    """What happened to one message."""
 
-    The status is 0 where the connection broke.
-    `reply_seconds` is 0 for a message that was not accepted.
-    """
-
+    #: The HTTP status of its webhook; 0 if the connection broke.
     status: int
+    #: The seconds until the web answered the webhook.
     accept_seconds: float
+    #: The seconds until the bot sent its answer; 0 if it was not accepted, or not waited for.
     reply_seconds: float = 0.0
 
 
@@ -44,16 +45,21 @@ class Exchange:
 class SlackLoad:
     """Sends and receives messages inside `async with`, on the loop that runs it.
 
-    `url` is the bot's URL of Slack.
+    Each message is from another chat, because the rate limit of one chat is too low. Chats are
+    direct messages: their names begin with D. The strict fakes of `sayso.testing.platforms` would
+    cost more than what is measured.
 
-    Chats are direct messages: the name of a chat begins with D. The strict fakes of
-    `sayso.testing.platforms` would cost more than what is measured.
+    A message is sent on a connection that stays open, which a number names. Messages that are sent
+    at once need different ones.
     """
 
+    #: Where the bot reaches this Slack; "" before `async with`.
     url: str = ""
     #: The answers of each chat with their times, in order.
     answers: dict[str, list[tuple[float, str]]] = field(default_factory=lambda: defaultdict(list))
+    #: By chat: gets the time of the answer that a message waits for.
     _waiting: dict[str, asyncio.Future[float]] = field(default_factory=dict)
+    #: By port and number.
     _connections: dict[tuple[int, int], Connection] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _server: asyncio.Server | None = None
@@ -61,7 +67,7 @@ class SlackLoad:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Platform(self._take), "127.0.0.1", 0, backlog=1024
+            lambda: _MinimalSlack(self._add_answer), "127.0.0.1", 0, backlog=1024
         )
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
@@ -72,128 +78,157 @@ class SlackLoad:
         if self._server:
             self._server.close()
 
-    async def say(self, port: int, text: str, *, line: int = 0) -> float:
+    async def say(self, port: int, text: str, *, connection: int = 0) -> float:
         """Send a message to the web at a port and wait for the answer. Return the seconds between.
 
-        Each message is from another chat, because a chat's rate limit is too low. `line` is the
-        kept-alive connection to send on, for people who write at once. Raises AssertionError unless
-        the message was accepted.
+        `connection` is the number of the connection. Raises AssertionError unless the message was
+        accepted, and TimeoutError after PATIENCE seconds.
         """
-        exchange = await self.exchange(port, text, line=line)
+        exchange = await self.exchange(port, text, connection=connection)
         assert exchange.status == 200, exchange.status  # noqa: S101  # nothing else is expected here
         return exchange.reply_seconds
 
-    async def exchange(self, port: int, text: str, *, line: int = 0) -> Exchange:
+    async def exchange(self, port: int, text: str, *, connection: int = 0) -> Exchange:
         """Send a message as `say` does, and return all times.
 
         Raises TimeoutError after PATIENCE seconds.
         """
         number = next(self._numbers)
         chat = f"D{number:07}"
-        waiting = self._waiting[chat] = asyncio.get_running_loop().create_future()
+        answered_at = asyncio.get_running_loop().create_future()
+        self._waiting[chat] = answered_at
         started = time.perf_counter()
-        status = await self._post(port, chat, text, number, line)
+        status = await self._post(port, connection, request(port, chat, text, number))
         accept_seconds = time.perf_counter() - started
         if status != 200:
             del self._waiting[chat]
             return Exchange(status, accept_seconds)
         async with asyncio.timeout(PATIENCE):
-            return Exchange(status, accept_seconds, await waiting - started)
+            reply_seconds = await answered_at - started
+        return Exchange(status, accept_seconds, reply_seconds)
 
-    async def deliver(self, port: int, text: str, *, line: int = 0) -> Exchange:
+    async def deliver(self, port: int, text: str, *, connection: int = 0) -> Exchange:
         """Send a message, and wait for no answer."""
         number = next(self._numbers)
         started = time.perf_counter()
-        status = await self._post(port, f"D{number:07}", text, number, line)
+        packed = request(port, f"D{number:07}", text, number)
+        status = await self._post(port, connection, packed)
         return Exchange(status, time.perf_counter() - started)
 
     async def until_answered(self, count: int) -> float:
-        """Wait until this many answers arrived in all. Return when the last one did."""
-        deadline = time.perf_counter() + PATIENCE
-        while sum(map(len, self.answers.values())) < count:
-            if time.perf_counter() > deadline:
-                raise TimeoutError(f"{sum(map(len, self.answers.values()))} of {count} answers")
-            await asyncio.sleep(0.005)
-        return max(answers[-1][0] for answers in self.answers.values())
+        """Wait until this many answers arrived in all. Return when the last one did.
 
-    async def _post(self, port: int, chat: str, text: str, number: int, line: int) -> int:
-        connection = self._connections.get((port, line))
+        Raises TimeoutError after PATIENCE seconds.
+        """
+        deadline = time.perf_counter() + PATIENCE
+        while True:
+            arrived = sum(len(answers) for answers in self.answers.values())
+            if arrived >= count:
+                return max(answers[-1][0] for answers in self.answers.values())
+            if time.perf_counter() > deadline:
+                raise TimeoutError(f"{arrived} of {count} answers")
+            await asyncio.sleep(0.005)
+
+    async def _post(self, port: int, number: int, packed: bytes) -> int:
+        """Send a request on the connection of a number. Return the status, 0 if it broke."""
+        connection = self._connections.get((port, number))
         # A web closes a connection that was idle for long.
         if connection is None or connection.reader.at_eof():
-            connection = Connection(*await asyncio.open_connection("127.0.0.1", port))
-            self._connections[port, line] = connection
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            connection = Connection(reader, writer)
+            self._connections[port, number] = connection
         try:
-            return await connection.post(request(port, chat, text, number))
+            return await connection.post(packed)
         except (asyncio.IncompleteReadError, ConnectionError):
-            del self._connections[port, line]
+            del self._connections[port, number]
             return 0
 
-    def _take(self, chat: str, text: str) -> None:
-        at = time.perf_counter()
-        self.answers[chat].append((at, text))
+    def _add_answer(self, chat: str, text: str) -> None:
+        now = time.perf_counter()
+        self.answers[chat].append((now, text))
         waiting = self._waiting.pop(chat, None)
+        # The wait may have been cancelled meanwhile.
         if waiting and not waiting.done():
-            waiting.set_result(at)
+            waiting.set_result(now)
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One kept-alive connection to a web process."""
+    """One connection to a web process, which stays open between requests."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def post(self, packed: bytes) -> int:
-        """Send a request and read its answer. Return the status."""
+        """Send a request and read its answer. Return the status.
+
+        Raises asyncio.IncompleteReadError and ConnectionError.
+        """
         self.writer.write(packed)
         head = await self.reader.readuntil(b"\r\n\r\n")
-        length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
-        await self.reader.readexactly(int(length))
-        return int(head[9:12])
+        await self.reader.readexactly(_content_length(head))
+        return int(head[9:12])  # after "HTTP/1.1 "
 
     def close(self) -> None:
         """Close the connection."""
         self.writer.close()
 
 
-class _Platform(asyncio.Protocol):
-    """A minimal Slack: one connection, and one answer to each request."""
+def _content_length(head: bytes) -> int:
+    """Return the length of the body that the head of a request or response announces."""
+    value = head.lower().partition(b"content-length:")[2]
+    return int(value.partition(b"\r\n")[0])
+
+
+class _MinimalSlack(asyncio.Protocol):
+    """Slack on one connection: the same answer to each request, one after the other.
+
+    `add_answer` is called with the channel and the text of each message.
+    """
 
     _transport: asyncio.Transport
 
-    def __init__(self, take: Callable[[str, str], None]) -> None:
-        self._take = take
-        self._read = b""
+    def __init__(self, add_answer: Callable[[str, str], None]) -> None:
+        self._add_answer = add_answer
+        #: What was received of the next request.
+        self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        self._read += data
-        head, found, rest = self._read.partition(b"\r\n\r\n")
-        lowered = head.lower()
-        if not found or len(rest) < (
-            length := int(lowered.partition(b"content-length:")[2].partition(b"\r\n")[0])
-        ):
+        self._buffer += data
+        head, separator, rest = self._buffer.partition(b"\r\n\r\n")
+        if not separator:
             return
-        self._read = rest[length:]
-        message = json.loads(rest[:length])
-        closing = b"connection: close" in lowered
-        self._transport.write(
-            _RESPONSE_HEAD + (b"Connection: close\r\n\r\n" if closing else b"\r\n") + _SENT
-        )
-        if closing:
+        length = _content_length(head)
+        if len(rest) < length:
+            return
+        self._buffer = rest[length:]
+
+        is_last = b"connection: close" in head.lower()
+        end_of_head = b"Connection: close\r\n\r\n" if is_last else b"\r\n"
+        self._transport.write(_RESPONSE_HEAD + end_of_head + _ACCEPTED)
+        if is_last:
             self._transport.close()
-        if "text" in message:  # "is thinking…" has none
-            self._take(message["channel"], message["text"])
+
+        params = json.loads(rest[:length])
+        # The call that shows "is thinking..." has no text.
+        if "text" in params:
+            self._add_answer(params["channel"], params["text"])
 
 
 def request(port: int, chat: str, text: str, number: int) -> bytes:
     """Return a signed message as one HTTP request, ready to be sent."""
     headers, body = slack_hook(SLACK_SIGNING_SECRET, event(chat, text, number), time.time())
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    head = f"POST /hooks/desk HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{lines}Content-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    head = [
+        "POST /hooks/desk HTTP/1.1",
+        f"Host: 127.0.0.1:{port}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+        f"Content-Length: {len(body)}",
+        "\r\n",
+    ]
+    return "\r\n".join(head).encode() + body
 
 
 def event(chat: str, text: str, number: int) -> bytes:

@@ -9,11 +9,12 @@ from sayso.testing.bench.meters import percentile
 from sayso.testing.bench.run import BenchResult, best
 from sayso.testing.bench.steps import Step
 
-_SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+#: The percentiles that are reported, by their names.
+_PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 def lines_of(result: BenchResult) -> Iterator[str]:
-    """Yield the lines of the report."""
+    """Yield the lines of the report for people."""
     redis = result.redis
     yield f"round trip to Redis {_ms(redis.round_trip)}, a write to it {_ms(redis.write)}"
     yield f"a write to the disk {_ms(result.fsync_seconds)}"
@@ -25,18 +26,26 @@ def lines_of(result: BenchResult) -> Iterator[str]:
     yield from _table("connections", result.webhooks, has_replies=False)
     yield ""
     turns = best(result.turns)
-    webhooks = best(result.webhooks)
     limit = result.limit(result.turns)
-    yield f"{turns.per_second:,.0f} turns a second. The limit: {limit.name}. {_sentence(limit.advice)}"
+    yield (
+        f"{turns.per_second:,.0f} turns a second. The limit: {limit.name}. "
+        f"{_sentence(limit.advice)}"
+    )
+    webhooks = best(result.webhooks)
     limit = result.limit(result.webhooks)
+    refused = "and none was answered 503"
     if result.webhooks[-1].refused:
         refused = "up to the first 503"
-    else:
-        refused = "and none was answered 503"
-    yield f"{webhooks.per_second:,.0f} webhooks a second, {refused}. The limit: {limit.name}. {_sentence(limit.advice)}"
-    if result.half:
-        times = _times(result.half, has_replies=True)
-        yield f"At half of the turns, {result.half.at_once:,} a second: accepted in {times[0]}, answered in {times[1]}."
+    yield (
+        f"{webhooks.per_second:,.0f} webhooks a second, {refused}. The limit: {limit.name}. "
+        f"{_sentence(limit.advice)}"
+    )
+    if result.half_load:
+        accepted, answered = _times(result.half_load, has_replies=True)
+        yield (
+            f"At half of the turns, {result.half_load.count:,} a second: "
+            f"accepted in {accepted}, answered in {answered}."
+        )
 
 
 def as_json(result: BenchResult) -> dict[str, Any]:
@@ -51,7 +60,7 @@ def as_json(result: BenchResult) -> dict[str, Any]:
         "redis_write_ms": round(result.redis.write * 1000, 3),
         "fsync_ms": round(result.fsync_seconds * 1000, 3),
         "turns": _summary(result, result.turns),
-        "half": _step(result.half) if result.half else None,
+        "half": _step(result.half_load) if result.half_load else None,
         "webhooks": _summary(result, result.webhooks),
     }
 
@@ -68,65 +77,73 @@ def _summary(result: BenchResult, steps: Sequence[Step]) -> dict[str, Any]:
 
 def _step(step: Step) -> dict[str, Any]:
     usage = step.usage
+    replies = [exchange.reply_seconds for exchange in step.exchanges if exchange.reply_seconds]
+    waiting = None
+    if usage.waiting is not None:
+        waiting = {part: round(share, 3) for part, share in usage.waiting.items()}
     return {
-        "at_once": step.at_once,
+        "at_once": step.count,
         "per_second": round(step.per_second, 1),
         "refused": step.refused,
-        "accept_ms": _percentiles([each.accept_seconds for each in step.exchanges]),
-        "reply_ms": _percentiles(
-            [each.reply_seconds for each in step.exchanges if each.reply_seconds]
-        ),
-        "cpu": {name: round(share, 3) for name, share in usage.cpu.items()},
-        "waiting": usage.waiting
-        and {name: round(share, 3) for name, share in usage.waiting.items()},
-        "machine": usage.machine and round(usage.machine, 3),
-        "redis_disk_wait": usage.disk_wait and round(usage.disk_wait, 3),
+        "accept_ms": _percentiles([exchange.accept_seconds for exchange in step.exchanges]),
+        "reply_ms": _percentiles(replies),
+        "cpu": {part: round(share, 3) for part, share in usage.cpu.items()},
+        "waiting": waiting,
+        "machine": _rounded(usage.machine),
+        "redis_disk_wait": _rounded(usage.disk_wait),
     }
 
 
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 3)
+
+
 def _percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    if seconds:
-        return {
-            name: round(percentile(seconds, share) * 1000, 2) for name, share in _SHARES.items()
-        }
-    return {}
+    """Return the percentiles in milliseconds; empty without values."""
+    if not seconds:
+        return {}
+    return {
+        name: round(percentile(seconds, share) * 1000, 2) for name, share in _PERCENTILES.items()
+    }
 
 
 def _table(name: str, steps: Sequence[Step], *, has_replies: bool) -> Iterator[str]:
-    heads = [
-        name,
-        "a second",
-        "accepted",
-        *(["answered"] if has_replies else []),
-        "CPU of one processor",
-    ]
+    """Yield the lines of a table with one row for each step. `name` heads the column of counts."""
+    heads = [name, "a second", "accepted"]
+    if has_replies:
+        heads.append("answered")
+    heads.append("CPU of one processor")
     rows = [heads]
     for step in steps:
-        cpu = ", ".join(
-            f"{part} {share:.0%}" for part, share in step.usage.cpu.items() if share >= 0.005
+        shares = [f"{part} {share:.0%}" for part, share in step.usage.cpu.items() if share >= 0.005]
+        rows.append(
+            [
+                str(step.count),
+                f"{step.per_second:,.0f}",
+                *_times(step, has_replies=has_replies),
+                ", ".join(shares),
+            ]
         )
-        figures = [
-            str(step.at_once),
-            f"{step.per_second:,.0f}",
-            *_times(step, has_replies=has_replies),
-            cpu,
-        ]
-        rows.append(figures)
+
+    # Figures are aligned to the right. The last column is text, and is not padded.
     widths = [max(len(row[at]) for row in rows) for at in range(len(heads) - 1)]
-    for row in rows:
-        yield "  ".join(
-            [*(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]
-        )
+    for *figures, text in rows:
+        cells = [f"{cell:>{width}}" for cell, width in zip(figures, widths, strict=True)]
+        yield "  ".join([*cells, text])
 
 
 def _times(step: Step, *, has_replies: bool) -> list[str]:
-    accepted = [each.accept_seconds for each in step.exchanges]
-    answered = [each.reply_seconds for each in step.exchanges if each.reply_seconds]
-    return [_three(accepted), *([_three(answered)] if has_replies else [])]
+    """Return the times until messages were accepted and, if there were any, until the replies."""
+    times = [_percentile_text([exchange.accept_seconds for exchange in step.exchanges])]
+    if has_replies:
+        replies = [exchange.reply_seconds for exchange in step.exchanges if exchange.reply_seconds]
+        times.append(_percentile_text(replies))
+    return times
 
 
-def _three(seconds: Sequence[float]) -> str:
-    return " / ".join(_figure(percentile(seconds, share)) for share in _SHARES.values()) + " ms"
+def _percentile_text(seconds: Sequence[float]) -> str:
+    figures = [_figure(percentile(seconds, share)) for share in _PERCENTILES.values()]
+    return f"{' / '.join(figures)} ms"
 
 
 def _ms(seconds: float) -> str:
@@ -134,10 +151,12 @@ def _ms(seconds: float) -> str:
 
 
 def _figure(seconds: float) -> str:
+    """Return a time in milliseconds, with three digits below a second."""
     if seconds < 1:
         return f"{seconds * 1000:.3g}"
     return f"{seconds * 1000:,.0f}"
 
 
 def _sentence(text: str) -> str:
+    """Return a text with a capital letter and a full stop."""
     return f"{text[:1].upper()}{text[1:]}."

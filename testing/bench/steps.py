@@ -1,4 +1,4 @@
-"""Steps of the benchmark: a number of people who write at once, or a number of messages a second."""
+"""The steps of the benchmark: people who write at once, or a number of messages a second."""
 
 from __future__ import annotations
 
@@ -11,65 +11,73 @@ from dataclasses import dataclass, field
 from sayso.testing.bench.load import Exchange, SlackLoad
 from sayso.testing.bench.meters import LOOK_SECONDS, Meter, Usage
 
-#: Seconds before each step that are not measured, as a share of the step.
+#: The share of each step that is not measured, at its beginning: the system gets used to the load.
 WARM_UP = 0.2
+#: The text of every message.
 TEXT = "hello there"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: the number of people or messages, what happened to each message, how long it took,
-    and its usage.
-    """
+    """The result of one step."""
 
-    at_once: int
+    #: How many people wrote at once, or how many messages a second were sent.
+    count: int
+    #: How long was measured.
     seconds: float
+    #: What happened to each message.
     exchanges: Sequence[Exchange]
+    #: What the parts of the system used.
     usage: Usage
 
     @property
     def per_second(self) -> float:
-        """Accepted messages a second."""
-        return sum(each.status == 200 for each in self.exchanges) / self.seconds
+        """The accepted messages a second."""
+        accepted = sum(exchange.status == 200 for exchange in self.exchanges)
+        return accepted / self.seconds
 
     @property
     def refused(self) -> int:
-        """How many webhooks got 503."""
-        return sum(each.status == 503 for each in self.exchanges)
+        """The number of webhooks that got 503."""
+        return sum(exchange.status == 503 for exchange in self.exchanges)
 
 
 @dataclass(slots=True)
 class Steps:
-    """Runs steps of `seconds` each. Connections are spread over the ports of the web processes."""
+    """Runs the steps of one benchmark, of `seconds` each.
+
+    Connections have numbers, and are spread over the `ports` of the web processes.
+    """
 
     load: SlackLoad
     ports: Sequence[int]
     meter: Meter
     seconds: float
+    #: What happened to the messages of the step that is measured now.
     _exchanges: list[Exchange] = field(default_factory=list)
 
-    async def talk(self, port: int, line: int) -> None:
+    async def talk(self, port: int, connection: int) -> None:
         """Send a message and wait for the answer."""
-        self._exchanges.append(await self.load.exchange(port, TEXT, line=line))
+        self._exchanges.append(await self.load.exchange(port, TEXT, connection=connection))
 
-    async def deliver(self, port: int, line: int) -> None:
+    async def deliver(self, port: int, connection: int) -> None:
         """Send a message and wait for no answer."""
-        self._exchanges.append(await self.load.deliver(port, TEXT, line=line))
+        self._exchanges.append(await self.load.deliver(port, TEXT, connection=connection))
 
     async def at_once(self, count: int, send: Callable[[int, int], Awaitable[None]]) -> Step:
-        """Have this many people send one message after the other.
+        """Have this many people send one message after the other, each on one connection.
 
-        The step ends early after a 503.
+        `send` is `talk` or `deliver`. The step ends early after a 503.
         """
         stopped = asyncio.Event()
 
-        async def person(line: int) -> None:
+        async def person(connection: int) -> None:
             while not stopped.is_set():
-                await send(self._port(line), line)
+                await send(self._port(connection), connection)
 
         async with asyncio.TaskGroup() as people:
-            for line in range(count):
-                people.create_task(person(line))
+            for connection in range(count):
+                people.create_task(person(connection))
             try:
                 return await self._measured(count, self.seconds)
             finally:
@@ -77,22 +85,23 @@ class Steps:
 
     async def a_second(self, rate: float, seconds: float) -> Step:
         """Send this many messages a second, whether or not earlier ones are answered."""
-        free = list[int]()
-        lines = itertools.count(1000)
+        # A message needs a connection that no other message uses at the time.
+        idle_connections: list[int] = []
+        new_connections = itertools.count(1000)
         began = time.perf_counter()
         stopped = asyncio.Event()
 
-        async def one() -> None:
-            line = free.pop() if free else next(lines)
-            await self.talk(self._port(line), line)
-            free.append(line)
+        async def talk_once() -> None:
+            connection = idle_connections.pop() if idle_connections else next(new_connections)
+            await self.talk(self._port(connection), connection)
+            idle_connections.append(connection)
 
         async def sender(people: asyncio.TaskGroup) -> None:
             for number in itertools.count():
                 await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
                 if stopped.is_set():
                     return
-                people.create_task(one())
+                people.create_task(talk_once())
 
         async with asyncio.TaskGroup() as people:
             people.create_task(sender(people))
@@ -102,11 +111,12 @@ class Steps:
                 stopped.set()
 
     async def _measured(self, count: int, seconds: float) -> Step:
-        """Measure what happens from now on, after a while in which the system becomes warm."""
+        """Measure what happens from now on, after a while in which the system gets used to it."""
         await asyncio.sleep(seconds * WARM_UP)
         self.load.answers.clear()
-        self._exchanges = []
-        exchanges = self._exchanges
+        # Messages that end after the step are appended to another list.
+        exchanges: list[Exchange] = []
+        self._exchanges = exchanges
         started = time.perf_counter()
         self.meter.start()
         while time.perf_counter() < started + seconds * (1 - WARM_UP):
@@ -119,5 +129,5 @@ class Steps:
         self._exchanges = []
         return Step(count, elapsed, exchanges, usage)
 
-    def _port(self, line: int) -> int:
-        return self.ports[line % len(self.ports)]
+    def _port(self, connection: int) -> int:
+        return self.ports[connection % len(self.ports)]
