@@ -1,4 +1,11 @@
-"""Clients of Slack's Web API with the token of the only workspace, or of a chat's workspace."""
+"""Clients of Slack's Web API with the token of the only workspace, or of a chat's workspace.
+
+An app of one workspace has one token, `bot_token` in the YAML. An app that many workspaces have
+installed has a token for each, which Redis stores. Such a token may expire after 12 hours (Slack
+calls this token rotation). Then it is renewed with its refresh token, a second secret that works
+once: Slack's answer brings the next pair. So only one process renews a token at a time, and the
+answer is stored whatever happens, since a lost answer means that the app must be installed again.
+"""
 
 from __future__ import annotations
 
@@ -27,48 +34,55 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long before its end a token is renewed, in seconds: 2 hours of its 12.
+#: How long before it expires a token is renewed, in seconds: 2 hours of its 12.
 RENEW_BEFORE = 2 * 3600.0
 #: How long one process may take to renew a token, in seconds. After a failure no process tries
 #: again for so long.
 RENEWAL_SECONDS = 60
-#: How often Slack is asked for a new token while its answers are unclear, ASK_PAUSE_SECONDS apart.
-#: It may have used up the refresh token, and takes it again for "a short grace period" alone.
-ASK_TRIES = 3
+#: How often Slack is asked for a new token while its answers are unclear. It may have used up the
+#: refresh token, which it takes again only for "a short grace period".
+ASK_ATTEMPTS = 3
+#: The pause between two of these attempts, in seconds.
 ASK_PAUSE_SECONDS = 1.0
-#: How long one answer is awaited, in seconds. All tries, and storing the token, end within
-#: RENEWAL_SECONDS: later another process would use up the same refresh token.
+#: How long one answer is awaited, in seconds. All attempts, and storing the token, end within
+#: RENEWAL_SECONDS: later another process would use the same refresh token.
 ASK_SECONDS = 12.0
+#: How often storing a new token is tried while Redis does not answer.
+STORE_ATTEMPTS = 15
+#: The pause between two of these attempts, in seconds.
+STORE_PAUSE_SECONDS = 1.0
 #: How long a call waits while another process renews a token that has expired, in seconds.
 WAIT_SECONDS = 15.0
-#: How long it waits between two looks, in seconds.
+#: How long it waits between two looks at Redis, in seconds.
 LOOK_SECONDS = 0.25
-#: How often a new token is stored while Redis does not answer, a second apart: Slack gives it once.
-STORE_TRIES = 15
-#: Slack's errors that say of a refresh token that it will never work. All others may be over later.
+#: Slack's errors after which a refresh token will never work. All others may be over later.
 FINAL_REFUSALS = frozenset({"invalid_refresh_token", *TOKEN_ERRORS})
 #: What an operator can do about other errors of a renewal.
 _CURES = {
     "bad_client_secret": "compare client_secret with the app's Basic Information",
     "invalid_client_id": "compare client_id with the app's Basic Information",
 }
-#: Minutes that make the SDK renew a token whatever its end is: we have decided already.
+#: The SDK renews a token that expires within so many minutes: with this number, any token. Whether
+#: it is time has been decided before.
 _AT_ONCE = 10**6
 
 
 class _NoClearAnswer(Exception):
-    """Raised where it is not known whether Slack has renewed a token. The message says why."""
+    """Raised if it is not known whether Slack has renewed a token. The message says why."""
 
 
 class SlackClients(Protocol):
-    """Gives clients with a token. One per channel."""
+    """Gives clients with a token: OneWorkspace or ManyWorkspaces. One per channel."""
 
     async def client_of(self, chat: str) -> AsyncWebClient:
         """Return a client with the token of a chat's workspace. Raises SendError."""
 
 
 class OneWorkspace:
-    """The client of an app with one bot_token. Lives as long as its channel."""
+    """The client of an app with one bot_token. Lives as long as its channel.
+
+    `api_url` is an origin in place of https://slack.com, None for Slack itself.
+    """
 
     def __init__(self, token: str, api_url: str | None) -> None:
         self._web = PooledSessions(partial(new_client, token, api_url))
@@ -81,10 +95,12 @@ class OneWorkspace:
 class ManyWorkspaces:
     """Clients with the tokens of an app that many workspaces have installed.
 
-    Lives as long as its channel.
+    Lives as long as its channel. Each call reads the token from Redis, so that a removal or a new
+    installation counts at once.
 
-    Each call reads the token from Redis: a workspace that removes the app or installs it anew is
-    served so at once.
+    * `settings`: must have client_id and client_secret, else ValueError is raised.
+    * `installations`: the stored tokens.
+    * `sleep`: waits for some seconds.
     """
 
     def __init__(
@@ -95,7 +111,6 @@ class ManyWorkspaces:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`settings` have a client_id."""
         if not (settings.client_id and settings.client_secret):
             raise ValueError("many workspaces need client_id and client_secret")
         self._channel = channel
@@ -106,14 +121,14 @@ class ManyWorkspaces:
         self._installations = installations
         self._sessions: PooledSessions[ClientSession] = PooledSessions(lambda session: session)
         self._sleep = sleep
-        #: The renewals that this process makes now.
+        #: The tasks that renew a token now. The event loop itself keeps no reference to a task.
         self._renewals: set[asyncio.Task[Installation]] = set()
 
     async def client_of(self, chat: str) -> AsyncWebClient:
         """Return a client with the token of a chat's workspace, or of its organization.
 
-        A token that ends soon is renewed before. Raises Refused for a workspace without one, and
-        redis.RedisError.
+        A token that expires soon is renewed before. Raises Refused for a workspace without a token,
+        another SendError for a token that cannot be renewed now, and redis.RedisError.
         """
         workspace = split_place(chat).team
         installation = await self._read(self._installations.find, workspace)
@@ -125,7 +140,11 @@ class ManyWorkspaces:
         return new_client(installation.token, self._api_url, self._sessions.here())
 
     async def _read(self, look_up: Callable[[str], Installation | None], name: str) -> Installation:
-        """Return the installation that `look_up` finds. Raises SendError and redis.RedisError."""
+        """Return the installation that `look_up` finds for a workspace or organization.
+
+        Raises Refused if there is none, Unreachable for one of a newer release, and
+        redis.RedisError.
+        """
         try:
             installation = await asyncio.to_thread(look_up, name)
         except TokenUnreadable as exc:
@@ -137,27 +156,29 @@ class ManyWorkspaces:
         return installation
 
     async def current(self, installation: Installation) -> Installation:
-        """Return an installation whose token is valid. One that ends soon is renewed before.
+        """Return the installation with a token that is valid now, renewed if it expires soon.
 
-        Raises SendError.
+        Raises SendError and redis.RedisError.
         """
-        ends_in = installation.expires_at - self._installations.clock()
-        if not installation.expires_at or ends_in > RENEW_BEFORE:
+        seconds_left = installation.expires_at - self._installations.clock()
+        if not installation.expires_at or seconds_left > RENEW_BEFORE:
             return installation
         if installation.renewal_refused:
             return self._while_valid(installation)
+
         start = self._installations.start_renewal
         if await asyncio.to_thread(start, installation.id, RENEWAL_SECONDS):
             return await self._renew_to_the_end(installation.id)
-        if ends_in > 0:  # another process renews it, and this one works until then
+        # Another process renews it.
+        if seconds_left > 0:
             return installation
         return await self._wait_for_renewal(installation)
 
     async def _renew_to_the_end(self, name: str) -> Installation:
         """Renew a token, also if the caller is cancelled meanwhile.
 
-        A typing sign is cancelled when the answer is there. Slack has used up the refresh token by
-        then, and gives the new one in this answer alone.
+        Showing a typing sign is such a caller: it is cancelled when the answer is there. Slack has
+        used up the refresh token by then, and gives the new one in its answer to this call alone.
         """
         renewal = asyncio.create_task(self._renew(name))
         self._renewals.add(renewal)
@@ -167,65 +188,68 @@ class ManyWorkspaces:
     def _end_renewal(self, renewal: asyncio.Task[Installation]) -> None:
         self._renewals.discard(renewal)
         if not renewal.cancelled():
-            # A caller that was cancelled does not ask for it, and asyncio would log that.
+            # Takes the error, which asyncio would log if the caller was cancelled.
             renewal.exception()
 
     async def _renew(self, name: str) -> Installation:
         """Renew a token and return the installation with it. No other process does so now.
 
-        A refresh token works once, so the record is read again: another process may have just
-        renewed it.
+        Raises SendError and redis.RedisError.
         """
+        # Read again: another process may have just renewed it, and a refresh token works once.
         installation = await self._read(self._installations.get, name)
         if installation.expires_at - self._installations.clock() > RENEW_BEFORE:
             await asyncio.to_thread(self._installations.end_renewal, name)
             return installation
+
         renewed = await self._ask_for_token(installation)
         if renewed is None:
+            # The renewal is not ended here, so that no process asks Slack again at once.
             return self._while_valid(installation)
         is_stored = await self._store(installation, renewed)
         await asyncio.to_thread(self._installations.end_renewal, name)
-        if not is_stored:  # it was removed or installed again meanwhile, and that counts
+        if not is_stored:
+            # The app was removed or installed again meanwhile, and that counts.
             return await self._read(self._installations.get, name)
         return self._while_valid(renewed)
 
     async def _store(self, installation: Installation, renewed: Installation) -> bool:
-        """Store a renewed installation. Return False if the one that was read has changed since.
+        """Store a renewed installation. Return False if the stored one has changed since.
 
-        A Redis that does not answer is asked again, for STORE_TRIES seconds. Raises
-        redis.RedisError after them.
+        A Redis that does not answer is asked again, up to STORE_ATTEMPTS times in all. Raises
+        redis.RedisError for the last attempt.
         """
-        for _ in range(STORE_TRIES - 1):
+        for _ in range(STORE_ATTEMPTS - 1):
             try:
                 return await asyncio.to_thread(self._installations.replace, installation, renewed)
             except RedisError as exc:
                 reason = type(exc).__name__
                 extra = {"channel": self._channel, "workspace": installation.id, "reason": reason}
                 log.warning("workspace.not_stored", extra=extra)
-                await self._sleep(1.0)
+                await self._sleep(STORE_PAUSE_SECONDS)
         return await asyncio.to_thread(self._installations.replace, installation, renewed)
 
     async def _ask_for_token(self, installation: Installation) -> Installation | None:
-        """Return the installation with a new token, or with the reason why Slack refused it.
+        """Return the installation with a new token, or with the reason why Slack refused one.
 
-        Return None to try again later. After an unclear answer Slack is asked again
-        at once: a minute later it may take the refresh token no more, and the app would have to be
-        installed again. After None no process tries for RENEWAL_SECONDS.
+        Returns None to try again later. After an unclear answer Slack is asked again at once: a
+        minute later it may not take the refresh token any more.
         """
-        for tries_left in reversed(range(ASK_TRIES)):
+        for attempt in range(1, ASK_ATTEMPTS + 1):
             try:
                 return await self._ask_once(installation)
             except _NoClearAnswer as exc:
                 extra = {"channel": self._channel, "workspace": installation.id, "reason": str(exc)}
                 log.warning("workspace.renewal_failed", extra={**extra, "cure": "-"})
-            if tries_left:
+            if attempt < ASK_ATTEMPTS:
                 await self._sleep(ASK_PAUSE_SECONDS)
         return None
 
     async def _ask_once(self, installation: Installation) -> Installation | None:
-        """Return what Slack says, None for a refusal that says nothing of the refresh token.
+        """Return the installation as Slack's answer says.
 
-        Raises _NoClearAnswer.
+        It has a new token, or the reason why its refresh token will never work. None for a refusal
+        for another reason. Raises _NoClearAnswer.
         """
         from aiohttp import ClientError
         from slack_sdk.errors import SlackApiError, SlackClientError, SlackTokenRotationError
@@ -262,14 +286,17 @@ class ManyWorkspaces:
                 return self._refused(installation, code)
             if not code or reaction_to(code) == "unclear":
                 raise _NoClearAnswer(code or "no clear answer") from exc
-            # What Slack says of the app, such as a wrong client secret, ends no installation.
+            # The refusal is about the app, such as a wrong client secret: the refresh token works
+            # once that is mended.
             cure = _CURES.get(code, "-")
             log.warning("workspace.renewal_failed", extra={**extra, "reason": code, "cure": cure})
             return None
         except (SlackClientError, ClientError, OSError) as exc:
             raise _NoClearAnswer(type(exc).__name__) from exc
-        except (AttributeError, TypeError, ValueError) as exc:  # an answer in text, or half of one
+        except (AttributeError, TypeError, ValueError) as exc:
+            # So the SDK fails on an answer in plain text, or on half an answer.
             raise _NoClearAnswer("unreadable answer") from exc
+
         if renewed is None or not renewed.bot_refresh_token or not renewed.bot_token_expires_at:
             return self._refused(installation, "no token of a bot")
         of_labels(WORKSPACES, self._channel, "renewed").inc()
@@ -282,6 +309,7 @@ class ManyWorkspaces:
         )
 
     def _refused(self, installation: Installation, code: str) -> Installation:
+        """Return the installation with the reason why its token cannot be renewed any more."""
         cure = "have the app installed there again"
         extra = {
             "channel": self._channel,
@@ -294,9 +322,9 @@ class ManyWorkspaces:
         return replace(installation, renewal_refused=code)
 
     async def _wait_for_renewal(self, installation: Installation) -> Installation:
-        """Return what another process stores for a token that has expired.
+        """Return the installation once another process has renewed its expired token.
 
-        Raises Unreachable if that takes long.
+        Raises Unreachable if that takes longer than WAIT_SECONDS, Refused if Slack refuses it.
         """
         for _ in range(round(WAIT_SECONDS / LOOK_SECONDS)):
             await self._sleep(LOOK_SECONDS)
@@ -306,7 +334,10 @@ class ManyWorkspaces:
         raise Unreachable(f"the token of {installation.id} has expired and is not renewed yet")
 
     def _while_valid(self, installation: Installation) -> Installation:
-        """Return an installation whose token has not expired. Raises SendError for another one."""
+        """Return the installation if its token has not expired.
+
+        Otherwise raises Refused if Slack refuses to renew it, and else Unreachable.
+        """
         if installation.expires_at > self._installations.clock() or not installation.expires_at:
             return installation
         if installation.renewal_refused:
@@ -321,7 +352,11 @@ def open_clients(
     settings: SlackSettings,
     installations: SlackInstallations | None,
 ) -> SlackClients:
-    """Return the clients of a channel. `installations` belong to settings with a client_id."""
+    """Return the clients of a channel.
+
+    `installations` are the stored tokens of an app that many workspaces have installed, None for an
+    app with a bot_token.
+    """
     if installations:
         return ManyWorkspaces(channel, settings, installations)
     token = ""
@@ -331,7 +366,7 @@ def open_clients(
 
 
 def not_installed(workspace: str) -> str:
-    """Return that a workspace has no token, and the cure."""
+    """Return the text of an error that a workspace has no token, and the cure."""
     if not workspace:
         return "the address names no workspace: write it as T0123ABCD/C0456EFGH"
     return f"the app is not installed in {workspace}: have it installed there"

@@ -166,18 +166,22 @@ def list_workspaces(target: CommandTarget) -> CommandResult:
             rows.append({"id": name, "unreadable": str(exc)})
             lines.append(f"{name}  {exc}")
             continue
-        if installation is None:  # it was removed meanwhile
+        # It was removed meanwhile.
+        if installation is None:
             continue
-        known: list[str] = []
+        workspaces: list[str] = []
         if installation.is_organization:
-            known = installations.workspaces_of(name)
-        rows.append(_workspace_row(installation, known))
-        lines.append(_workspace_line(installation, known))
+            workspaces = installations.workspaces_of(name)
+        rows.append(_workspace_row(installation, workspaces))
+        lines.append(_workspace_line(installation, workspaces))
     return CommandResult(rows, lines or ["no workspace has installed the app"])
 
 
 def _workspace_row(installation: Installation, workspaces: list[str]) -> dict[str, Any]:
-    """Return an installation for --json, without its tokens."""
+    """Return an installation for --json, without its tokens.
+
+    `workspaces` are those that use an organization's installation, none for a workspace.
+    """
     organization = installation.organization
     if installation.is_organization:
         organization = installation.id
@@ -196,6 +200,7 @@ def _workspace_row(installation: Installation, workspaces: list[str]) -> dict[st
 
 
 def _workspace_line(installation: Installation, workspaces: list[str]) -> str:
+    """Return an installation as people read it, without its tokens."""
     rotation = "no rotation"
     if installation.renewal_refused:
         rotation = f"renewal refused ({one_line(installation.renewal_refused, 60)})"

@@ -43,17 +43,20 @@ log = logging.getLogger(__name__)
 STATE_SECONDS = 600
 #: How long an invitation is valid, in seconds: a week.
 INVITATION_SECONDS = 7 * 86_400
-#: Most characters of a workspace's name. Its owner chooses it, and operators read it in their
-#: terminal.
+#: The most characters of a workspace's name that are stored. The owner of the workspace chooses it,
+#: and operators read it in their terminal.
 MAX_NAME_CHARS = 80
 _COOKIE = re.compile(r"[0-9a-f]{48}")
 _CODE = re.compile(r"\w{1,60}")
 
 
 class InstallRefused(Exception):
-    """Raised where nothing is installed. The message is for the person, `reason` is for the log.
+    """Raised if nothing was installed.
 
-    `may_begin_again`: whether the person can begin again with the same link.
+    * `says`: what the person reads.
+    * `reason`: what the log names.
+    * `status`: the HTTP status of the page.
+    * `may_begin_again`: whether the person can begin again with the same link.
     """
 
     def __init__(
@@ -72,18 +75,19 @@ class InstallRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InstallStart:
-    """Where to send the browser, and the cookie by which it is recognized when it comes back."""
+    """How an installation begins in a browser."""
 
+    #: Slack's page, to which the browser is sent.
     url: str
+    #: The cookie by which the browser is recognized when it comes back.
     cookie: str
 
 
 class InstallFlow:
-    """The installations of one channel's app.
+    """Installs the app of one channel: `begin` sends a browser to Slack, `finish` takes it back.
 
-    Lives as long as the web process; used from any thread.
-
-    `redirect_uri` is where Slack sends the browser back to. All methods raise redis.RedisError.
+    Lives as long as the web process, used from any thread. `redirect_uri` is where Slack sends the
+    browser back to. All methods raise redis.RedisError.
     """
 
     def __init__(
@@ -107,26 +111,26 @@ class InstallFlow:
 
     @property
     def site(self) -> str:
-        """Slack's own site, on which people open the app."""
+        """The site on which people open the app: Slack's, also if a server replaces Slack."""
         return self._api_url if self._api_url in FILE_ORIGINS else SLACK
 
     @property
     def needs_invitation(self) -> bool:
-        """Whether an installation begins with an invitation alone."""
+        """Whether only people with an invitation can install the app."""
         return self._rules.invited
 
     def is_invited(self, invitation: str) -> bool:
         """Return whether an invitation is valid now."""
         return bool(invitation) and self._installations.is_valid(INVITATION, hash_of(invitation))
 
-    def is_begun(self, state: str) -> bool:
-        """Return whether an installation with this state was begun and is not finished."""
+    def is_valid_state(self, state: str) -> bool:
+        """Return whether an installation with this state has begun and is not finished."""
         return bool(state) and self._installations.is_valid(STATE, hash_of(state))
 
     def begin(self, invitation: str, cookie: str) -> InstallStart:
-        """Begin an installation. `cookie` is what the browser had, "" for none.
+        """Begin an installation. Raises InstallRefused.
 
-        Raises InstallRefused.
+        `invitation` and `cookie` are what the browser sent, "" for none.
         """
         from slack_sdk.oauth import AuthorizeUrlGenerator
 
@@ -134,12 +138,12 @@ class InstallFlow:
             says = "This app is installed by invitation, and this link does not work."
             cure = "Ask its operator for one."
             raise InstallRefused(f"{says} {cure}", "no valid invitation", may_begin_again=False)
-        # Another tab of the same browser keeps working: the cookie stays, and each begun
-        # installation has a state.
+        # The cookie of an earlier tab of the same browser stays, so that the tab keeps working.
+        # Each installation has a state.
         if not _COOKIE.fullmatch(cookie):
             cookie = random_id(24)
-        begun = {"browser": hash_of(cookie), "invitation": hash_of(invitation)}
-        state = self._installations.issue(STATE, json.dumps(begun), STATE_SECONDS)
+        start = {"browser": hash_of(cookie), "invitation": hash_of(invitation)}
+        state = self._installations.issue(STATE, json.dumps(start), STATE_SECONDS)
         generator = AuthorizeUrlGenerator(
             client_id=self._client_id,
             scopes=self._scopes,
@@ -151,37 +155,41 @@ class InstallFlow:
     def finish(self, query: Mapping[str, str], cookie: str) -> Installation:
         """Install the app as Slack's answer says, and return the installation.
 
-        Raises InstallRefused.
+        `query` is what Slack added to the address of the page, `cookie` what the browser sent, ""
+        for none. Raises InstallRefused.
         """
-        begun = self._redeem_state(query.get("state", ""), cookie)
+        start = self._redeem_state(query.get("state", ""), cookie)
         error = query.get("error")
         if error:
             raise _denied(error)
         invitation = ""
         if self._rules.invited:
-            invitation = begun["invitation"]
+            invitation = start["invitation"]
+        # Checked before the exchange too: Slack's code works once.
         if invitation and not self._installations.is_valid(INVITATION, invitation):
             raise _invitation_used()
+
         installation = asyncio.run(self._exchange(query.get("code", "")))
         if not self._rules.admits(installation.id, installation.organization):
             self._give_back(installation)
             says = f"{installation.name or installation.id} may not install this app."
             cure = "Ask its operator to add it."
             raise InstallRefused(f"{says} {cure}", "not in install.organizations")
-        saved = self._installations.save(installation, needs=invitation)
-        if saved == "uninvited":
+
+        outcome = self._installations.save(installation, invitation=invitation)
+        if outcome == "uninvited":
             self._give_back(installation)
             raise _invitation_used()
-        is_new = saved == "new"
+        is_new = outcome == "new"
         of_labels(WORKSPACES, self._channel, "installed" if is_new else "installed_again").inc()
         extra = {"channel": self._channel, "workspace": installation.id, "again": not is_new}
         log.info("workspace.installed", extra=extra)
         return installation
 
     def _redeem_state(self, state: str, cookie: str) -> dict[str, str]:
-        """Return what was stored when this browser began.
+        """Return what `begin` stored for this browser. Raises InstallRefused.
 
-        A state works once, also for another browser.
+        A state works once, even if another browser sends it.
         """
         value = None
         if state:
@@ -189,11 +197,12 @@ class InstallFlow:
         if value is None:
             causes = "was not begun here, was finished already, or took longer than 10 minutes"
             raise InstallRefused(f"This installation {causes}.", "unknown state")
-        begun: dict[str, str] = json.loads(value)
-        if not hmac.compare_digest(begun["browser"], hash_of(cookie)):
+
+        start: dict[str, str] = json.loads(value)
+        if not hmac.compare_digest(start["browser"], hash_of(cookie)):
             says = "This installation was begun in another browser."
             raise InstallRefused(says, "another browser")
-        return begun
+        return start
 
     async def _exchange(self, code: str) -> Installation:
         """Return what Slack grants for a code. Raises InstallRefused."""
@@ -215,15 +224,14 @@ class InstallFlow:
             raise InstallRefused(says, "unreadable answer", status=502) from None
 
     def _give_back(self, installation: Installation) -> None:
-        """Revoke a token that is not wanted.
-
-        A workspace that had installed the app before may have got the same one, so it is kept.
-        """
+        """Revoke the token of an installation that is not stored."""
+        # A workspace that had installed the app before may have got the same token again.
         if installation.id in self._installations.ids():
             return
         try:
             asyncio.run(self._revoke(installation.token))
-        except SetupError as exc:  # it is stored nowhere, so it is of no use
+        except SetupError as exc:
+            # Not raised: the token is stored nowhere, so that nothing can use it.
             extra = {"channel": self._channel, "workspace": installation.id, "reason": exc.says}
             log.warning("workspace.not_revoked", extra=extra)
 
@@ -234,9 +242,9 @@ class InstallFlow:
 
 
 def _exchange_problem(exc: Exception) -> tuple[str, str]:
-    """Return Slack's error code for the log.
+    """Return a problem that names Slack's error code, for the log.
 
-    Its answer may hold the code or a token, which are not logged.
+    Nothing else of Slack's answer is logged: it may hold a token.
     """
     code = error_code(getattr(exc, "response", None))
     if not code:
@@ -250,6 +258,7 @@ def _invitation_used() -> InstallRefused:
 
 
 def _denied(error: str) -> InstallRefused:
+    """Return what an error means that Slack added to the address of the page."""
     if error == "access_denied":
         says = "You did not allow the installation, so nothing was installed."
         return InstallRefused(says, "denied", status=200)
@@ -258,31 +267,28 @@ def _denied(error: str) -> InstallRefused:
 
 
 def _installation_of(answer: Any, now: float) -> Installation:
-    """Return the installation in an answer to oauth.v2.access.
+    """Return the installation in an answer to oauth.v2.access. `now` is in Unix seconds.
 
-    Raises KeyError, TypeError or ValueError.
+    Raises KeyError, TypeError or ValueError for an answer without a token of a bot.
     """
-    team = answer.get("team") or {}
+    place = answer.get("team") or {}
     organization = answer.get("enterprise") or {}
-    is_for_organization = answer.get("is_enterprise_install") is True
-    place = team
-    owner = str(organization.get("id") or "")
-    if is_for_organization:
+    organization_id = str(organization.get("id") or "")
+    # The organization has installed the app itself.
+    if answer.get("is_enterprise_install") is True:
         place = organization
-        owner = ""
+        organization_id = ""
+
     token = answer["access_token"]
-    if (
-        answer.get("token_type") != "bot"
-        or not isinstance(token, str)
-        or not re.fullmatch(r"[TE][A-Z0-9]+", place["id"])
-    ):
+    is_bot = answer.get("token_type") == "bot" and isinstance(token, str)
+    if not is_bot or not re.fullmatch(r"[TE][A-Z0-9]+", place["id"]):
         raise ValueError("no token of a bot")
     expires_in = float(answer.get("expires_in") or 0)
     return Installation(
         place["id"],
         token,
         name=one_line(str(place.get("name") or ""))[:MAX_NAME_CHARS],
-        organization=owner,
+        organization=organization_id,
         user=str((answer.get("authed_user") or {}).get("id") or ""),
         scopes=tuple(scope for scope in str(answer.get("scope") or "").split(",") if scope),
         app_id=str(answer.get("app_id") or ""),

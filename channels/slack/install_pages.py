@@ -1,4 +1,8 @@
-"""The web pages of Slack apps that many workspaces install: /slack/install and its callback."""
+"""The web pages of Slack apps that many workspaces install: /slack/install and its callback.
+
+The first page sends a browser to Slack, and Slack sends it back to the second one, which installs
+the app. What is checked and stored is in `install.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +22,19 @@ from sayso.channels.web.pages import Link, harden, small_page
 
 log = logging.getLogger(__name__)
 
-#: How many installations of one app may begin in a minute in one process. Each is stored for
+#: How many installations of one app may begin in a minute in one process, since each is stored for
 #: STATE_SECONDS. Those with a valid invitation do not count.
 STARTS_PER_MINUTE = 60
-#: How many may come back in a minute in one process. Each costs a call to Slack. Those that were
-#: never begun are counted by themselves.
+#: How many browsers may come back in a minute in one process, since each costs a call to Slack.
+#: Those whose installation never began are counted separately.
 RETURNS_PER_MINUTE = 120
 
 
 def install_pages(*channels: SlackChannel, public_url: str = "", **_: Any) -> flask.Blueprint:
-    """Return the pages of all channels with a client_id.
+    """Return the pages of all channels whose apps many workspaces install.
 
-    These are /slack/<name>/install, and /slack/install for the first one.
-
-    An app with a bot_token has no pages.
+    These are /slack/<name>/install, and /slack/install for the first channel. An app with a
+    bot_token has no pages. `public_url` is the address at which browsers reach the bot.
     """
     flows = {}
     for channel in channels:
@@ -49,15 +52,19 @@ def install_pages(*channels: SlackChannel, public_url: str = "", **_: Any) -> fl
         pages.add_url_rule("/slack/<name>/install", view_func=views.install)
         pages.add_url_rule("/slack/<name>/oauth_redirect", view_func=views.oauth_redirect)
     pages.register_error_handler(RedisError, _not_stored)
-    pages.after_request(harden)  # the redirects as well
+    # Pages are hardened where they are made, redirects here.
+    pages.after_request(harden)
     return pages
 
 
 class InstallViews:
-    """The views of all apps. One per process; counts in memory."""
+    """The views of all apps. One per process. It counts requests in memory.
+
+    `flows` are by the name of the channel. `is_encrypted` says whether browsers come over https.
+    """
 
     def __init__(self, flows: Mapping[str, InstallFlow], *, is_encrypted: bool) -> None:
-        # Imported here: a bot whose app has a bot_token does without.
+        # Imported here, since a bot whose app has a bot_token has no such library.
         from limits import RateLimitItemPerMinute
         from limits.storage import MemoryStorage
         from limits.strategies import MovingWindowRateLimiter
@@ -68,41 +75,45 @@ class InstallViews:
         self._limiter = MovingWindowRateLimiter(MemoryStorage())
 
     def install_first(self) -> flask.Response:
-        """Send the browser to Slack's page for the first app."""
+        """Send the browser to Slack's page for the app of the first channel."""
         return self.install(next(iter(self._flows)))
 
     def install(self, name: str) -> flask.Response:
         """Send the browser to Slack's page."""
         flow = self._flow(name)
         invitation = flask.request.args.get("invitation", "")
-        if not flow.is_invited(invitation) and not self._may(name, "start", STARTS_PER_MINUTE):
+        if not flow.is_invited(invitation) and not self._admit(name, "start", STARTS_PER_MINUTE):
             return _too_many()
+        cookie = flask.request.cookies.get(self._cookie(name), "")
         try:
-            begun = flow.begin(invitation, flask.request.cookies.get(self._cookie(name), ""))
+            start = flow.begin(invitation, cookie)
         except InstallRefused as exc:
             return _refusal(name, flow, exc)
-        response = flask.make_response(flask.redirect(begun.url))
+
+        response = flask.make_response(flask.redirect(start.url))
         response.set_cookie(
             self._cookie(name),
-            begun.cookie,
+            start.cookie,
             max_age=STATE_SECONDS,
             path="/",
             secure=self._is_encrypted,
             httponly=True,
-            samesite="Lax",  # Slack's page sends the browser back: Strict would leave it out
+            # Slack's page sends the browser back. With "Strict" it would come without the cookie.
+            samesite="Lax",
         )
         return response
 
     def oauth_redirect(self, name: str) -> flask.Response:
         """Install the app into the workspace that the person chose at Slack."""
         flow = self._flow(name)
-        # A filter that looks at a link before the browser opens it uses nothing up.
+        # A mail filter may look at a link before the browser opens it. That must not use up the
+        # state.
         if flask.request.method == "HEAD":
             return flask.make_response("")
-        # Strangers who make a state up do not use the places of those who have begun.
-        is_begun = flow.is_begun(flask.request.args.get("state", ""))
-        what = "return" if is_begun else "made-up return"
-        if not self._may(name, what, RETURNS_PER_MINUTE):
+        # Requests with an invented state must not take the places of those that have begun.
+        is_known = flow.is_valid_state(flask.request.args.get("state", ""))
+        kind = "return" if is_known else "made-up return"
+        if not self._admit(name, kind, RETURNS_PER_MINUTE):
             return _too_many()
         cookie = flask.request.cookies.get(self._cookie(name), "")
         try:
@@ -112,24 +123,25 @@ class InstallViews:
         return _success(installation, flow.site)
 
     def _flow(self, name: str) -> InstallFlow:
+        """Return the flow of a channel. Answers 404 for any other name."""
         flow = self._flows.get(name)
         if flow is None:
             flask.abort(404)
         return flow
 
-    def _may(self, name: str, what: str, per_minute: int) -> bool:
-        """Count one request. Return False for one too many."""
-        return self._limiter.hit(self._per_minute(per_minute), name, what)
+    def _admit(self, name: str, kind: str, per_minute: int) -> bool:
+        """Count one request of a kind. Return False for one too many in this minute."""
+        return self._limiter.hit(self._per_minute(per_minute), name, kind)
 
     def _cookie(self, name: str) -> str:
-        """Return the name of the cookie that recognizes a browser.
-
-        Over https no other host can set it.
-        """
-        return f"{'__Host-' if self._is_encrypted else ''}sayso_slack_{name}"
+        """Return the name of the cookie by which a browser is recognized."""
+        # Browsers let no other host set a cookie with this prefix.
+        prefix = "__Host-" if self._is_encrypted else ""
+        return f"{prefix}sayso_slack_{name}"
 
 
 def _success(installation: Installation, site: str) -> flask.Response:
+    """Return the page that says what to do after the installation."""
     where = installation.name or installation.id
     app = quote(installation.app_id, safe="")
     if installation.is_organization:
@@ -151,19 +163,24 @@ def _success(installation: Installation, site: str) -> flask.Response:
     return small_page(f"Installed in {where}", lines, link=Link(url, "Open it in Slack"))
 
 
-def _refusal(name: str, flow: InstallFlow, refused: InstallRefused) -> flask.Response:
-    log.info("workspace.install_refused", extra={"channel": name, "reason": refused.reason})
-    lines = [str(refused)]
+def _refusal(name: str, flow: InstallFlow, refusal: InstallRefused) -> flask.Response:
+    """Return the page that says why nothing was installed, and how to begin again."""
+    log.info("workspace.install_refused", extra={"channel": name, "reason": refusal.reason})
+    lines = [str(refusal)]
     link = None
     if not flow.needs_invitation:
         link = Link(flask.url_for("slack.install", name=name), "Begin again")
-    elif refused.may_begin_again:  # its address is a secret, which we do not know any more
+    elif refusal.may_begin_again:
+        # No link: the invitation in it is a secret, of which only the hash is known here.
         lines.append("To begin again, open the link of your invitation.")
-    return small_page("Not installed", lines, status=refused.status, link=link)
+    return small_page("Not installed", lines, status=refusal.status, link=link)
 
 
 def _not_stored(error: RedisError) -> flask.Response:
-    """Say that nothing was installed, since Redis did not answer. An invitation still works."""
+    """Return the page that says that nothing was installed, because Redis did not answer.
+
+    An invitation still works.
+    """
     log.error("web.storage_down", extra={"reason": type(error).__name__})
     says = "The bot cannot store anything at the moment."
     cure = "Wait a minute, then open the link again with which you began."

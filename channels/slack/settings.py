@@ -1,4 +1,7 @@
-"""The settings of a Slack channel."""
+"""The settings of a Slack channel.
+
+The docstrings of the fields are printed in the reference of the YAML.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +51,11 @@ class InstallSettings(Section):
     def admits(self, *ids: str) -> bool:
         """Return whether a workspace may install the app.
 
-        `ids` are its own and that of its organization.
+        `ids` are the ids of the workspace and of its organization; "" for none.
         """
-        return self.organizations is None or not set(self.organizations).isdisjoint(ids)
+        if self.organizations is None:
+            return True
+        return not set(self.organizations).isdisjoint(ids)
 
 
 #: How Slack shows the bot to people: as an agent, as an assistant (apps that are older than July
@@ -119,9 +124,9 @@ class SlackSettings(VendorSettings):
         return self.client_id is not None
 
     def problem_with_id(self, name: str) -> str:
-        """Return why an id never matches.
+        """Return why no person and no chat of Slack can have this id, "" if one can.
 
-        It is none, names no workspace, or names the only one that there is.
+        It must name its workspace if and only if many workspaces have installed the app.
         """
         place = split_place(name)
         if not re.fullmatch(r"[A-Z][A-Z0-9]{1,40}", place.id):
@@ -134,9 +139,9 @@ class SlackSettings(VendorSettings):
 
     @property
     def needed_library(self) -> tuple[str, str]:
-        """The extra that the channel needs, and a module that it brings.
+        """The extra of Sayso's package that the channel needs, and a module that it installs.
 
-        Tokens of many workspaces are encrypted.
+        Both are "" for an app of one workspace. The stored tokens of many are encrypted.
         """
         if not self.client_id:
             return "", ""

@@ -1,6 +1,8 @@
-"""SlackSetup: checks a Slack app's token and scopes.
+"""What an operator does with a Slack app.
 
-SlackApps: creates and updates an app by its manifest.
+SlackSetup checks the token of an app and its scopes, which are what the app may do. SlackApps
+creates and updates an app by its manifest, a JSON object with all settings of the app at Slack.
+`manifest` makes it from the methods, events and features that Sayso uses.
 """
 
 from __future__ import annotations
@@ -41,18 +43,19 @@ from sayso.channels.types import SignedWebhook
 from sayso.infra.http import PooledSessions, never_sent
 from sayso.infra.terminal import one_line
 
-#: The environment variable with the token, which is valid for 12 hours and never stored.
+#: The environment variable with the token with which SlackApps calls Slack. The token is valid for
+#: 12 hours, and never stored.
 VARIABLE = "SLACK_CONFIG_TOKEN"
 #: Slack's web pages for apps and for their tokens.
 PAGES = "https://api.slack.com/apps"
-#: Slack's limits, in characters.
+#: Slack's limits of the app's name, its bot's name and a slash command, in characters.
 NAME_LIMIT = 35
 BOT_LIMIT = 80
 COMMAND_LIMIT = 32
 #: The default name of the slash command.
 COMMAND = "/sayso"
-#: The scopes that each method needs which the Slack channel calls.
-#: A test compares them with its source.
+#: The methods of Slack that Sayso calls, each with the scopes that it needs. A test compares them
+#: with the source.
 METHODS: dict[str, tuple[str, ...]] = {
     "agents.sessions.setStatus": ("chat:write",),
     "assistant.threads.setStatus": ("chat:write",),
@@ -68,9 +71,10 @@ METHODS: dict[str, tuple[str, ...]] = {
     "files.getUploadURLExternal": ("files:write",),
     "files.info": ("files:read",),
 }
+#: The scopes for events about public and about private channels.
 _OPEN = "channels:read"
 _CLOSED = "groups:read"
-#: The scopes that each event needs to be sent, for every kind of Slack channel.
+#: The events that the app subscribes to, each with the scopes without which Slack does not send it.
 EVENTS: dict[str, tuple[str, ...]] = {
     "agent_session_stopped": (),
     "app_context_changed": (),
@@ -94,34 +98,35 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "message.mpim": ("mpim:history",),
     "tokens_revoked": (),
 }
-#: The scopes of features without a method or event of their own.
+#: Features that need no method and no event, each with the scopes that it needs.
 FEATURES: dict[str, tuple[str, ...]] = {
     "slash commands and shortcuts": ("commands",),
     "files from people": ("files:read",),
 }
-#: Events that only one view has. Slack requires them there, apart from `agent_session_stopped` and
-#: `app_context_changed`: these bring its stop button and what a person looks at.
+#: Events that only apps with this view can subscribe to. Slack requires them there, apart from two:
+#: `agent_session_stopped` brings the stop button, `app_context_changed` what a person looks at.
 _VIEW_EVENTS: dict[View, tuple[str, ...]] = {
     "agent": ("agent_session_stopped", "app_context_changed", "app_home_opened"),
     "assistant": ("assistant_thread_context_changed", "assistant_thread_started"),
     "none": (),
 }
-#: The scope that Slack requires for either view, and refuses without one.
+#: The scope that Slack requires for an app with a view, and refuses for one without.
 VIEW_SCOPE = "assistant:write"
-#: What stands above the text field of a person who has written nothing yet. A tap on it is a
-#: message like any other.
+#: What Slack shows above the text field of a person who has written nothing yet. A tap on it sends
+#: the message.
 SUGGESTED_PROMPTS = [{"title": "What can you do?", "message": "What can you do for me?"}]
 _DESCRIPTION = "Does what you ask, and asks before it destroys anything."
 _COMMAND = re.compile(r"/[a-z0-9_-]+")
 _APP_ID = re.compile(r"[A-Z0-9]{2,40}")
 _CONFIG_TOKEN_CURE = (
-    f"under Your App Configuration Tokens at {PAGES} generate one for your workspace, or press Refresh, and export its "
-    f"Access Token (xoxe.xoxp-…, not the Refresh Token) as {VARIABLE}; it is valid for 12 hours"
+    f"under Your App Configuration Tokens at {PAGES} generate one for your workspace, "
+    "or press Refresh, and export its Access Token (xoxe.xoxp-…, not the Refresh Token) "
+    f"as {VARIABLE}; it is valid for 12 hours"
 )
 _APP_CURE = (
     "use the App ID in its Basic Information, and a token of a person who may change that app"
 )
-#: Error codes about the app that was named.
+#: Slack's error codes for an App ID that it does not take.
 _APP_ERRORS = (
     "invalid_app_id",
     "invalid_app",
@@ -129,7 +134,8 @@ _APP_ERRORS = (
     "app_not_owned_by_manager_app",
     "app_not_found",
 )
-#: The cure for a fault by the beginning of its place in the manifest. The first match counts.
+#: The cures for faults that Slack finds in a manifest: the beginning of the fault's place in the
+#: manifest, and the cure. The first match counts.
 _FAULT_CURES = (
     ("/display_information/name", "give another --name"),
     ("/features/bot_user", "give another --name"),
@@ -149,12 +155,17 @@ _FAULT_CURES = (
         "check that public_url is the https address at which the bot answers from outside",
     ),
 )
-_NO_CURE = "Slack changed its rules: see https://docs.slack.dev/reference/app-manifest, and paste a corrected one there"
+#: The cure for a fault at any other place.
+_NO_CURE = (
+    "Slack changed its rules: see https://docs.slack.dev/reference/app-manifest, "
+    "and paste a corrected one there"
+)
+#: A manifest, as Slack's JSON.
 AppManifest = dict[str, Any]
 
 
 class SlackSetup(PlatformSetup):
-    """The setup of one app at Slack."""
+    """Checks one Slack app, and says what to set by hand. Slack lets no bot set its webhook."""
 
     def __init__(
         self, name: str, settings: SlackSettings, public_url: str, options: SetupOptions
@@ -169,7 +180,7 @@ class SlackSetup(PlatformSetup):
         self._web = PooledSessions(partial(new_client, token, settings.api_url))
 
     async def set_webhook(self) -> list[str]:
-        """Return what to click. Raises SetupError for a URL that Slack cannot reach."""
+        """Return what to set by hand. Raises SetupError for a URL that Slack cannot reach."""
         if not self._settings.api_url:
             check_outside(self._url)
             check_https("Slack", self._url)
@@ -181,37 +192,41 @@ class SlackSetup(PlatformSetup):
             f"  Slash Commands        each with Request URL {self._url}",
             "  App Home              Messages Tab on, and messages from people allowed",
             f"  OAuth & Permissions   bot scopes: {' '.join(scopes(self._settings.view))}",
-            *self._last_steps(),
-            f"Or paste the output of `sayso channel manifest {self._name}` under App Manifest: it has all of this.",
+            *self._install_steps(),
+            f"Or paste the output of `sayso channel manifest {self._name}` under App Manifest: "
+            "it has all of this.",
         ]
 
-    def _last_steps(self) -> list[str]:
-        """Return what follows the settings of the app: the installation."""
+    def _install_steps(self) -> list[str]:
+        """Return how the app is installed after its settings are made."""
         if not self._settings.client_id:
             return ["Then install the app to the workspace again."]
+        redirect = redirect_url(self._public_url, self._name)
+        where = where_to_install(self._settings, self._public_url, self._name)
         return [
-            f"                        redirect URL {redirect_url(self._public_url, self._name)}",
+            f"                        redirect URL {redirect}",
             "  Manage Distribution   activate public distribution: other workspaces may install it",
-            f"Then have it installed: {where_to_install(self._settings, self._public_url, self._name)}",
+            f"Then have it installed: {where}",
         ]
 
     async def check(self) -> list[CheckResult]:
-        """Check the token and its scopes, and list what Slack does not show.
+        """Check the token and its scopes, or those of each workspace that has installed the app.
 
-        An app in many workspaces has a token for each.
+        The results also name the settings that Slack does not show.
         """
         if self._settings.client_id:
-            accounts = await self._workspaces()
+            results = await self._check_workspaces()
         else:
-            accounts = await self._account()
-        if accounts[0].state == "fail":
-            return accounts
+            results = await self._check_token()
+        if results[0].state == "fail":
+            return results
         webhook = f"Slack does not show its Request URL, which must be {bare_url(self._url)}"
         tab = "Slack does not show it; App Home, Messages Tab must be on for direct messages"
-        return [*accounts, self._ok("webhook", webhook), self._ok("messages tab", tab)]
+        return [*results, self._ok("webhook", webhook), self._ok("messages tab", tab)]
 
-    async def _workspaces(self) -> list[CheckResult]:
+    async def _check_workspaces(self) -> list[CheckResult]:
         """Check each installation of the app."""
+        # Here, not above: they need a library that only apps of many workspaces have.
         from redis.exceptions import RedisError
 
         from sayso.channels.slack.installations import SlackInstallations
@@ -229,7 +244,8 @@ class SlackSetup(PlatformSetup):
                 state.keys,
                 state.key_prefix,
             )
-        except ImportError:  # `sayso check` and the check of libraries name it
+        except ImportError:
+            # `sayso check` names the library.
             says = "the installations cannot be decrypted: a library is missing"
             return [self._warn("workspaces", says, "see `sayso check`", id="workspaces-unknown")]
         checks = WorkspaceChecks(
@@ -244,7 +260,7 @@ class SlackSetup(PlatformSetup):
         except RedisError:
             return [self._warn("workspaces", says, cure, id="workspaces-unknown")]
 
-    async def _account(self) -> list[CheckResult]:
+    async def _check_token(self) -> list[CheckResult]:
         """Check the bot_token and its scopes."""
         try:
             async with platform_calls("Slack", _token_problem):
@@ -252,14 +268,15 @@ class SlackSetup(PlatformSetup):
         except SetupError as exc:
             return [self._fail("token", exc.says, exc.cure)]
         headers = {name.lower(): value for name, value in answer.headers.items()}
-        who = f"@{answer.get('user') or answer.get('user_id')} in {answer.get('team') or answer.get('team_id')}"
+        user = answer.get("user") or answer.get("user_id")
+        team = answer.get("team") or answer.get("team_id")
         return [
-            self._ok("token", f"bot {who}"),
-            self._scopes(str(headers.get("x-oauth-scopes", ""))),
+            self._ok("token", f"bot @{user} in {team}"),
+            self._check_scopes(str(headers.get("x-oauth-scopes", ""))),
         ]
 
     async def delete_webhook(self) -> list[str]:
-        """Return what to click."""
+        """Return what to set by hand."""
         return [
             "Slack does not let a bot's token unset this. At https://api.slack.com/apps, in your app:",
             "  Event Subscriptions   off",
@@ -268,27 +285,32 @@ class SlackSetup(PlatformSetup):
         ]
 
     def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
-        """Return Slack's own check whether a URL belongs to the app."""
+        """Return the request with which Slack itself checks that a URL belongs to the app."""
+        secret = self._settings.signing_secret.get_secret_value().strip()
         if forged:
             secret = FORGED
-        else:
-            secret = self._settings.signing_secret.get_secret_value().strip()
         body = json.dumps({"type": "url_verification", "challenge": "sayso-doctor"}).encode()
         return slack_hook(secret, body, now)
 
     def message_log(self) -> MessageLog:
         """Raise SetupError: Slack gives bots no log."""
         raise SetupError(
-            "Slack has no list of events: it repeats what the bot did not accept three times, within 5 minutes",
-            'turn on "Delayed Events" in the app for hourly repetitions; only the workspace can delete files there',
+            "Slack has no list of events: "
+            "it repeats what the bot did not accept three times, within 5 minutes",
+            'turn on "Delayed Events" in the app for hourly repetitions; '
+            "only the workspace can delete files there",
         )
 
-    def _scopes(self, header: str) -> CheckResult:
+    def _check_scopes(self, header: str) -> CheckResult:
+        """Check that the token has all scopes. `header` is Slack's header x-oauth-scopes."""
         needed = scopes(self._settings.view)
         missing = missing_scopes(needed, header)
         if not missing:
             return self._ok("scopes", f"all {len(needed)} that it needs")
-        cure = f"add them under OAuth & Permissions and install again; `sayso channel manifest {self._name}` lists all"
+        cure = (
+            "add them under OAuth & Permissions and install again; "
+            f"`sayso channel manifest {self._name}` lists all"
+        )
         if VIEW_SCOPE in missing:
             rule = f"Slack gives {VIEW_SCOPE} only to apps with a view"
             cure = f"{cure}; {rule}: for one without, write view: none"
@@ -296,6 +318,7 @@ class SlackSetup(PlatformSetup):
 
 
 def _token_problem(exc: Exception) -> Problem | None:
+    """Return what an error of a call with the bot_token means, None if any platform may have it."""
     code = error_code(getattr(exc, "response", None))
     if code in TOKEN_ERRORS:
         return (
@@ -306,14 +329,14 @@ def _token_problem(exc: Exception) -> Problem | None:
 
 
 def install_url(public_url: str, channel: str) -> str:
-    """Return where a browser begins to install the app of a channel."""
+    """Return the address at which a browser begins to install the app of a channel."""
     return f"{public_url}/slack/{quote(channel, safe='')}/install"
 
 
 def where_to_install(settings: SlackSettings, public_url: str, channel: str) -> str:
     """Return where the app of a channel is installed, for an operator to read.
 
-    That is an address, or the command that makes the link of an invitation, where one is needed.
+    It is an address or, if an invitation is needed, the command that prints the link of one.
     """
     if settings.install_rules and settings.install_rules.invited:
         return f"with the link of `sayso channel invite {channel}`"
@@ -321,7 +344,7 @@ def where_to_install(settings: SlackSettings, public_url: str, channel: str) -> 
 
 
 def redirect_url(public_url: str, channel: str) -> str:
-    """Return where Slack sends the browser back to."""
+    """Return the address to which Slack sends the browser back after an installation."""
     return f"{public_url}/slack/{quote(channel, safe='')}/oauth_redirect"
 
 
@@ -336,7 +359,9 @@ def manifest(
 ) -> AppManifest:
     """Return the manifest of a channel's app. Raises SetupError for values that Slack would refuse.
 
-    `install`: who may install it, None for an app of one workspace.
+    * `name`: the app's name, which people see.
+    * `command`: the slash command.
+    * `install`: who may install the app, None for an app of one workspace.
     """
     _check_names(name, command, public_url)
     url = hook_url(public_url, channel)
@@ -397,6 +422,7 @@ def _view_feature(view: View) -> AppManifest:
 
 
 def _check_names(name: str, command: str, public_url: str) -> None:
+    """Raise SetupError for names and a URL that Slack would refuse."""
     if not 1 <= len(name) <= NAME_LIMIT:
         raise SetupError(
             f"the name has {len(name)} characters", f"give 1 to {NAME_LIMIT} with --name"
@@ -408,35 +434,37 @@ def _check_names(name: str, command: str, public_url: str) -> None:
 
 
 def events(view: View) -> list[str]:
-    """Return the events to subscribe to."""
-    others: set[str] = set()
+    """Return the events that an app with this view subscribes to."""
+    of_other_views: set[str] = set()
     for other, names in _VIEW_EVENTS.items():
         if other != view:
-            others.update(names)
-    return [event for event in EVENTS if event not in others]
+            of_other_views.update(names)
+    return [event for event in EVENTS if event not in of_other_views]
 
 
 def scopes(view: View) -> dict[str, list[str]]:
     """Return each scope that the bot needs, with the methods, events and features that need it."""
     subscribed = {event: EVENTS[event] for event in events(view)}
-    shown = {}
+    features = {**METHODS, **subscribed, **FEATURES}
     if view != "none":
-        shown = {f"the {view} view": (VIEW_SCOPE,)}
-    users: dict[str, list[str]] = {}
-    for user, needed in {**METHODS, **subscribed, **FEATURES, **shown}.items():
+        features[f"the {view} view"] = (VIEW_SCOPE,)
+
+    features_of: dict[str, list[str]] = {}
+    for feature, needed in features.items():
         for scope in needed:
-            users.setdefault(scope, []).append(user)
-    return dict(sorted(users.items()))
+            features_of.setdefault(scope, []).append(feature)
+    return dict(sorted(features_of.items()))
 
 
 class SlackApps:
-    """Slack's API for apps.
+    """Validates, creates and updates Slack apps by a manifest.
 
-    Lives as long as one command and its event loop, which closes the connections.
+    Lives as long as one command and its event loop, which closes the connections. `token` is an app
+    configuration token, and `api_url` an origin in place of https://slack.com, None for Slack
+    itself. Raises SetupError for a token that cannot be valid.
     """
 
     def __init__(self, token: str, api_url: str | None) -> None:
-        """Raise SetupError for a token that cannot be valid."""
         token = token.strip()
         if not token:
             raise SetupError(f"{VARIABLE} is not set", _CONFIG_TOKEN_CURE)
@@ -457,16 +485,16 @@ class SlackApps:
         *,
         installed_at: str = "",
     ) -> list[str]:
-        """Create an app. Returns what is left to do by hand, without the secrets in Slack's answer.
+        """Create an app. Returns what is left to do by hand. Raises SetupError.
 
-        `installed_at` is where many workspaces install it, "" for an app of one workspace.
+        `installed_at` is where many workspaces install it, "" for an app of one workspace. The
+        secrets in Slack's answer are not printed.
         """
         unanswered = (
             f"check at {PAGES} whether the app exists before you run it again: each run creates one"
         )
-        async with platform_calls(
-            "Slack", partial(_manifest_problem, unanswered=unanswered), unanswered=unanswered
-        ):
+        explain = partial(_manifest_problem, unanswered=unanswered)
+        async with platform_calls("Slack", explain, unanswered=unanswered):
             answer = await self._web.here().apps_manifest_create(manifest=json.dumps(manifest))
         app_id = _app_id(answer)
         if installed_at:
@@ -485,9 +513,11 @@ class SlackApps:
             f"app {app_id} is created; what is left, by hand:",
             f"  1. install it: {_install_page(app_id)}",
             f"  2. bot_token: copy the Bot User OAuth Token (xoxb-…) of {PAGES}/{app_id}/oauth",
-            f"  3. signing_secret: copy the Signing Secret under Basic Information, {PAGES}/{app_id}/general",
+            "  3. signing_secret: copy the Signing Secret under Basic Information, "
+            f"{PAGES}/{app_id}/general",
             "  4. start the bot with both; only then can it answer Slack's handshake:",
-            f"     where {PAGES}/{app_id}/event-subscriptions shows the Request URL unverified, press Retry",
+            f"     where {PAGES}/{app_id}/event-subscriptions "
+            "shows the Request URL unverified, press Retry",
             f"After a change: sayso channel manifest {channel} --update {app_id}",
         ]
 
@@ -509,6 +539,7 @@ class SlackApps:
 
 
 def _app_id(answer: Any) -> str:
+    """Return the App ID in an answer of Slack. Raises SetupError if it names none."""
     app_id = str(answer.get("app_id") or "")
     if not _APP_ID.fullmatch(app_id):
         raise SetupError("Slack's answer names no app", f"check at {PAGES} whether it was changed")
@@ -516,10 +547,16 @@ def _app_id(answer: Any) -> str:
 
 
 def _install_page(app_id: str) -> str:
+    """Return Slack's page on which an app is installed in its workspace."""
     return f"{PAGES}/{app_id}/install-on-team"
 
 
 def _manifest_problem(exc: Exception, *, app_id: str = "", unanswered: str = "") -> Problem:
+    """Return what an error of a call with a manifest means.
+
+    `app_id` is the app that was to be updated, "" for none. `unanswered` is the cure if Slack may
+    have done what it was asked to, "" for the usual cure.
+    """
     code = error_code(getattr(exc, "response", None))
     if code == "token_expired":
         return f"{VARIABLE} has expired", _CONFIG_TOKEN_CURE
@@ -530,28 +567,38 @@ def _manifest_problem(exc: Exception, *, app_id: str = "", unanswered: str = "")
     if code in _APP_ERRORS:
         return f"Slack knows no app {app_id!r} that this token may change ({code})", _APP_CURE
     says, cure = setup_problem(exc) or connection_problem("Slack", exc)
+    may_be_done = not never_sent(exc)
     if code:
         may_be_done = reaction_to(code) == "unclear"
-    else:
-        may_be_done = not never_sent(exc)
-    return says, unanswered if unanswered and may_be_done else cure
+    if unanswered and may_be_done:
+        cure = unanswered
+    return says, cure
 
 
 def _faults(exc: Exception) -> Problem:
     """Return what Slack finds wrong with a manifest, one line for each place, and the cures."""
     answer: Any = getattr(exc, "response", None)
     errors = answer.data.get("errors")
+    faults = []
     if isinstance(errors, list):
         faults = [fault for fault in errors if isinstance(fault, dict)]
-    else:
-        faults = []
-    pointers = [str(fault.get("pointer") or "/") for fault in faults]
-    lines = [
-        f"\n  {one_line(pointer, MAX_CHARS)}  {one_line(str(fault.get('message') or ''), MAX_CHARS)}"
-        for pointer, fault in zip(pointers, faults, strict=True)
-    ]
-    cures = dict.fromkeys(
-        next((cure for start, cure in _FAULT_CURES if pointer.startswith(start)), _NO_CURE)
-        for pointer in pointers or ["/"]
-    )
+
+    lines = []
+    places = []
+    for fault in faults:
+        place = str(fault.get("pointer") or "/")
+        places.append(place)
+        message = str(fault.get("message") or "")
+        lines.append(f"\n  {one_line(place, MAX_CHARS)}  {one_line(message, MAX_CHARS)}")
+
+    # Several faults may have the same cure.
+    cures = dict.fromkeys(_cure_of_fault(place) for place in places or ["/"])
     return f"Slack takes no such manifest{''.join(lines)}\ncure", "; ".join(cures)
+
+
+def _cure_of_fault(place: str) -> str:
+    """Return the cure for a fault by its place in the manifest."""
+    for beginning, cure in _FAULT_CURES:
+        if place.startswith(beginning):
+            return cure
+    return _NO_CURE

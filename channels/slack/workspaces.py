@@ -20,17 +20,20 @@ from sayso.channels.slack.settings import SlackSettings
 from sayso.infra.http import PooledSessions
 from sayso.infra.records import OtherVersion
 
-#: How long all workspaces together may take to be asked, in seconds.
+#: How long asking Slack about all workspaces together may take, in seconds.
 CHECK_SECONDS = 15.0
-#: How many are asked at a time.
+#: About how many workspaces Slack is asked at the same time.
 AT_A_TIME = 8
 #: For how long `sayso doctor` names a workspace that removed the app, in seconds: a week.
 RECENT_SECONDS = 7 * 86400.0
-_AGAIN = "have the app installed there again: {where}"
 
 
 class WorkspaceChecks:
-    """Checks the installations of one channel. Lives as long as one command. It renews no token."""
+    """Checks the installations of one channel. Lives as long as one command. It renews no token.
+
+    * `installed_at`: where the app is installed, for an operator to read.
+    * `scopes`: the scopes that the bot needs, each with the features that need it.
+    """
 
     def __init__(
         self,
@@ -41,20 +44,16 @@ class WorkspaceChecks:
         installed_at: str,
         scopes: dict[str, list[str]],
     ) -> None:
-        """`installed_at` says where the app is installed.
-
-        `scopes` are those that the bot needs, with what needs them.
-        """
         self._channel = channel
         self._settings = settings
         self._installations = installations
-        self._cure = _AGAIN.format(where=installed_at)
+        self._cure = f"have the app installed there again: {installed_at}"
         self._installed_at = installed_at
         self._scopes = scopes
         self._sessions: PooledSessions[Any] = PooledSessions(lambda session: session)
 
     async def results(self) -> AsyncIterator[CheckResult]:
-        """Yield what is known of all installations, then the state of each.
+        """Yield how many installations there are, the state of each, and recent removals.
 
         Raises redis.RedisError.
         """
@@ -74,22 +73,20 @@ class WorkspaceChecks:
             yield result
 
     async def _each(self, names: list[str]) -> AsyncIterator[CheckResult]:
-        """Yield the state of each installation, then how many were not asked in time.
-
-        All together have CHECK_SECONDS.
-        """
+        """Yield the state of each installation, then how many could not be checked in time."""
         slots = asyncio.Semaphore(AT_A_TIME)
         tasks = [asyncio.create_task(self._within_slot(slots, name)) for name in names]
         if not tasks:
             return
-        done, late = await asyncio.wait(tasks, timeout=CHECK_SECONDS)
-        for task in late:
+        finished, unfinished = await asyncio.wait(tasks, timeout=CHECK_SECONDS)
+        for task in unfinished:
             task.cancel()
+
         for task in tasks:
-            if task in done:
+            if task in finished:
                 yield task.result()
-        if late:
-            count = _count(len(late), "installation")
+        if unfinished:
+            count = _count(len(unfinished), "installation")
             says = f"{count} could not be checked within {CHECK_SECONDS:g} s"
             cure = f"run `sayso channel status {self._channel}` again"
             yield self._warn("workspaces", says, cure, id="workspaces-late")
@@ -99,6 +96,7 @@ class WorkspaceChecks:
             return await self._one(name)
 
     async def _one(self, name: str) -> CheckResult:
+        """Return the state of the installation with the id `name`."""
         try:
             installation = self._installations.get(name)
         except (TokenUnreadable, OtherVersion) as exc:
@@ -106,16 +104,19 @@ class WorkspaceChecks:
             return self._fail(name, str(exc), cure, id="workspace-unreadable")
         if installation is None:
             return self._ok(name, "has removed the app just now")
+
         label = installation.name or name
         if installation.renewal_refused:
             says = f"Slack does not renew the token of {label} ({installation.renewal_refused})"
             return self._fail(name, says, self._cure, id="workspace-renewal")
+
         rules = self._settings.install_rules
         if rules and not rules.admits(name, installation.organization):
             fault = "has installed the app and is not in install.organizations"
             says = f"{label} {fault}: it gets no answers"
             cure = f"add {name} there, or remove the app from the workspace"
             return self._warn(name, says, cure, id="workspace-not-listed")
+
         if 0 < installation.expires_at <= time.time():
             return self._ok(name, f"{label}: its token has ended, and is renewed when it is needed")
         return await self._ask(installation, label)
@@ -143,6 +144,7 @@ class WorkspaceChecks:
         return self._ok(installation.id, f"{label}: bot @{answer.get('user')}, all scopes")
 
     def _removals(self) -> Iterator[CheckResult]:
+        """Yield the workspaces that have removed the app lately."""
         for removal in self._installations.removals():
             age = self._installations.clock() - removal.at
             if age < RECENT_SECONDS:
@@ -162,4 +164,6 @@ class WorkspaceChecks:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+    """Return a number with its noun: "1 workspace", "2 workspaces"."""
+    plural = "" if number == 1 else "s"
+    return f"{number} {noun}{plural}"

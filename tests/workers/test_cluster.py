@@ -239,8 +239,8 @@ def test_installations_of_a_slack_app_change_in_one_step(cluster_client: Redis):
     """Record, invitation and removal are on one node: a script changes them together."""
     installations = SlackInstallations("desk", cluster_client, ["key"], "sayso:")
     invitation = hash_of(installations.issue(INVITATION, "1", 60))
-    assert installations.save(Installation("T01", "token"), needs=invitation) == "new"
-    assert installations.save(Installation("T02", "token"), needs=invitation) == "uninvited"
+    assert installations.save(Installation("T01", "token"), invitation=invitation) == "new"
+    assert installations.save(Installation("T02", "token"), invitation=invitation) == "uninvited"
     assert installations.replace(installations.get("T01"), Installation("T01", "renewed"))
     assert installations.remove("T01", "app_uninstalled", 1.0)
     assert installations.ids() == []

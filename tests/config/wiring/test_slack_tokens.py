@@ -128,7 +128,7 @@ def test_script_whose_answer_was_lost_says_the_same_when_it_is_sent_again(bot: S
     old = installations.get("T01")
     assert installations.replace(old, replace(old, token="new"))
     invitation = hash_of(installations.issue(INVITATION, "1", 60))
-    assert installations.save(old, needs=invitation) == "replaced"
+    assert installations.save(old, invitation=invitation) == "replaced"
     assert installations.remove("T01", "app_uninstalled", time.time() + 5)
 
 
@@ -350,8 +350,8 @@ def test_silent_slack_holds_no_renewal_beyond_the_time_of_its_process(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """After RENEWAL_SECONDS another process would use up the same refresh token."""
-    asking = clients.ASK_TRIES * (clients.ASK_SECONDS + clients.ASK_PAUSE_SECONDS)
-    assert asking + clients.STORE_TRIES < clients.RENEWAL_SECONDS
+    asking = clients.ASK_ATTEMPTS * (clients.ASK_SECONDS + clients.ASK_PAUSE_SECONDS)
+    assert asking + clients.STORE_ATTEMPTS < clients.RENEWAL_SECONDS
     old = expiring(bot, 3600)
     bot.channel._clients._sleep = no_pause
     monkeypatch.setattr(clients, "ASK_SECONDS", 0.0)
