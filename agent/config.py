@@ -1,4 +1,8 @@
-"""AgentConfig: the settings of one agent, and the ports that they take: two caches, a decision log."""
+"""AgentConfig: the settings of one agent, and the ports that they take.
+
+A *port* is an interface that a program may implement itself: Cache (of model answers), ResultCache
+(of tool results) and DecisionLog. `agent/run/` has ready-made classes for each.
+"""
 
 from __future__ import annotations
 
@@ -33,45 +37,48 @@ ModelSelector = Callable[[int, Sequence[ToolCall], AgentUsage], str]
 class UnchosenModel(str):
     """The name of the default model. It equals a plain `str`; its type shows that it is a default.
 
-    `AgentConfig.model` is documented to be "gpt-5-mini" where none is given. A provider of another
-    vendor does not know that model, so its own default is used, but not where a program has chosen
-    "gpt-5-mini" itself. A plain string could not tell the two apart.
+    `AgentConfig.model` is documented to be "gpt-5-mini" if none is given. A provider of another
+    vendor does not know that model, so its own default is used instead. But a program that has
+    chosen "gpt-5-mini" itself must get it. A plain string could not tell the two apart.
     """
 
     __slots__ = ()
 
 
-#: The model where none was chosen. A provider with a `default_model` is asked for that instead.
+#: The model if none was chosen. A provider with a `default_model` is asked for that instead.
 DEFAULT_MODEL = UnchosenModel("gpt-5-mini")
 
-DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant. Use the tools for facts and actions; never claim to have done what no tool did."
+DEFAULT_SYSTEM_PROMPT = (
+    "You are a helpful assistant. Use the tools for facts and actions; "
+    "never claim to have done what no tool did."
+)
 
 #: Tokens of one tool's result that the model reads in the turn of the call.
 DEFAULT_RESULT_TOKENS = 8000
 
-#: What a cache keeps: a pair. For an agent, a model's Message and its UsageStats.
+#: The value of a cache: a pair, for an agent a model's Message and its UsageStats.
 CacheEntry = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """How a cache was used since it was created or cleared.
+    """How a cache was used since it was created or cleared."""
 
-    An eviction removes an entry to make room.
-    """
-
+    #: Requests that found an entry.
     hits: int = 0
+    #: Requests that found none.
     misses: int = 0
+    #: Entries that were removed to make room for others.
     evictions: int = 0
 
     @property
     def total_requests(self) -> int:
-        """Return the sum of hits and misses."""
+        """The sum of hits and misses."""
         return self.hits + self.misses
 
     @property
     def hit_rate(self) -> float:
-        """Return the share of hits, from 0 to 1; 0 before the first request."""
+        """The share of hits, from 0 to 1; 0 before the first request."""
         if self.total_requests:
             return self.hits / self.total_requests
         return 0.0
@@ -83,9 +90,9 @@ class CacheStats:
 
 @runtime_checkable
 class Cache(Protocol):
-    """Cache of model answers.
+    """Cache of model answers. Called in threads, by all runs at the same time.
 
-    Called from the event loop, by all runs and threads at the same time.
+    Its errors are logged, and never break a run.
     """
 
     def get(self, key: str) -> CacheEntry | None:
@@ -106,27 +113,30 @@ class Cache(Protocol):
 
     @property
     def stats(self) -> CacheStats:
-        """Return how this process has used the cache."""
+        """How this process has used the cache."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CachedResult:
-    """A tool's result in a ResultCache: `raw`, and its summary if it was compressed.
+    """A tool's result in a ResultCache.
 
-    `mark` stands before the summary and says that it is one. Neither text is screened or shortened
-    yet: that happens each time the result is shown to a model.
+    Its texts are not screened or shortened yet: that happens each time the result is shown to a
+    model.
     """
 
+    #: The result as the tool returned it.
     raw: str
+    #: Its summary; "" if it was not summarized.
     compressed: str = ""
+    #: The words before the summary which say that it is one; "" without a summary.
     mark: str = ""
 
 
 class ResultCache(Protocol):
-    """Cache of tool results.
+    """Cache of tool results. Called in threads, by all runs at the same time.
 
-    Called from the event loop, by all runs at the same time. It may drop any entry.
+    It may drop any entry. Its errors are logged, and never break a run.
     """
 
     def get(self, key: str) -> CachedResult | None:
@@ -137,35 +147,36 @@ class ResultCache(Protocol):
 
 
 class DecisionLog(Protocol):
-    """Notes the decisions about calls, so that the first one counts and no call runs twice.
+    """Log of the decisions about calls: the first one about a call counts, and no call runs twice.
 
-    Called in threads, by all runs.
+    Called in threads, by all runs. If several processes may be given the same paused run, they need
+    one log.
     """
 
     def begin(self, key: str) -> str | None:
-        """Note a decision before it is carried out, in one atomic step. Return None the first time.
+        """Log that a decision is carried out now, in one atomic step.
 
-        Later return the text that `end` was given, or "" if there is none:
-        how the call ended is unknown.
+        `key` names the call. Return None the first time. Later, return the text that `end` was
+        given, or "" if `end` was not called: it is unknown how the call ended.
         """
 
     def end(self, key: str, outcome: str) -> None:
-        """Keep how the call of this key ended."""
+        """Store how the call of this key ended, as text for a later `begin`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolConfig:
-    """How tool results are compressed and cached.
+    """How tool results are compressed and cached. Raises ValueError for settings that cannot work."""
 
-    With `compress_results`, a result of more than `compress_threshold` characters is summarized
-    before the model reads it, by `compress_model` of `compress_provider` (default: the agent's
-    own). `cache` stores results of `cacheable` tools; without a cache, none are stored.
-    """
-
+    #: Whether a long result is summarized by a model before the agent's model reads it.
     compress_results: bool = False
+    #: The characters of a result from which on it is summarized.
     compress_threshold: int = 2000
+    #: The provider of the summarizing model; None for the agent's own.
     compress_provider: Provider | None = None
+    #: The summarizing model; None for the agent's own. Needed with a `compress_provider`.
     compress_model: str | None = None
+    #: Stores the results of `cacheable` tools; None: they are not stored.
     cache: ResultCache | None = None
 
     def __post_init__(self) -> None:
@@ -195,11 +206,11 @@ class AgentConfig:
     name: str = "agent"
     #: The model. By default, the provider's own `default_model` is used if it has one.
     model: str = DEFAULT_MODEL
-    #: Instructions for the model. A function is called for each model call with the ToolContext of
-    #: the current user. A text that differs from call to call keeps all that follows it out of the
-    #: vendor's cache.
+    #: Instructions for the model: a text, or a function that returns it. The function is called for
+    #: each model call, with the ToolContext of the current user. If its text changes from call to
+    #: call, the vendor's cache knows nothing of what follows the change.
     system_prompt: str | Callable[[ToolContext], str] = DEFAULT_SYSTEM_PROMPT
-    #: How freely the model words its answer, from 0. None is not sent.
+    #: How freely the model words its answer, from 0. None: the vendor's default.
     temperature: float | None = DEFAULT_TEMPERATURE
     #: Tokens of one answer at most.
     max_tokens: int = 1000
@@ -222,16 +233,16 @@ class AgentConfig:
     parallel_tool_execution: bool = True
     #: Ends the run with the result of a tool. None: only the model ends it.
     stop_condition: StopCondition | None = None
-    #: Notices repeated calls. None: a run that repeats itself ends only at `max_iterations`.
+    #: Detects repeated calls. None: a run that repeats itself ends only at `max_iterations`.
     loop_detector: LoopDetector | None = field(default_factory=LoopDetector)
 
     # Failures and time limits.
 
     #: Further attempts after a failed model call.
     max_retries: int = 2
-    #: The pause before a retry is this, times the number of the attempt.
+    #: The pause before a retry is this number, times the number of the failed attempt.
     retry_backoff_seconds: float = 1.0
-    #: Added to the pause after a rate limit, times the number of the attempt.
+    #: After a rate limit, this number is added before the multiplication.
     rate_limit_cooldown_seconds: float = 5.0
     #: The limit of one attempt; None for no limit.
     request_timeout: float | None = 30.0
@@ -251,11 +262,11 @@ class AgentConfig:
 
     # Costs.
 
-    #: Log one warning when all runs together cost more.
+    #: Log one warning when all runs together have cost this much; None: never.
     cost_warning_threshold: float | None = None
-    #: Prices of models that no price list has: of a million prompt tokens and a million completion
-    #: tokens, and, if they differ, of a million tokens read from and written to the vendor's prompt
-    #: cache.
+    #: Prices of models that the built-in price list does not have: of a million prompt tokens and of
+    #: a million completion tokens, and, if they differ, of a million tokens read from and written to
+    #: the vendor's prompt cache.
     prices: Mapping[str, Price] = field(default_factory=dict)
     #: What one run may use; None for no limit.
     max_total_tokens: int | None = None
@@ -280,16 +291,16 @@ class AgentConfig:
 
     # What may run: policy, approvals, guards.
 
-    #: Which calls run, need a yes, or never run. None: the tools say so themselves.
+    #: Says which calls run, which need a yes, and which never run. None: the tools say it.
     tool_policy: ToolPolicy | None = None
-    #: Asks a person about a call where there is no channel. None: a call that needs a yes is denied.
+    #: Asks a person about a call outside of channels. None: a call that needs a yes is denied.
     confirm_action: ConfirmAction | None = None
     #: How long `confirm_action` may take. Silence is a no.
     approval_timeout: float = 60.0
     #: End a run with `stop_reason` "pending" at a call that needs a yes. It goes on with
     #: `run(paused=..., decisions=...)`.
     pause_for_approval: bool = False
-    #: Notes each decision before it takes effect. None: in this process.
+    #: Logs each decision before it takes effect. None: a log in the memory of this process.
     decision_log: DecisionLog | None = None
     #: Checks of what users and models write.
     guardrails: GuardrailsPipeline | None = None
@@ -307,18 +318,19 @@ class AgentConfig:
     summarize_provider: Provider | None = None
     summarize_model: str | None = None
     summarize_max_tokens: int = 150
-    #: Who and what the conversation is about.
+    #: Remembers who and what the conversation is about; None: nothing does.
     entity_memory: EntityMemory | None = None
-    #: How these are related.
+    #: Remembers how these people and things are related; None: nothing does.
     knowledge_graph: KnowledgeGraphMemory | None = None
-    #: Permanent facts; adds the tool `remember`.
+    #: Permanent facts, which the model saves with the tool `remember`; None: there is no such tool.
     knowledge_memory: KnowledgeMemory | None = None
-    #: Makes the keys that tell vendors which requests belong to one conversation. Processes that
-    #: share conversations need the same. Empty: made of SAYSO_SECRET_KEYS of the environment.
+    #: The secret of the keys by which vendors see which requests belong to one conversation.
+    #: Processes that share conversations need the same. Empty: it is derived from SAYSO_SECRET_KEYS
+    #: of the environment.
     conversation_secret: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
-        # Raises for a bad limit now rather than during a run.
+        # Raises ValueError for a bad limit now, rather than during a run.
         RunBudget(self.max_total_tokens, self.max_cost_usd)
         for name, least in _MINIMUM.items():
             value = getattr(self, name)
@@ -341,17 +353,18 @@ class AgentConfig:
     def for_provider(self, provider: Provider) -> AgentConfig:
         """Return these settings for runs with a provider.
 
-        `model` is "" where the provider's own default model is meant.
+        If no model was chosen and the provider has a default one, `model` becomes "", which means
+        that default.
         """
         is_chosen = not isinstance(self.model, UnchosenModel)
         if is_chosen or not getattr(provider, "default_model", None):
             return self
-        # Without hooks, since their warning was given and the agent has made an observer of them.
+        # A copy with hooks would warn of them once more. The agent has made an observer of them.
         return replace(self, model="", hooks=None)
 
     @property
     def run_budget(self) -> RunBudget | None:
-        """Return what one run may spend; None without a limit."""
+        """What one run may spend; None without a limit."""
         is_limited = self.max_total_tokens is not None or self.max_cost_usd is not None
         if is_limited:
             return RunBudget(self.max_total_tokens, self.max_cost_usd)

@@ -1,4 +1,7 @@
-"""Optional libraries: imports those of an extra, or says which command mends what is missing."""
+"""Optional libraries: imports those of an extra, or says which command installs what is missing.
+
+An *extra* is a group of optional libraries in Python's packaging, such as `otel` in `sayso[otel]`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 
-#: A requirement of an extra, as a package's metadata lists it.
+#: A requirement of an extra, as a package's metadata lists it: `mcp>=2.3; extra == "mcp"`.
 _OF_AN_EXTRA = re.compile(r"(?P<requirement>[^;]+);.*\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
 #: A requirement that is another extra of Sayso itself.
 _OWN_EXTRA = re.compile(r"sayso\[(?P<extra>[\w-]+)\]")
@@ -17,7 +20,7 @@ _OWN_EXTRA = re.compile(r"sayso\[(?P<extra>[\w-]+)\]")
 class LibraryError(ImportError):
     """Raised when a library of an extra is missing or cannot be imported.
 
-    The message names the cure.
+    The message has the command that installs it.
     """
 
 
@@ -27,16 +30,17 @@ def import_libraries(extra: str, *modules: str) -> None:
         try:
             import_module(module)
         except Exception as exc:
-            # A broken library raises anything: ImportError, OSError, AttributeError.
+            # A broken library may raise any error: ImportError, OSError, AttributeError.
             raise LibraryError(_why_not_imported(exc, extra)) from exc
 
 
 def missing_library(module: str, extra: str) -> str:
-    """Return the text that a module is missing, and how to install the extra that brings it."""
+    """Return the text which says that a module is missing, and how to install its extra."""
     return f"the module {module!r} is missing, which the extra {extra!r} brings: {install_command(extra)}"
 
 
 def _why_not_imported(exc: Exception, extra: str) -> str:
+    """Return the message for an import that failed: a library is missing, or it is broken."""
     missing = _missing_module(exc)
     if missing:
         return missing_library(missing, extra)
@@ -48,9 +52,9 @@ def _why_not_imported(exc: Exception, extra: str) -> str:
 
 
 def _missing_module(exc: BaseException | None) -> str:
-    """Return the module that is not installed at all; "" if a library is there and broken.
+    """Return the module that is not installed at all; "" if a library is installed and broken.
 
-    Libraries replace the error by their own advice, so the first cause counts.
+    Libraries wrap the error in one with their own advice, so the first cause counts.
     """
     missing = ""
     while exc is not None:
@@ -64,7 +68,7 @@ def _missing_module(exc: BaseException | None) -> str:
 
 
 def _is_namespace(package: str) -> bool:
-    """Return whether several distributions may have parts of this package, as of `google`."""
+    """Return whether several distributions may have parts of this package, as `google` has."""
     try:
         spec = find_spec(package)
     except (ModuleNotFoundError, ValueError):
@@ -73,14 +77,12 @@ def _is_namespace(package: str) -> bool:
 
 
 def is_installed(module: str) -> bool:
-    """Return whether a module can be imported. Imports none but its parent package."""
+    """Return whether a module can be imported. Only its parent package is imported for that."""
     try:
         return find_spec(module) is not None
-    except (
-        ModuleNotFoundError,
-        ValueError,
-    ):
-        # The parent package is missing; sys.modules holds None for the module.
+    except ModuleNotFoundError:  # the parent package is missing
+        return False
+    except ValueError:  # `sys.modules` has None for the module, which forbids to import it
         return False
 
 
@@ -91,20 +93,25 @@ def install_command(extra: str) -> str:
     where Sayso came from a file or a checkout.
     """
     try:
-        listed = requires("sayso") or []
+        requirements = requires("sayso") or []
     except PackageNotFoundError:  # run from a checkout that is not installed
         return f"pip install '.[{extra}]'"
-    return " ".join(
-        ["pip install", *(f"'{each}'" for each in sorted(set(_libraries(extra, listed))))]
-    )
+    libraries = sorted(set(_libraries(extra, requirements)))
+    return " ".join(["pip install", *(f"'{each}'" for each in libraries)])
 
 
-def _libraries(extra: str, listed: list[str]) -> Iterator[str]:
-    for match in filter(None, map(_OF_AN_EXTRA.fullmatch, listed)):
-        if match["extra"] != extra:
+def _libraries(extra: str, requirements: list[str]) -> Iterator[str]:
+    """Yield the libraries of an extra, out of all requirements of the package.
+
+    A requirement may be another extra of Sayso: then the libraries of that one are meant.
+    """
+    for requirement in requirements:
+        match = _OF_AN_EXTRA.fullmatch(requirement)
+        if match is None or match["extra"] != extra:
             continue
-        own = _OWN_EXTRA.fullmatch(match["requirement"].strip())
-        if own:
-            yield from _libraries(own["extra"], listed)
+        library = match["requirement"].strip()
+        other_extra = _OWN_EXTRA.fullmatch(library)
+        if other_extra:
+            yield from _libraries(other_extra["extra"], requirements)
         else:
-            yield match["requirement"].strip()
+            yield library

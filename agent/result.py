@@ -18,12 +18,12 @@ from sayso.agent.messages import (
 from sayso.agent.tools.environment import Artifact
 from sayso.agent.trace import AgentTrace
 
-#: Why a run ended early: its budget is spent, a guardrail blocked it, it was cancelled,
+#: Why a run ended early: its budget is spent, a guardrail blocked it ("refused"), it was cancelled,
 #: it repeated itself, or no model answered.
 StopCause = Literal["budget_spent", "refused", "cancelled", "loop_detected", "model_away"]
 
-#: English texts for callers without a channel. Channels use the person's
-#: language (`sayso.channels.i18n.texts`).
+#: English texts for callers without a channel. Channels use the person's language
+#: (`sayso.channels.i18n.texts`).
 _STOP_TEXTS: dict[StopCause, str] = {
     "budget_spent": "I have used up my budget for now, so I stopped. Please try again later.",
     "refused": "I am not allowed to answer that. Please ask for something else.",
@@ -45,10 +45,20 @@ def stop_text(cause: StopCause) -> str:
     return _STOP_TEXTS[cause]
 
 
-#: Why a run ended. "answer": the model answered. "pending": a proposal waits for approval.
-#: "terminal": a terminal tool or the stop condition ended it. "routing": tools were chosen but not
-#: run (`routing_only`). "provider_error": the model could not be reached. "invalid_answer": no
-#: answer had the required form. "error": a run of a batch raised.
+#: Why a run ended.
+#:
+#: * "answer": the model answered.
+#: * "pending": a proposal waits for a yes.
+#: * "terminal": the result of a terminal tool is the reply, or the stop condition ended the run.
+#: * "routing": tools were chosen and not run (`routing_only`).
+#: * "max_iterations": there was no answer after the last allowed iteration.
+#: * "guardrail": a guardrail blocked a message or the answer.
+#: * "budget": a budget is spent.
+#: * "cancelled": the cancellation token stopped it.
+#: * "loop": it repeated the same calls.
+#: * "provider_error": no answer came from the model.
+#: * "invalid_answer": no answer had the required form.
+#: * "error": a run of a batch raised an exception.
 StopReason = Literal[
     "answer",
     "pending",
@@ -67,12 +77,11 @@ StopReason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class StreamChunk:
-    """A piece of the reply's text while it arrives.
-
-    With `restarts`, the answer before it broke off: discard the pieces of that answer.
-    """
+    """A piece of the reply's text while it arrives."""
 
     content: str
+    #: Whether this piece begins a new answer because the one before it broke off. Discard the pieces
+    #: of that one.
     restarts: bool = False
 
 
@@ -87,16 +96,15 @@ class AgentResult:
     #: The reply, or why there is none.
     content: str
     stop_reason: StopReason = "answer"
-    #: The reply in the form of `response_format`; None without a format, and where the model never
-    #: kept to it.
+    #: The reply in the form of `response_format`; None without a format, and if no answer had it.
     parsed: Any = None
-    #: Why the reply has not the form; "" where it has.
+    #: Why the reply does not have the form; "" if it does.
     structured_error: str = ""
-    #: Why there was no answer. Only where `stop_reason` is "provider_error".
+    #: Why there was no answer. It means something only if `stop_reason` is "provider_error".
     failure: FailureKind = "away"
     #: For operators: status, code and model of a failure or of an empty answer; "" for neither.
     failure_cause: str = ""
-    #: The model's own text when it refused.
+    #: The model's own text when it refused to answer; "" if it did not.
     refusal: str = ""
     #: Why the model stopped, as far as the vendor reports it; "length" for an incomplete answer.
     finish_reason: FinishReason = ""
@@ -104,8 +112,8 @@ class AgentResult:
     artifacts: tuple[Artifact, ...] = ()
     #: The last text of `reasoning_history` that is not empty.
     reasoning: str = ""
-    #: One text per iteration: what the model wrote together with its tool calls, "" where it wrote
-    #: or called nothing.
+    #: One text per iteration: what the model wrote together with its tool calls; "" if it wrote
+    #: nothing or called no tool.
     reasoning_history: list[str] = field(default_factory=list)
     #: How often the model was asked.
     iterations: int = 0
@@ -128,31 +136,31 @@ class AgentResult:
     choices: tuple[str, ...] = ()
     #: The calls that wait for a decision (`pause_for_approval`).
     open_calls: tuple[OpenCall, ...] = ()
-    #: The run that goes on once they are decided; None if the run is over. A run that went on has
-    #: it also where it ended before the model could answer: then it goes on without decisions, and
-    #: no call runs again.
+    #: The run that goes on once the open calls are decided; None if the run is over. If a run that
+    #: went on ends before its model could answer, it has one, too: that goes on without decisions,
+    #: and no call runs again.
     paused: RunSnapshot | None = None
     #: What became of the calls that this run was given decisions about.
     decided: tuple[DecidedCall, ...] = ()
 
     @property
     def message(self) -> Message:
-        """Return the reply as a message of a transcript."""
+        """The reply as a message of a transcript."""
         return Message(Role.ASSISTANT, self.content)
 
     @property
     def role(self) -> Role:
-        """Return the assistant's role."""
+        """The role of the assistant, as of any reply."""
         return Role.ASSISTANT
 
     @property
     def tool_name(self) -> str | None:
-        """Return the name of the last tool that was called or chosen; None without one."""
+        """The name of the last tool that was called or chosen; None without one."""
         return self.tool_calls[-1].tool_name if self.tool_calls else None
 
     @property
     def tool_args(self) -> dict[str, Any]:
-        """Return the arguments of the last tool that was called or chosen; empty without one."""
+        """The arguments of the last tool that was called or chosen; empty without one."""
         if self.tool_calls:
             return dict(self.tool_calls[-1].parameters)
         return {}

@@ -1,7 +1,12 @@
 """DecisionRunner: carries out the decisions about a paused run's calls, before its model goes on.
 
-A run *pauses* when calls wait for a program to approve, deny or edit them. `carry_out` has all
-steps: it takes over what the memory knows already, then applies the edits, then each yes and no.
+A run *pauses* when calls wait for a program to approve, deny or edit them. The program may be
+killed at any time, and may give the same decisions again. So the *decision log* has, for each
+decided call, that it begins and how it ended: a call never runs twice.
+
+`carry_out` has all steps: it takes over the outcomes that the memory has already, then applies the
+edits, then each yes and no. An *inner* run is that of an agent which is a tool of this one; it
+pauses and goes on with this run.
 """
 
 from __future__ import annotations
@@ -63,30 +68,30 @@ from sayso.pending.settlement import reconciled
 
 log = logging.getLogger(__name__)
 
-#: The error of a call whose tool is another one than the person was shown.
+#: The error of a call whose tool, arguments or question have changed since the person was asked.
 CHANGED = "it has changed since the user was asked, so nothing was done: propose it again"
-#: The error of a call whose tool is not there any more.
+#: The error of a call whose tool does not exist any more.
 GONE = "the tool is not available any more, so nothing was done"
 #: The error of a call whose id was decided before, with other arguments.
 OTHER_ARGUMENTS = (
     "it did not run: the same call was decided before with other arguments ({outcome})"
 )
-#: Why nothing is known of a call of an agent whose answer the outer run has already.
+#: Why nothing is known about a call of an inner run that has ended.
 ENDED = "it was decided before, and its agent has answered: see the result of the outer call"
-#: The results of tools that say that nothing was done.
+#: The kinds of typed results that say that nothing was done.
 _NOTHING_DONE = ("not_found", "ambiguous")
 
 
 @dataclass(slots=True)
 class Ending:
-    """How a call ended by a decision. A DecisionLog stores it as JSON."""
+    """How a decided call ended. A DecisionLog stores it as JSON."""
 
     outcome: ActionOutcome
     #: What the tool returned, or why it returned nothing.
     text: str = ""
     #: When the call ended, in Unix seconds.
     at: float = 0.0
-    #: The reply with which the run ends, where the tool is a terminal one; else None.
+    #: The reply with which the run ends if the tool is a terminal one; None for other tools.
     final_text: str | None = None
     #: The digest of the arguments that the decision was about; "" if that is not known.
     args_digest: str = ""
@@ -97,7 +102,7 @@ class Ending:
 
     @classmethod
     def from_json(cls, text: str) -> Ending:
-        """Return the ending that `to_json` wrote; an unknown one for anything else."""
+        """Return the ending that `to_json` wrote. For anything else the outcome is unknown."""
         try:
             return cls(**json.loads(text))
         except (ValueError, TypeError):
@@ -105,7 +110,7 @@ class Ending:
 
 
 class DecidedBefore(EffectRefused):
-    """Raised where a call must not begin, because it was decided before, in any process."""
+    """Raised where a call would begin, if it was decided before, by this or another process."""
 
     def __init__(self, ending: Ending) -> None:
         super().__init__("the effect did not begin: this call was decided before")
@@ -118,6 +123,8 @@ class DecisionRunner:
 
     Lives as long as that run. It writes each outcome into the run and its memory before the next
     call starts, so that no outcome is lost if the model fails or the run is stopped.
+
+    `tools` are those that may run now, by name. `caller` runs and reports the calls.
     """
 
     def __init__(
@@ -133,16 +140,18 @@ class DecisionRunner:
         self._config = config
         self._caller = caller
         self._log: DecisionLog = run.request.decision_log or config.decision_log or OF_THIS_PROCESS
+        #: The replies of terminal tools, with the first of which the run ends.
         self._final_texts: list[str] = []
 
     async def carry_out(self) -> RunEnd | None:
-        """Return how the run ends, or None if its model is asked next.
+        """Carry out all decisions. Return how the run ends, or None if its model is asked next.
 
-        Raises DecisionError before any call runs.
+        Raises DecisionError for an edit that is not possible, before any call runs.
         """
         run = self._run
         self._adopt_known_outcomes()
         await self._change_calls()
+
         own = {call.call_id: call for call in run.open_calls}
         for call_id in [message.tool_call_id for message in run.earlier]:
             if call_id in own:
@@ -150,7 +159,7 @@ class DecisionRunner:
             elif call_id in run.inner:
                 await self._decide_inner(call_id)
 
-        # The model answers new messages at once, also while calls wait.
+        # With new messages of the user, the model is asked at once, even while calls wait.
         if not run.request.messages:
             if run.open_calls or run.inner:
                 previews = [call.preview for call in run.snapshot.open_calls]
@@ -171,10 +180,11 @@ class DecisionRunner:
         results: dict[str, Message] = {}
         for message in run.memory.get_history():
             results.update({link.id: message for link in message.actions})
-        # Each paused run has such a link, also once all its calls are decided and only the model
-        # has to be asked.
+        # If the memory has one of these results, it has all messages of the paused run. Each paused
+        # run has such a link, even once all its calls are decided and only the model must be asked.
         for message in run.earlier:
-            run.remembers_earlier |= any(link.id in results for link in message.actions)
+            if any(link.id in results for link in message.actions):
+                run.remembers_earlier = True
 
         own = {call.call_id: call for call in run.open_calls}
         for call_id in [*own, *run.inner]:
@@ -184,11 +194,11 @@ class DecisionRunner:
             if call_id in own:
                 run.decided.append(_decided_before(own[call_id], known))
             else:
-                self._tell_of_ended_agent(call_id)
+                self._report_late_decisions(call_id)
             self._close_call(call_id, known)
 
-    def _tell_of_ended_agent(self, call_id: str) -> None:
-        """Say of each decision about a call of an inner run that it came after that run's end."""
+    def _report_late_decisions(self, call_id: str) -> None:
+        """Report an unknown outcome for each decision about an inner run that has ended."""
         for call in self._run.inner[call_id].open_calls:
             id_ = inner_id(call_id, call.id)
             decision = self._decisions.get(id_)
@@ -204,7 +214,8 @@ class DecisionRunner:
         Raises DecisionError, before any call has run.
         """
         run = self._run
-        # First of all, as it raises DecisionError if an inner agent is gone.
+        # Raises DecisionError if an inner agent is gone. This comes first, so that nothing is changed
+        # then.
         for call_id in run.inner:
             if self._inner_decisions(call_id):
                 self._inner_tool(call_id)
@@ -224,20 +235,19 @@ class DecisionRunner:
         await self._replace_calls(changed)
 
     async def _replace_calls(self, changed: Mapping[int, OpenCall]) -> None:
-        """Put the changed calls in the place of the earlier ones.
+        """Replace open calls by their changed ones, so that no yes runs the earlier ones any more.
 
-        No earlier one can be approved from then on. `changed` has the new calls by their places
-        among the open calls.
+        `changed` has the new calls, by the indexes of the earlier ones among the open calls.
         """
         run = self._run
         pairs = [(run.open_calls[at], new) for at, new in changed.items()]
         for call, new in pairs:
             replaced = Ending("replaced", at=time.time(), args_digest=call.args_digest)
             ending = await self._not_run(call, replaced)
-            if ending.outcome != "replaced":  # it ran, or was denied: that counts
+            if ending.outcome == "replaced":
+                run.open_calls[run.open_calls.index(call)] = new
+            else:  # an earlier decision has run or denied the call, and that counts
                 self._write(call, Approve(), ending)
-                continue
-            run.open_calls[run.open_calls.index(call)] = new
 
     async def _changed(self, call: OpenCall, edit: Edit) -> OpenCall:
         """Return the new proposal of a changed call. Raises DecisionError."""
@@ -260,7 +270,7 @@ class DecisionRunner:
                 why = result_text(serialize(exc.result))
             raise DecisionError(f"{what} cannot be made: {why}") from exc
 
-        # The first change of "call_1" is "call_1~2", the next one "call_1~3".
+        # The id of the first change of "call_1" is "call_1~2", that of the next one "call_1~3".
         number = call.id.removeprefix(call.call_id).removeprefix("~") or "1"
         return OpenCall(
             id=f"{call.call_id}~{int(number) + 1}",
@@ -289,10 +299,7 @@ class DecisionRunner:
                 self._write(call, decision, await self._approved(call, decision))
 
     async def _with_checked_words(self, decision: Deny) -> Deny:
-        """Return a no with its reason as the input guardrails pass it.
-
-        A reason that they block is withheld.
-        """
+        """Return a no with its reason as the input guardrails pass it; withheld if they block it."""
         guardrails = self._config.guardrails
         if guardrails is None or not decision.message:
             return decision
@@ -309,17 +316,19 @@ class DecisionRunner:
 
     def _write(self, call: OpenCall, decision: Approve | Deny, ending: Ending) -> None:
         """Write the outcome of a call into the run, its memory and its result."""
-        value = None
-        if ending.text:
-            value = json_or_text(ending.text)
-        is_done = ending.outcome == "done"
+        result_value = None
+        error_value = None
+        if ending.text and ending.outcome == "done":
+            result_value = json_or_text(ending.text)
+        elif ending.text:
+            error_value = json_or_text(ending.text)
         reason_of_no = ""
         if isinstance(decision, Deny):
             reason_of_no = decision.message
         entry = outcome_entry(
             ending.outcome,
-            result=value if is_done else None,
-            error=None if is_done else value,
+            result=result_value,
+            error=error_value,
             words=reason_of_no,
             decided_by=decision.decided_by,
             at=ending.at,
@@ -342,7 +351,7 @@ class DecisionRunner:
         self._run.decided.append(decided)
 
     def _result(self, call_id: str, content: str, outcome: ActionOutcome, at: float) -> Message:
-        """Return the message of the run with the result of this call, now that it has one."""
+        """Return the message that is the result of this call, now with a content and its outcome."""
         (message,) = (each for each in self._run.earlier if each.tool_call_id == call_id)
         link = ActionLink(
             waiting_id(self._run.events.run_id, call_id),
@@ -362,9 +371,9 @@ class DecisionRunner:
             run.memory.replace_results({result.actions[0].id: result})
 
     async def _not_run(self, call: OpenCall, ending: Ending) -> Ending:
-        """Note that a call does not run, and return how it ends.
+        """Log that a call does not run, and return how it ends.
 
-        An earlier decision about it counts; without one it ends as `ending`.
+        It ends as `ending`, unless it was decided before: then that earlier ending counts.
         """
         key = self._key(call)
         try:
@@ -375,70 +384,99 @@ class DecisionRunner:
         return ending
 
     async def _approved(self, call: OpenCall, decision: Approve) -> Ending:
-        """Run an approved call, once. Return how it ended, also if it had ended before."""
+        """Run an approved call, at most once. Return how it ended.
+
+        | the decision log says that the call  | what happens                                          |
+        |--------------------------------------|-------------------------------------------------------|
+        | was not decided before               | it runs                                               |
+        | has ended                            | nothing runs, and that ending counts                  |
+        | has begun, and not that it ended     | a repeatable tool runs again; for any other tool, its |
+        |                                      | reconciler is asked how the call ended                |
+        """
         request = await self._request(call)
         if isinstance(request, Ending):
             return await self._not_run(call, request)
 
         key = self._key(call)
         tool = request.tool
-        # The decision log is written where the effect begins: a tool with `marks_effect` prepares
-        # it first. Where its effect was begun before, DecidedBefore is raised.
+        # `begin` writes into the decision log, and raises DecidedBefore if the call was decided.
         effect = EffectStart(partial(self._begin, key, call, tool))
         try:
-            if not tool.marks_effect:
-                await effect.begin()
-            ending = await self._run_call(request, call, decision, effect, key)
-            has_begun = effect.close()
-            if not has_begun and ending.outcome == "done":
-                # The tool did not say where its effect begins.
-                await self._begin(key, call, tool)
+            ending = await self._run_with_effect(request, call, decision, effect, key)
         except DecidedBefore as exc:
             if exc.ending.outcome != "unknown":
                 return exc.ending
             ending = await self._reconciled(call, decision, tool, key)
         except BaseException:
-            if effect.close():
+            has_begun = effect.close()
+            if has_begun:
                 # It may have taken effect. The memory must say so before the run ends.
                 self._write(call, decision, Ending("unknown", at=time.time()))
             raise
 
-        # Only the preparation of such a call has run, and it may run again.
-        if ending.outcome == "failed" and not effect.has_begun and tool.marks_effect:
+        # If only the preparation has run and failed, a later yes may run the call again.
+        has_only_prepared = tool.marks_effect and not effect.has_begun
+        if ending.outcome == "failed" and has_only_prepared:
             return ending
+        # An unknown outcome is no end: the log says that the call has begun, and no more.
         if ending.outcome != "unknown":
             await self._note_end(key, ending)
         return ending
 
+    async def _run_with_effect(
+        self,
+        request: ToolRequest,
+        call: OpenCall,
+        decision: Approve,
+        effect: EffectStart,
+        key: str,
+    ) -> Ending:
+        """Run the call, with `effect` begun before its effect. Raises DecidedBefore.
+
+        The effect of most tools begins with the call. A tool with `marks_effect` prepares it first,
+        and begins it itself.
+        """
+        tool = request.tool
+        if not tool.marks_effect:
+            await effect.begin()
+        ending = await self._run_call(request, call, decision, effect, key)
+        has_begun = effect.close()
+        if not has_begun and ending.outcome == "done":
+            # The tool did not say where its effect begins, although it should.
+            await self._begin(key, call, tool)
+        return ending
+
     def _key(self, call: OpenCall) -> str:
+        """Return the key of the decision about a call in the decision log."""
         return decision_key(self._run.events.run_id, call)
 
     async def _begin(self, key: str, call: OpenCall, tool: Tool | None = None) -> None:
-        """Note that the decision about a call is carried out now.
+        """Log that the decision about a call is carried out now.
 
-        Raises DecidedBefore if the call was decided before. Only a `tool` that is repeatable begins
-        again where an earlier attempt has no end.
+        Raises DecidedBefore if the call was decided before. If an earlier attempt has begun the call
+        and not ended it, a `tool` that is repeatable may begin again. `tool`: None if nothing runs.
         """
-        before = await call_in_thread(self._log.begin, key)
-        if before is None:
+        logged_ending = await call_in_thread(self._log.begin, key)
+        if logged_ending is None:
             return
         is_repeatable = tool is not None and tool.repeatable
-        if before == "" and is_repeatable:
+        if logged_ending == "" and is_repeatable:
             return
-        raise DecidedBefore(_earlier_ending(before, call.args_digest))
+        raise DecidedBefore(_earlier_ending(logged_ending, call.args_digest))
 
     async def _note_end(self, key: str, ending: Ending) -> None:
+        """Log how a call ended. If the log fails, the outcome still counts."""
         try:
             await call_in_thread(self._log.end, key, ending.to_json())
         except Exception as exc:  # the call has run: its outcome must not be lost
             log.warning("agent.call_not_noted", extra={"key": key, "reason": type(exc).__name__})
 
     async def _reconciled(self, call: OpenCall, decision: Approve, tool: Tool, key: str) -> Ending:
-        """Return how a call ended that was begun before: "done" if its reconciler says so.
+        """Return how a call ended that an earlier attempt has begun.
 
-        Otherwise it is "unknown". The reconciler's no proves nothing: the call may run at this
-        moment in another process. (A reconciler is a tool's function that looks up whether an
-        effect has taken place.)
+        The *reconciler*, a function of the tool, looks up whether the effect has taken place. If it
+        says yes, the ending is "done"; otherwise it is "unknown". Its no proves nothing, because
+        the call may run at this moment in another process.
         """
         record = PendingAction(
             user_id=decision.decided_by,
@@ -461,9 +499,9 @@ class DecisionRunner:
         return Ending("done", text, at=time.time(), args_digest=call.args_digest)
 
     async def _request(self, call: OpenCall) -> ToolRequest | Ending:
-        """Return the call as it may run now, or why it may not.
+        """Return the call as it may run now, or the ending that says why it may not.
 
-        A yes counts for exactly what the person was shown: the same tool, arguments and question.
+        A yes counts only for what the person was shown: the same tool, arguments and question.
         """
         tool = self._tools.get(call.tool_name)
         if tool is None:
@@ -496,7 +534,7 @@ class DecisionRunner:
         effect: EffectStart,
         key: str,
     ) -> Ending:
-        """Run the call by its yes, and return how it ended. Raises DecidedBefore."""
+        """Run the call in the context of its yes, and return how it ended. Raises DecidedBefore."""
         files: list[Artifact] = []
         choices: list[str] = []
         suspicions: list[str] = []
@@ -508,7 +546,7 @@ class DecisionRunner:
             own.effect = effect
             tool_run = await self._caller.run(request, suspicions)
 
-        # Raised where the tool began its effect, and wrapped on its way.
+        # `effect` may have raised it inside of the tool, whose errors are wrapped.
         if tool_run.error is not None:
             error = original_error(tool_run.error)
             if isinstance(error, DecidedBefore):
@@ -521,9 +559,9 @@ class DecisionRunner:
         return _ending_of(tool_run, call.args_digest, time.time())
 
     async def _decide_inner(self, call_id: str) -> None:
-        """Go on with an inner run, with the decisions about its calls.
+        """Go on with the inner run of a call, with the decisions about the inner run's calls.
 
-        The answer of the inner run becomes the result of the call.
+        If the inner run answers, the answer becomes the result of the call. Edits were made before.
         """
         run = self._run
         snapshot = run.inner[call_id]
@@ -549,8 +587,12 @@ class DecisionRunner:
 
     def _inner_decisions(self, call_id: str) -> dict[str, Decision]:
         """Return the decisions about the calls of an inner run, by the ids of the inner run."""
-        ids = {inner_id(call_id, each.id): each.id for each in self._run.inner[call_id].open_calls}
-        return {ids[id_]: decision for id_, decision in self._decisions.items() if id_ in ids}
+        decisions = {}
+        for call in self._run.inner[call_id].open_calls:
+            decision = self._decisions.get(inner_id(call_id, call.id))
+            if decision is not None:
+                decisions[call.id] = decision
+        return decisions
 
     async def _ask_inner(
         self,
@@ -558,6 +600,7 @@ class DecisionRunner:
         snapshot: RunSnapshot,
         decisions: Mapping[str, Decision],
     ) -> AgentResult:
+        """Let an inner run go on with these decisions, and return its result."""
         _, agent = self._inner_tool(call_id)
         return await agent.go_on(snapshot, decisions, self._log)
 
@@ -573,9 +616,10 @@ class DecisionRunner:
         return tool, agent
 
     def _set_history(self) -> None:
-        """Set what the model reads before the new messages.
+        """Set the history that the model reads, with the results of the decided calls.
 
-        The last message is one that the model can answer.
+        If other messages have followed these calls, a message of the user is added: the model can
+        only answer a last message that is not its own.
         """
         run = self._run
         if run.remembers_earlier and run.memory is not None:
@@ -588,7 +632,7 @@ class DecisionRunner:
 
 
 def _decided_before(call: OpenCall, result: Message) -> DecidedCall:
-    """Return what the memory says of a call that was decided before."""
+    """Return the outcome of a call that was decided before. `result`: its result in the memory."""
     entry = json_or_text(result.content)
     fields: Mapping[str, Any] = {}
     if isinstance(entry, dict):
@@ -606,23 +650,23 @@ def _decided_before(call: OpenCall, result: Message) -> DecidedCall:
     )
 
 
-def _earlier_ending(before: str, args_digest: str) -> Ending:
+def _earlier_ending(logged_ending: str, args_digest: str) -> Ending:
     """Return how a call ended that was decided before.
 
-    `before` is the ending in the decision log, "" if the call was begun and has no end.
-    `args_digest` is the digest of the arguments that are decided about now. A call that was decided
-    with other arguments does not run.
+    `logged_ending` is the ending in the decision log, "" if the call has begun and has no end.
+    `args_digest` is that of the arguments that are decided about now. A call that was decided with
+    other arguments does not run, and fails.
     """
-    if not before:
+    if not logged_ending:
         return Ending("unknown", at=time.time())
-    ending = Ending.from_json(before)
+    ending = Ending.from_json(logged_ending)
     if ending.args_digest in ("", args_digest):
         return ending
     return Ending("failed", OTHER_ARGUMENTS.format(outcome=ending.outcome), at=ending.at)
 
 
 def _ending_of(tool_run: ToolRun, args_digest: str, at: float) -> Ending:
-    """Return how an approved call ended that has run.
+    """Return how an approved call that has run ended. `at`: now, in Unix seconds.
 
     | the outcome                                   | the ending |
     |-----------------------------------------------|------------|
@@ -654,8 +698,8 @@ def _refused(error: str) -> Ending:
 
 
 def _by_yes(call: OpenCall, decision: Approve, key: str) -> AbstractContextManager[Any]:
-    """Let the tool know, inside this block, who has confirmed the call."""
-    # The run of a channel has set that already.
+    """Return a context in which the tool can look up who has confirmed the call."""
+    # On a channel, the tool can do that already.
     if call_context().run is not None:
         return nullcontext()
     confirmed = Confirmation(key, call.preview, decision.decided_by, time.time())
@@ -671,6 +715,6 @@ def _by_yes(call: OpenCall, decision: Approve, key: str) -> AbstractContextManag
 
 
 def _says_nothing_done(raw: str | None) -> bool:
-    """Return whether a result says that the tool found nothing to do: a NotFound or Ambiguous."""
+    """Return whether a raw result says that the tool did nothing: a NotFound or Ambiguous."""
     value = json_or_text(raw or "")
     return isinstance(value, dict) and value.get("kind") in _NOTHING_DONE
