@@ -1,4 +1,8 @@
-"""Cache of model answers: keys, and implementations in memory and in Redis."""
+"""Cache of model answers: its keys, and implementations in memory and in Redis.
+
+`ModelCaller` looks a request up (`cached_answer`) before it asks the model, and stores the answer
+(`store_answer`) afterwards. An entry is a pair: the model's Message and its UsageStats.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +37,14 @@ T = TypeVar("T")
 
 #: The prefix of every key.
 KEY_PREFIX = "sayso:"
-#: Increased when keys are built in another way, so that entries under the old keys expire unused.
+#: The version of the way in which keys are built. A new one makes all stored entries unused.
 _VERSION = 1
 
 #: How long a run waits for a Redis cache, in seconds. A model would have started to answer by then.
 ANSWER_SECONDS = 0.5
 #: How long a Redis that did not answer in time is not asked again, in seconds.
 PAUSE_SECONDS = 5.0
-#: Number of keys that `RedisCache.clear` reads and deletes in one command.
+#: How many keys `RedisCache.clear` reads and deletes in one command.
 BATCH = 500
 
 
@@ -61,10 +65,13 @@ class CacheKeyBuilder:
     ) -> str:
         """Return `sayso:` and 64 hex digits: the same for equal requests in all processes.
 
-        The order of messages and tools matters, and so does the order of properties in a schema,
-        because models follow it. The ids of calls do not matter, only which result answers which
-        call, because vendors invent new ids each time. Of media the reference counts, of a tool its
-        plain schema. Raises TypeError for a value that JSON cannot represent, and the errors of
+        * The order of messages and tools matters, and so does the order of properties in a schema,
+          because models follow it.
+        * The ids of calls do not matter, because vendors invent new ones each time; which result
+          answers which call does.
+        * A file counts by its reference, a tool by its plain schema.
+
+        Raises TypeError for a value that JSON cannot represent, and the errors of
         `schema_from_response_format`.
         """
         shown_tools = []
@@ -98,9 +105,9 @@ def _in_order(schema: Mapping[str, Any]) -> str:
 
 
 def _with_numbered_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return the messages as data.
+    """Return the messages as JSON-ready data, with each id of a call replaced by a number.
 
-    Each id of a call is replaced by a number, in order of appearance.
+    The numbers count the ids in the order in which they appear.
     """
     numbers: dict[str, int] = {"": 0}
     entries = []
@@ -128,9 +135,9 @@ def _name_of_picture(picture: Picture) -> str:
 async def cached_answer(
     cache: Cache, key: str, *, transcript: Iterable[Message] = ()
 ) -> CacheEntry | None:
-    """Return the answer of a key. Return None if there is none, it is invalid, or the cache fails.
+    """Return the answer of a key; None if there is none, it is invalid, or the cache fails.
 
-    Call ids that the transcript already has are replaced by new ones.
+    Ids of calls that the transcript already has are replaced by new ones.
     """
     try:
         entry: Any = await call_in_thread(cache.get, key)
@@ -166,9 +173,9 @@ def _with_new_ids(message: Message, transcript: Iterable[Message]) -> Message:
 async def store_answer(
     cache: Cache, key: str, value: CacheEntry, *, max_tokens: int | None = None
 ) -> None:
-    """Store an answer for the cache's default time.
+    """Store an answer for the cache's default time. Log a failure.
 
-    Log a failure. Empty and cut-off answers are not stored.
+    Empty answers, and those cut off at `max_tokens`, are not stored.
     """
     if not is_complete(value, max_tokens):
         return
@@ -179,10 +186,7 @@ async def store_answer(
 
 
 async def delete_answer(cache: Cache, key: str) -> None:
-    """Delete an answer that turned out to be unusable, such as one of the wrong format.
-
-    Log a failure.
-    """
+    """Delete an answer that proved unusable, such as one of the wrong form. Log a failure."""
     try:
         await call_in_thread(cache.delete, key)
     except Exception as exc:  # a failing cache must never prevent an answer
@@ -190,9 +194,9 @@ async def delete_answer(cache: Cache, key: str) -> None:
 
 
 def is_complete(value: CacheEntry, max_tokens: int | None = None) -> bool:
-    """Return whether an answer has text or calls and was not cut off.
+    """Return whether an answer has text or calls, and was not cut off at `max_tokens`.
 
-    Otherwise the next attempt may be better.
+    Any other answer is not worth keeping: the next attempt may be better. None: no limit is known.
     """
     message, usage = value
     has_content = bool(message.tool_calls) or not shows_nothing(message.content)
@@ -204,18 +208,20 @@ def _warn(error: Exception) -> None:
 
 
 class ExpiringLru(Generic[T]):
-    """Values by key, each for some seconds. Thread-safe.
+    """Values by key, each stored for some seconds. Thread-safe.
 
-    Beyond `max_entries` values or `max_chars` characters of all of them, the least recently used
-    ones are evicted. `clock` returns monotonic seconds.
+    It has at most `max_entries` values with at most `max_chars` characters together. To make room,
+    the least recently used ones are evicted. `clock` returns monotonic seconds.
     """
 
     def __init__(self, max_entries: int, max_chars: int, clock: Callable[[], float]) -> None:
         self._max_entries = max_entries
         self._max_chars = max_chars
         self._clock = clock
-        #: Key -> the value, its number of characters, and when it expires by the clock.
+        #: The value of each key, its number of characters, and when it expires by the clock. The
+        #: least recently used key comes first.
         self._entries: OrderedDict[str, tuple[T, int, float]] = OrderedDict()
+        #: The characters of all values.
         self._chars = 0
         self._lock = threading.Lock()
 
@@ -230,7 +236,7 @@ class ExpiringLru(Generic[T]):
             return value
 
     def put(self, key: str, value: T, chars: int, seconds: float) -> int:
-        """Store a value, unless it is larger than the cache.
+        """Store a value of `chars` characters for some seconds, unless it is larger than the cache.
 
         Return how many others were evicted.
         """
@@ -240,10 +246,13 @@ class ExpiringLru(Generic[T]):
                 return 0
             self._entries[key] = (value, chars, self._clock() + seconds)
             self._chars += chars
-            before = len(self._entries)
+
+            evicted = 0
             while len(self._entries) > self._max_entries or self._chars > self._max_chars:
-                self._remove(next(iter(self._entries)))
-            return before - len(self._entries)
+                least_recently_used = next(iter(self._entries))
+                self._remove(least_recently_used)
+                evicted += 1
+            return evicted
 
     def remove(self, key: str) -> bool:
         """Remove a value. Return whether there was one that had not expired."""
@@ -257,6 +266,7 @@ class ExpiringLru(Generic[T]):
             self._chars = 0
 
     def _remove(self, key: str) -> bool:
+        """Remove a value, with the lock held. Return whether there was one that had not expired."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return False
@@ -268,8 +278,8 @@ class ExpiringLru(Generic[T]):
 class InMemoryCache:
     """Cache in the memory of one process. Evicts the least recently used answers.
 
-    It keeps at most `max_size` answers with at most `max_chars` characters together. `get` returns
-    a copy. `clock` returns monotonic seconds.
+    It stores at most `max_size` answers with at most `max_chars` characters together, each for
+    `default_ttl` seconds. `get` returns a copy. `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -281,11 +291,8 @@ class InMemoryCache:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raises ValueError for a limit of 0 or less."""
-        for name, limit in (
-            ("max_size", max_size),
-            ("default_ttl", default_ttl),
-            ("max_chars", max_chars),
-        ):
+        limits = {"max_size": max_size, "default_ttl": default_ttl, "max_chars": max_chars}
+        for name, limit in limits.items():
             if limit <= 0:
                 raise ValueError(f"{name} is {limit!r}: give a number above 0, or no cache at all")
         self._default_ttl = default_ttl
@@ -294,7 +301,7 @@ class InMemoryCache:
 
     @property
     def stats(self) -> CacheStats:
-        """Return how the cache was used."""
+        """How the cache was used since it was created or cleared."""
         return self._counter.stats
 
     def get(self, key: str) -> CacheEntry | None:
@@ -308,7 +315,7 @@ class InMemoryCache:
     def set(self, key: str, value: CacheEntry, ttl: float | None = None) -> None:
         """Store an entry, unless it is larger than the cache.
 
-        Raises TypeError or ValueError if it is no JSON.
+        Raises TypeError or ValueError if it cannot be written as JSON.
         """
         text = to_json(value)
         seconds = self._default_ttl if ttl is None else ttl
@@ -328,8 +335,8 @@ class RedisCache:
     """Cache in Redis. Keys begin with `prefix` and expire after `default_ttl` seconds.
 
     Redis itself evicts entries when it is full. While Redis is unreachable the cache is empty: a
-    run loses no more than the wait, and one warning is logged. `url` is used only without a
-    `client`.
+    run loses at most ANSWER_SECONDS, and one warning is logged. `client` is a client of redis-py;
+    None: one is made for `url`.
     """
 
     def __init__(
@@ -356,16 +363,17 @@ class RedisCache:
         self._prefix = prefix
         self._default_ttl = default_ttl
         self._counter = _CacheCounter()
+        #: Whether the last command found Redis unreachable.
         self._is_away = False
 
     @property
     def stats(self) -> CacheStats:
-        """Return how this process has used the cache."""
+        """How this process has used the cache."""
         return self._counter.stats
 
     def get(self, key: str) -> CacheEntry | None:
         """Return the entry of a key, or None if there is none or it cannot be read."""
-        text = self._guarded(lambda: self._connections.ask("GET", self._prefix + key), None)
+        text = self._or_default(lambda: self._connections.ask("GET", self._prefix + key), None)
         entry = None
         if text is not None:
             entry = from_json(text)
@@ -375,7 +383,7 @@ class RedisCache:
     def set(self, key: str, value: CacheEntry, ttl: float | None = None) -> None:
         """Store an entry if Redis can be reached.
 
-        Raises TypeError or ValueError if it is no JSON.
+        Raises TypeError or ValueError if it cannot be written as JSON.
         """
         seconds = self._default_ttl if ttl is None else ttl
         text = to_json(value)
@@ -383,16 +391,19 @@ class RedisCache:
             self.delete(key)
             return
         milliseconds = max(1, round(seconds * 1000))
-        self._guarded(
+        self._or_default(
             lambda: self._connections.ask("SET", self._prefix + key, text, "PX", milliseconds), None
         )
 
     def delete(self, key: str) -> bool:
         """Delete an entry for all processes. Return whether it existed."""
-        return self._guarded(lambda: bool(self._connections.ask("DEL", self._prefix + key)), False)
+        return self._or_default(
+            lambda: bool(self._connections.ask("DEL", self._prefix + key)), False
+        )
 
     def clear(self) -> None:
         """Delete all keys with the prefix, in batches, and reset the counts."""
+        # Characters of the prefix that mean something in a pattern of Redis get a backslash.
         pattern = re.sub(r"([*?\[\]\\^])", r"\\\1", self._prefix) + "*"
 
         def delete_all() -> None:
@@ -402,10 +413,10 @@ class RedisCache:
                 self._client.unlink(*batch)
                 batch = list(islice(keys, BATCH))
 
-        self._guarded(delete_all, None)
+        self._or_default(delete_all, None)
         self._counter.reset()
 
-    def _guarded(self, call: Callable[[], T], default: T) -> T:
+    def _or_default(self, call: Callable[[], T], default: T) -> T:
         """Return the result of a call to Redis, or the default if Redis cannot be reached."""
         from redis.exceptions import RedisError
 
@@ -424,9 +435,9 @@ class RedisCache:
 
 
 def _connect(url: str) -> Redis:
-    """Return a client that waits ANSWER_SECONDS.
+    """Return a client that waits at most ANSWER_SECONDS for an answer.
 
-    After a slow failure it is not asked for PAUSE_SECONDS.
+    After a slow failure, Redis is not asked for PAUSE_SECONDS.
     """
     from sayso.infra.redis.client import connect, set_web_timeouts
     from sayso.infra.redis.connections import Connections
@@ -478,9 +489,7 @@ def to_json(value: CacheEntry) -> str:
 def from_json(text: str | bytes) -> CacheEntry | None:
     """Return a new copy of the entry that `to_json` wrote.
 
-    None for anything else, such as another version's entry.
-
-    A Message beside a UsageStats must be the assistant's.
+    Return None for anything else, such as the entry of another version of Sayso.
     """
     try:
         data = json.loads(text, parse_constant=refuse_constant)
@@ -496,6 +505,10 @@ def from_json(text: str | bytes) -> CacheEntry | None:
 
 
 def _part_to_dict(value: Any) -> dict[str, Any]:
+    """Return a part of an entry as JSON-ready data, under a key that names its type.
+
+    Raises TypeError or ValueError for a value that JSON would change.
+    """
     match value:
         case Message():
             return {"message": value.to_dict()}
@@ -511,6 +524,7 @@ def _part_to_dict(value: Any) -> dict[str, Any]:
 
 
 def _part_from_dict(part: Mapping[str, Any]) -> Any:
+    """Return the value that `_part_to_dict` wrote."""
     if "message" in part:
         return Message.from_dict(part["message"])
     if "values" in part:

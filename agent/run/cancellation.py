@@ -1,4 +1,4 @@
-"""CancellationToken: cancels running runs, from any thread."""
+"""CancellationToken: cancels runs while they run, from any thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 
 class RunCancelled(Exception):
-    """Raised in a run whose token was cancelled. `reason` is the one given to `cancel`, or ""."""
+    """Raised in a run whose token was cancelled. `reason` is what `cancel` was given, or ""."""
 
     def __init__(self, reason: str = "") -> None:
         message = "the run was cancelled"
@@ -20,9 +20,9 @@ class RunCancelled(Exception):
 
 
 class CancellationToken:
-    """Cancels all its runs at once, and for good: a run that gets it later does not start.
+    """Cancels all runs that were given it. A run that is given it afterwards does not start.
 
-    One token may serve many runs, in many threads and event loops.
+    One token may serve many runs, in many threads and event loops. It cannot be reset.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class CancellationToken:
         self._lock = threading.RLock()
         self._cancelled = False
         self._reason = ""
-        #: The event loop and the time limit of each run.
+        #: The event loop of each run, and the time limit by which it is interrupted.
         self._runs: set[tuple[asyncio.AbstractEventLoop, asyncio.Timeout]] = set()
 
     @property
@@ -40,7 +40,7 @@ class CancellationToken:
 
     @property
     def reason(self) -> str:
-        """The reason of the cancellation, "" before it and for one without a reason."""
+        """The reason of the cancellation; "" before it, and if none was given."""
         return self._reason
 
     def cancel(self, reason: str = "") -> None:
@@ -68,19 +68,21 @@ class CancellationToken:
 
     @contextlib.asynccontextmanager
     async def scope(self) -> AsyncIterator[None]:
-        """Raise RunCancelled in this block when the token is cancelled, or is cancelled already.
+        """Raise RunCancelled in this block when the token is cancelled, or if it already was.
 
         A cancellation of the task itself stays a CancelledError, also if both happen. Do not use it
         around the `yield` of an async generator, because it would interrupt what the consumer
         awaits.
         """
-        # A time limit without an end: `cancel` ends it at once.
+        # This time limit has no end until `cancel` sets it to now. asyncio then interrupts whatever
+        # the block awaits, and can tell that from a cancellation of the task.
         limit = asyncio.timeout(None)
         run = (asyncio.get_running_loop(), limit)
         with self._lock:
             self._runs.add(run)
         try:
-            self.check()  # after the registration: `cancel` interrupts only the runs that it knows
+            # After the registration, since `cancel` interrupts only the runs that are registered.
+            self.check()
             async with limit:
                 yield
         except TimeoutError as exc:

@@ -51,6 +51,8 @@ MIN_TEXT_TOKENS = 100
 SMALL_CHARS = 6000
 #: The largest share of a rejected transcript that is sent again.
 MAX_FITTING_SHARE = 0.85
+#: A reduced transcript with a larger share of the rejected one is not worth another request.
+NOTABLE_SHARE = 0.9
 #: HTTP statuses with which a vendor rejects a request because of its content.
 _REJECTED_STATUSES = frozenset({400, 413, 415, 422})
 
@@ -58,7 +60,7 @@ _REJECTED_STATUSES = frozenset({400, 413, 415, 422})
 class ContextFitter:
     """Decides what of a run's transcript the model is sent, so that the request fits its window.
 
-    The window is configured, or known of the model, or learned from requests that the vendor
+    The window is configured, or known for the model, or learned from requests that the vendor
     refused as too long. One ContextFitter per provider of an agent: what it learns holds for all
     later runs. All numbers of tokens are estimates.
     """
@@ -67,22 +69,22 @@ class ContextFitter:
         self._provider = provider
         self._config = config
         self._name = name_of(provider)
-        #: Windows that are known from refused requests, in estimated tokens, by model.
+        #: Windows that were learned from refused requests, in estimated tokens, by model.
         self._learned_windows: dict[str, int] = {}
 
     def messages_for(
         self, run: RunState, model: str, prompt: str, schemas: Sequence[Mapping[str, Any]]
     ) -> Sequence[Message]:
-        """Return the messages of a request: what fits of the transcript, and what is remembered.
+        """Return the messages of a request: as much of the transcript as fits, and the memories.
 
-        `model` is the model as the provider is asked for it, `prompt` the system prompt and
-        `schemas` the tools of the request: they take room as well.
+        `model` is the name of the model, "" for the provider's default. `prompt` is the system
+        prompt and `schemas` are the tools of the request: they need room as well.
         """
         config = self._config
         messages = run.transcript
 
-        # A small transcript fits every model that is known. Estimating its tokens would take longer
-        # than all else of a request.
+        # A small transcript fits every known model. To estimate its tokens would take longer than all
+        # other work on a request.
         limit = run.max_transcript_tokens
         has_own_window = config.context_tokens is not None or run.model in self._learned_windows
         if limit is None and (has_own_window or not self._is_small(messages)):
@@ -105,18 +107,18 @@ class ContextFitter:
         Set also whether it is shown the tool `read_result`. It is shown once a result was
         shortened, and then for the rest of the conversation.
         """
-        run.result_tokens = self._config.result_tokens
-        share = run.result_tokens
+        configured = self._config.result_tokens
+        limit_of_window = configured
         if not self._is_small(run.transcript):
             window = run.max_transcript_tokens or self._window(run.model or self._config.model)
-            share = int(window * RESULT_SHARE)
+            limit_of_window = int(window * RESULT_SHARE)
 
         if getattr(self._provider, "shows_results", False):
             # A provider without a model shows people the whole result, and costs nothing.
-            run.result_tokens = share
+            run.result_tokens = limit_of_window
             run.can_read_on = False
             return
-        run.result_tokens = min(run.result_tokens, share)
+        run.result_tokens = min(configured, limit_of_window)
         run.can_read_on = run.can_read_on or has_shortened_result(run.transcript, run.result_tokens)
 
     def _is_small(self, messages: Sequence[Message]) -> bool:
@@ -151,7 +153,7 @@ class ContextFitter:
         return self._config.max_tokens + sum(map(text_tokens, texts))
 
     def learn_window(self, run: RunState, request: ProviderRequest, tokens: int) -> None:
-        """Remember the window of a model that took `tokens` of a transcript but not more."""
+        """Remember the window of a model that accepted `tokens` of a transcript, and refused more."""
         others = self._other_tokens(run, request.system_prompt, request.tools or ())
         window = tokens + others
         known = self._learned_windows.get(run.model, window + 1)
@@ -165,9 +167,9 @@ class ContextFitter:
     def reduced_messages(
         self, run: RunState, request: ProviderRequest, error: ProviderError
     ) -> Sequence[Message] | None:
-        """Return the messages of a rejected request, reduced; None if nothing can be left out.
+        """Return fewer messages than the vendor has rejected; None if nothing can be left out.
 
-        The run stays reduced, also in its later requests. What is left out depends on the error:
+        The later requests of the run stay reduced as well. What is left out depends on the error:
 
         | the vendor says                    | left out                                           |
         |------------------------------------|----------------------------------------------------|
@@ -186,10 +188,11 @@ class ContextFitter:
             shorter = self.messages_for(
                 run, request.model, request.system_prompt, request.tools or ()
             )
-            if _spoken_tokens(shorter) <= tokens * 0.9:
+            is_notably_shorter = _spoken_tokens(shorter) <= tokens * NOTABLE_SHARE
+            if is_notably_shorter:
                 log.warning("model.context_exceeded run=%s %s", run.events.run_id, error.cause)
                 return shorter
-            run.max_transcript_tokens = limit  # the transcript cannot become notably shorter
+            run.max_transcript_tokens = limit
         elif error.kind != "refused" or error.status not in _REJECTED_STATUSES:
             return None
 
@@ -213,7 +216,8 @@ class ContextFitter:
     ) -> int:
         """Return how many tokens a rejected transcript of `tokens` may have.
 
-        `share` is the share of the whole request that the model would take, None if it is unknown.
+        `share` is the share of the whole request that the model would accept, as the vendor's error
+        says; None if it does not.
         """
         if share is None:
             return tokens // 2
@@ -254,9 +258,10 @@ def fit_transcript(
 ) -> list[Message]:
     """Return the transcript in about `max_tokens` tokens, as far as possible.
 
-    First, tool results are cut to `result_tokens` each, but to no more than half of `max_tokens`.
-    Then the oldest exchanges of the `history` are left out; if even the last exchange does not fit,
-    its longest texts are cut. Finally, the longest texts of the `current` exchange are cut.
+    1. Tool results are cut to `result_tokens` each, but to no more than half of `max_tokens`.
+    2. The oldest exchanges of the `history` are left out; if even the last exchange does not fit,
+       its longest texts are cut. An *exchange* begins with a user's message.
+    3. The longest texts of the `current` exchange, that of this run, are cut.
 
     Exchanges are left out in steps of about LOW_WATER_SHARE of `max_tokens`: while the conversation
     grows, the transcript begins with the same message for many turns, so that the vendor's cache
@@ -265,8 +270,8 @@ def fit_transcript(
     limit = min(result_tokens, max(max_tokens // 2, MIN_TEXT_TOKENS))
     history = shorten_results(history, limit)
     current = shorten_results(current, limit)
-    # A power of two: the limit differs a little from turn to turn, since other texts take room too,
-    # and the step must not.
+    # The step is a power of two. The limit differs a little from turn to turn, since other texts need
+    # room too, and the step must not.
     wanted_step = max(int(max_tokens * LOW_WATER_SHARE), 1)
     step = 1 << (wanted_step.bit_length() - 1)
 
@@ -285,10 +290,11 @@ def shorten_results(messages: Sequence[Message], max_tokens: int) -> list[Messag
 
 
 def _newest_exchanges(history: Sequence[Message], max_tokens: int, step: int) -> Sequence[Message]:
-    """Return the newest complete exchanges that fit. An exchange begins with a user's message.
+    """Return the newest complete exchanges that fit into `max_tokens`.
 
     The tokens that are left out are at least a multiple of `step`. If the last exchange alone does
-    not fit, its texts are cut to half of the limit, because it is missed the most.
+    not fit, its texts are cut to half of the limit, because the current message most likely refers
+    to it.
     """
     sizes = [message_tokens(message) for message in history]
     first_token = surplus_in_steps(sum(sizes), max_tokens, step)

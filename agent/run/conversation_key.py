@@ -1,4 +1,4 @@
-"""ConversationKeys: what tells a vendor which requests belong to one conversation, for its cache."""
+"""ConversationKeys: tells a vendor which requests belong to one conversation, for its prompt cache."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from sayso.pending.action import derived_keys
 
 #: The length of a key. OpenAI takes at most 64 characters.
 KEY_CHARS = 32
-#: The secret of a process without one in its configuration or environment. Its keys are its own.
+#: The secret of a process that has none in its configuration or environment. No other process has
+#: the same keys.
 _PROCESS_SECRET = secrets.token_bytes(32)
 
 
 def conversation_secret(secret_keys: list[str]) -> bytes:
-    """Return the secret for an AgentConfig: the same for all with the same first secret key."""
+    """Return the secret for an AgentConfig, derived from the first of the secret keys."""
     return derived_keys(secret_keys[:1], "sayso.conversation")[0]
 
 
 class ConversationKeys:
     """Makes the keys of one agent's conversations. Lives as long as the agent's ModelCaller.
 
-    A key is a MAC of the agent's name and the conversation's scope or session, which hold ids and
-    phone numbers. A hash without a secret could be found by trying all phone numbers.
+    A key is a MAC of the agent's name and the conversation's scope or session, which contain ids
+    and phone numbers. A hash without a secret could be reversed by trying all phone numbers.
     """
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._secret = config.conversation_secret or _secret_of_environment()
-        #: What names the agent's own conversation, which lives in this process alone.
+        #: The name of the agent's own conversation, which exists only in this process.
         self._own_name = secrets.token_hex(16)
 
     def key_of(self, run: RunState) -> str | None:
@@ -44,7 +45,7 @@ class ConversationKeys:
         return mac.hex()[:KEY_CHARS]
 
     def _name_of(self, run: RunState) -> str | None:
-        """Return what names the conversation of a run; None for one without a name."""
+        """Return the name of a run's conversation; None if nothing names it."""
         if run.request.scope:
             return f"scope\0{run.request.scope}"
         if run.request.memory is not None or run.memory is None:
@@ -55,8 +56,9 @@ class ConversationKeys:
 
 
 def _secret_of_environment() -> bytes:
-    given = os.environ.get("SAYSO_SECRET_KEYS", "").split(",")
-    keys = [key.strip() for key in given if key.strip()]
+    """Return the secret of SAYSO_SECRET_KEYS, else that of this process."""
+    listed = os.environ.get("SAYSO_SECRET_KEYS", "").split(",")
+    keys = [key.strip() for key in listed if key.strip()]
     if keys:
         return conversation_secret(keys)
     return _PROCESS_SECRET

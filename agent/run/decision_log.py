@@ -1,4 +1,8 @@
-"""Logs of the decisions about open calls, so that the first one counts and no call runs twice."""
+"""Logs of the decisions about open calls, so that the first one counts and no call runs twice.
+
+Before a decision is carried out, `begin` writes its key; `end` writes how the call ended. If a
+program gives the same decision again, in this or another process, `begin` returns what is written.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,12 @@ from pathlib import Path
 
 from sayso.agent.decisions import OpenCall
 
-#: The most decisions that the memory of a process keeps; the oldest are forgotten.
+#: The most decisions in the memory of a process. After that, the oldest are forgotten.
 MAX_DECISIONS = 10_000
 
 
 def decision_key(run_id: str, call: OpenCall) -> str:
-    """Return the key of the decision about an open call, the same in every process.
+    """Return the key of the decision about an open call of a run. It is the same in every process.
 
     It is also the idempotency key of the call.
     """
@@ -50,22 +54,24 @@ class MemoryDecisionLog:
             self._outcomes[key] = outcome
 
 
-#: The log of this process, for agents without one of their own. It is one log for all of them: two
+#: The log of this process, for agents without a configured one. All of them share it, because two
 #: agents may be given the same paused run.
 OF_THIS_PROCESS = MemoryDecisionLog()
 
 
 class SQLiteDecisionLog:
-    """A DecisionLog in a file, for all processes of one machine.
+    """A DecisionLog in an SQLite file, for all processes of one machine.
 
-    An entry is about 300 bytes and stays for good.
+    An entry has about 300 bytes, and is never deleted.
     """
 
     def __init__(self, path: str | Path) -> None:
+        """Create the file unless it exists. Raises sqlite3.Error."""
         self._path = str(path)
         with closing(self._connect()) as file, file:
             file.execute(
-                "CREATE TABLE IF NOT EXISTS decisions (key TEXT PRIMARY KEY, outcome TEXT NOT NULL, at REAL NOT NULL)"
+                "CREATE TABLE IF NOT EXISTS decisions"
+                " (key TEXT PRIMARY KEY, outcome TEXT NOT NULL, at REAL NOT NULL)"
             )
 
     def begin(self, key: str) -> str | None:

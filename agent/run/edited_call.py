@@ -1,6 +1,6 @@
-"""A proposed call with arguments that a person has changed.
+"""edited_call: changes the arguments of a proposed call, and checks it like a new one.
 
-All changes go through `edited_call`: those by a form, field by field in the chat, and by an Edit in
+All changes by people use it: those by a form, those field by field in the chat, and an Edit in
 code.
 """
 
@@ -44,10 +44,12 @@ class EditRefused(Exception):
 
 
 class EditedCall:
-    """A call after a person's change: its arguments, and the preview of the new question about it.
+    """A call after a person's change.
 
-    `editable`: the arguments that may be changed once more. `values_digest`: of the values that the
-    preview has compared, "" for none.
+    * `editable`: the names of the arguments that may be changed once more.
+    * `args`: the new arguments, validated.
+    * `preview`: the text of the new question.
+    * `values_digest`: the digest of the values that the preview has compared; "" for none.
     """
 
     def __init__(
@@ -75,10 +77,13 @@ async def edited_call(
 ) -> EditedCall:
     """Return the call with these changes, checked like a new call: by schema, policy and preview.
 
-    `args` are the arguments before, `changes` the new values by name: None removes an argument.
-    `sealed` has the names that the question offered to change, None for any. Of these names only
-    those count that the tool or the policy still lets a person change. Without changes the call is
-    only checked again. Raises EditRefused.
+    * `args`: the arguments before the change.
+    * `changes`: the new values by name; None removes an argument. Without changes the call is only
+      checked again.
+    * `sealed`: the names that the question offered to change, which are signed with it; None for
+      any. A name counts only if the tool or the policy still lets a person change it.
+
+    Raises EditRefused.
     """
     editable = editable_names(tool, config.tool_policy)
     if sealed is not None:
@@ -94,7 +99,8 @@ async def edited_call(
         if value is None:
             del given[name]
     try:
-        # In a thread, as the schema may call an injector that blocks. `validate_record` uses it.
+        # Load the schema in a thread, since it may call an injector that blocks. `validate_record`
+        # needs it.
         await tool.aschema()
         changed = tool.validate_record(given)
     except ToolParameterError as exc:

@@ -1,6 +1,6 @@
 """InnerAgent: an agent that another agent, the outer one, uses as a tool.
 
-Where calls of the inner run wait for a decision, the outer run waits with them.
+If calls of the inner run wait for a decision, the outer run waits with them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from sayso.agent.tools.tool import Tool
 from sayso.pending.call_context import call_context
 from sayso.pending.executors import PendingConfirmation
 
-#: Runs an agent inside a tool of another one: `Agent._run_inside`. It answers the request, or goes
-#: on with a paused run and the decisions about its calls.
+#: Runs an agent inside a tool of another one (`Agent._run_inside`). Its arguments are the request, or
+#: a paused run to go on with, the decisions about the calls of that run, and the log to write them
+#: to. It returns the result of the run.
 RunInside = Callable[
     [str, RunSnapshot | None, Mapping[str, Decision], DecisionLog | None],
     Awaitable[AgentResult],
@@ -27,20 +28,19 @@ RunInside = Callable[
 
 @dataclass(frozen=True, slots=True)
 class InnerPause:
-    """What the tool returns while the inner run waits for a decision.
+    """What the tool returns if the inner run waits for a decision of the program."""
 
-    `snapshot` is the inner run, and `text` has the previews of its open calls.
-    """
-
+    #: The inner run.
     snapshot: RunSnapshot
+    #: The previews of its open calls.
     text: str
 
 
 class InnerAgent:
     """An agent behind a tool of another one. Lives as long as the tool.
 
-    `name` is the name of the tool. `own_tools` returns the tools of the agent itself, and `policy`
-    decides about their calls.
+    `name` is the name of the tool. `own_tools` returns the tools of the agent behind it, and
+    `policy` decides about their calls; None: the tools say themselves what needs a yes.
     """
 
     def __init__(
@@ -74,7 +74,10 @@ class InnerAgent:
         decisions: Mapping[str, Decision],
         decision_log: DecisionLog,
     ) -> AgentResult:
-        """Go on with a paused run of this agent. `decision_log` is that of the outer agent."""
+        """Go on with a paused run of this agent, and return its result.
+
+        `decision_log` is that of the outer agent.
+        """
         return await self._run_inside("", snapshot, decisions, decision_log)
 
 
@@ -92,7 +95,10 @@ def _collect_proposals(result: AgentResult) -> None:
 
 
 def answer_or_pause(result: AgentResult) -> str | InnerPause:
-    """Return what the outer run reads of an inner one. Raises ToolError if there is no answer."""
+    """Return what the tool returns for the result of an inner run.
+
+    Raises ToolError if there is no answer.
+    """
     if result.open_calls and result.paused is not None:
         return InnerPause(result.paused, result.content)
     if result.stop_reason in ("provider_error", "error"):
@@ -103,7 +109,7 @@ def answer_or_pause(result: AgentResult) -> str | InnerPause:
 def inner_tools(tools: Iterable[Tool]) -> list[tuple[Tool, ToolPolicy | None]]:
     """Return the tools of all agents behind these tools, each with the policy of its agent.
 
-    The agents behind the tools of those agents count as well, at any depth.
+    Tools of these agents may be agents again, to any depth.
     """
     pairs: list[tuple[Tool, ToolPolicy | None]] = []
     visited: set[int] = set()
@@ -120,6 +126,7 @@ def inner_tools(tools: Iterable[Tool]) -> list[tuple[Tool, ToolPolicy | None]]:
 
 
 def _agents_behind(tools: Iterable[Tool]) -> list[InnerAgent]:
+    """Return the agents that these tools ask."""
     agents = map(inner_agent_of, tools)
     return [agent for agent in agents if agent is not None]
 

@@ -1,4 +1,10 @@
-"""Long results of tools: what the model reads of one, and the tool that reads the rest."""
+"""Long results of tools: what the model reads of one, and the tool `read_result` for the rest.
+
+A long result is shortened twice. In the turn of its call, the model reads as much as the context
+window allows (`shorten_message`). In the history, later turns have its beginning and end
+(`shorten_for_history`). A mark in the text says what is left out, and names the id by which
+`read_result` finds the whole text.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +30,20 @@ from sayso.infra.concurrency import call_in_thread
 #: The longest text that a history keeps in full, in characters: the longest message of Telegram
 #: (WhatsApp allows 1,600). Longer texts are pasted, or come from tools.
 MAX_WHOLE_CHARS = 4096
-#: Characters of a longer result that the turns after its own read, about 400 tokens.
+#: Characters of a longer result that later turns have in their history, about 400 tokens.
 REMEMBERED_CHARS = 1600
-#: The longest result that is kept for reading on, in characters.
-#: The middle of a longer one is lost.
+#: The longest result that is stored for `read_result`, in characters. The middle of a longer one is
+#: lost.
 MAX_FULL_CHARS = 500_000
-#: What stands in the place of that middle.
+#: Replaces that middle.
 _LOST_MIDDLE = (
     "\n[... {lost} characters from here on are not kept, of {total} that the tool gave ...]\n"
 )
 _LOST_MIDDLE_MARK = re.compile(
     r"\n\[\.\.\. (\d+) characters from here on are not kept, of (\d+) that the tool gave \.\.\.\]\n"
 )
-#: The shortest text in which such a mark is looked for: a shorter one is kept whole,
-#: whatever it says.
+#: The shortest text in which this mark is looked for. A shorter text was not cut: if it has such a
+#: line, a tool wrote it.
 MIN_CUT_CHARS = MAX_FULL_CHARS // 2
 #: Bytes of UTF-8 that count as one token. Plain English has more; numbers,
 #: JSON and Chinese have about as many.
@@ -47,7 +53,7 @@ MAX_CHAR_BYTES = 4
 #: Hex digits of a result's id.
 ID_CHARS = 12
 
-#: The tool's name.
+#: The name of the tool that reads the rest of a shortened result.
 READ_RESULT = "read_result"
 #: Tokens of a page that are left for the lines around its text.
 FRAME_TOKENS = 150
@@ -58,12 +64,13 @@ CONTEXT_CHARS = 300
 #: The longest text that can be searched for, in characters.
 MAX_SEARCH_CHARS = 200
 
-#: How the JSON of an outcome and of a proposal begins. It stays valid JSON when it is shortened.
+#: How the results begin that Sayso writes itself, for an outcome and for a proposal. They are JSON,
+#: and stay valid JSON when they are shortened.
 _JSON_STARTS = ('{"outcome": ', '{"kind": "pending_confirmation"')
 
 
 def text_tokens(text: str) -> int:
-    """Return an estimate of the tokens of a text, rather too high than too low."""
+    """Return an estimate of the tokens of a text, which is rather too high than too low."""
     return len(text.encode(errors="surrogatepass")) // BYTES_PER_TOKEN + 1
 
 
@@ -75,18 +82,18 @@ def shorten_for_history(messages: Iterable[Message]) -> list[Message]:
     requests begin with the same text. A reply that repeats such a result, as that of a terminal
     tool does, becomes its beginning.
     """
-    later: list[Message] = []
-    repeated: set[str] = set()
+    shortened: list[Message] = []
+    long_results: set[str] = set()
     for message in messages:
         content = message.content
         if message.role is Role.TOOL and is_long(content) and message.kept is None:
-            repeated.add(content)
-            later.append(_result_for_history(message))
-        elif message.role is Role.ASSISTANT and content in repeated:
-            later.append(replace(message, content=shorten(content, REMEMBERED_CHARS)))
+            long_results.add(content)
+            shortened.append(_result_for_history(message))
+        elif message.role is Role.ASSISTANT and content in long_results:
+            shortened.append(replace(message, content=shorten(content, REMEMBERED_CHARS)))
         else:
-            later.append(message)
-    return later
+            shortened.append(message)
+    return shortened
 
 
 def is_long(text: str) -> bool:
@@ -97,8 +104,9 @@ def is_long(text: str) -> bool:
 def kept_part(text: str, max_chars: int = MAX_FULL_CHARS) -> str:
     """Return what is stored of a result for `read_result`.
 
-    That is the whole text, or its beginning and end in `max_chars` characters. The end is kept
-    because totals, errors and the last lines of logs are there. A fence stays around its text.
+    That is the whole text, or its beginning and end in `max_chars` characters. The end matters
+    because totals, errors and the last lines of logs are there. If the text is in a *fence* (two
+    lines that mark it as data for the model), the fence stays around it.
     """
     if len(text) <= max_chars:
         return text
@@ -110,9 +118,9 @@ def kept_part(text: str, max_chars: int = MAX_FULL_CHARS) -> str:
 
 
 def _result_for_history(message: Message) -> Message:
-    """Return a long result as its beginning and end.
+    """Return a long result as its beginning and end, with the whole text as `full_text`.
 
-    A page of `read_result` can be read again, so it is not kept.
+    A page of `read_result` can be read again, so it needs no full text.
     """
     if message.tool_name == READ_RESULT:
         return replace(message, content=shorten_result(message.content, REMEMBERED_CHARS))
@@ -122,12 +130,15 @@ def _result_for_history(message: Message) -> Message:
 
 
 def shorten_message(message: Message, max_tokens: int) -> Message:
-    """Return a result in about `max_tokens` tokens, with the whole text as `full_text`."""
+    """Return a result in about `max_tokens` tokens, with the whole text as `full_text`.
+
+    A result that fits is returned unchanged.
+    """
     if text_tokens(message.content) <= max_tokens:
         return message
     text = message.full_text or message.content
     max_chars = len(text) * max_tokens // text_tokens(text)
-    if message.kept is not None:  # the whole text is not here
+    if message.kept is not None:  # only the text in the file is whole, and a mark names it already
         return replace(message, content=truncate(text, max_chars))
     # A page of `read_result` can be read again itself, so it gets no reference.
     reference = ""
@@ -139,9 +150,9 @@ def shorten_message(message: Message, max_tokens: int) -> Message:
 def shorten_result(text: str, max_chars: int, result_id: str = "") -> str:
     """Return beginning and end of a result in about `max_chars` characters, with a mark between.
 
-    The mark says what is left out and, with a `result_id`, how to read on. The text is cut between
-    lines, elements of JSON or words. The outcome of an action stays valid JSON, and a fence stays
-    around its text.
+    The mark says what is left out and, with a `result_id`, how to read on; "" for no id. The text is
+    cut between lines, elements of JSON or words. The outcome of an action stays valid JSON, and a
+    fence stays around its text.
     """
     if len(text) <= max_chars:
         return text
@@ -156,11 +167,12 @@ def shorten_result(text: str, max_chars: int, result_id: str = "") -> str:
     head = head.removesuffix("\n")
     if not opening:
         return f"{head}\n{mark}\n{tail}"
-    # What is inside of a fence is not to be followed, so the mark stands behind it.
+    # The model must not follow what a fence contains, so the mark is put behind it.
     return f"{opening}{head}\n[...]\n{tail}{closing}\n{mark}"
 
 
 def _mark(head: int, tail: int, total: int, result_id: str) -> str:
+    """Return the mark of a result of `total` characters, shown with its first and last ones."""
     shown = f"{head + tail} of {total} characters are shown: the first {head} and the last {tail}"
     if not result_id:
         return f"[... {shown} ...]"
@@ -173,9 +185,10 @@ def part_note(full_text: str) -> str:
 
 
 def _shorten_json(text: str, max_chars: int, result_id: str) -> str | None:
-    """Return a JSON object with its long values as shortened texts.
+    """Return a JSON object with its long values shortened, each to a text.
 
-    None if the text is no such object.
+    Return None if the text is no JSON object, or has so many values that it stays too long. If it
+    has several actions (`actions`), each of them gets an equal share of `max_chars`.
     """
     try:
         value = json.loads(text)
@@ -188,19 +201,22 @@ def _shorten_json(text: str, max_chars: int, result_id: str) -> str | None:
     share = max(max_chars // max(len(entries), 1), MIN_PAGE_TOKENS)
     for entry in entries:
         for name, part in entry.items():
-            written = part
+            part_text = part
             if not isinstance(part, str):
-                written = json.dumps(part, ensure_ascii=False)
-            if len(written) > share:
-                entry[name] = _shorten_value(written, share, result_id)
-    written = json.dumps(value, ensure_ascii=False)
-    return written if len(written) <= 2 * max_chars else None  # an object of very many short values
+                part_text = json.dumps(part, ensure_ascii=False)
+            if len(part_text) > share:
+                entry[name] = _shorten_value(part_text, share, result_id)
+
+    shortened = json.dumps(value, ensure_ascii=False)
+    if len(shortened) > 2 * max_chars:  # an object of very many short values
+        return None
+    return shortened
 
 
 def _shorten_value(text: str, max_chars: int, result_id: str) -> str:
-    """Return a value of a shortened object.
+    """Return a value of a shortened object, with a line that says how to read all of it.
 
-    The id is that of the whole object, so that no offset is named.
+    The id is that of the whole object, so no offset can be named.
     """
     value = shorten_result(text, max_chars)
     if not result_id:
@@ -214,20 +230,20 @@ def digest_id(text: str) -> str:
 
 
 def result_id(message: Message) -> str:
-    """Return the id by which a result can be read."""
+    """Return the id by which `read_result` finds the whole text of a result."""
     if message.kept is not None:
         return message.kept.ref[:ID_CHARS]
     return digest_id(message.full_text or message.content)
 
 
 def has_shortened_result(messages: Iterable[Message], max_tokens: int) -> bool:
-    """Return whether the model reads only a part of a result, if it reads `max_tokens` of each."""
+    """Return whether the model reads only a part of any result, if it reads `max_tokens` of each."""
     for message in messages:
         if message.role is not Role.TOOL or message.tool_name == READ_RESULT:
             continue
         if message.kept is not None or message.full_text:
             return True
-        # Only a text of enough characters is encoded, to save time.
+        # The exact count needs the bytes of the text. A short text is not encoded, to save time.
         may_be_long = len(message.content) * MAX_CHAR_BYTES > max_tokens * BYTES_PER_TOKEN
         if may_be_long and text_tokens(message.content) > max_tokens:
             return True
@@ -261,6 +277,7 @@ async def find_result(
 
 
 async def _whole_text(message: Message, load: TextLoader | None) -> str:
+    """Return the whole text of a result, from its file if it has one. Raises ToolError."""
     if message.kept is None:
         return message.full_text or message.content
     text = None
@@ -276,11 +293,11 @@ async def _whole_text(message: Message, load: TextLoader | None) -> str:
 def with_read_result(schemas: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the schemas of tools and behind them that of `read_result`.
 
-    Where another tool has its name, the schemas are returned unchanged.
+    If another tool has its name, return the schemas unchanged.
 
-    It stands last and only where it is needed, and then stays for the rest of the conversation:
-    tools are the first part of a request, so that each change of their list costs the vendor's
-    cache of all that follows.
+    The tools are the first part of a request, and the vendor's cache knows only what precedes the
+    first change. So `read_result` comes last, is shown only once it is needed, and then stays for
+    the rest of the conversation.
     """
     if any(schema["name"] == READ_RESULT for schema in schemas):
         return list(schemas)
@@ -289,7 +306,7 @@ def with_read_result(schemas: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
 
 @cache
 def read_result_tool() -> Tool:
-    """Return the tool that reads the rest of a shortened result. It works inside of runs."""
+    """Return the tool that reads the rest of a shortened result. It works only inside of runs."""
     return tool(name=READ_RESULT, read_only=True, metadata=ToolMetadata(source=RESULTS))(
         _read_result
     )
@@ -322,7 +339,8 @@ async def _read_result(
         not_kept = f"{lost[1]} of them, after character {lost.start()}, are not kept"
         heading = f"Its tool gave {lost[2]}; {not_kept}. {heading}"
 
-    # An instruction may go on in the next page, so the whole text is screened, as it was at first.
+    # An injected instruction may begin on one page and end on the next, so the whole text is
+    # screened, and not only this page.
     if len(text) <= MAX_INLINE_CHARS:
         kinds = suspicions(text)
     else:
@@ -335,7 +353,10 @@ async def _read_result(
 
 
 def _page(text: str, offset: int, max_bytes: int) -> tuple[str, str]:
-    """Return a heading and the text from `offset` on, as far as there is room. Raises ToolError."""
+    """Return a heading, and the text from `offset` on in at most `max_bytes` bytes.
+
+    Raises ToolError for an offset behind the text.
+    """
     if offset >= len(text):
         raise ToolError(f"the result has {len(text)} characters: give an offset below that")
     most = _chars_within(text[offset : offset + max_bytes], max_bytes)
@@ -349,7 +370,7 @@ def _page(text: str, offset: int, max_bytes: int) -> tuple[str, str]:
 
 
 def _matches(text: str, words: str, offset: int, max_bytes: int) -> tuple[str, str]:
-    """Return a heading, and the places from `offset` on with these words, as far as there is room."""
+    """Return a heading, and the passages from `offset` on with these words, within `max_bytes`."""
     where = "in it"
     if offset:
         where = f"from character {offset} on"
@@ -359,7 +380,7 @@ def _matches(text: str, words: str, offset: int, max_bytes: int) -> tuple[str, s
 
     passages: list[str] = []
     room = max_bytes
-    # The first character that the model is not shown; None once it is shown all places.
+    # The first character that the model is not shown; None if it is shown all passages.
     unread: int | None = None
     for start, end in _places(text, words, offset):
         frame = f"[from character {start}]\n"
@@ -367,7 +388,7 @@ def _matches(text: str, words: str, offset: int, max_bytes: int) -> tuple[str, s
         passage = text[start:end]
         fitting = _chars_within(passage, max(room, 0))
         is_whole = fitting == len(passage)
-        # Only the first passage is shown in part: a later one can be read from its beginning.
+        # Only the first passage may be shown in part: a later one can be read from its beginning.
         if not is_whole and passages:
             unread = start
             break
@@ -384,12 +405,12 @@ def _matches(text: str, words: str, offset: int, max_bytes: int) -> tuple[str, s
 
 
 def _occurrences(text: str, words: str, offset: int) -> Iterator[re.Match[str]]:
-    """Yield where these words are in a text from `offset` on, in capitals or not."""
+    """Return the places of these words in a text from `offset` on, in capitals or not."""
     return re.compile(re.escape(words), re.IGNORECASE).finditer(text, offset)
 
 
 def _places(text: str, words: str, offset: int) -> Iterator[tuple[int, int]]:
-    """Yield where the passages with these words begin and end. Passages that overlap are one."""
+    """Yield the start and the end of each passage with these words. Passages that overlap are one."""
     passage: tuple[int, int] | None = None
     for match in _occurrences(text, words, offset):
         earliest = max(offset, match.start() - CONTEXT_CHARS)
@@ -414,6 +435,6 @@ def _chars_within(text: str, max_bytes: int) -> int:
     if len(data) <= max_bytes:
         return len(text)
     end = max_bytes
-    while end and data[end] & 0xC0 == 0x80:  # inside of a character
+    while end and data[end] & 0xC0 == 0x80:  # this byte continues a character
         end -= 1
     return len(data[:end].decode("utf-8", "surrogatepass"))

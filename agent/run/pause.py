@@ -1,7 +1,8 @@
-"""What the memory of a conversation keeps of a run that waits for a person's decision about a call.
+"""What the memory of a conversation has about a run that waits for a person's decision.
 
-These are the open calls in the history, which are results without content, and the RunCounts in the
-notes. A program without a channel keeps the whole run in their place, as a `RunSnapshot`.
+On a channel, a paused run is stored in its conversation: the history has its *open calls*, which
+are calls whose result has no content, and the notes have its RunCounts. A program without a channel
+stores the whole run instead, as a `RunSnapshot`.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from sayso.agent.tools.screening import inert_json
 #: The key of the RunCounts in the notes of a memory.
 PAUSED_RUN = "paused_run"
 #: What a model reads as the result of a call that waits, if it is asked before the decision. It is
-#: written into each request, and stored nowhere.
+#: written into each request, and not into the history.
 WAITING = json.dumps(
     {
         "outcome": "waiting",
         "note": "The user was asked and has not answered yet. Nothing was done. Do not call it again.",
     }
 )
-#: The user message of a run that goes on where other messages have followed its open calls.
+#: The user message of a run that goes on, if other messages have followed its open calls.
 DECIDED_MESSAGE = (
     "(A call that waited was decided. Its result above says what came of it. Go on from there.)"
 )
@@ -35,14 +36,16 @@ DECIDED_MESSAGE = (
 class RunCounts:
     """What a run goes on counting after a decision: its id, its iterations and its usage.
 
-    The calls that wait are in the history of the conversation: each is a result without content,
-    linked to its pending action. `actions` are the ids of these actions. A RunSnapshot is the other
-    form of a paused run: it holds the messages and calls, too.
+    The calls that wait are in the history of the conversation. A RunSnapshot is the other form of a
+    paused run: it has the messages and calls, too.
     """
 
     run_id: str
+    #: How often the model was asked so far.
     iterations: int
+    #: What the run has used so far.
     usage: UsageStats = NO_USAGE
+    #: The ids of the pending actions that the open calls wait for.
     actions: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,35 +75,38 @@ class RunCounts:
 def run_counts_of(memory: ConversationMemory, action_ids: Iterable[str]) -> RunCounts | None:
     """Return the counts of the run that waits for one of these actions.
 
-    None if the conversation does not know that run.
+    Return None if the conversation has no such run.
     """
     data = memory.notes.get(PAUSED_RUN)
     if not isinstance(data, Mapping):
         return None
     try:
         counts = RunCounts.from_dict(data)
-    except (KeyError, TypeError, ValueError):  # the run goes on all the same, and counts anew
+    except (KeyError, TypeError, ValueError):  # the run goes on nevertheless, and counts anew
         return None
     waits_for_them = not set(counts.actions).isdisjoint(action_ids)
     return counts if waits_for_them else None
 
 
 def note_run_counts(memory: ConversationMemory, counts: RunCounts) -> None:
-    """Keep the counts of a paused run with its conversation."""
+    """Store the counts of a paused run with its conversation."""
     memory.notes[PAUSED_RUN] = counts.to_dict()
 
 
 def rename_actions(memory: ConversationMemory, new_ids: Mapping[str, str]) -> None:
-    """Replace actions that the paused run waits for. `new_ids`: the new ids by the earlier ones."""
+    """Replace the ids of actions that the paused run waits for, because a person changed a question.
+
+    `new_ids`: the new ids by the earlier ones.
+    """
     data = memory.notes.get(PAUSED_RUN)
     if isinstance(data, dict):
         data["actions"] = [new_ids.get(id_, id_) for id_ in data.get("actions", ())]
 
 
 def forget_ended_pause(memory: ConversationMemory) -> None:
-    """Forget the counts of the paused run, and the reasoning of its answers.
+    """Delete the counts of the paused run, and the reasoning of its answers.
 
-    While a call still waits for a decision, nothing is forgotten.
+    While a call still waits for a decision, nothing is deleted.
     """
     if open_actions(memory.get_history()):
         return
@@ -109,7 +115,7 @@ def forget_ended_pause(memory: ConversationMemory) -> None:
 
 
 def open_actions(messages: Iterable[Message]) -> tuple[str, ...]:
-    """Return the ids of the actions that wait for a decision, of all results in these messages."""
+    """Return the ids of all actions that results in these messages wait for."""
     ids: list[str] = []
     for message in messages:
         ids += [link.id for link in message.actions if not link.outcome]
@@ -119,7 +125,7 @@ def open_actions(messages: Iterable[Message]) -> tuple[str, ...]:
 def waiting_id(run_id: str, call_id: str) -> str:
     """Return the id in the link of a result whose call waits for a program's decision.
 
-    A channel has the id of a pending action in its place.
+    On a channel, the link has the id of a pending action instead.
     """
     return f"{run_id}:{call_id}"
 
@@ -131,7 +137,10 @@ def waiting_calls(messages: Iterable[Message]) -> list[ToolCall]:
 
 def denied_calls(messages: Sequence[Message]) -> list[ToolCall]:
     """Return the calls that were denied since the last message of the user."""
-    since = max((at for at, message in enumerate(messages) if message.role is Role.USER), default=0)
+    since = 0
+    for at, message in enumerate(messages):
+        if message.role is Role.USER:
+            since = at
     denied = []
     for call, result in _calls_with_results(messages[since:]):
         if any(link.outcome == "denied" for link in result.actions):
@@ -149,10 +158,7 @@ def _calls_with_results(messages: Iterable[Message]) -> Iterator[tuple[ToolCall,
 
 
 def with_waiting_results(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages as a model reads them.
-
-    A call that waits for a decision says so in its result.
-    """
+    """Return the messages as a model reads them: the result of an open call says that it waits."""
     shown = []
     for message in messages:
         if _is_open_call(message):
@@ -163,7 +169,10 @@ def with_waiting_results(messages: Sequence[Message]) -> list[Message]:
 
 
 def _waiting_result(message: Message) -> str:
-    """Return what a model reads of an open call, with the arguments that its person has changed."""
+    """Return what a model reads as the result of an open call.
+
+    If its person has changed the arguments, it has the changed ones.
+    """
     changed = [inert_json(link.arguments) for link in message.actions if link.arguments is not None]
     if not changed:
         return WAITING
@@ -171,5 +180,5 @@ def _waiting_result(message: Message) -> str:
 
 
 def _is_open_call(message: Message) -> bool:
-    """Return whether a message is the result of a call that waits and has no text of its own."""
+    """Return whether a message is the result of a call that waits, and has no content yet."""
     return message.role is Role.TOOL and not message.content and bool(message.actions)

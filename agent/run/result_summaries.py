@@ -1,4 +1,4 @@
-"""Tool results: summaries of long ones, and the cache of earlier ones."""
+"""Tool results: summaries of long ones by a model, and the cache of earlier ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sayso.infra.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)
 
-#: Keeps the summary faithful, and the summarizing model from following instructions in the result.
+#: The instructions for the summarizing model: to be faithful, and to follow nothing in the result.
 SUMMARY_PROMPT = (
     "You shorten the output of a tool for the model that called it. Keep every number, ID, name, date, URL, file path "
     "and error text verbatim; never round, translate, complete or guess. Keep the order. Leave out only what repeats "
@@ -31,12 +31,12 @@ SUMMARY_PROMPT = (
 )
 #: The smallest token limit of a summary.
 MIN_SUMMARY_TOKENS = 256
-#: How many characters of the threshold count as one token: a summary should stay below it.
+#: How many characters count as one token of a summary, so that it stays shorter than the threshold.
 CHARS_PER_TOKEN = 2
 
 
 class EmptySummary(Exception):
-    """Raised when the model wrote nothing."""
+    """Raised when the summarizing model wrote nothing."""
 
 
 class SummaryCutOff(Exception):
@@ -45,7 +45,10 @@ class SummaryCutOff(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What stands in place of a long result. It covers no more than a model would read without it."""
+    """What the model is shown instead of a long result.
+
+    It covers only the part of the result that the model would read without it.
+    """
 
     #: The line before the text that says what it is; "" if the text is the whole result.
     mark: str
@@ -57,7 +60,10 @@ class Summary:
 
 
 class Compressor:
-    """Summarizes the long results of one run. Logs only the first failure."""
+    """Summarizes the long results of one run. Logs only the first failure.
+
+    `provider` is the agent's own; the configuration may name another one.
+    """
 
     def __init__(self, provider: Provider, config: AgentConfig) -> None:
         self._provider = config.tool.compress_provider or provider
@@ -74,8 +80,8 @@ class Compressor:
     async def compress(self, tool_name: str, raw: str) -> Summary:
         """Return what the model is shown of a result. Raises nothing.
 
-        The compressing model is sent no more of the result than the agent's model would read of it,
-        so that it never reads more than it saves. A summary that is longer than the result is
+        The summarizing model is sent only as much of the result as the agent's model would read of
+        it, so that it never reads more than it saves. A summary that is longer than the result is
         dropped. If there is no usable summary, the beginning of the result replaces it.
         """
         usage = UsageStats()
@@ -123,7 +129,7 @@ class Compressor:
         return Summary(mark, raw[: self._threshold], usage, failed=True)
 
     def _shown_part(self, raw: str) -> str:
-        """Return what a model would read of a result."""
+        """Return the part of a result that the agent's model would read without a summary."""
         tokens = text_tokens(raw)
         if tokens <= self._result_tokens:
             return raw
@@ -135,8 +141,9 @@ async def with_summary(
 ) -> tuple[str, str]:
     """Return a long result as the model reads it, and the whole text for `read_result`.
 
-    The whole text is "" if the model cannot read on in it. It can where the summary covers only a
-    part of the result: `result_tokens` of it.
+    `raw` is the result, `summary` and `mark` are those of its Summary, `result_tokens` is how much
+    of a result the model reads. If the summary covers all of the result, the model need not read
+    on, and the whole text is "".
     """
     content = await result_for_model(tool, raw, summary=summary, mark=mark)
     if not mark or text_tokens(raw) <= result_tokens or tool.metadata.max_result_size is not None:
@@ -172,9 +179,9 @@ class MemoryResultCache:
 def cache_key(tool: Tool, args: Mapping[str, Any]) -> str:
     """Return the cache key of a call: a hash of the tool, its version and the validated arguments.
 
-    Return "" for a call whose result must not be reused: the tool is not `cacheable`, or it gets
-    arguments that the model does not see, such as a ToolContext. Those often belong to one person,
-    whose result must not reach another.
+    Return "" for a call whose result must not be reused. Either the tool is not `cacheable`, or it
+    gets arguments that the model does not see, such as a ToolContext: they often belong to one
+    person, and the result must not reach another.
     """
     if not tool.cacheable or tool.takes_hidden_arguments:
         return ""
@@ -183,7 +190,7 @@ def cache_key(tool: Tool, args: Mapping[str, Any]) -> str:
 
 
 async def load_result(cache: ResultCache, key: str) -> CachedResult | None:
-    """Return the result of a key. Return None if the cache fails."""
+    """Return the result of a key; None if there is none, or the cache fails."""
     try:
         return await call_in_thread(cache.get, key)
     except Exception as exc:  # a failing cache must never prevent an answer

@@ -1,8 +1,10 @@
 """ShownTools: which tools the model is shown in each step, and the tool that finds others.
 
-Tools stand first in a request, so another list of tools is another prompt for the cache of a
-vendor. A catalog that is small is shown whole. Of a large one a conversation is shown what it has
-needed so far: tools are added at the end, and old ones are removed only many at once.
+A small catalog of tools is shown as a whole. Of a large one, a conversation is shown the tools that
+it has needed so far, and one more, the *finder*, with which the model finds others.
+
+The tools are the first part of a request, and a vendor's prompt cache knows only what precedes the
+first change. So tools are added at the end of the list, and old ones are removed only many at once.
 """
 
 from __future__ import annotations
@@ -32,21 +34,22 @@ from sayso.agent.toolsets.selectors import (
 
 #: The key of the names of tools in the notes of a conversation.
 NOTE = "tools"
-#: Most names that are stored with a conversation.
+#: The most names that are stored with a conversation.
 MAX_NAMES = 200
-#: Most tokens of the schemas that a conversation is shown of a large catalog. If they exceed it,
-#: LOW_WATER_SHARE of it is left, so that this happens seldom.
+#: The most tokens of the schemas that a conversation is shown of a large catalog. If there are more,
+#: they are reduced to LOW_WATER_SHARE of this, so that it happens seldom.
 MAX_SHOWN_TOKENS = SHOW_ALL_TOKENS
 #: How many tokens of schemas a conversation begins with. Vendors cache no prompt that begins with
 #: fewer than 1,024 tokens of an earlier one, so fewer tools would cost more once others are added.
 FIRST_TOKENS = 1_200
-#: The names of the tool that finds others: the first one that no other tool has.
+#: Names for the finder. It has the first one that no other tool has.
 FINDER_NAMES = ("find_tools", "search_tools")
-#: How many tools are found at once.
+#: How many tools the finder names at once.
 FOUND_TOOLS = 5
-#: How many parameters of each found tool are named. The schemas stand among the tools of the next
-#: request, so a result is a few lines that can stay in the history.
+#: How many parameters of each found tool the finder names. The next request has the schemas among
+#: its tools, so a result is only a few lines, which can stay in the history.
 MAX_PARAMETERS = 8
+#: The result of the finder if no tool fits.
 NOT_FOUND = (
     "No tool matches. Try once more in other words, or tell the user that you have no tool for it."
 )
@@ -58,7 +61,7 @@ _FINDER_SCHEMA = {
     "properties": {"query": {"type": "string", "description": "what to do, in a few words"}},
     "required": ["query"],
 }
-#: How the result of the tool that finds others begins, if it found some.
+#: How the result of the finder begins if it found tools.
 _FOUND = "These tools can be called from now on:"
 #: A line of a result: it begins with the name of a tool.
 _FOUND_LINE = re.compile(r"^- ([A-Za-z0-9_.-]{1,64})\(", re.MULTILINE)
@@ -66,21 +69,22 @@ _FOUND_LINE = re.compile(r"^- ([A-Za-z0-9_.-]{1,64})\(", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The tools of one model call, as schemas; and their names, None if every tool may be called."""
+    """The tools that the model is shown in one call."""
 
     schemas: list[dict[str, Any]]
+    #: The names of the tools that it may call; None for all.
     names: tuple[str, ...] | None
 
 
 class ShownTools:
     """Chooses the tools of each model call of one agent.
 
-    One per agent loop; a conversation's state is in its memory.
+    One per agent loop; what a conversation has needed is in its memory.
 
-    Without a `selector` all tools are shown that the policy does not deny. With one, each tool is
+    Without a `selector`, all tools are shown that the policy does not deny. With one, each tool is
     checked anew at each step: a name that is stored with a conversation never shows a tool that a
-    role, a policy or a state now forbids. `can_find` says whether tools run at all, so that a tool
-    that finds others makes sense.
+    role, a policy or a state now forbids. `can_find`: whether there may be a finder. It would make
+    no sense for an agent whose tools do not run.
     """
 
     def __init__(
@@ -95,17 +99,18 @@ class ShownTools:
         self._selector = selector
         self._policy = policy
         self._can_find = can_find
-        #: Leaves the tools that the user may use; None: all.
+        #: The part of the selector that chooses the tools that the user may use; None: all.
         self._restriction: ToolSelector | None = None
-        #: Leaves the tools that fit the request; None: all.
+        #: The part of the selector that chooses the tools that fit the request; None: all.
         self._shortening: ToolSelector | None = None
         embedding = None
         if selector:
             self._restriction = restriction_of(selector)
             self._shortening = shortening_of(selector)
             embedding = embedding_in(selector)
+        #: Compares a request with the descriptions of tools.
         self._embedding = embedding or EmbeddingSelector()
-        #: Compares words, for when the embedder fails.
+        #: Compares their words only, if the vendor of embeddings fails.
         self._offline = EmbeddingSelector()
         #: The names of tools whose schema failed. Each is logged once until it works again.
         self._without_schema: set[str] = set()
@@ -145,6 +150,7 @@ class ShownTools:
         return tools
 
     def _tools(self) -> list[Tool]:
+        """Return the tools that the policy does not always deny."""
         tools = self._toolset.all()
         if self._policy is None:
             return tools
@@ -166,16 +172,18 @@ class ShownTools:
     ) -> Offer:
         """Return the part of a large catalog that the conversation needs.
 
-        It has what was needed so far, and what is needed now.
+        These are the tools that it has needed so far, and those that it needs now. `allowed` are the
+        tools that the user may use, `schemas` their schemas, and `sizes` the tokens of each schema,
+        by name.
         """
         finder = self._finder(run)
-        # Without the requests to correct an answer, which are not the user's.
+        # Without `rejected`: the user did not write the requests to correct an answer.
         messages = [*run.history, *run.messages]
         needed = [tool.name for tool in await narrow(shortening, messages, allowed)]
         nearest = await self._embedding.nearest(run.user_text.strip(), allowed, 1)
         if nearest and nearest[0].name in run.shown_tools:
-            # The model has what it needs most likely, and finds others itself:
-            # each addition costs the cached prefix.
+            # The model probably has the tool that it needs, and can find others itself. No tool is
+            # added, since each new one costs the vendor's cache of all that follows.
             needed = [name for name in needed if name in run.shown_tools]
         if finder is not None:
             needed += found_names(run.messages, finder.name)
@@ -198,7 +206,7 @@ class ShownTools:
     async def _first_names(
         self, run: RunState, allowed: list[Tool], sizes: Mapping[str, int]
     ) -> list[str]:
-        """Return the names of the tools nearest to the first message, as many as have FIRST_TOKENS."""
+        """Return the names of the tools nearest to the first message, up to FIRST_TOKENS tokens."""
         names: list[str] = []
         tokens = 0
         for tool in await self._embedding.nearest(run.user_text.strip(), allowed, MAX_NAMES // 2):
@@ -209,14 +217,17 @@ class ShownTools:
         return names
 
     def _finder(self, run: RunState) -> Tool | None:
-        """Return the tool with which the model of this run finds tools that it is not shown."""
+        """Return the tool with which the model of this run finds tools that it is not shown.
+
+        Return None if all tools are shown, if tools do not run, or if the policy denies it.
+        """
         if self._shortening is None or not self._can_find:
             return None
 
         async def find(query: str) -> str:
             tools = await self._allowed(run, self._tools())
             nearest = await self._embedding.nearest(query, tools, FOUND_TOOLS)
-            if not nearest:  # the embedder may fail, and then words are compared
+            if not nearest:  # the embeddings have failed, so only words are compared
                 nearest = await self._offline.nearest(query, tools, FOUND_TOOLS)
             if not nearest:
                 return NOT_FOUND
@@ -240,11 +251,12 @@ class ShownTools:
 
 
 def _offer_of(schemas: list[dict[str, Any]]) -> Offer:
+    """Return the offer of just these tools."""
     return Offer(schemas, tuple(schema["name"] for schema in schemas))
 
 
 def schema_tokens(schema: Mapping[str, Any]) -> int:
-    """Return about how many tokens a tool's schema has."""
+    """Return an estimate of the tokens of a tool's schema."""
     return len(json.dumps(schema, ensure_ascii=False)) // CHARS_PER_TOKEN + 1
 
 
@@ -256,12 +268,13 @@ def within_limit(
     *,
     max_tokens: int = MAX_SHOWN_TOKENS,
 ) -> list[str]:
-    """Return those of the names, in their order, whose schemas fit into `max_tokens`.
+    """Return the names that stay, in their order: their schemas fit into `max_tokens`.
 
     If they do not all fit, they are reduced to about half of the limit. The names that are `needed`
-    now stay first, then those that were `called` last, then those that were added last. `sizes` are
-    the tokens of the schemas. A name without a size counts nothing: its tool is not there, or not
-    allowed, and may come back.
+    now always stay. Then come those that were `called` last, then those that were added last.
+
+    `sizes` are the tokens of the schemas. A name without a size counts nothing: its tool does not
+    exist or is not allowed now, and may come back.
     """
     tokens = sum(sizes.get(name, 0) for name in names)
     if tokens <= max_tokens and len(names) <= MAX_NAMES:
@@ -284,9 +297,9 @@ def within_limit(
 
 
 def found_names(messages: Iterable[Message], finder: str) -> list[str]:
-    """Return the names of the tools that the model found in these messages.
+    """Return the names of the tools that the finder has named in these messages.
 
-    `finder` is the name of the tool that finds them.
+    `finder` is the name of the finder.
     """
     names: list[str] = []
     for message in messages:
@@ -296,7 +309,7 @@ def found_names(messages: Iterable[Message], finder: str) -> list[str]:
 
 
 def noted_names(memory: ConversationMemory | None) -> list[str]:
-    """Return the names of the tools that a conversation has needed; none if they cannot be read."""
+    """Return the names of the tools that a conversation has needed; [] if it has stored none."""
     if memory is None:
         return []
     names = memory.notes.get(NOTE)
@@ -306,13 +319,13 @@ def noted_names(memory: ConversationMemory | None) -> list[str]:
 
 
 def note_names(memory: ConversationMemory, names: Sequence[str]) -> None:
-    """Store the names of the tools that a conversation has needed, at most MAX_NAMES."""
+    """Store the names of the tools that a conversation has needed."""
     if names and list(names) != memory.notes.get(NOTE):
         memory.notes[NOTE] = list(names)
 
 
 def _line(tool: Tool) -> str:
-    """Return a found tool in one line: its name and its parameters."""
+    """Return the line of a tool in the finder's result: its name and its parameters."""
     parameters = [" ".join(parameter.name.split()) for parameter in tool.parameters]
     if len(parameters) > MAX_PARAMETERS:
         parameters = [*parameters[:MAX_PARAMETERS], "..."]

@@ -1,4 +1,9 @@
-"""Tool calls in plain text, for models without native tool calls."""
+"""Tool calls in plain text, for models without native tool calls.
+
+A model that cannot call tools is told in the system prompt how to write a call (PromptBuilder): the
+*marker* TOOL_CALL, and then JSON, the *payload*. ToolCallParser finds calls in its text, and
+TextToolProvider wraps the provider of such a model, so that the loop sees no difference.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +38,11 @@ from sayso.infra.ids import random_id
 
 #: The word that starts a call in the text of a model.
 MARKER = "TOOL_CALL"
+#: The system prompt without tools.
 DEFAULT_INSTRUCTIONS = (
     "You are a helpful assistant. Call a tool when it helps to answer; else answer yourself."
 )
+#: The part of the system prompt that says how to call a tool. The tools follow it.
 _CONTRACT = f"""\
 How to call a tool:
 - Write {MARKER}, then one JSON object: {{"tool_name": "<name>", "parameters": {{...}}}}
@@ -46,21 +53,21 @@ How to call a tool:
 Available tools (JSON schema):"""
 
 
-#: What a model is shown of a tool's schema.
+#: The fields of a tool's schema that a model is shown.
 _SHOWN_KEYS = ("name", "description", "parameters")
 
 
 class PromptBuilder:
-    """Writes system prompts for models without native tool calls."""
+    """Writes system prompts for models without native tool calls.
+
+    `base_instructions` is the text before the syntax of a call and the tools.
+    """
 
     def __init__(self, base_instructions: str = DEFAULT_INSTRUCTIONS) -> None:
         self.base_instructions = base_instructions
 
     def build(self, tools: Iterable[Tool | Mapping[str, Any]]) -> str:
-        """Return the instructions, the syntax of a call and the tools.
-
-        Without tools, return only the instructions.
-        """
+        """Return the instructions, the syntax of a call and the tools; without tools the first only."""
         texts = []
         for tool in tools:
             schema = tool.schema() if isinstance(tool, Tool) else tool
@@ -71,53 +78,63 @@ class PromptBuilder:
         return "\n\n".join([self.base_instructions, _CONTRACT, *texts]).strip()
 
 
-#: How many broken payloads of one text are repaired. Each may be long, so more would take too long.
+#: How many broken payloads of one text are repaired at most. Each may be long, and takes time.
 MAX_REPAIRS = 16
 
-#: Characters before a marker that may belong to the call: the start of a code block, or emphasis.
+#: How many characters before a marker may belong to the call: the start of a code block, or emphasis.
 MAX_LEAD_CHARS = 40
 
-#: Keys that models use for the name of a tool and for its parameters.
+#: The keys that models use for the name of a tool.
 _NAMES = ("tool_name", "name", "tool", "function")
+#: The keys that they use for its parameters.
 _PARAMETERS = ("parameters", "arguments", "args", "params", "input")
-
-#: Other keys that models write and that are no parameters.
+#: Other keys that they write, which are no parameters.
 _IGNORED_KEYS = frozenset({"id", "type"})
 
-#: Prefix of a marker that is only quoted: as part of a word it is no marker.
+#: The prefix of a marker that is only quoted. As a part of a word it is no marker.
 _QUOTED = "quoted_"
 
+#: The first line of a data fence: what it contains is data, and no call.
 _FENCE = r"<<<data (?P<boundary>[0-9a-f]{1,64})>>>"
+#: What may come before the marker: the start of a code block, or emphasis.
 _LEAD = r"\s{0,8}(?:```\w{0,12}\s{0,8})?[*#<`]{0,4}"
+#: What may come between the marker and the payload, which begins with a bracket.
 _TRAIL = r"s?(?!\w)[*>`]{0,4}[ \t]{0,8}[:=]?[*`]{0,4}\s{0,8}(?:```)?(?:json\w?)?\s{0,8}(?=[{\[])"
+#: The marker, in the spellings of models.
 _WORD = r"tool[\s_-]?call"
-#: A data fence, or a call. The other patterns find a marker in front of a payload, any marker, and
-#: a text's last characters that may become one.
-_SCAN = re.compile(rf"{_FENCE}|{_LEAD}(?<!\w){_WORD}{_TRAIL}", re.IGNORECASE)
-_CALLED = re.compile(rf"(?<!\w)(?={_WORD}{_TRAIL})", re.IGNORECASE)
-_STARTED = re.compile(rf"{_LEAD}(?<!\w){_WORD}", re.IGNORECASE)
-_BEGINNING = re.compile(
+
+#: A data fence, or a call up to its payload.
+_FENCE_OR_CALL = re.compile(rf"{_FENCE}|{_LEAD}(?<!\w){_WORD}{_TRAIL}", re.IGNORECASE)
+#: The place before a marker that a payload follows.
+_BEFORE_CALL = re.compile(rf"(?<!\w)(?={_WORD}{_TRAIL})", re.IGNORECASE)
+#: A marker, whatever follows it.
+_MARKER = re.compile(rf"{_LEAD}(?<!\w){_WORD}", re.IGNORECASE)
+#: The last characters of a text, if they may be the beginning of a marker.
+_MARKER_BEGINNING = re.compile(
     rf"{_LEAD}(?:(?<!\w)t(?:o(?:o(?:l(?:[\s_-]?(?:c(?:a(?:l(?:l)?)?)?)?)?)?)?)?)?\Z", re.IGNORECASE
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ParseResult:
-    """The calls in a model's text, in order."""
+    """The calls that were found in a model's text."""
 
-    #: The first of them.
+    #: The first call; None without one.
     tool_call: ToolCall | None
+    #: The whole text.
     raw_text: str
+    #: All calls, in order.
     tool_calls: tuple[ToolCall, ...] = ()
-    #: The text before the first call, without space at its end, or all of it. What follows a call
-    #: is the model's guess at its result.
+    #: The text before the first call, without space at its end; the whole text without a call. What
+    #: follows a call is dropped: the model has guessed the result.
     text: str = ""
 
 
 class ToolCallParser:
-    """Finds calls in a model's text.
+    """Finds calls in a model's text. Keeps no state.
 
-    It accepts many variants of the syntax, and ignores text inside data fences.
+    It accepts many variants of the syntax, and ignores text inside data fences. A payload has at
+    most `max_payload_chars` characters.
     """
 
     def __init__(self, max_payload_chars: int = 8000) -> None:
@@ -126,14 +143,14 @@ class ToolCallParser:
     def parse(self, text: str) -> ParseResult:
         """Return the calls in the text.
 
-        Raises nothing: an unreadable or too long payload stays text.
+        Raises nothing: an unreadable or too long payload counts as text.
         """
         calls = list[ToolCall]()
         before = text
         position = 0
         repairs = MAX_REPAIRS
         while True:
-            match = _SCAN.search(text, position)
+            match = _FENCE_OR_CALL.search(text, position)
             if match is None:
                 break
             position = match.end()
@@ -155,29 +172,29 @@ class ToolCallParser:
         return ParseResult(first, text, tuple(calls), before)
 
     def quoted(self, text: str) -> str:
-        """Return text of people or tools so that it contains no call.
+        """Return text of people or tools changed so that it contains no call.
 
-        The model may repeat it literally.
+        Otherwise the model could repeat a call that is written in it, and it would run.
         """
-        return _CALLED.sub(_QUOTED, text)
+        return _BEFORE_CALL.sub(_QUOTED, text)
 
     def complete_chars(self, text: str, start: int) -> int:
-        """Return how many characters of a growing text cannot be part of a call.
+        """Return how many characters of a growing text are certainly not part of a call.
 
-        Those before `start` are known.
+        `start`: the number of characters for which that is known from the last time.
         """
-        started = _STARTED.search(text, start)
-        if started:
-            return started.start()
+        marker = _MARKER.search(text, start)
+        if marker:
+            return marker.start()
         tail = max(start, len(text) - MAX_LEAD_CHARS - len(MARKER))
-        beginning = _BEGINNING.search(text, tail)
+        beginning = _MARKER_BEGINNING.search(text, tail)
         if beginning:
             return beginning.start()
         return len(text)
 
 
 def _end_of_data(text: str, boundary: str, position: int) -> int:
-    """Return where a data fence ends: at the end of the text, if the answer was cut off in it."""
+    """Return the position after a data fence; that of the text's end if the fence has no end."""
     line = f"<<<end of data {boundary}>>>"
     start = text.find(line, position)
     if start < 0:
@@ -186,7 +203,7 @@ def _end_of_data(text: str, boundary: str, position: int) -> int:
 
 
 def _calls_in(value: Any) -> list[ToolCall]:
-    """Return the calls of an object or a list; none for a list that contains something else."""
+    """Return the calls in a payload: an object, or a list of them. [] if any item is no call."""
     items = value if isinstance(value, list) else [value]
     calls = []
     for item in items:
@@ -198,10 +215,10 @@ def _calls_in(value: Any) -> list[ToolCall]:
 
 
 def _as_call(value: Any) -> ToolCall | None:
-    """Return the call of an object; None if it is no call.
+    """Return an object as a call; None if it is no call.
 
-    A call whose parameters are not an object is refused later;
-    without them it would do something else.
+    Parameters that are not an object become the argument NOT_JSON, so that the call is refused
+    later: without parameters it would do something else.
     """
     if not isinstance(value, dict):
         return None
@@ -229,11 +246,11 @@ def _as_call(value: Any) -> ToolCall | None:
 
 
 def _name_and_rest(value: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the name in an object, None without one, and its other fields."""
-    key = next((each for each in _NAMES if each in value), "")
-    skipped = {key, *_IGNORED_KEYS}
-    rest = {other: each for other, each in value.items() if other not in skipped}
-    return value.get(key), rest
+    """Return the name of the tool in an object, None without one, and the other fields."""
+    name_key = next((each for each in _NAMES if each in value), "")
+    skipped = {name_key, *_IGNORED_KEYS}
+    rest = {key: each for key, each in value.items() if key not in skipped}
+    return value.get(name_key), rest
 
 
 #: The methods by which a provider may be called.
@@ -241,11 +258,11 @@ _CALL_METHODS = ("acomplete", "complete", "astream", "stream")
 
 
 class TextToolProvider:
-    """Wraps a provider without tool calls. Keeps no state of runs.
+    """Wraps a provider without tool calls. Lives as long as its agent, and keeps no state of runs.
 
     Tools are described in the system prompt, calls and results are written as text, and calls in
     the model's text are parsed. A native response format is not supported, because it would leave
-    the model no text for a call.
+    the model no text for a call. `new_id` returns the id of a parsed call.
     """
 
     supports_tools = True
@@ -268,11 +285,12 @@ class TextToolProvider:
         self.model_settings = getattr(provider, "model_settings", None)
         self._parser = parser or ToolCallParser()
         self._prompt_builder = prompt_builder or PromptBuilder("")
+        #: The `tools` of each request: none, or nothing at all for a provider without the parameter.
         self._no_tools: tuple[()] | None = () if _takes_tools(provider) else None
         self._new_id = new_id
 
     def with_listener(self, listener: FallbackListener) -> TextToolProvider:
-        """Return a copy whose fallbacks are reported to the listener. See FallbackProvider."""
+        """Return a copy that reports fallbacks to the listener. See FallbackProvider."""
         listening = copy(self)
         listening.provider = with_listener(self.provider, listener)
         return listening
@@ -294,7 +312,7 @@ class TextToolProvider:
         """
         parsed_request = ProviderRequest(**request)
         text = ""
-        sent = 0
+        sent = 0  # how many characters of the text were yielded
         async with aclosing(stream_items(self.provider, self._in_text(parsed_request))) as stream:
             async for item in stream:
                 if isinstance(item, Restart):
@@ -335,7 +353,7 @@ class TextToolProvider:
 def needs_text_tools(provider: Provider) -> bool:
     """Return whether a provider needs tools as text.
 
-    It says so (`supports_tools`), or its methods have no `tools` parameter.
+    It does if it says so (`supports_tools`), or if none of its methods has a parameter `tools`.
     """
     if not getattr(provider, "supports_tools", True):
         return True
@@ -356,15 +374,12 @@ def _takes_tools(provider: Provider) -> bool:
             return True
         if any(each.name == "tools" or each.kind is each.VAR_KEYWORD for each in parameters):
             return True
-    # What is no provider at all is refused where it is called.
+    # An object without any of the methods is no provider. The first call says so, and not this.
     return not has_methods
 
 
 def _transcript_in_text(messages: Sequence[Message], parser: ToolCallParser) -> list[Message]:
-    """Return the transcript with calls and results as text.
-
-    Consecutive results become one message.
-    """
+    """Return the transcript with calls and results as text. Results in a row become one message."""
     written: list[Message] = []
     for is_result, group in groupby(messages, key=lambda message: message.role is Role.TOOL):
         texts = [_as_text(message, parser) for message in group]
@@ -379,7 +394,7 @@ def _transcript_in_text(messages: Sequence[Message], parser: ToolCallParser) -> 
 
 def _as_text(message: Message, parser: ToolCallParser) -> Message:
     """Return the message with its calls or result as text."""
-    # Calls in texts of tools and people are quoted: only the model's own must be parsed as calls.
+    # Calls in texts of tools and people are quoted, since the model may repeat them.
     if message.role is Role.TOOL:
         result = f"The result of the tool {message.tool_name!r}:\n{fenced(message.content)}"
         content = parser.quoted(result)
