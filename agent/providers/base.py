@@ -67,8 +67,8 @@ FILTERED = "content_filter"
 MAX_NOT_JSON_CHARS = 500
 #: How many characters of an error's text are kept.
 MAX_REASON_CHARS = 300
-#: A secret in a vendor's error, which may repeat URLs and headers. The first group is the name before
-#: the secret, which is kept.
+#: A secret in a vendor's error, which may repeat URLs and headers. The first group is the name
+#: before the secret, which is kept.
 _SECRETS = re.compile(
     r"((?:key|token|secret|password|signature)[\"']?\s{0,3}[=:]\s{0,3}[\"']?|\b(?:bearer|basic)\s{1,3})[^\s&\"',)]+"
     r"|\bsk-[\w-]{8,}",
@@ -207,7 +207,7 @@ def reason_for_log(error: Exception) -> str:
 
 
 def without_secrets(line: str) -> str:
-    """Return the beginning of the line, with stars in place of anything that looks like a secret."""
+    """Return the beginning of the line, with stars in place of what looks like a secret."""
     return _SECRETS.sub(r"\1***", line[:MAX_REASON_CHARS])
 
 
@@ -433,7 +433,7 @@ def _without_reasoning(message: Message, provider: Provider, request: ProviderRe
 
 #: For how many models one process remembers whether their answers begin with unopened reasoning.
 MAX_KNOWN_MODELS = 1000
-#: (provider, model) -> whether its answers begin with unopened reasoning: one that has only a closing
+#: (provider, model) -> whether its answers begin with unopened reasoning, which has only a closing
 #: tag. The opening tag of such a model is in the prompt that its server writes.
 _known_models: dict[tuple[str, str], bool] = {}
 
@@ -585,7 +585,7 @@ async def _complete(provider: Provider, kwargs: dict[str, Any]) -> Completion:
 async def _opened_stream(
     provider: Provider, kwargs: dict[str, Any]
 ) -> AsyncIterator[AsyncIterator[StreamItem]]:
-    """Yield the provider's stream. Close it at the end, so that no connection outlives the answer."""
+    """Yield the provider's stream, and close it at the end. No connection outlives the answer."""
     methods: Any = provider
     if hasattr(methods, "astream"):
         stream = methods.astream(**kwargs)

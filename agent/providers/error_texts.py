@@ -2,7 +2,7 @@
 
 Many vendors and servers send the same status for different faults. Their message tells whether the
 request is too long, the account has no money, a content filter stopped the request, the model wrote
-a broken call, or the operator has to mend something. The patterns are from messages of real servers.
+a broken call, or the operator has to mend something. The patterns match messages of real servers.
 """
 
 from __future__ import annotations
@@ -160,9 +160,9 @@ def access_fault(text: str) -> AccessFault | None:
 
 
 def fitting_share(text: str) -> float | None:
-    """Return which share (0 to 1) of a too long request the model would take, by the vendor's message.
+    """Return which share (0 to 1) of a too long request the model would take.
 
-    Such a message is "maximum context length is 8192 tokens. However, you requested 9500 tokens
+    The vendor's message may be "maximum context length is 8192 tokens. However, you requested 9500 tokens
     (8500 in the messages, 1000 in the completion)". The limit is the number that the words name,
     and the largest number is the request. Return None where the message does not name both.
     """

@@ -69,7 +69,7 @@ class FallbackProvider:
     Raise ValueError for `max_failures` below 1, and without providers.
     """
 
-    #: Each provider is called with the timeout of the request, so a caller sets no limit around all.
+    #: Each provider is called with the timeout of the request, so no limit is set around all calls.
     keeps_time = True
 
     def __init__(
@@ -144,7 +144,7 @@ class FallbackProvider:
         return all(getattr(provider, "supports_tools", True) for provider in self.providers)
 
     def context_tokens(self, model: str = "") -> int | None:
-        """Return the smallest context window of the providers in tokens, None if all are unknown."""
+        """Return the smallest context window of a provider in tokens, None if all are unknown."""
         windows = [candidate.context_tokens(model) for candidate in self._candidates]
         return min((window for window in windows if window), default=None)
 
@@ -271,7 +271,7 @@ class _Candidate:
         return _default_model(self.provider) or requested
 
     def context_tokens(self, model: str) -> int | None:
-        """Return the context window of this provider's model in tokens, or None if it is unknown."""
+        """Return the context window of this provider's model in tokens, None if it is unknown."""
         method = getattr(self.provider, "context_tokens", None)
         if not callable(method):
             return None
@@ -354,6 +354,7 @@ class _Attempts:
             yield self._attempt(first_back, "usual")
 
     def _attempt(self, candidate: _Candidate, call: Call) -> _Attempt:
+        """Return the call of a provider, with the request for its model."""
         model = candidate.model_for(self._request.model)
         return _Attempt(candidate, call, replace(self._request, model=model))
 

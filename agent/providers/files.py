@@ -128,7 +128,7 @@ class FileReading:
         return results[::-1]
 
     def _bytes_to_load(self, media: Media) -> int:
-        """Return how many bytes of a user's file are loaded, by the size that the platform named."""
+        """Return how many bytes of a user's file are loaded, as the platform names its size."""
         kind = _type(media)
         if not self._is_readable(kind):
             return 0
@@ -160,7 +160,7 @@ class FileReading:
         return Binary(data, kind)
 
     async def _file(self, message: Message, media: Media, room: int) -> str | Binary:
-        """Return the file, or a text: that of a text file, or why the model does not get the file."""
+        """Return the file, the text of a text file, or a text that says why it is not sent."""
         # A tool has made it and the user was shown it, so the model only needs its name.
         if message.role is not Role.USER:
             return f"[file {_quoted_name(media)}]"
@@ -205,7 +205,7 @@ class FileReading:
         return _is_text(kind) or kind in self.accepts or self._is_convertible(kind)
 
     def _is_convertible(self, kind: str) -> bool:
-        """Return whether ffmpeg can convert files of this MIME type to one that the model accepts."""
+        """Return whether ffmpeg can convert files of this MIME type for the model."""
         return (
             kind.startswith("audio/")
             and _CONVERTED_TYPE in self.accepts
@@ -236,7 +236,10 @@ class _SharedMemory:
 
     @asynccontextmanager
     async def reserved(self, size: int) -> AsyncIterator[None]:
-        """Wait until `size` bytes are free, at most all there are, and hold them until the block ends."""
+        """Wait until `size` bytes are free, and hold them until the block ends.
+
+        A request for more than all bytes gets all of them.
+        """
         size = min(size, MAX_BYTES_AT_ONCE)
         if not size:
             yield

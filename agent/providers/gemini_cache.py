@@ -28,7 +28,7 @@ MARGIN_SECONDS = 60
 #: one to pay. If reading the tokens without a cache costs 1, an hour of storage costs 3.3 to 3.6,
 #: the creation 1, and each request that reads the cache saves 0.9.
 MIN_MISSES = 6
-#: How many beginnings of prompts are watched. One more replaces the one that was missed longest ago.
+#: How many beginnings of prompts are watched. One more replaces the one that missed longest ago.
 MAX_PROMPTS = 100
 #: The fields of a request that a cache holds. A request that refers to a cache must not have them.
 CACHED_FIELDS = ("system_instruction", "tools", "tool_config")

@@ -1,7 +1,7 @@
 """Translates the errors that pydantic-ai raises into ProviderErrors, which say whether to retry.
 
-The text of a ProviderError has no secrets. `_Translation._api_error` has the table of all cases. The
-helpers below it answer its questions by the status, the code and the message of an error.
+The text of a ProviderError has no secrets. `_Translation._api_error` has the table of all cases.
+The functions below it answer its questions by the status, the code and the message of an error.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ _SETUP_CODES = frozenset({"unsupported_parameter", "unsupported_value", "unknown
 #: Statuses with which vendors and servers refuse what the operator has set. None is an error inside
 #: of a stream. llama.cpp answers 500.
 _MAYBE_SETUP = frozenset({None, 400, 422, 500})
-#: Those of `_MAYBE_SETUP` that mostly pass by themselves: a failing server, and an error inside of a
-#: stream.
+#: Those of `_MAYBE_SETUP` that mostly pass by themselves: a failing server, and an error inside of
+#: a stream.
 _MOSTLY_PASSING = frozenset({None, 500})
 #: The longest waiting time of a rate limit, in seconds. A longer one is a used-up quota.
 MAX_RATE_LIMIT_SECONDS = 3600
 #: The status of a request that is too large.
 _TOO_LARGE = 413
-#: Statuses with which vendors and servers refuse a request that is too long. None is an error inside
-#: of a stream.
+#: Statuses with which vendors and servers refuse a request that is too long. None is an error
+#: inside of a stream.
 _MAYBE_TOO_LONG = _REFUSALS | {None, 429, 500}
 #: Statuses of an overloaded vendor; Anthropic answers 529, Groq 498.
 _OVERLOADED = frozenset({498, 503, 529})
@@ -171,7 +171,7 @@ class _Translation:
         return error
 
     def cause(self, exc: Exception) -> Exception | None:
-        """Return the error as the cause of its translation, or None if its traceback has the key."""
+        """Return the error as the cause of its translation, None if its traceback has the key."""
         text = "".join(format_exception(exc))
         if self._without_key(text) != text:
             return None
@@ -206,7 +206,9 @@ class _Translation:
 
         if status == 429 or isinstance(exc, ModelRateLimitError):
             is_used_up = _has_no_credit(exc, status)
-            limit = "its quota is used up (429)" if is_used_up else "rate limit (429)"
+            limit = "rate limit (429)"
+            if is_used_up:
+                limit = "its quota is used up (429)"
             text = f"{self._provider}: {limit}{reason}"
             return RateLimitedError(text, retry_after=_retry_after(exc), retryable=not is_used_up)
 
@@ -466,7 +468,10 @@ def _is_filtered(exc: ModelAPIError) -> bool:
 
 
 def _is_broken_answer(exc: ModelAPIError) -> bool:
-    """Return whether the server refuses what the model wrote, and not the request. Groq answers 400."""
+    """Return whether the server refuses what the model wrote, and not the request.
+
+    Groq answers 400 for it.
+    """
     return any(says_broken_answer(text) for text in _texts(exc))
 
 

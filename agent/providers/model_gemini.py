@@ -42,7 +42,7 @@ class GeminiModel(GoogleModel):
     async def _build_content_and_config(
         self, *args: Any, **kwargs: Any
     ) -> tuple[Any, GenerateContentConfigDict]:
-        """Return the messages and the rest of a request. pydantic-ai calls this for each request."""
+        """Return the messages and the rest of a request. pydantic-ai calls this."""
         contents, config = await super()._build_content_and_config(*args, **kwargs)
         # The settings may be passed by position. They are the only dict among the arguments.
         settings = kwargs.get("model_settings")
@@ -57,7 +57,10 @@ class GeminiModel(GoogleModel):
         return contents, config
 
     def _use_cache(self, config: GenerateContentConfigDict, caches: ExplicitCaches) -> None:
-        """Refer to the explicit cache of the prompt in place of the fields it holds, if there is one."""
+        """Let the request refer to the explicit cache of its prompt, if there is one.
+
+        The fields that the cache holds are removed from the request.
+        """
         values: dict[str, Any] = config  # type: ignore[assignment]  # its keys are fields of Google's type
         fields = {name: values[name] for name in CACHED_FIELDS if values.get(name)}
         key = prompt_key(self.model_name, fields)

@@ -1,7 +1,7 @@
 """ChatModel: pydantic-ai's model of OpenAI's chat completions, for servers that differ from OpenAI.
 
-Needs the extra `llm`. Many vendors, gateways and self-hosted servers have OpenAI's API. Each function
-here mends one way in which some of them differ from it.
+Needs the extra `llm`. Many vendors, gateways and self-hosted servers have OpenAI's API. Each
+function here mends one way in which some of them differ from it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from openai.types.chat.chat_completion_chunk import Choice, ChoiceDelta, ChoiceD
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIStreamedResponse
 
-#: Finish reasons of other vendors and servers -> OpenAI's. pydantic-ai would ignore them, so half an
-#: answer would pass for a whole one.
+#: Finish reasons of other vendors and servers -> OpenAI's. pydantic-ai would ignore them, so half
+#: an answer would pass for a whole one.
 _FINISH_REASONS: Mapping[str, Any] = {
     # Mistral, Cohere, Z.ai
     "model_length": "length",
@@ -136,8 +136,8 @@ def _mend_call(call: Any) -> None:
 class _JsonAnswer:
     """The stream of chunks in a response that is declared as JSON.
 
-    It is mostly a whole answer, which becomes the only chunk. Some servers declare a stream as JSON:
-    its chunks are read as usual.
+    It is mostly a whole answer, which becomes the only chunk. Some servers declare a stream as
+    JSON: its chunks are read as usual.
     """
 
     def __init__(self, stream: AsyncStream[ChatCompletionChunk]) -> None:

@@ -2,7 +2,7 @@
 
 The modules of this folder that begin with `model_` import pydantic-ai, which takes a second or two.
 So they are imported when a model is first asked. The libraries of single vendors are imported in
-`model_openai` and `model_gemini` only, because each library has its own extra, which may be missing.
+`model_openai` and `model_gemini` only, because each library has an extra, which may be missing.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class ModelRequest:
             raise error
 
     def _has_call(self, text: str) -> bool:
-        """Return whether a text has a call of an offered tool, which its server should have read."""
+        """Return whether a text has a call of an offered tool, which the server failed to read."""
         for mark in _CALL_MARK.finditer(text):
             behind = text[mark.end() : mark.end() + _MAX_CHARS_TO_NAME]
             if any(schema["name"] in behind for schema in self.request.tools or ()):
@@ -438,8 +438,8 @@ async def closing_responses(opening: AbstractAsyncContextManager[T]) -> AsyncIte
             stream = await stack.enter_async_context(opening)
         finally:
             _opened_responses.reset(token)
-        # This callback runs before the library's own cleanup. The one above runs after it, also when
-        # the stream could not be entered.
+        # This callback runs before the library's own cleanup. The one above runs after it, also
+        # when the stream could not be entered.
         stack.push_async_callback(_close, responses)
         yield stream
 

@@ -71,7 +71,7 @@ def convert(text: str, parameter: Mapping[str, Any]) -> Any:
 
 
 def _type_of(parameter: Mapping[str, Any]) -> str:
-    """Return the JSON type of a parameter that may also be null; "" if it may have several types."""
+    """Return the JSON type of a parameter, other than null; "" if it may have several types."""
     types = parameter.get("type") or []
     if isinstance(types, str):
         return types
@@ -159,7 +159,7 @@ def _decode(text: str) -> tuple[Any, int]:
 
 
 def _unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs of a JSON object as a dict. Raise ValueError for a name that stands twice."""
+    """Return the pairs of a JSON object as a dict. Raise ValueError for a repeated name."""
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("a name is there twice")

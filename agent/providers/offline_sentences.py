@@ -190,7 +190,7 @@ def _typed_value(token: Token, name: str, parameter: Mapping[str, Any], today: d
 
 
 def _number(token: Token, *, is_whole: bool) -> int | float | None:
-    """Return the number that a token is, also with a currency or percent sign around it, or None."""
+    """Return the number that a token is, also with a currency or percent sign, or None."""
     match = _NUMBER.fullmatch(token.text)
     if token.is_quoted or match is None:
         return None

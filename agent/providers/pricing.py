@@ -76,7 +76,7 @@ def _cost_at(price: Price, usage: UsageStats) -> float:
 
 @lru_cache(maxsize=256)
 def context_tokens(model: str, provider: str) -> int | None:
-    """Return the size of a provider's model's context window in tokens; None where it is unknown."""
+    """Return the context window of a provider's model in tokens; None where it is unknown."""
     library = _library()
     if library is None:
         return None

@@ -393,7 +393,7 @@ class ReasoningFilter:
         return self._is_fenced or self._line.is_in_code or self._line.last in _QUOTES
 
     def _begin_answer(self, output: list[FilteredItem]) -> bool:
-        """Retract all text before the mark that begins an answer. Return False for a quoted mark."""
+        """Retract all text before a mark that begins an answer. Return False for a quoted mark."""
         if self._is_quoted:
             return False
         self._retract(output)

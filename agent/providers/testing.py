@@ -300,7 +300,10 @@ class LocalProvider:
         return self.complete(**kwargs)
 
     def stream(self, **kwargs: Any) -> Iterator[StreamItem]:
-        """Yield the answer of `complete` word by word, each with the space after it; then the usage."""
+        """Yield the answer of `complete` word by word, then the usage.
+
+        Each word comes with the space after it.
+        """
         answer, usage = self.complete(**kwargs)
         for line in answer.content.splitlines(keepends=True):
             *words, last = line.split(" ")

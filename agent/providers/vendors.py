@@ -118,7 +118,9 @@ class _Clients(NamedTuple):
 
 
 class VendorProvider(ABC):
-    """A provider for one vendor. Lives as long as its process; event loops and threads may share it.
+    """A provider for one vendor. It lives as long as its process.
+
+    Event loops and threads may share it.
 
     A subclass names its vendor in the attributes below, and makes the library's client (`_connect`)
     and model (`_model`). It overrides `cache_settings` and `stable_mark` where the vendor must be
@@ -133,7 +135,7 @@ class VendorProvider(ABC):
     name: str
     supports_response_format = True
     supports_conversation_key = True
-    #: Whether its streams always end with a finish reason, so that a stream without one was cut off.
+    #: Whether its streams always end with a finish reason. Then a stream without one was cut off.
     ends_streams = True
     #: Whether the vendor reports reasoning apart from the text of an answer.
     separates_reasoning = True
@@ -271,7 +273,7 @@ class VendorProvider(ABC):
         return None
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
-        """Return the settings of pydantic-ai that let this request use the vendor's prompt cache."""
+        """Return the settings, as pydantic-ai takes them, that let a request use a prompt cache."""
         return {}
 
     def stable_mark(
@@ -322,7 +324,7 @@ class VendorProvider(ABC):
         """Return a new client of the vendor's library, which sends its requests through `http`."""
 
     def _clients_of_loop(self) -> _Clients:
-        """Return the clients of the running loop in this process. Make them if there are none yet."""
+        """Return the clients of the running loop in this process. The first call makes them."""
         key = (os.getpid(), asyncio.get_running_loop())
         if key not in self._clients:
             from sayso.agent.providers.model_request import http_client
@@ -536,8 +538,8 @@ class AnthropicProvider(VendorProvider):
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
         """Mark the tools and the system prompt, and the last message if a request may repeat it."""
-        # System messages behind the history belong to this turn. Only the next call of the same turn
-        # repeats them, and without tools there is no such call.
+        # System messages behind the history belong to this turn. Only the next call of the same
+        # turn repeats them, and without tools there is no such call.
         has_next_call = bool(request.tools)
         is_end_repeated = _is_repeated(request) and (has_next_call or not _has_notes(request))
         return {

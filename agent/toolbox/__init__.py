@@ -19,8 +19,8 @@ from sayso.infra.spelling import did_you_mean
 #: The families, each a module of this package. A family with a setting has a function
 #: `tools(folder, hosts)`, which returns its tools; of others, all tools of the module are meant.
 FAMILIES = ("calculator", "charts", "dates", "documents", "files", "tables", "text", "units", "web")
-#: Family -> the modules that it needs of the libraries in the extra `toolbox`. A library with compiled
-#: parts is named by such a part, since a damaged library fails there.
+#: Family -> the modules that it needs of the libraries in the extra `toolbox`. A library with
+#: compiled parts is named by such a part, since a damaged library fails there.
 LIBRARIES: Mapping[str, Sequence[str]] = {
     "charts": ("matplotlib.ft2font",),
     "dates": ("dateutil.relativedelta", "tzdata"),

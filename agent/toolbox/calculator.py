@@ -225,7 +225,10 @@ def _divide(left: Decimal, right: Decimal) -> tuple[Decimal, Decimal]:
 
 
 def _round_half_up(value: Decimal, places: Decimal = Decimal(0)) -> Decimal:
-    """Return the value with so many decimal places, a half rounded away from zero as on an invoice."""
+    """Return the value with this number of decimal places.
+
+    A half is rounded away from zero, as on an invoice.
+    """
     place_count = _whole(places, MAX_COUNTED)
     if value.adjusted() + place_count >= DIGITS:
         return value
@@ -237,7 +240,7 @@ def _round_half_up(value: Decimal, places: Decimal = Decimal(0)) -> Decimal:
 def _of_floats(function: Callable[[float], float]) -> Callable[[Decimal], Decimal]:
     """Return a function of decimals for a function of floats.
 
-    Its result is rounded to 15 places, so that sin(pi) is 0. It counts as inexact unless it is whole.
+    Its result is rounded to 15 places, so that sin(pi) is 0. Unless it is whole, it is inexact.
     """
 
     def wrapped(value: Decimal) -> Decimal:

@@ -1,8 +1,8 @@
 """The tool `draw_chart`: numbers as a picture (PNG), drawn by matplotlib.
 
-A chart shows one or more series of numbers over labels. In matplotlib's words a picture is a figure,
-the part with the two axes in it is its axes, and a tick is a marked place on an axis. A handle is
-what the legend shows next to the name of a series.
+A chart shows one or more series of numbers over labels. In matplotlib's words, a picture is a
+figure, the part with the two axes in it is its axes, and a tick is a marked place on an axis. A
+handle is what the legend shows next to the name of a series.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def draw_chart(
 
 
 def _check(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) -> None:
-    """Raise ValueError for a chart that would be wrong or illegible, and say what to send instead."""
+    """Raise ValueError for a chart that would be wrong or illegible, with what to send instead."""
     for each in series:
         if len(each.values) != len(labels):
             raise ValueError(
@@ -415,7 +415,10 @@ def _are_slanted(labels: Sequence[str]) -> bool:
 
 
 def short(value: float) -> str:
-    """Return a number like 1,234 or 1.2M: exact if it has at most six digits, else rounded to five."""
+    """Return a number like 1,234 or 1.2M.
+
+    It is exact if it has at most six digits, else rounded to five.
+    """
     if not value:
         return "0"
     if abs(value) < _SMALLEST_PLAIN:

@@ -276,7 +276,7 @@ def _format_days(first: date, last: date) -> str:
     in_months = ", ".join(plural(count, unit) for count, unit in units if count) or "0 days"
     in_weeks = f"{plural(weeks, 'week')} {plural(remaining_days, 'day')}"
 
-    # Each whole week has five working days. Of the remaining days, those from Monday to Friday count.
+    # Each whole week has five working days. Of the other days, those from Monday to Friday count.
     weekdays = [(early.weekday() + day) % 7 for day in range(total - remaining_days, total)]
     working_days = 5 * weeks + sum(weekday < 5 for weekday in weekdays)
 

@@ -38,8 +38,8 @@ MAX_CELL_CHARS = 2_000
 MAX_CSV_CHARS = 500_000
 #: Characters of the longest file name, without its ending.
 MAX_STEM_CHARS = 60
-#: Parts of the largest paragraph that is set with bold, links and so on. The time for changes of font
-#: grows with the square of their number.
+#: Parts of the largest paragraph that is set with bold, links and so on. The time for changes of
+#: font grows with the square of their number.
 MAX_INLINE_NODES = 2_000
 #: Characters of a table's cell in a PDF; the rest is cut off.
 MAX_PDF_CELL_CHARS = 600
@@ -244,7 +244,7 @@ def _font_file(style: str = "") -> Path:
 
 
 def _describe(characters: Sequence[str]) -> str:
-    """Return the first characters for a message, each with its Unicode name, and how many follow."""
+    """Return the first characters for a message, with their names, and how many follow."""
     first = ", ".join(
         f"{char!r} ({unicodedata.name(char, 'no name').lower()})"
         for char in characters[:_MAX_NAMED]
@@ -327,7 +327,7 @@ def _parse(text: str) -> SyntaxTreeNode:
 
 
 def _draw_page_number(canvas: Any, document: Any) -> None:
-    """Write the number of the page into its lower right corner. reportlab calls this for each page."""
+    """Write the number of a page into its lower right corner. reportlab calls this."""
     canvas.setFont(_FONT, 8)
     canvas.setFillColor(_GREY)
     canvas.drawRightString(_PAGE[0] - _MARGIN, _MARGIN / 2, str(document.page))

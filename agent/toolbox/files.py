@@ -23,8 +23,8 @@ MAX_READ_BYTES = 2_000_000
 MAX_NAME_CHARS = 300
 #: Files and folders that one call looks at.
 MAX_WALKED = 5_000
-#: The name of a file or folder: not hidden, without blanks around it, without a character that has a
-#: meaning for Windows, a shell or a terminal, and without half of a surrogate pair.
+#: The name of a file or folder: not hidden, without blanks around it, without a character that has
+#: a meaning for Windows, a shell or a terminal, and without half of a surrogate pair.
 _PART = r"""(?![.\s])[^/\\:*?"<>|~\x00-\x1f\x7f\ud800-\udfff]+(?<!\s)"""
 #: The names, with their folders, that are accepted and listed. In a list, a name with a line break
 #: would look like two names.

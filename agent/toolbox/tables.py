@@ -26,7 +26,7 @@ from sayso.agent.toolbox.calculator import Amount, format_number, parse_amount
 from sayso.agent.toolbox.files import MAX_NAME_CHARS, Folder, folder_tools
 from sayso.agent.tools.tool import Tool, tool
 
-#: Characters of the longest text that a call may carry. Files may have more: `files.MAX_READ_BYTES`.
+#: Characters of the longest text in a call. Files may have more: `files.MAX_READ_BYTES`.
 MAX_DATA_CHARS = 200_000
 #: The largest table.
 MAX_CELLS = 500_000
@@ -261,7 +261,10 @@ class Table:
     long_rows: int = 0
 
     def index(self, column: str) -> int:
-        """Return the position of a column. Case does not matter. Raise ValueError for an unknown one."""
+        """Return the position of a column. Case does not matter.
+
+        Raise ValueError for an unknown one.
+        """
         folded_names = [name.casefold() for name in self.columns]
         folded_column = column.strip().casefold()
         if folded_column not in folded_names:
@@ -430,7 +433,7 @@ def _aggregate(
 def _measure(
     table: Table, measure: ColumnMeasure, groups: Iterable[list[list[str]]]
 ) -> tuple[list[str], list[str]]:
-    """Return the measure of each group, and notes about cells that are no numbers and mixed units."""
+    """Return the measure of each group, and notes about cells without numbers and mixed units."""
     if measure.function == "count":
         return _counts(table, measure.column, groups), []
     if not measure.column:

@@ -159,7 +159,7 @@ def _remove_accents(text: str) -> str:
 
 
 def _slug(text: str) -> str:
-    """Return the text as it may stand in a URL: small letters and digits, with dashes between words."""
+    """Return the text as it may stand in a URL: small letters, digits, and dashes for blanks."""
     german = text.casefold().replace("ä", "ae").replace("ö", "oe").replace("ü", "ue")
     words = re.findall(r"[^\W_]+", _remove_accents(german))
     return "-".join(words)

@@ -120,7 +120,7 @@ def _replace_aliases(text: str) -> str:
 def _convert(amount: Decimal, source: str, target: str) -> Decimal:
     """Return the amount of `source` in `target`. Both are units in pint's spelling.
 
-    Raise ValueError for units of different kinds, unknown ones, and a temperature below zero kelvin.
+    Raise ValueError for units of different kinds, unknown ones, and less than zero kelvin.
     """
     import pint
 
@@ -155,7 +155,7 @@ def _convert(amount: Decimal, source: str, target: str) -> Decimal:
 
 
 def _may_be_temperature(unit: str) -> bool:
-    """Return whether a unit in pint's spelling is one of temperature, or a letter that may be one."""
+    """Return whether a unit in pint's spelling measures temperature, or is a letter for one."""
     return unit.lower() in _TEMPERATURES or _is_temperature(_parse(unit))
 
 

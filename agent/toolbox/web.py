@@ -39,7 +39,8 @@ MAX_URL_CHARS = 2_000
 MAX_PAGE_BYTES = 1_000_000
 #: How many redirects are followed. Each target is checked like the first URL.
 MAX_REDIRECTS = 5
-#: How long one call may take, in seconds. The download alone is limited by `sayso.infra.http.TIMEOUT`.
+#: How long one call may take, in seconds. The download has a shorter limit, TIMEOUT in
+#: `sayso.infra.http`.
 MAX_SECONDS = 25.0
 #: Characters of one part of a page.
 MAX_PART_CHARS = 8_000
@@ -86,8 +87,8 @@ _IGNORED_IN_ADDRESS = re.compile(r"[\t\n\r]")
 #: What browsers strip from the ends of an address: control characters and blanks.
 _STRIPPED_FROM_ADDRESS = "".join(map(chr, range(33)))
 _BEFORE_QUERY = re.compile(r"[^?#]*")
-#: How many line breaks and blanks at the end of a link are moved behind its address. Without a limit,
-#: nested links at the same place would each move all of them.
+#: How many line breaks and blanks at the end of a link are moved behind its address. Without a
+#: limit, nested links at the same place would each move all of them.
 _MAX_MOVED_BREAKS = 10
 PageUrl = Annotated[
     str,
@@ -436,8 +437,8 @@ class _PageReader:
         while has_words and len(breaks) < _MAX_MOVED_BREAKS and not self.pieces[-1].strip():
             breaks.append(self.pieces.pop())
 
-        # An address is not repeated where the words are the address. Words of more pieces than these
-        # are not.
+        # An address is not repeated where the words are the address. Words of more pieces than
+        # these are not, so they are not joined.
         words = "".join(self.pieces[link.start : link.start + _MAX_MOVED_BREAKS])
         self._add(address_note(words, link.address))
         self.pieces += reversed(breaks)
