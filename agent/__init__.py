@@ -118,7 +118,7 @@ from sayso.agent.toolsets.base import (
     MockToolProvider,
     PythonToolProvider,
     ToolProviderProtocol,
-    provided,
+    runnable_tools,
 )
 from sayso.agent.toolsets.embedding import EmbeddingSelector
 from sayso.agent.toolsets.mcp import McpToolProvider
@@ -271,9 +271,9 @@ __all__ = [
     "extract_json",
     "offer_choices",
     "parse_and_validate",
-    "provided",
     "received_file",
     "received_files",
+    "runnable_tools",
     "schema_from_response_format",
     "tool",
     "validation_retry_message",

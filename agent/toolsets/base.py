@@ -1,8 +1,11 @@
 """What all sources of tools share: their interface, errors, legal names and safe schemas.
 
 A source of tools is an MCP server, an OpenAPI document, or Python functions in this process. A tool
-provider (`ToolProviderProtocol`) lists the tools of one source and runs them. `provided` makes
-tools of what a provider lists, so that an agent can run them like any other tool.
+provider (`ToolProviderProtocol`) lists the tools of one source and runs them. `runnable_tools`
+makes tools of what a provider lists, so that an agent can run them like any other tool.
+
+A schema that comes from a foreign server is untrusted. `safe_schema` makes one by which arguments
+can be checked without any harm.
 
 SourceError
 ├── SourceUnreachable  the source does not answer; no call was sent
@@ -45,8 +48,8 @@ MIN_SECRET_CHARS = 4
 #: HTTP statuses of a server that broke off, or of a gateway without an answer: the request may have
 #: taken effect.
 UNCLEAR_STATUSES = (500, 502, 504)
-#: Largest JSON Schema of a tool, in characters: a larger one would fill the model's context at every
-#: call.
+#: Largest JSON Schema of a tool, in characters: a larger one would fill the model's context at
+#: every call.
 MAX_SCHEMA_CHARS = 30_000
 #: Most regular expressions of a schema that Sayso checks arguments with; the server checks the
 #: others. To find out whether one is safe may take a tenth of a second.
@@ -76,8 +79,8 @@ class UnclearOutcome(ToolOutcome):
     """The outcome of a call that was sent and never answered: it may have taken effect."""
 
 
-def failed(error: str) -> ToolOutcome:
-    """Return the outcome of a call that failed."""
+def failed_outcome(error: str) -> ToolOutcome:
+    """Return the outcome of a call that failed. `error` says why, in words for the model."""
     return ToolOutcome(success=False, error=error)
 
 
@@ -85,7 +88,8 @@ def failed(error: str) -> ToolOutcome:
 class ToolProviderProtocol(Protocol):
     """Lists and runs the tools of one source. Its methods may be called from any event loop.
 
-    Three methods are optional, see `provided`: `own_name`, `own_preview` and `execute_listed`.
+    Three methods are optional, see `runnable_tools`: `own_name`, `own_preview` and
+    `execute_listed`.
     """
 
     async def list_tools(self) -> list[Tool]:
@@ -128,11 +132,11 @@ class PythonToolProvider:
         """
         tools = {each.name: each for each in self._registry.all()}
         if tool_name not in tools:
-            return failed(f"Tool '{tool_name}' not found. Available tools: {list(tools)}")
+            return failed_outcome(f"Tool '{tool_name}' not found. Available tools: {list(tools)}")
         try:
             result = await tools[tool_name].ainvoke(parameters)
         except ToolError as exc:
-            return failed(str(exc))
+            return failed_outcome(str(exc))
         return ToolOutcome(success=True, result=result)
 
 
@@ -156,10 +160,10 @@ class MockToolProvider:
         """Record the call, and return the result prepared for this tool."""
         self.call_history.append((tool_name, parameters))
         if tool_name not in self.results:
-            return failed(f"Tool {tool_name} not mocked")
+            return failed_outcome(f"Tool {tool_name} not mocked")
         result = self.results[tool_name]
         if isinstance(result, Exception):
-            return failed(str(result))
+            return failed_outcome(str(result))
         return ToolOutcome(success=True, result=result)
 
 
@@ -172,19 +176,20 @@ class MockToolProvider:
 Confirm = Literal["hints", "always", "never"] | Sequence[str]
 
 
-def provided(
+def runnable_tools(
     provider: ToolProviderProtocol,
     tools: Iterable[Tool],
     namespace: str = "",
     confirm: Confirm = "hints",
 ) -> list[Tool]:
-    """Return the tools that a provider listed as tools that an agent can run.
+    """Return tools that an agent can run, for the `tools` that a provider listed.
 
     Each runs through its provider, by its listed name. `namespace` is put before every name, as in
     `files-read`; "" for none. `confirm` says which tools need a confirmation.
 
-    A tool may have three names: the source's, the one its provider lists it under, and the one that
-    models see, which is legal at every vendor. Three methods of a provider are optional:
+    A tool may have three names: the source's own name, the *listed* one under which its provider
+    lists it, and the *shown* one that models see, which is legal at every vendor. Three methods of
+    a provider are optional:
 
     * `own_name(listed_name)` returns the source's name, if the listed name is another one.
     * `own_preview(listed_name, shown_name)` returns a preview for the question, or None.
@@ -208,11 +213,11 @@ def provided(
 
     runnable = []
     for tool in listed:
-        name = names[tool.name]
-        preview = own_preview(tool.name, name) or tool.preview
-        called = replace(tool, function=_caller(provider, tool), preview=preview)
-        shown = renamed(called, name, namespace)
-        runnable.append(requires_confirmation(shown, own_names[tool.name], confirm))
+        shown_name = names[tool.name]
+        preview = own_preview(tool.name, shown_name) or tool.preview
+        with_function = replace(tool, function=_caller(provider, tool), preview=preview)
+        shown = renamed(with_function, shown_name, namespace)
+        runnable.append(with_confirmation(shown, own_names[tool.name], confirm))
     return runnable
 
 
@@ -236,15 +241,15 @@ def _caller(provider: ToolProviderProtocol, tool: Tool) -> Callable[..., Corouti
     execute_listed: ExecuteListed | None = getattr(provider, "execute_listed", None)
 
     async def call(**parameters: Any) -> Any:
-        given = {
+        arguments = {
             name: value
             for name, value in parameters.items()
             if value is not None or name not in omitted_if_none
         }
         if execute_listed is not None:
-            outcome = await execute_listed(tool, given)
+            outcome = await execute_listed(tool, arguments)
         else:
-            outcome = await provider.execute_tool(tool.name, given)
+            outcome = await provider.execute_tool(tool.name, arguments)
 
         if outcome.success:
             return outcome.result
@@ -265,7 +270,7 @@ def renamed(tool: Tool, name: str, namespace: str) -> Tool:
     return replace(tool, name=name, namespace=namespace, method_name=method_name)
 
 
-def requires_confirmation(tool: Tool, own_name: str, confirm: Confirm) -> Tool:
+def with_confirmation(tool: Tool, own_name: str, confirm: Confirm) -> Tool:
     """Return the tool with the confirmation that `confirm` demands.
 
     Patterns in `confirm` match the source's name of the tool, `own_name`, or the name of the tool.
@@ -364,7 +369,7 @@ def scrub_value(value: Any, secrets: Sequence[str]) -> Any:
 
 
 def map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a JSON value with all its texts changed, names included."""
+    """Return a JSON value with `change` applied to all its texts and names."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -408,10 +413,11 @@ _EARLIER_DRAFTS = (
 
 
 def safe_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a tool's arguments, so that a check by it is safe and fetches nothing.
+    """Return the schema of a tool's arguments in a form by which they can be checked safely.
 
-    It is a valid schema of an object. Regular expressions that could take forever are left out; the
-    server checks them. Raises UnusableSchema, with the reason.
+    It is a valid schema of an object that refers to nothing outside itself. Regular expressions
+    that could take forever are left out; the server checks them. Raises UnusableSchema, with the
+    reason.
     """
     import jsonschema
 
@@ -429,7 +435,8 @@ def safe_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
     # Only after the check of the size, because reading patterns takes long.
     cleaned = _cleaned(cleaned, 0, is_linear)
-    if schema.get("$schema") in _EARLIER_DRAFTS:  # in which some keywords mean something else
+    # In an earlier draft some keywords mean something else, so it stays named.
+    if schema.get("$schema") in _EARLIER_DRAFTS:
         cleaned["$schema"] = schema["$schema"]
 
     try:
@@ -438,7 +445,7 @@ def safe_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         where = "/".join(map(str, exc.absolute_path)) or "its top"
         raise UnusableSchema(f"its schema is none: at {where}, {exc.validator} is broken") from exc
 
-    # The schema `true` allows any value. Vendors' APIs expect an object there, and {} means the same.
+    # The schema `true` allows any value. Vendors' APIs expect an object there; {} means the same.
     properties = {
         name: each if isinstance(each, dict) else {}
         for name, each in cleaned.get("properties", {}).items()
@@ -449,10 +456,11 @@ def safe_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _cleaned(
     value: Any, depth: int, accepts_pattern: Callable[[Any], bool], *, is_named: bool = False
 ) -> Any:
-    """Return a part of a schema without keywords that are unsafe to evaluate. Raises UnusableSchema.
+    """Return a part of a schema without keywords that are unsafe to evaluate.
 
     `depth` is the level of the part, from 0. With `is_named` the part holds schemas by name, so its
-    keys are no keywords. `accepts_pattern` returns whether a regular expression may stay.
+    keys are not keywords. `accepts_pattern` returns whether a regular expression may stay. Raises
+    UnusableSchema.
     """
     if depth > MAX_DEPTH:
         raise UnusableSchema(f"its schema is nested deeper than {MAX_DEPTH} levels")

@@ -37,7 +37,7 @@ from sayso.agent.toolsets.base import (
     UnclearOutcome,
     UnusableSchema,
     bounded_description,
-    failed,
+    failed_outcome,
     in_fixed_order,
     legal_names,
     map_texts,
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-#: Time limit to start a server and list its tools, in seconds.
-#: Some are downloaded at their first start.
+#: Time limit to start a server and list its tools, in seconds. Some servers are downloaded at their
+#: first start.
 CONNECT_SECONDS = 20.0
 #: Time limit of one call, in seconds.
 CALL_SECONDS = 60.0
@@ -70,8 +70,11 @@ CALL_SECONDS = 60.0
 MAX_AGE_SECONDS = 1.0
 #: Why the second tool of a name is left out.
 REPEATED = "the server lists an earlier tool of this name, which is offered"
-#: Why tools beyond the limit are left out.
-TOO_MANY = f"the server lists {{}} tools, and at most {MAX_TOOLS} are offered: choose them with include and exclude"
+#: Why tools beyond the limit are left out; `{}` is the number of tools.
+TOO_MANY = (
+    "the server lists {} tools, "
+    f"and at most {MAX_TOOLS} are offered: choose them with include and exclude"
+)
 
 
 class McpToolProvider:
@@ -92,7 +95,7 @@ class McpToolProvider:
     * `connect_seconds`: the time limit to start the server and list its tools.
     * `call_seconds`: the time limit of one call.
 
-    Raises ValueError for a command and a url, for neither, and for a url that is no URL.
+    Raises ValueError for a command and a url, for neither, and for a url that is not valid.
     """
 
     def __init__(
@@ -114,13 +117,23 @@ class McpToolProvider:
             raise ValueError("an MCP server is a command or a url: give one of them")
         if url and not is_http_url(url):
             raise ValueError(
-                f"url {without_secrets(url)!r} is not a URL: write it as https://mcp.example.com/mcp"
+                f"url {without_secrets(url)!r} is not a URL: "
+                "write it as https://mcp.example.com/mcp"
             )
-        if not name:
-            name = Path(command).name if command else urlsplit(url).hostname or "server"
-        self.name = name
-        command_line = (command, *args) if command else ()
-        self._server = McpServer(self.name, command_line, env or {}, cwd, url, headers or {})
+        command_line: tuple[str, ...] = ()
+        default_name = urlsplit(url).hostname or "server"
+        if command:
+            command_line = (command, *args)
+            default_name = Path(command).name
+        self.name = name or default_name
+        self._server = McpServer(
+            name=self.name,
+            command=command_line,
+            env=env or {},
+            cwd=cwd,
+            url=url,
+            headers=headers or {},
+        )
         self._connect_seconds = connect_seconds
         self._call_seconds = call_seconds
         self._filter = ToolFilter(include, exclude)
@@ -132,8 +145,8 @@ class McpToolProvider:
         #: Why tools of the last list cannot be used, by the server's names.
         self.left_out: dict[str, str] = {}
         self._changed: Callable[[], None] = lambda: None
-        #: The connection of each process, by its id. A forked process makes its own.
-        self._by_process: dict[int, ReconnectingConnection] = {}
+        #: The connection of each process, by the process id. A forked process makes another one.
+        self._connections: dict[int, ReconnectingConnection] = {}
 
     async def list_tools(self) -> list[Tool]:
         """Return the server's tools under names that every vendor accepts, at most MAX_TOOLS.
@@ -159,14 +172,13 @@ class McpToolProvider:
                 "mcp.too_many_tools",
                 extra={"server": self.name, "tools": len(selected), "taken": MAX_TOOLS},
             )
-        in_order = sorted(selected)
-        names = legal_names(in_order[:MAX_TOOLS])
+        sorted_names = sorted(selected)
+        names = legal_names(sorted_names[:MAX_TOOLS])
         self._own_names = {name: own_name for own_name, name in names.items()}
-        too_many = dict.fromkeys(in_order[MAX_TOOLS:], TOO_MANY.format(len(selected)))
+        too_many = dict.fromkeys(sorted_names[MAX_TOOLS:], TOO_MANY.format(len(selected)))
 
-        self.left_out = repeated | {
-            name: why for name, why in left_out.items() if self._filter.accepts(name)
-        }
+        unusable = {name: why for name, why in left_out.items() if self._filter.accepts(name)}
+        self.left_out = repeated | unusable
         # In a thread: a server's schemas may take long to process.
         tools = await call_in_thread(
             lambda: [self._tool(selected[own_name], name) for own_name, name in names.items()]
@@ -186,18 +198,18 @@ class McpToolProvider:
         try:
             result = await self._connection().call(own_name, parameters, self._call_seconds)
         except SourceUnreachable as exc:
-            return failed(f"{exc}; {own_name!r} was not called")
+            return failed_outcome(f"{exc}; {own_name!r} was not called")
         except AnswerLost as exc:
             unknown = f"whether {own_name!r} took effect is not known"
             error = f"{exc}: {unknown}, so look before it is called again"
             return UnclearOutcome(success=False, error=error)
         except CallRefused as exc:
-            return failed(f"{self._server} refused {own_name!r}: {exc}")
+            return failed_outcome(f"{self._server} refused {own_name!r}: {exc}")
 
         secrets = self._server.secrets
         if result.is_error:
             error = error_text(result, secrets)
-            return failed(f"{own_name!r} of {self._server} failed: {error}")
+            return failed_outcome(f"{own_name!r} of {self._server} failed: {error}")
         return ToolOutcome(success=True, result=scrub_value(value_of(result), secrets))
 
     async def execute_listed(self, tool: Tool, parameters: dict[str, Any]) -> ToolOutcome:
@@ -206,15 +218,16 @@ class McpToolProvider:
         The policy and the person who said yes relied on that definition.
         """
         own_name = self.own_name(tool.name)
+        # A tool that changes nothing may be called by an old list.
         max_age_seconds = inf if tool.read_only else MAX_AGE_SECONDS
         try:
             definition = await self._connection().definition(own_name, max_age_seconds)
         except SourceUnreachable as exc:
-            return failed(f"{exc}; {own_name!r} was not called")
+            return failed_outcome(f"{exc}; {own_name!r} was not called")
         if definition is None or self._version(definition) != tool.version:
             self._notify()
             problem = f"{self._server} has changed or removed {own_name!r} since it was offered"
-            return failed(f"{problem}, so it was not called")
+            return failed_outcome(f"{problem}, so it was not called")
         return await self.execute_tool(tool.name, parameters)
 
     def own_name(self, tool_name: str) -> str:
@@ -227,31 +240,32 @@ class McpToolProvider:
 
     def close(self) -> None:
         """Close the connection; a program is ended. The next call connects again."""
-        connection = self._by_process.pop(os.getpid(), None)
+        connection = self._connections.pop(os.getpid(), None)
         if connection is not None:
             connection.close()
 
     def _connection(self) -> ReconnectingConnection:
         """Return the connection of this process. A forked process does not share its parent's."""
         new = ReconnectingConnection(self._server, self._connect_seconds, self._notify)
-        return self._by_process.setdefault(os.getpid(), new)
+        return self._connections.setdefault(os.getpid(), new)
 
     def _notify(self) -> None:
-        self._changed()  # looked up now: `watch` may be called later
+        """Call the function that `watch` got last, which may be later than the connection began."""
+        self._changed()
 
     def _tool(self, definition: Definition, name: str) -> Tool | None:
         """Return the definition as a tool. If it is unusable, add it to `left_out`, return None."""
         hints = definition.annotations
         is_read_only = bool(hints and hints.read_only_hint)
-        # The specification's defaults: a tool that is not declared harmless is destructive,
-        # and uses the network.
-        is_destructive = not is_read_only and (hints is None or hints.destructive_hint is not False)
-        uses_network = hints is None or hints.open_world_hint is not False
-        tags = {
-            ToolTag.READ_ONLY: is_read_only,
-            ToolTag.DESTRUCTIVE: is_destructive,
-            ToolTag.NETWORK: uses_network,
-        }
+        # By the specification, a tool that is not declared harmless is destructive, and uses the
+        # network.
+        tags: set[ToolTag] = set()
+        if is_read_only:
+            tags.add(ToolTag.READ_ONLY)
+        elif hints is None or hints.destructive_hint is not False:
+            tags.add(ToolTag.DESTRUCTIVE)
+        if hints is None or hints.open_world_hint is not False:
+            tags.add(ToolTag.NETWORK)
         description = scrub(definition.description or "", self._server.secrets)
         try:
             return Tool(
@@ -260,7 +274,7 @@ class McpToolProvider:
                 in_fixed_order(safe_schema(definition.input_schema)),
                 screen_output=True,
                 version=self._version(definition),
-                metadata=ToolMetadata(tags={tag for tag, applies in tags.items() if applies}),
+                metadata=ToolMetadata(tags=tags),
                 read_only=is_read_only,
                 idempotent=bool(hints and hints.idempotent_hint),
             )
@@ -324,11 +338,15 @@ class ReconnectingConnection:
         self._connect_seconds = connect_seconds
         self._changed = changed
         self._clock = clock
+        #: The connection that calls use; None before the first.
         self._connection: McpConnection | None = None
-        #: All connections that may still be open: a broken one closes after its last call.
+        #: All connections that may not be closed yet: a broken one closes after its last call.
         self._connections: list[McpConnection] = []
+        #: Why the last attempt to connect failed; "" before the first failure.
         self._last_error = ""
+        #: Held while a connection is opened, so that waiting calls share it.
         self._opening = asyncio.Lock()
+        #: None until the first call, and after `close`.
         self._thread: LoopThread | None = None
         self._thread_lock = threading.Lock()
 
@@ -382,6 +400,7 @@ class ReconnectingConnection:
         return await asyncio.wrap_future(thread.submit(work))
 
     async def _call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
+        """Call a tool, and count how many calls in a row got no answer."""
         connection = await self._connected()
         try:
             result = await connection.call(name, arguments, seconds)
@@ -420,6 +439,7 @@ class ReconnectingConnection:
             return connection
 
     def _count_failure(self) -> None:
+        """Count a failure, and set the pause before the next attempt to connect."""
         self.failures += 1
         pause = backoff_seconds(
             self.failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS
@@ -438,15 +458,19 @@ MAX_ERROR_CHARS = 1000
 #: keys and signatures.
 MIN_BASE64_CHARS = 256
 _BASE64 = r"[A-Za-z0-9+/_-]"
-_BREAK = r"(?:\\n|\r?\n)"
-#: One long line of base64, or lines as in mail; perhaps as a data URL.
+_LINE_BREAK = r"(?:\\n|\r?\n)"
+#: One long line of base64, or three and more lines of 60 to 100 characters as in mail, the last of
+#: them shorter; perhaps as a data URL.
 _BINARY = re.compile(
     rf"(?:data:(?P<type>[\w.+-]+/[\w.+-]+)[^,\s]{{0,100}};base64,)?"
-    rf"(?P<data>(?:{_BASE64}{{{MIN_BASE64_CHARS},}}"
-    rf"|{_BASE64}{{60,100}}(?:{_BREAK}{_BASE64}{{60,100}}){{2,}}(?:{_BREAK}{_BASE64}{{1,100}})?)={{0,2}})"
+    rf"(?P<data>(?:"
+    rf"{_BASE64}{{{MIN_BASE64_CHARS},}}"
+    rf"|{_BASE64}{{60,100}}(?:{_LINE_BREAK}{_BASE64}{{60,100}}){{2,}}"
+    rf"(?:{_LINE_BREAK}{_BASE64}{{1,100}})?"
+    rf")={{0,2}})"
 )
-
-_BREAKS = re.compile(r"\\n|\s")
+#: White space and escaped line breaks, which are no part of base64.
+_SPACE_IN_BASE64 = re.compile(r"\\n|\s")
 
 
 def value_of(result: CallToolResult) -> Any:
@@ -467,8 +491,8 @@ def value_of(result: CallToolResult) -> Any:
     if value is None:
         value = _text(result)
     else:
-        links = _links_beside(result)
-    # Structured content had to be an object once, so servers wrap a plain value like this.
+        links = _further_links(result)
+    # Older versions of the protocol allow only an object there, so servers wrap a plain value.
     if isinstance(value, dict) and list(value) == ["result"]:
         value = value["result"]
     value = sender.without_binaries(value)
@@ -482,12 +506,13 @@ def value_of(result: CallToolResult) -> Any:
 
 
 def _is_file(block: Any) -> bool:
+    """Return whether a block of a result is a file with its bytes."""
     if block.type in ("image", "audio"):
         return True
     return block.type == "resource" and hasattr(block.resource, "blob")
 
 
-def _links_beside(result: CallToolResult) -> list[str]:
+def _further_links(result: CallToolResult) -> list[str]:
     """Return the links of a result whose addresses its structured content does not contain."""
     structured = json.dumps(result.structured_content, ensure_ascii=False)
     links = [block for block in result.content if block.type == "resource_link"]
@@ -501,7 +526,7 @@ def _link(block: Any) -> str:
 def error_text(result: CallToolResult, secrets: Sequence[str]) -> str:
     """Return the text of a result that is an error, without secrets and binary data.
 
-    It is cut to MAX_ERROR_CHARS last: half a secret would not be recognized.
+    It has at most MAX_ERROR_CHARS.
     """
     sender = FileSender(is_error=True)
     text = sender.without_binaries(scrub(_text(result), secrets))
@@ -510,6 +535,7 @@ def error_text(result: CallToolResult, secrets: Sequence[str]) -> str:
         text = "no reason given"
         if structured:
             text = json.dumps(structured, ensure_ascii=False)
+    # Cut after secrets are removed: half a secret would not be recognized.
     return str(text)[:MAX_ERROR_CHARS]
 
 
@@ -558,8 +584,12 @@ class FileSender:
         self._sent: set[bytes] = set()
 
     def send(self, data: bytes, mime_type: str, filename: str = "") -> str:
-        """Send a file to the user, and return a note of it for the model, which sees an image, too."""
-        if not PurePosixPath(filename).suffix:  # platforms and tools recognize the type by it
+        """Send a file to the user, and return a note of it for the model.
+
+        The model sees an image itself, too. A `filename` without an ending gets one.
+        """
+        # Platforms and tools recognize the type of a file by the ending.
+        if not PurePosixPath(filename).suffix:
             filename = f"{filename or 'file'}{extension_of(mime_type)}"
         if data not in self._sent:
             self._sent.add(data)
@@ -570,33 +600,37 @@ class FileSender:
 
     def without_binaries(self, value: Any) -> Any:
         """Return a JSON value with a note in the place of each piece of base64."""
-        return map_texts(value, lambda text: _BINARY.sub(self._note, text))
+        return map_texts(value, lambda text: _BINARY.sub(self._send_base64, text))
 
-    def _note(self, match: re.Match[str]) -> str:
-        """Send what a piece of base64 holds, and return a note of it; other text unchanged."""
+    def _send_base64(self, match: re.Match[str]) -> str:
+        """Send the file in a piece of base64, and return a note of it; other text unchanged."""
         data = None
         if len(match[0]) >= MIN_BASE64_CHARS:
-            data = _decoded(match["data"])
+            data = _decode_base64(match["data"])
         if data is None:
             return match[0]
 
-        kind = settle_type(data, match["type"] or "")
+        mime_type = settle_type(data, match["type"] or "")
+        is_usable = mime_type != UNKNOWN_TYPE and len(data) <= MAX_ARTIFACT_BYTES
         is_full = len(self._sent) >= MAX_FILES
-        if self._is_error or kind == UNKNOWN_TYPE or is_full or len(data) > MAX_ARTIFACT_BYTES:
+        if self._is_error or is_full or not is_usable:
             return f"(binary data, {len(data)} bytes, is left out)"
-        return self.send(data, kind)
+        return self.send(data, mime_type)
 
 
-def _decoded(text: str) -> bytes | None:
+def _decode_base64(text: str) -> bytes | None:
     """Return the bytes that base64 stands for.
 
     Return None for text that only looks like base64, such as a hexadecimal number.
     """
-    base64_text = _BREAKS.sub("", text).replace("-", "+").replace("_", "/").rstrip("=")
+    base64_text = _SPACE_IN_BASE64.sub("", text).rstrip("=")
+    # The URL-safe alphabet has two other characters.
+    base64_text = base64_text.replace("-", "+").replace("_", "/")
     has_all_kinds = all(re.search(kind, base64_text) for kind in ("[A-Z]", "[a-z]", "[0-9]"))
     if not has_all_kinds or len(base64_text) % 4 == 1:
         return None
+    padding = "=" * (-len(base64_text) % 4)
     try:
-        return base64.b64decode(base64_text + "=" * (-len(base64_text) % 4), validate=True)
+        return base64.b64decode(base64_text + padding, validate=True)
     except ValueError:
         return None

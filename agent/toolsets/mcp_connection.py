@@ -1,8 +1,9 @@
 """McpConnection: one session with an MCP server, made with the official SDK.
 
-McpServer says where the server is: a program that speaks over its standard input and output, or a
-URL. TransportMonitor watches the messages of a session. ReconnectingConnection, in `mcp.py`, makes
-a new McpConnection when one broke.
+MCP is the Model Context Protocol, by which a server offers tools to programs. McpServer says where
+the server is: a program that speaks over its standard input and output, or a URL. TransportMonitor
+watches the messages of a session. ReconnectingConnection, in `mcp.py`, makes a new McpConnection
+after one broke.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from enum import Enum
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -60,8 +62,8 @@ LISTING_SECONDS = 20.0
 MAX_PAGES = 50
 #: Largest answer in bytes; for a stream of events, the largest part before it is opened again.
 MAX_ANSWER_BYTES = 50_000_000
-#: Time limit to connect and to send, in seconds. Reading has none here, since a stream may be silent
-#: for long.
+#: Time limit to connect and to send, in seconds. Reading has none here, since a stream may be
+#: silent for long.
 SEND_SECONDS = 30.0
 #: Longest line of a program's standard error, in characters; a longer one is passed on in parts.
 MAX_STDERR_CHARS = 65_536
@@ -84,22 +86,49 @@ def import_sdk() -> None:
     import_libraries("mcp", "mcp", "mcp.client.subscriptions", *transports)
 
 
+class ConnectionState(Enum):
+    """What a connection does, and whether it takes calls. It only ever moves down this list."""
+
+    #: It connects to the server, and lists the tools for the first time.
+    OPENING = 1
+    #: It takes calls, and lists the tools again whenever they change.
+    OPEN = 2
+    #: It is lost, or a call on it was given up. It takes no new calls; those under way may still be
+    #: answered.
+    RETIRED = 3
+    #: Its session is being left: after the last call of a retired connection, or because its owner
+    #: closes it. When that is done, `McpConnection.is_closed`.
+    CLOSING = 4
+
+
 class McpConnection:
     """One session with a server. Lives until it breaks or is closed, and is not opened again.
 
-    A separate task enters and leaves the session, as the cancel scopes of the SDK demand. Calls run
-    in the tasks of their callers. A connection that broke, or on which a call was given up, is
-    retired: it takes no new calls, and closes after the last one. `changed` is called when the
-    tools have changed, and when the connection is lost.
+    It is made on a running event loop, and only used there. A separate task enters and leaves the
+    session, as the cancel scopes of the SDK demand. Calls run in the tasks of their callers. These
+    events change its ConnectionState:
+
+    * to open: the tools are listed for the first time.
+    * to retired: the program or the stream has ended, the tools cannot be listed again, the server
+      has forgotten the session, or a call got no answer in time.
+    * from retired to closing: no call is under way any more.
+    * from any state to closing: `close` was called, or the session ended by itself.
     """
 
     def __init__(self, server: McpServer, changed: Callable[[], None]) -> None:
+        """Begin to open a session. Await `open` before the first call.
+
+        `changed` is called when the tools have changed, and when an open connection is lost.
+        """
         self._server = server
         self._changed = changed
         self._monitor = TransportMonitor(self._retire)
+        self._state = ConnectionState.OPENING
         #: Done when the tools were listed for the first time, so that calls are possible.
         self._listed = asyncio.get_running_loop().create_future()
-        #: Set when the tools must be listed again, and when the session must stop.
+        #: Set when the session must be left.
+        self._closing = asyncio.Event()
+        #: Set when the task of the session has work: to list the tools again, or to end.
         self._wake = asyncio.Event()
         #: Held while the tools are listed again.
         self._listing = asyncio.Lock()
@@ -107,14 +136,12 @@ class McpConnection:
         self._is_outdated = False
         #: When the tools were listed last, by `time.monotonic`.
         self._listed_at = 0.0
-        #: How many calls are under way.
-        self._calls = 0
-        self._is_retired = False
-        self._stopping = asyncio.Event()
+        self._calls_under_way = 0
         #: Why the session ended; "" while it lasts.
         self._error = ""
         #: What to install if the SDK is missing; "" if it is there.
         self._library_error = ""
+        #: None until the session is entered.
         self._client: Client | None = None
         #: The tools of the server's last list.
         self.definitions: list[Definition] = []
@@ -127,11 +154,11 @@ class McpConnection:
     @property
     def is_open(self) -> bool:
         """Whether this connection takes calls."""
-        return self._listed.done() and not self._is_retired
+        return self._state is ConnectionState.OPEN
 
     @property
     def is_closed(self) -> bool:
-        """Whether the session has ended."""
+        """Whether the session has ended, or never began."""
         return self._session.done()
 
     async def open(self, seconds: float) -> None:
@@ -141,8 +168,10 @@ class McpConnection:
                 {self._listed, self._session}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
+            # Also if this caller is cancelled: a program that was started must not stay.
             if not self._listed.done():
                 self._cancel_handshake()
+
         if self._library_error:
             raise SourceUnreachable(f"{self._server}: {self._library_error}")
         if not self._listed.done():
@@ -163,9 +192,9 @@ class McpConnection:
         if self._client is None:
             raise SourceUnreachable(f"{self._server} is not connected")
 
-        self._calls += 1
+        self._calls_under_way += 1
         answer = HttpAnswer()
-        http_answer.set(answer)  # this task has no other call
+        http_answer.set(answer)  # the task of the call inherits it, and has no other call
         call = asyncio.create_task(self._client.call_tool(name, arguments))
         call.add_done_callback(_forget_outcome)
         try:
@@ -174,11 +203,12 @@ class McpConnection:
             )
             return self._result(call, seconds, answer.status)
         finally:
+            # The SDK tells the server that a call is cancelled.
             if not call.done():
                 call.cancel()
                 await asyncio.wait({call}, timeout=CANCEL_SECONDS)
-            self._calls -= 1
-            self._stop_if_unused()
+            self._calls_under_way -= 1
+            self._close_if_unused()
 
     async def definition(self, name: str, max_age_seconds: float) -> Definition | None:
         """Return the server's present definition of a tool, None if it has none of this name.
@@ -200,9 +230,11 @@ class McpConnection:
         return next((each for each in self.definitions if each.name == name), None)
 
     async def close(self) -> None:
-        """Close the session. A program that does not end by itself is killed."""
-        self._is_retired = True
-        self._stop()
+        """Close the session, and wait for its end. A program that does not end by itself is killed.
+
+        Calls under way raise AnswerLost.
+        """
+        self._begin_closing()
         if not self._listed.done():
             self._cancel_handshake()
         await asyncio.wait({self._session})
@@ -215,10 +247,10 @@ class McpConnection:
     def _result(
         self, call: asyncio.Task[CallToolResult], seconds: float, status: int
     ) -> CallToolResult:
-        """Return the result of a call.
+        """Return the result of a call that has ended, or that gets no more time.
 
-        Raises AnswerLost if it was given up or the answer is unreadable, and CallRefused. `status`
-        is that of HTTP, 0 where HTTP is not used.
+        `seconds` was its time limit. `status` is the status of its HTTP request, 0 where HTTP is
+        not used. Raises CallRefused, and AnswerLost if there is no answer or none that can be read.
         """
         from mcp import InputRequiredRoundsExceededError
         from mcp.shared.exceptions import MCPError
@@ -244,17 +276,17 @@ class McpConnection:
             ) from exc
 
     def _failure(self, exc: MCPError, status: int) -> SourceError:
-        """Return what to raise for an error of the protocol: AnswerLost or CallRefused.
+        """Return what to raise for an error of the protocol.
 
-        It is AnswerLost if the call may have taken effect. `status` is that of HTTP, 0 where HTTP
-        is not used.
+        It is AnswerLost if the call may have taken effect, else CallRefused. `status` is the
+        status of the call's HTTP request, 0 where HTTP is not used.
         """
         from mcp.types import INVALID_REQUEST, PARSE_ERROR
 
         if _is_broken_off(exc):
             self._retire()
             return AnswerLost(f"{self._server} ended before it answered")
-        # The server has forgotten this session.
+        # The server has forgotten this session, and would refuse any further call.
         if status == HTTPStatus.NOT_FOUND and exc.code == INVALID_REQUEST:
             self._retire()
         if _QUESTION.search(exc.message):
@@ -266,20 +298,23 @@ class McpConnection:
         return CallRefused(message)
 
     async def _run(self) -> None:
-        """Open the session, list the tools whenever they change, and close it: the separate task."""
+        """Open the session, list the tools whenever they change, and leave it at the end."""
         for name, level in _SDK_LOG_LEVELS.items():
             logger = logging.getLogger(name)
             logger.setLevel(max(logger.level, level))
         try:
             async with AsyncExitStack() as stack:
                 client = await self._enter(stack)
+                # A connection that was lost meanwhile is retired, and stays so.
+                if self._state is ConnectionState.OPENING:
+                    self._state = ConnectionState.OPEN
                 self._listed.set_result(None)
                 await self._keep_listed(client)
         except (Exception, BaseExceptionGroup, asyncio.CancelledError) as exc:  # `open` reports it
             self._error = _reason(exc, self._server.secrets)
         finally:
             was_open = self.is_open
-            self._is_retired = True
+            self._state = ConnectionState.CLOSING
             if was_open:
                 self._changed()
 
@@ -297,8 +332,8 @@ class McpConnection:
         client = await stack.enter_async_context(
             Client(transport, message_handler=self._on_message, cache=None)
         )
-        # The SDK's own check evaluates the server's patterns and references,
-        # which can keep a process busy forever.
+        # The SDK's check of results evaluates the server's patterns and references, which can keep
+        # a process busy forever.
         setattr(client.session, "validate_tool_result", _accept_result)  # noqa: B010
         self._client = client
         await self._list_tools(client)
@@ -323,16 +358,16 @@ class McpConnection:
         self._listed_at = time.monotonic()
 
     async def _keep_listed(self, client: Client) -> None:
-        """List the tools again whenever they change, until the connection is to end."""
+        """List the tools again whenever they change, until the session must be left."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self._stopping.is_set():
+            if self._closing.is_set():
                 return
             await self._list_again(client)
-            with suppress(TimeoutError):  # `_stop` ends the pause
+            with suppress(TimeoutError):  # the usual end of the pause
                 async with asyncio.timeout(LISTING_PAUSE_SECONDS):
-                    await self._stopping.wait()
+                    await self._closing.wait()
 
     async def _list_again(self, client: Client, *, even_if_current: bool = False) -> None:
         """List the tools again if the server announced other ones, or else with `even_if_current`.
@@ -340,8 +375,9 @@ class McpConnection:
         Raises TimeoutError for a server that does not answer in time.
         """
         async with self._listing:
+            # Another caller may have listed them while this one waited for the lock.
             if not (self._is_outdated or even_if_current):
-                return  # another caller has listed them
+                return
             before = (self.definitions, self.left_out)
             was_announced = self._is_outdated
             # Before the listing: an announcement during it may be newer than its answer.
@@ -378,32 +414,38 @@ class McpConnection:
             return
 
     async def _on_message(self, message: Any) -> None:
+        """Note the announcement of an older server that its tools have changed."""
         from mcp.types import ToolListChangedNotification
 
         if isinstance(message, ToolListChangedNotification):
             self._announce()
 
     def _retire(self) -> None:
-        """Take no new calls, and close after the last one. Calls under way may still be answered."""
+        """Take no new calls, and close after the last one that is under way."""
+        if self._state not in (ConnectionState.OPENING, ConnectionState.OPEN):
+            return
         was_open = self.is_open
-        self._is_retired = True
-        self._stop_if_unused()
+        self._state = ConnectionState.RETIRED
+        self._close_if_unused()
         if was_open:
             self._changed()
 
-    def _stop_if_unused(self) -> None:
-        if self._is_retired and not self._calls:
-            self._stop()
+    def _close_if_unused(self) -> None:
+        if self._state is ConnectionState.RETIRED and not self._calls_under_way:
+            self._begin_closing()
 
-    def _stop(self) -> None:
-        self._stopping.set()
+    def _begin_closing(self) -> None:
+        """Make the task of the session leave it, if it has not yet."""
+        self._state = ConnectionState.CLOSING
+        self._closing.set()
         self._wake.set()
 
 
 def _forget_outcome(task: asyncio.Task[Any]) -> None:
-    """Read the error of a finished task, because asyncio logs a traceback for one that is never read.
+    """Read the error of a finished task, which may be one that is of no interest any more.
 
-    A call that was given up may still fail while it is cancelled, when its connection is broken.
+    asyncio logs a traceback for an error that is never read. A call that was given up may still
+    fail while it is cancelled, when its connection is broken.
     """
     if not task.cancelled():
         task.exception()
@@ -435,9 +477,9 @@ def _is_broken_off(exc: MCPError) -> bool:
 
 
 def _http_refusal(status: int) -> str:
-    """Return the HTTP status that refused a request, with its cure; "" for a status below 400.
+    """Return the HTTP status that refused a request, in words with its cure; "" below 400.
 
-    The errors of the protocol leave it out.
+    The errors of the SDK do not name the status.
     """
     cure = ""
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
@@ -456,7 +498,7 @@ _OTHER_VERSION = "Unsupported protocol version from the server: "
 def _reason(exc: BaseException, secrets: Sequence[str]) -> str:
     """Return why a session failed, for an error message.
 
-    Only the type is named of errors of other libraries, since their text may hold a URL with a
+    For an error of another library it is the type alone, since the text may hold a URL with a
     secret.
     """
     cause = exc
@@ -482,11 +524,10 @@ def _reason(exc: BaseException, secrets: Sequence[str]) -> str:
 
 
 def _first_line(text: str, secrets: Sequence[str]) -> str:
-    """Return the first line of a text without secrets, cut to MAX_QUOTE_CHARS.
-
-    It is cut last: half a secret would not be recognized.
-    """
-    return scrub(text, secrets).partition("\n")[0][:MAX_QUOTE_CHARS].rstrip(":. ")
+    """Return the first line of a text without secrets, cut to MAX_QUOTE_CHARS."""
+    # Secrets are removed before the text is cut: half a secret would not be recognized.
+    first_line, _, _ = scrub(text, secrets).partition("\n")
+    return first_line[:MAX_QUOTE_CHARS].rstrip(":. ")
 
 
 @dataclass(slots=True)
@@ -499,15 +540,16 @@ class HttpAnswer:
     status: int = 0
 
 
-#: Where the HTTP status of the current task's requests is noted. It is one a task, because several
-#: calls run on the same connection at once.
+#: Where the HTTP status of the current task's requests is noted. Each task has another one, because
+#: several calls run on the same connection at once. None outside of a call.
 http_answer: ContextVar[HttpAnswer | None] = ContextVar("http_answer", default=None)
 
 
 def _read_again(error: ValidationError) -> SessionMessage | ValidationError:
-    """Return the message in a line that was refused because of half a character.
+    """Return the message in a line that the SDK refused because of half a character.
 
-    Return the error if the line is no message. `mcp_escapes.py` says what half a character is.
+    `error` is that of the SDK. Return an error if the line is no message. `mcp_escapes.py` says
+    what half a character is.
     """
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
@@ -526,13 +568,14 @@ def _read_again(error: ValidationError) -> SessionMessage | ValidationError:
 class TransportMonitor:
     """Watches the transport of one session, so that errors can say what went wrong.
 
-    It counts the lines of a program's output that are no messages, calls `on_end` when the output
-    ends, and notes the HTTP status of each request. `status` is that of requests which belong to no
-    call.
+    As a text it is the end of an error message: what was noticed, or "".
     """
 
+    #: Called when the output of a program ends.
     on_end: Callable[[], None]
+    #: How many lines of a program's output were no messages.
     invalid_lines: int = 0
+    #: The status of the last HTTP request that belongs to no call; 0 before the first.
     status: int = 0
 
     async def forward(self, source: Any, target: Any) -> None:
@@ -570,9 +613,10 @@ class TransportMonitor:
         return f"{lines}{_http_refusal(self.status)}"
 
 
-#: Python code that starts a program which the kernel kills together with this process. Otherwise a
-#: program that ignores the end of its input would outlive a killed worker. PR_SET_PDEATHSIG is 1,
-#: SIGKILL is 9.
+#: Python code that becomes a program which the kernel kills when this process ends. Otherwise a
+#: program that ignores the end of its input would outlive a killed worker. Its arguments are the id
+#: of this process, and the command line. PR_SET_PDEATHSIG is 1, SIGKILL is 9. If this process has
+#: ended before the kernel knew, the code ends too.
 _DIE_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
     "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execvp(sys.argv[2], sys.argv[2:])"
@@ -581,17 +625,22 @@ _DIE_WITH_PARENT = (
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """Where an MCP server is: a program (`command`, `env`, `cwd`) or a URL with `headers`.
+    """Where an MCP server is: a program with a `command`, or a `url`.
 
     A program speaks over its standard input and output, a URL speaks streamable HTTP. As a text it
     is the server's name for errors.
     """
 
     name: str
+    #: The program and its arguments; empty for a URL.
     command: Sequence[str] = field(default=(), repr=False)
+    #: Environment variables for the program.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: The program's working directory; None for that of this process.
     cwd: str | Path | None = None
+    #: "" for a program.
     url: str = field(default="", repr=False)
+    #: HTTP headers for the URL.
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
@@ -612,7 +661,8 @@ class McpServer:
     def secrets(self) -> list[str]:
         """The values that an error must not repeat, with and without a word such as "Bearer"."""
         values = [*self.env.values(), *self.headers.values()]
-        return [*values, *(value.rpartition(" ")[2] for value in values)]
+        last_words = [value.rpartition(" ")[2] for value in values]
+        return [*values, *last_words]
 
     @property
     def cure(self) -> str:
@@ -638,16 +688,17 @@ class McpServer:
 
     @asynccontextmanager
     async def _program(self, monitor: TransportMonitor) -> AsyncIterator[Any]:
+        """Start the program, and yield the streams to and from it. It ends with the block."""
         import anyio
         from mcp.client.stdio import StdioServerParameters, stdio_client
 
         command, *args = self.command
-        program = command
+        path = command
         if "/" in command:
-            program = str(Path(self.cwd or "") / command)
+            path = str(Path(self.cwd or "") / command)
         # A program that does not exist is started directly, so that the error names it and not
         # Python.
-        exists = shutil.which(program, path=self.env.get("PATH")) is not None
+        exists = shutil.which(path, path=self.env.get("PATH")) is not None
         if sys.platform == "linux" and sys.executable and exists:
             python_options = ["-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
             command = sys.executable
@@ -670,7 +721,10 @@ class McpServer:
 
 @contextmanager
 def _scrubbed_stderr(secrets: Sequence[str]) -> Iterator[TextIO]:
-    """Yield a file for a program's standard error. It is copied to this process's, without secrets."""
+    """Yield a file for a program's standard error.
+
+    What is written there is copied to the standard error of this process, without secrets.
+    """
     reader, writer = os.pipe()
     lines = os.fdopen(reader, encoding="utf-8", errors="replace")
     threading.Thread(
@@ -700,7 +754,7 @@ def capped_client(
     import httpx2
 
     class CappedStream(httpx2.AsyncByteStream):
-        """Wraps a stream: breaks off when it grows too long, and mends escapes of half a character.
+        """A stream that breaks off when it grows too long, and mends escapes of half a character.
 
         `mcp_escapes.py` says what these are.
         """

@@ -13,8 +13,11 @@ from collections.abc import AsyncIterator
 #: Both halves of a character, one half alone (the group), and every other escape. Every escape must
 #: match, so that the second backslash of an escaped backslash does not begin an escape.
 _ESCAPE = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb"|\\."
 )
+#: The beginning of any half, to find texts without one at once.
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 #: An escape at the end of a chunk that the next chunk may continue.
 _UNFINISHED = re.compile(
@@ -28,7 +31,8 @@ _REPLACEMENT = rb"\ufffd"
 
 def without_half_characters(json_text: bytes) -> bytes:
     """Return the JSON with U+FFFD in the place of each half of a character."""
-    if not _HALF.search(json_text):  # most texts: nothing is copied
+    # Most texts have none, and are not copied.
+    if not _HALF.search(json_text):
         return json_text
     return _ESCAPE.sub(lambda escape: _REPLACEMENT if escape[1] else escape[0], json_text)
 
@@ -50,13 +54,13 @@ async def chunks_without_half_characters(chunks: AsyncIterator[bytes]) -> AsyncI
 
 
 def _end_of_whole_escapes(chunk: bytes) -> int:
-    """Return where the unfinished escape at the end of a chunk begins; its length if there is none."""
+    """Return where an unfinished escape at the end of a chunk begins, else the chunk's length."""
     unfinished = _UNFINISHED.search(chunk, max(0, len(chunk) - _MOST_UNFINISHED))
     if unfinished is None:
         return len(chunk)
+    # After an odd number of backslashes, this one belongs to the one before it: no escape begins.
     before = chunk[: unfinished.start()]
     backslashes = len(before) - len(before.rstrip(b"\\"))
-    is_escaped = backslashes % 2 == 1  # the backslash belongs to the one before it
-    if is_escaped:
+    if backslashes % 2 == 1:
         return len(chunk)
     return unfinished.start()

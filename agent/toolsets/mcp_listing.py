@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 #: The parts of a definition that a tool needs. The other parts only inform, or state that the tool
 #: is harmless.
 _NEEDED = ("name", "description", "inputSchema")
-#: Why a tool that only runs as a task is left out (protocol of 2025-11-25, `execution.taskSupport`).
+#: Why a tool that only runs as a task is left out: `execution.taskSupport` in the protocol of
+#: 2025-11-25.
 AS_TASK = "it must be called as a task, whose answer is fetched later: that is not supported"
 #: The parts of a schema in which null means the same as a missing part.
 _NULLABLE = ("properties", "required", "$defs", "definitions")
@@ -42,8 +43,8 @@ async def with_usable_listings(
 class ListingStream:
     """The messages from a server, checked: lists of tools and results hold only usable parts.
 
-    Lives as long as its connection. Why a definition cannot be used is added to `left_out`, by the
-    name of its tool.
+    It stands in the place of the stream `messages` of a transport, and lives as long as its
+    connection. Why a definition cannot be used is added to `left_out`, by the name of its tool.
     """
 
     def __init__(self, messages: Any, left_out: dict[str, str]) -> None:
@@ -83,6 +84,7 @@ class ListingStream:
         return message
 
     def _usable(self, definitions: list[Any]) -> Iterator[dict[str, Any]]:
+        """Yield the definitions that can be used, mended where they must be."""
         for number, definition in enumerate(definitions, 1):
             try:
                 yield usable_definition(definition)
@@ -108,17 +110,18 @@ def usable_definition(definition: Any) -> dict[str, Any]:
     """
     if not isinstance(definition, dict):
         raise ValueError("its definition is no object")
-    # Before anything is dropped: a plain call of such a tool is refused by its server.
+    # A server refuses a plain call of a tool that must run as a task. This is read before parts of
+    # the definition are dropped, which could drop it.
     execution = definition.get("execution")
     if isinstance(execution, dict) and execution.get("taskSupport") == "required":
         raise ValueError(AS_TASK)
     schema = definition.get("inputSchema")
     if isinstance(schema, dict):
-        definition = {**definition, "inputSchema": _mended(schema)}
-
+        definition = {**definition, "inputSchema": _mended_schema(schema)}
     if not _violation(definition):
         return dict(definition)
 
+    # A part that breaks the protocol may be one that the tool does not need.
     needed: dict[str, Any] = {key: definition[key] for key in _NEEDED if key in definition}
     if not isinstance(needed.get("description", ""), str):
         del needed["description"]
@@ -128,7 +131,7 @@ def usable_definition(definition: Any) -> dict[str, Any]:
     return needed
 
 
-def _mended(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _mended_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema of arguments with the type object, and without parts that are null.
 
     Servers in Go write an empty map or list as null.
@@ -136,8 +139,9 @@ def _mended(schema: Mapping[str, Any]) -> dict[str, Any]:
     mended = {
         key: value for key, value in schema.items() if key not in _NULLABLE or value is not None
     }
-    kind = mended.get("type")
-    if kind is None or (isinstance(kind, list) and "object" in kind):
+    type_name = mended.get("type")
+    is_one_of_several = isinstance(type_name, list) and "object" in type_name
+    if type_name is None or is_one_of_several:
         mended["type"] = "object"
     return mended
 
@@ -193,9 +197,9 @@ def _violation(definition: Mapping[str, Any]) -> str:
 
 def validation_reason(exc: ValidationError) -> str:
     """Return where the first error is and what it is, without the value, which may be a secret."""
-    first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"]) or "its top"
-    return f"{place}: {first['msg']}"
+    first_error = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first_error["loc"]) or "its top"
+    return f"{place}: {first_error['msg']}"
 
 
 @functools.cache
@@ -212,6 +216,7 @@ def _definition_models() -> tuple[type[BaseModel], ...]:
     from mcp.types import Tool
     from mcp.types.methods import SERVER_RESULTS
 
+    # The SDK has the model of each result by its method and the version of the protocol.
     listings = {model for (method, _), model in SERVER_RESULTS.items() if method == "tools/list"}
     fields = [model.model_fields["tools"] for model in listings if isinstance(model, type)]
     # The field `tools` is a list of the model of a definition.

@@ -36,7 +36,7 @@ from sayso.agent.toolsets.base import (
     UnclearOutcome,
     UnusableSchema,
     bounded_description,
-    failed,
+    failed_outcome,
     in_fixed_order,
     legal_names,
     safe_schema,
@@ -174,10 +174,10 @@ class OpenApiToolProvider:
             api = await self._opened()
             if tool_name not in api.operations:
                 known = list(api.operations)
-                return failed(f"Tool '{tool_name}' not found. Available tools: {known}")
+                return failed_outcome(f"Tool '{tool_name}' not found. Available tools: {known}")
             return await self._call(api, api.operations[tool_name], parameters)
         except SourceError as exc:
-            return failed(f"{self.name}: {exc}")
+            return failed_outcome(f"{self.name}: {exc}")
 
     def own_name(self, tool_name: str) -> str:
         """Return the document's name of an operation that was listed under this name."""
@@ -211,7 +211,7 @@ class OpenApiToolProvider:
         try:
             answer = await api.client.send(request, reads_only=operation.reads_only)
         except SourceUnreachable as exc:
-            return failed(f"{self.name}: {exc} {operation.name!r} was not sent")
+            return failed_outcome(f"{self.name}: {exc} {operation.name!r} was not sent")
         except AnswerLost as exc:
             return _unclear(f"{self.name}: {exc}", operation)
         if answer.status_code < 300:
@@ -222,7 +222,7 @@ class OpenApiToolProvider:
         is_unclear = answer.status_code < 400 or answer.status_code in UNCLEAR_STATUSES
         if is_unclear:
             return _unclear(error, operation)
-        return failed(error)
+        return failed_outcome(error)
 
     def _error_text(self, operation: Operation, answer: httpx.Response) -> str:
         """Return what a model reads of an answer that is no success: its status and its body."""
@@ -581,7 +581,7 @@ def _unclear(error: str, operation: Operation) -> ToolOutcome:
     It is a plain failure for an operation that only reads.
     """
     if operation.reads_only:
-        return failed(error)
+        return failed_outcome(error)
     return UnclearOutcome(
         success=False, error=f"{error}; whether {operation.name!r} took effect is not known"
     )

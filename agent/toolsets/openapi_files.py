@@ -1,8 +1,11 @@
 """Files of OpenAPI operations: files that a call uploads, and the names of files in answers.
 
-A model gives the name of a file that the user sent in this conversation, a received file. A call
+A model gives the name of a file that the user sent in this conversation: a *received file*. A call
 sends its bytes as an Upload. The question before the call names each file with its digest, and the
 yes counts only for these bytes.
+
+An argument of an operation has a *place* in the request (`openapi_bodies.Place`), such as a part of
+a form. The place says whether the argument is a file, or a list of files, and of which types.
 """
 
 from __future__ import annotations
@@ -42,25 +45,29 @@ SHOWN_DIGEST_CHARS = 16
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A received file that a call sends: its name, its media type and its bytes."""
+    """A received file that a call sends."""
 
     filename: str
+    #: The media type that the request names, such as "image/png".
     content_type: str
     content: bytes = field(repr=False)
 
 
 def read_uploads(places: Mapping[str, Place], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with an Upload, or a list of them, in the place of each file's name.
+    """Return the arguments with an Upload, or a list of Uploads, instead of the names of files.
 
-    `places` are those of the arguments that are files. Blocks while it reads files. Raises
-    SourceError for a file that the user did not send, that was deleted, or that the operation does
-    not take, and for files that are too large or too many.
+    `places` has the place of each argument that is a file, by its name. Blocks while it reads
+    files. Raises SourceError for a file that the user did not send, that was deleted, or that the
+    operation does not take, and for files that are too large or too many.
     """
     uploads: dict[str, Any] = {}
     for name, files in chosen_files(places, arguments).items():
         place = places[name]
         uploads_of_argument = [_read(place, file) for file in files]
-        uploads[name] = uploads_of_argument if place.is_list else uploads_of_argument[0]
+        if place.is_list:
+            uploads[name] = uploads_of_argument
+        else:
+            uploads[name] = uploads_of_argument[0]
     return {**arguments, **uploads}
 
 
@@ -68,21 +75,22 @@ def chosen_files(
     places: Mapping[str, Place],
     arguments: Mapping[str, Any],
 ) -> dict[str, list[ReceivedFile]]:
-    """Return the files that the arguments name, by argument.
+    """Return the received files that the arguments name, by argument. It is a list for each.
 
-    Raises SourceError as `read_uploads` does.
+    Raises SourceError as `read_uploads` does, except for a file that was deleted.
     """
     chosen: dict[str, list[ReceivedFile]] = {}
     for name, place in places.items():
         value = arguments.get(name)
-        if value is not None:
-            names = value if place.is_list else [value]
-            chosen[name] = [_find(place, each) for each in names]
+        if value is None:
+            continue
+        filenames = value if place.is_list else [value]
+        chosen[name] = [_find(place, filename) for filename in filenames]
 
     files = list(chain.from_iterable(chosen.values()))
-    size = sum(file.size for file in files)
     if len(files) > MAX_UPLOADS:
         raise SourceError(f"{len(files)} files cannot be sent at once: at most {MAX_UPLOADS}")
+    size = sum(file.size for file in files)
     if size > MAX_UPLOAD_BYTES:
         problem = f"the files have {size} bytes together"
         raise SourceError(f"{problem}: at most {MAX_UPLOAD_BYTES} can be sent at once")
@@ -97,12 +105,13 @@ def _find(place: Place, name: Any) -> ReceivedFile:
         file = received_file(name)
     except FileNotReceived as exc:
         raise SourceError(str(exc)) from None
+    # Raises for a file of the wrong type now, before the user is asked about it.
     _content_type(place, file)
     return file
 
 
 def _read(place: Place, file: ReceivedFile) -> Upload:
-    """Return a received file with its bytes. Raises SourceError if they are gone or have changed."""
+    """Return a received file with its bytes. Raises SourceError if they are gone or other ones."""
     try:
         content = file.read()
     except FileNotReceived as exc:
@@ -118,20 +127,21 @@ def _content_type(place: Place, file: ReceivedFile) -> str:
 
     Raises SourceError if the document allows none that the file can have.
     """
-    own = file.mime_type
+    file_type = file.mime_type
     for allowed in place.file_types:
-        is_in_range = allowed.endswith("/*") and own.startswith(allowed[:-1])
-        if is_in_range or allowed in (own, ANY_TYPE):
-            return own
+        is_in_range = allowed.endswith("/*") and file_type.startswith(allowed[:-1])
+        if is_in_range or allowed in (file_type, ANY_TYPE):
+            return file_type
 
-    # An operation that takes a sequence of bytes takes any file. A file whose type was not
-    # recognized may have the type that the operation takes.
-    exact = [allowed for allowed in place.file_types if not allowed.endswith("*")]
-    for allowed in exact:
-        if UNKNOWN_MIME_TYPE in (allowed, own):
-            return allowed
+    exact_types = [allowed for allowed in place.file_types if not allowed.endswith("*")]
+    # It stands for any sequence of bytes: an operation that takes it takes any file.
+    if UNKNOWN_MIME_TYPE in exact_types:
+        return UNKNOWN_MIME_TYPE
+    # A file whose type was not recognized may have the type that the operation takes.
+    if file_type == UNKNOWN_MIME_TYPE and exact_types:
+        return exact_types[0]
     types = ", ".join(place.file_types)
-    problem = f"{file.filename!r} is {own}"
+    problem = f"{file.filename!r} is {file_type}"
     raise SourceError(f"{place.name!r} takes files of the type {types}, and {problem}")
 
 
@@ -144,37 +154,38 @@ def upload_preview(tool_name: str, places: Mapping[str, Place]) -> Callable[...,
 
     def preview(**arguments: Any) -> CheckedPreview:
         chosen = chosen_files(places, arguments)
-        described: dict[str, Any] = {}
+        descriptions: dict[str, Any] = {}
+        checked_values: dict[str, Any] = {}
         for name, files in chosen.items():
-            texts = [_described(file) for file in files]
-            described[name] = texts if places[name].is_list else texts[0]
-        text = default_preview(tool_name, {**arguments, **described}, optional=places)
-        facts = {name: list(map(_facts, files)) for name, files in chosen.items()}
-        return CheckedPreview(text, facts)
+            texts = [_description(file) for file in files]
+            descriptions[name] = texts if places[name].is_list else texts[0]
+            checked_values[name] = [_checked_values(file) for file in files]
+        text = default_preview(tool_name, {**arguments, **descriptions}, optional=places)
+        return CheckedPreview(text, checked_values)
 
     return preview
 
 
-def _described(file: ReceivedFile) -> str:
+def _description(file: ReceivedFile) -> str:
+    """Return a file as a question names it."""
     digest = file.ref[:SHOWN_DIGEST_CHARS]
     return f"{file.filename} ({file.mime_type}; {readable_size(file.size)}; SHA-256 {digest})"
 
 
-def _facts(file: ReceivedFile) -> list[Any]:
-    """Return what must be the same at the yes as in the question."""
+def _checked_values(file: ReceivedFile) -> list[Any]:
+    """Return what must be the same about a file at the yes as in the question."""
     return [file.filename, file.mime_type, file.size, file.ref]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a multipart form. A `filename` makes it a file.
-
-    A part without a `content_type` is plain text.
-    """
+    """One part of a multipart form."""
 
     name: str
     content: bytes
+    #: "" for plain text.
     content_type: str = ""
+    #: It makes the part a file; "" for a plain field.
     filename: str = ""
 
 
@@ -183,31 +194,33 @@ def multipart(parts: Sequence[Part]) -> tuple[bytes, str]:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.content)
-    # The boundary must not occur in a part. A content that contains a digest of itself cannot be
-    # made.
+    # The boundary must not occur in a part. It is impossible to make a content that contains a
+    # digest of itself.
     boundary = f"sayso-{digest.hexdigest()[:40]}"
 
     chunks = []
     for part in parts:
-        lines = [f"--{boundary}", f'Content-Disposition: form-data; name="{_quoted(part.name)}"']
+        disposition = f'Content-Disposition: form-data; name="{_escaped(part.name)}"'
         if part.filename:
-            lines[-1] += f'; filename="{_quoted(part.filename)}"'
+            disposition += f'; filename="{_escaped(part.filename)}"'
+        lines = [f"--{boundary}", disposition]
         if part.content_type:
             lines.append(f"Content-Type: {part.content_type}")
         chunks += ["\r\n".join(lines).encode(), b"\r\n\r\n", part.content, b"\r\n"]
-    return b"".join([*chunks, f"--{boundary}--\r\n".encode()]), boundary
+    chunks.append(f"--{boundary}--\r\n".encode())
+    return b"".join(chunks), boundary
 
 
-def _quoted(name: str) -> str:
-    """Return a name as browsers write it into the header of a part, without quotes and line ends."""
+def _escaped(name: str) -> str:
+    """Return a name as browsers write it into the header of a part, with quotes escaped."""
     return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
 #: Characters that a file system may not allow in names.
 _UNSAFE = re.compile(r'[<>:"|?*]')
-#: Names that Windows keeps for devices, with any ending.
+#: Names that Windows reserves for devices, with any ending.
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
-#: What follows a dot at the end of a name and can be its type.
+#: An ending that can name the type of a file.
 _ENDING = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
 
@@ -218,21 +231,21 @@ def download_name(disposition: str, path: str, content_type: str) -> str:
     counts. Without one, the last segment of the request's `path` is used. A name without an ending
     gets the ending of `content_type`.
     """
-    name = _safe(_filename_of(disposition))
+    name = _legal_filename(_filename_of(disposition))
     if not name:
         path_without_query, _, _ = path.partition("?")
         _, _, last_segment = path_without_query.rstrip("/").rpartition("/")
-        name = _safe(file_label(unquote(last_segment)))
+        name = _legal_filename(file_label(unquote(last_segment)))
     name = name or "file"
     if not _ENDING.fullmatch(PurePosixPath(name).suffix):
         name = file_label(f"{name}{extension_of(content_type)}")
     return name
 
 
-def _safe(name: str) -> str:
+def _legal_filename(name: str) -> str:
     """Return a name that no file system refuses; "" stays "".
 
-    Some characters, dots at the ends, and names of devices are replaced.
+    Some characters are replaced, dots at the ends removed, and names of devices get an underscore.
     """
     safe = _UNSAFE.sub("_", name).strip(". ")
     if _DEVICE.fullmatch(safe):
@@ -250,10 +263,13 @@ def _filename_of(disposition: str) -> str:
     header["content-disposition"] = disposition or "inline"
     parameters = header.get_params([], header="content-disposition")
     names = [value for name, value in parameters if name.lower() == "filename"]
-    encoded = [value for value in names if isinstance(value, tuple)]
-    if encoded:
-        return file_label(_decoded_parameter(encoded[0]))
-    return file_label(_decoded(names[0] if names else ""))
+    if not names:
+        return ""
+    # The mail package returns a `filename*` as a tuple.
+    for name in names:
+        if isinstance(name, tuple):
+            return file_label(_decoded_parameter(name))
+    return file_label(_decoded(names[0]))
 
 
 def _decoded_parameter(value: Any) -> str:
@@ -275,5 +291,5 @@ def _decoded(name: str) -> str:
         if " " not in name:
             return unquote(name, errors="strict")
     except (ValueError, LookupError):
-        pass
+        return name
     return name

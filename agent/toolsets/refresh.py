@@ -1,7 +1,7 @@
 """ToolsetRefresher: opens remote sources of tools, and lists their tools again when they change.
 
-A remote source is an MCP server or an OpenAPI document with a URL. It may be away, and its tools
-may change while the bot runs.
+A remote source is an MCP server or an OpenAPI document with a URL. It may be out of reach, and its
+tools may change while the bot runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool
-from sayso.agent.toolsets.base import Confirm, ToolProviderProtocol, provided
+from sayso.agent.toolsets.base import Confirm, ToolProviderProtocol, runnable_tools
 from sayso.infra.http import backoff_seconds
 from sayso.infra.threads import LoopThread
 
@@ -37,16 +37,16 @@ OnTools = Callable[[str, list[Tool]], Mapping[str, str] | None]
 
 @dataclass(frozen=True, slots=True)
 class LiveSource:
-    """One remote source of tools.
+    """One remote source of tools."""
 
-    `id` names it for the receiver of its tools, `name` in logs. `namespace` is put before the names
-    of its tools, "" for none. `confirm` says which of them need a confirmation.
-    """
-
+    #: Names the source for the receiver of its tools.
     id: str
+    #: Names the source in logs.
     name: str
     provider: ToolProviderProtocol
+    #: It is put before the names of the tools; "" for none.
     namespace: str = ""
+    #: Which of the tools need a confirmation.
     confirm: Confirm = "hints"
 
 
@@ -60,6 +60,7 @@ class ToolsetRefresher:
     def __init__(self, sources: Sequence[LiveSource], on_tools: OnTools) -> None:
         self._sources = sources
         self._on_tools = on_tools
+        #: Runs a watcher for each source; None before `open` and after `close`.
         self._thread: LoopThread | None = None
         #: A function for each source, by id, that makes it list its tools again.
         self._list_again: dict[str, Callable[[], object]] = {}
@@ -67,7 +68,7 @@ class ToolsetRefresher:
         self._losses: dict[str, str] = {}
 
     def open(self, seconds: float) -> dict[str, str]:
-        """Start, and wait at most `seconds` until each source was listed or failed.
+        """Start, and wait at most `seconds` until the tools of each source are listed or it failed.
 
         Return why sources failed, by their ids. They are tried again in the background.
         """
@@ -79,11 +80,12 @@ class ToolsetRefresher:
 
         errors: dict[str, str] = {}
         for source_id, first_result in first_results.items():
-            errors[source_id] = f"gave no answer within {seconds:g} s"
+            error = f"gave no answer within {seconds:g} s"
             if first_result.done():
-                errors[source_id] = first_result.result()
-        errors |= self._losses
-        return {source_id: error for source_id, error in errors.items() if error}
+                error = first_result.result()
+            if error:
+                errors[source_id] = error
+        return errors | self._losses
 
     def left_out(self) -> dict[str, Mapping[str, str]]:
         """Return why tools of the last listing cannot be used, by source id and the tool's name."""
@@ -126,8 +128,8 @@ class ToolsetRefresher:
     async def _watch(self, source: LiveSource, first_result: Future[str]) -> None:
         """Pass a source's tools on whenever they change; after a failure, try again after a pause.
 
-        Runs until the thread is closed. `first_result` is set after the first listing: to "", or to
-        why it failed.
+        Runs until the thread is closed. `first_result` is set after the first listing: to "" for a
+        success, or to why it failed.
         """
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
@@ -136,11 +138,11 @@ class ToolsetRefresher:
         self._list_again[source.id] = changed.set
         while True:
             started_at = time.monotonic()
-            # Before the listing: a change during it must not be lost.
+            # Cleared before the listing, since a change during it must not be missed.
             changed.clear()
             error = await self._list(source, lambda: loop.call_soon_threadsafe(changed.set))
 
-            # One warning when it is lost. `first_result` reports a source that was never reached.
+            # One warning when a source is lost. `first_result` reports one that was never reached.
             if error and is_reachable:
                 log.warning("source.unreachable", extra={"source": source.name, "why": error})
             is_reachable = not error
@@ -158,8 +160,8 @@ class ToolsetRefresher:
                 first=FIRST_PAUSE_SECONDS,
                 longest=LONGEST_PAUSE_SECONDS,
             )
-            # The time since the last listing counts: a first change is listed at once, and a source
-            # that changes all the time is listed rarely.
+            # After a success, the pause counts from the last listing: a first change is listed at
+            # once, and a source that changes all the time is listed rarely.
             if not error:
                 pause = max(0.0, pause - seconds)
             await asyncio.sleep(pause)
@@ -174,7 +176,7 @@ class ToolsetRefresher:
         )
         try:
             watch(changed)
-            tools = provided(
+            tools = runnable_tools(
                 source.provider,
                 await source.provider.list_tools(),
                 source.namespace,
@@ -185,7 +187,7 @@ class ToolsetRefresher:
             return str(exc) or type(exc).__name__
         except (Exception, asyncio.CancelledError) as exc:
             # A source is third-party code, and must not stop the others. It may even raise a
-            # CancelledError by itself; one that is meant for this task is raised on.
+            # CancelledError itself; only one that is meant for this task passes.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -195,13 +197,14 @@ class ToolsetRefresher:
         self._losses.pop(source.id, None)
         for loser, why in losses.items():
             self._losses[loser] = why
-            # Its listing is refused then, and tried again until its names are free.
+            # The receiver refuses that listing, and it is tried again until the names are free.
             self._list_again[loser]()
         log.info("source.listed", extra={"source": source.name, "tools": len(tools)})
         return ""
 
 
 def _close(source: LiveSource) -> None:
+    """Close a source, if it can be closed. Raises nothing."""
     close: Callable[[], object] = getattr(source.provider, "close", lambda: None)
     try:
         close()

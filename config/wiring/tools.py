@@ -34,9 +34,9 @@ from sayso.agent.toolsets.base import (
     SourceError,
     ToolFilter,
     legal_names,
-    provided,
     renamed,
-    requires_confirmation,
+    runnable_tools,
+    with_confirmation,
 )
 from sayso.agent.toolsets.embedding import HttpEmbedder
 from sayso.agent.toolsets.mcp import McpToolProvider
@@ -332,7 +332,7 @@ def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTool
         case _:
             provider = tool_provider(source, folder)
             listed = run_sync(provider.list_tools())
-            named = provided(provider, listed, source.namespace or "", source.confirm)
+            named = runnable_tools(provider, listed, source.namespace or "", source.confirm)
             missing = dict(getattr(provider, "missing", {}))
             return LoadedTools(
                 tuple(named),
@@ -358,7 +358,7 @@ def _taken(source: SourceSettings, loaded: LoadedTools) -> LoadedTools:
         if namespace:
             full_name = legal_names([tool.name], namespace)[tool.name]
             adapted = renamed(tool, full_name, namespace)
-        adapted = requires_confirmation(adapted, tool.name, source.confirm)
+        adapted = with_confirmation(adapted, tool.name, source.confirm)
         if source.timeout is not None:
             metadata = replace(adapted.metadata, timeout=source.timeout)
             adapted = replace(adapted, metadata=metadata)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sayso.agent import Tool, ToolExecutionError
-from sayso.agent.toolsets.base import provided
+from sayso.agent.toolsets.base import runnable_tools
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
 
 #: A cyclic document with a path-level parameter, parameters in every place, and the dialect of 3.0.
@@ -116,8 +116,10 @@ def provider(
 
 
 def tools_of(pets: OpenApiToolProvider, **options: Any) -> dict[str, Tool]:
-    """Return the provided tools by name."""
-    return {tool.name: tool for tool in provided(pets, asyncio.run(pets.list_tools()), **options)}
+    """Return the tools that an agent can run by name."""
+    return {
+        tool.name: tool for tool in runnable_tools(pets, asyncio.run(pets.list_tools()), **options)
+    }
 
 
 def call(pets: OpenApiToolProvider, tool: str, /, **parameters: Any) -> Any:

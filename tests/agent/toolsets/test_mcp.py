@@ -19,7 +19,7 @@ from mcp.types import Tool as Definition
 
 from sayso.agent import Tool, ToolExecutionError, ToolTag
 from sayso.agent.tools.environment import collect_artifacts
-from sayso.agent.toolsets.base import SourceUnreachable, ToolProviderProtocol, provided
+from sayso.agent.toolsets.base import SourceUnreachable, ToolProviderProtocol, runnable_tools
 from sayso.agent.toolsets.mcp import LONGEST_PAUSE_SECONDS, McpToolProvider, ReconnectingConnection
 from sayso.agent.toolsets.mcp_connection import McpServer, capped_client
 
@@ -27,10 +27,10 @@ Tiny = Callable[..., McpToolProvider]
 
 
 def tools_of(provider: McpToolProvider, **options: Any) -> dict[str, Tool]:
-    """Return the provided tools by name."""
+    """Return the tools that an agent can run by name."""
     return {
         tool.name: tool
-        for tool in provided(provider, asyncio.run(provider.list_tools()), **options)
+        for tool in runnable_tools(provider, asyncio.run(provider.list_tools()), **options)
     }
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from sayso.agent import Agent, ChannelAgent, ScriptedProvider, Tool, ToolCall, ToolExecutionError
 from sayso.agent.toolsets import mcp, mcp_connection
-from sayso.agent.toolsets.base import AnswerLost, SourceUnreachable, provided
+from sayso.agent.toolsets.base import AnswerLost, SourceUnreachable, runnable_tools
 from sayso.agent.toolsets.mcp import McpToolProvider
 from sayso.agent.toolsets.mcp_connection import McpConnection, McpServer
 from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher
@@ -76,8 +76,8 @@ def call(provider: McpToolProvider, tool: str, **arguments: Any) -> str:
 
 
 def offered(provider: McpToolProvider) -> list[Tool]:
-    """Return the provided tools as they are listed now."""
-    return provided(provider, asyncio.run(provider.list_tools()), namespace="box")
+    """Return the tools that an agent can run as they are listed now."""
+    return runnable_tools(provider, asyncio.run(provider.list_tools()), namespace="box")
 
 
 def learn(provider: McpToolProvider, name: str) -> None:

@@ -21,7 +21,7 @@ from sayso.agent import (
 from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.tools.environment import collect_artifacts
 from sayso.agent.tools.errors import EffectUnknownError
-from sayso.agent.toolsets.base import SourceError, provided
+from sayso.agent.toolsets.base import SourceError, runnable_tools
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.tools import open_tools
@@ -408,7 +408,7 @@ def test_person_never_reads_raw_data_of_an_api(
     """Neither as the fixed answer nor as the outcome above the words of a model."""
     api.answer("/pets/7", answer, status=status, **({"Content_Type": kind} if kind else {}))
     pets = provider(tmp_path, api)
-    tools = provided(pets, asyncio.run(pets.list_tools()))
+    tools = runnable_tools(pets, asyncio.run(pets.list_tools()))
     model = ScriptedProvider([ToolCall("deletePet", {"id": "7"}, "c1"), "Anything else?"])
     bot = ChannelAgent(Agent(tools, model), behavior=ChannelBehavior(after=after))
     assert "deletePet" in bot.ask_channel("ana", "delete pet 7").content

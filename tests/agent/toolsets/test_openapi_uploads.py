@@ -22,7 +22,7 @@ from sayso.agent import (
 )
 from sayso.agent.guards.policy import ToolPolicy
 from sayso.agent.toolsets import openapi_files
-from sayso.agent.toolsets.base import provided
+from sayso.agent.toolsets.base import runnable_tools
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
 from sayso.agent.toolsets.openapi_request import Auth
 from sayso.channels.types import Conversation, Media, Turn
@@ -63,7 +63,7 @@ class Desk:
     ) -> None:
         self.store = MemoryMediaStore()
         self.provider = ScriptedProvider([*calls, "ok", "ok"])
-        tools = provided(pets, asyncio.run(pets.list_tools()), namespace="shop")
+        tools = runnable_tools(pets, asyncio.run(pets.list_tools()), namespace="shop")
         agent = Agent(
             tools,
             self.provider,

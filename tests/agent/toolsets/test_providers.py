@@ -36,7 +36,7 @@ from sayso.agent.toolsets.base import (
     UnclearOutcome,
     UnusableSchema,
     legal_names,
-    provided,
+    runnable_tools,
     safe_schema,
 )
 from tests.agent.toolsets import pets
@@ -85,7 +85,7 @@ def test_call_without_an_answer_is_repeated_only_if_it_is_harmless(read_only, as
     silent = Silent([replace(pay, read_only=read_only)], {})
     again = ToolCall("pay", {"euros": "5", "toolcall_reason": "once more, in another spelling"})
     provider = ScriptedProvider([[ToolCall("pay", {"euros": 5})], [again], "sorry"])
-    result = Agent(provided(silent, silent.tools), provider).run("pay, please")
+    result = Agent(runnable_tools(silent, silent.tools), provider).run("pay, please")
     told = [message.content for message in result.messages if message.role is Role.TOOL]
     assert (len(silent.call_history), [call.tool_name for call in result.unknown_outcomes]) == (
         asked,
@@ -135,7 +135,7 @@ class Forecast(WeatherToolProvider):
 def test_missing_argument_is_not_sent_to_a_provider(args, days):
     """The provider may have a default, and its schema allows no null."""
     forecast = Forecast()
-    (called,) = provided(forecast, asyncio.run(forecast.list_tools()))
+    (called,) = runnable_tools(forecast, asyncio.run(forecast.list_tools()))
     assert len(asyncio.run(called.ainvoke(args))) == days
 
 
@@ -144,7 +144,7 @@ def test_provider_of_the_seed_implements_the_protocol():
     weather = WeatherToolProvider()
     assert isinstance(weather, ToolProviderProtocol)
     assert not isinstance(object(), ToolProviderProtocol)
-    (forecast,) = provided(weather, asyncio.run(weather.list_tools()))
+    (forecast,) = runnable_tools(weather, asyncio.run(weather.list_tools()))
     assert asyncio.run(forecast.ainvoke({"city": "Oslo", "days": 1})) == ["Oslo 0"]
     assert outcome(weather, "other").error == "Unknown tool: other"
 
@@ -193,7 +193,7 @@ def test_definitions_of_the_seed_may_have_a_dict_of_parameters():
             ),
         },
     )
-    (tool,) = provided(MockToolProvider([weather], {"get_weather": "sunny"}), [weather])
+    (tool,) = runnable_tools(MockToolProvider([weather], {"get_weather": "sunny"}), [weather])
     assert asyncio.run(tool.ainvoke({"city": "Paris"})) == "sunny"
     assert tool.schema()["parameters"]["required"] == ["city"]
 
@@ -224,7 +224,7 @@ def test_python_provider_returns_errors_as_outcomes():
 def test_provided_tool_raises_the_error_of_its_outcome():
     """The model reads the provider's text."""
     definition = Tool(name="t", description="d")
-    (tool,) = provided(
+    (tool,) = runnable_tools(
         MockToolProvider([definition], {"t": ValueError("the flux is out")}), [definition]
     )
     with pytest.raises(ToolExecutionError, match=r"^the flux is out$"):
@@ -235,7 +235,7 @@ def test_namespace_prefixes_the_name_and_the_call_uses_the_original():
     """Two servers may both have a tool `read`."""
     definition = Tool(name="read", description="d")
     mock = MockToolProvider([definition], {"read": "r"})
-    (tool,) = provided(mock, [definition], "files")
+    (tool,) = runnable_tools(mock, [definition], "files")
     assert (tool.name, asyncio.run(tool.ainvoke({}))) == ("files-read", "r")
     assert mock.call_history == [("read", {})]
 
