@@ -1,12 +1,18 @@
-"""Run blocking code from an event loop and coroutines from sync code,
-with time limits and a bounded number of threads.
+"""Run blocking code from an event loop, and coroutines from sync code.
 
-From a loop: `call_in_thread` for our own short blocking functions, `call_in_tool_thread` and
-`run_with_timeout` for code of others, such as tools. From sync code: `run_sync`, or
-`run_without_loop` where a coroutine only calls stores.
+*Foreign* code is code that Sayso did not write, such as a tool: it may block for long, end the
+process, or never end.
 
-The time that a call waits for a thread does not count against its time limit. A tool that runs
-another tool gets a second thread.
+| called from | runs | with |
+|---|---|---|
+| a coroutine | our own short blocking function | `call_in_thread` |
+| a coroutine | foreign blocking code | `call_in_tool_thread`, `call_in_caller_thread` |
+| a coroutine | foreign code, sync or async | `call_foreign`, with a time limit `run_with_timeout` |
+| sync code | a coroutine | `run_sync` |
+| sync code | a coroutine that only calls stores | `run_without_loop` |
+
+The number of threads is limited (`threads.py`). The time that a call waits for a thread does not
+count against its time limit. A tool that runs another tool gets a second thread.
 """
 
 from __future__ import annotations
@@ -42,7 +48,10 @@ class NotStarted(Exception):
 
 
 class Escaped(Exception):
-    """Raised when foreign code tried to end this process or the task that called it."""
+    """Raised in place of an exception by which foreign code would end this process or its caller.
+
+    Such exceptions are SystemExit, and a cancellation that the caller did not ask for.
+    """
 
 
 #: Whether `run_without_loop` runs this code, so that what would wait on the event
@@ -53,9 +62,11 @@ has_no_loop: ContextVar[bool] = ContextVar("sayso_has_no_loop", default=False)
 class _CallState(NamedTuple):
     """What calls in threads know about the code that makes them. Tasks and threads inherit it."""
 
-    #: The open time limits, outermost first. They stand still while a call waits for a thread.
+    #: The time limits of the blocks around this code, the outermost first. They stand still while a
+    #: call waits for a thread.
     time_limits: tuple[asyncio.Timeout, ...] = ()
-    #: Collects the calls that nothing waits for any more; see `track_abandoned_calls`.
+    #: Collects the calls that nothing waits for any more, as functions that say whether the call has
+    #: ended (`track_abandoned_calls`); None: they are not collected.
     abandoned_calls: list[Callable[[], bool]] | None = None
     #: Whether the sync caller of this code lends its thread to `call_in_caller_thread`.
     lends_thread: bool = False
@@ -80,7 +91,8 @@ async def call_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kw
     """Run one of our own short blocking functions, such as a write to disk, in a daemon thread."""
     if has_no_loop.get():
         return function(*args, **kwargs)
-    return await _CallInThread(functools.partial(function, *args, **kwargs), own_pool())()
+    call = _CallInThread(functools.partial(function, *args, **kwargs), own_pool())
+    return await call.outcome()
 
 
 async def call_in_tool_thread(function: Callable[[], T]) -> T:
@@ -88,7 +100,7 @@ async def call_in_tool_thread(function: Callable[[], T]) -> T:
 
     Calls wait for a thread in order. A call that is cancelled before it has a thread never runs.
     """
-    return await _CallInThread(function)()
+    return await _CallInThread(function, tool_pool()).outcome()
 
 
 async def call_foreign(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -102,16 +114,17 @@ async def call_foreign(function: Callable[..., Any], *args: Any, **kwargs: Any) 
 
 
 async def call_in_caller_thread(function: Callable[[], T]) -> T:
-    """Run foreign blocking code in the thread of the sync caller, if it lends its thread;
-    otherwise in a tool thread.
+    """Run foreign blocking code in the thread of the sync caller, if that lends its thread.
 
-    See `run_sync`. The event loop stands still meanwhile. A tool can so use what belongs to the
-    caller's thread, such as a connection of sqlite3 that the program has opened. A call takes 1.3
-    microseconds of processor time; one in a tool thread takes 24.
+    If not, it runs in a tool thread. A caller of `run_sync` may lend its thread, and its event loop
+    stands still meanwhile. So a tool can use what belongs to the caller's thread, such as a
+    connection of sqlite3 that the program has opened. A call takes 1.3 microseconds of processor
+    time; one in a tool thread takes 24.
     """
     loop = asyncio.get_running_loop()
-    lender = _here.loop
-    if not _state.get().lends_thread or lender is None or lender.loop is not loop:
+    thread_loop = _this_thread.loop
+    is_lent = _state.get().lends_thread and thread_loop is not None and thread_loop.loop is loop
+    if not is_lent:
         return await call_in_tool_thread(function)
     task: Any = asyncio.current_task()
 
@@ -120,30 +133,26 @@ async def call_in_caller_thread(function: Callable[[], T]) -> T:
     # for those who extend it; public ones would need a second thread for each sync caller.
     asyncio._leave_task(loop, task)  # noqa: SLF001
     asyncio._set_running_loop(None)  # noqa: SLF001
-    _here.loop = None
+    _this_thread.loop = None
     try:
         return contextvars.copy_context().run(_call_isolated, function)
     finally:
-        _here.loop = lender
+        _this_thread.loop = thread_loop
         asyncio._set_running_loop(loop)  # noqa: SLF001
         asyncio._enter_task(loop, task)  # noqa: SLF001
 
 
 def keep_caller_thread() -> None:
-    """Lend no thread of a sync caller in this task:
-    calls that run in parallel need threads of their own.
-    """
+    """Lend no thread of a sync caller in this task: calls that run in parallel need several."""
     _set_state(lends_thread=False)
 
 
 async def run_with_timeout(
     function: Callable[[], Any], seconds: float, on_late_outcome: LateOutcomeHandler | None = None
 ) -> Any:
-    """Run a foreign function, sync or async, for at most `seconds`.
+    """Run a foreign function, sync or async, for at most `seconds`, and return its result.
 
-    Raises TimedOut, and whatever the function raises.
-
-    The time a sync function waits for a thread does not count. When the time is up or the caller is
+    Raises TimedOut, and whatever the function raises. The time a sync function waits for a thread does not count. When the time is up or the caller is
     cancelled, the function goes on if `on_late_outcome` is given, which then receives its outcome;
     otherwise it is cancelled as far as possible. A function that had no thread yet never runs, and
     `on_late_outcome` receives NotStarted.
@@ -154,13 +163,13 @@ async def run_with_timeout(
         return _call_isolated(lambda: _finish_sync(function()))
     try:
         async with execution_timeout(seconds) as limit:
-            if inspect.iscoroutinefunction(function):
-                call = None
-            else:
-                call = _CallInThread(function)
+            call = None
+            if not inspect.iscoroutinefunction(function):
+                call = _CallInThread(function, tool_pool())
             work = asyncio.ensure_future(_run_to_end(function, call))
             return await asyncio.shield(work)
     except TimeoutError as exc:
+        # The function may raise a TimeoutError itself.
         if not limit.expired():
             raise
         _abandon(work, call, on_late_outcome)
@@ -171,7 +180,11 @@ async def run_with_timeout(
 
 
 async def _run_to_end(function: Callable[[], Any], call: _CallInThread[Any] | None) -> Any:
-    result = await call() if call else function()
+    """Run a function, in the thread of a `call` or on this loop, and wait for an async result."""
+    if call is None:
+        result = function()
+    else:
+        result = await call.outcome()
     if inspect.isawaitable(result):
         return await await_isolated(result)
     return result
@@ -186,17 +199,21 @@ def _abandon(
     call: _CallInThread[Any] | None,
     on_late_outcome: LateOutcomeHandler | None,
 ) -> None:
-    """Stop waiting for `work`: cancel it, or hand its outcome on once it is known."""
+    """Stop waiting for `work`: cancel it, or pass its outcome on once it is known.
+
+    `call` is the call in a thread that `work` waits for, None for a function on the loop.
+    """
     _note_abandoned(work.done)
     if on_late_outcome is None:
         work.cancel()
         return
+
     if call is not None and call.abandon():
         work.cancel()
-        late = on_late_outcome(None, NotStarted("there was no thread for it in time"))
+        report = on_late_outcome(None, NotStarted("there was no thread for it in time"))
     else:
-        late = _report_late_outcome(work, on_late_outcome)
-    task = asyncio.ensure_future(late)
+        report = _report_late_outcome(work, on_late_outcome)
+    task = asyncio.ensure_future(report)
     _late_tasks.add(task)
     task.add_done_callback(_late_tasks.discard)
 
@@ -205,19 +222,21 @@ async def _report_late_outcome(
     work: asyncio.Future[Any], on_late_outcome: LateOutcomeHandler
 ) -> None:
     await asyncio.wait({work}, timeout=LATE_SECONDS)
-    if work.done() and not work.cancelled():
-        error = work.exception()
-        await on_late_outcome(None if error else work.result(), error)
-    else:
+    if not work.done() or work.cancelled():
         work.cancel()
+        return
+    error = work.exception()
+    if error:
+        await on_late_outcome(None, error)
+    else:
+        await on_late_outcome(work.result(), None)
 
 
 def track_abandoned_calls() -> list[Callable[[], bool]]:
-    """Collect the calls of foreign code that go on although their caller was cancelled,
-    from now on.
+    """Collect, from now on, the calls of foreign code that go on although their caller was cancelled.
 
-    Covers the calls of this context and of those that are copied from it. For each call the list
-    gets a function that says whether it has ended.
+    Covers the calls of this context and of those that are copied from it. Return the list that is
+    filled: for each call it gets a function that says whether the call has ended.
     """
     calls: list[Callable[[], bool]] = []
     _set_state(abandoned_calls=calls)
@@ -232,8 +251,9 @@ def _note_abandoned(has_ended: Callable[[], bool]) -> None:
 
 @contextlib.asynccontextmanager
 async def execution_timeout(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
-    """Limit a block like `asyncio.timeout`, not counting the time in
-    which its calls wait for a tool thread.
+    """Limit a block like `asyncio.timeout`, without the time in which its calls wait for a thread.
+
+    None for `seconds` is no limit.
     """
     outer = _state.get().time_limits
     async with asyncio.timeout(seconds) as limit:
@@ -250,12 +270,15 @@ async def await_isolated(awaitable: Awaitable[T]) -> T:
         return await awaitable
     except asyncio.CancelledError as exc:
         task = asyncio.current_task()
-        if task is None or task.cancelling():  # our own task is being cancelled
+        # Our own task is being cancelled.
+        if task is None or task.cancelling():
             raise
         raise Escaped("it cancelled itself") from exc
-    except (Exception, GeneratorExit):  # GeneratorExit closes the coroutine that waits here
+    # GeneratorExit closes the coroutine that waits here.
+    except (Exception, GeneratorExit):
         raise
-    except BaseException as exc:  # SystemExit, and what some libraries stop their own code with
+    # SystemExit, and what some libraries stop their own code with.
+    except BaseException as exc:
         raise Escaped(f"it raised {type(exc).__name__}") from exc
 
 
@@ -274,7 +297,8 @@ async def gather_all(
     finally:
         rest = [task for task in tasks if not task.done()]
         for task in rest:
-            if not task.cancelling():  # a second cancellation would interrupt its clean-up
+            # A second cancellation would interrupt its clean-up.
+            if not task.cancelling():
                 task.cancel()
         if rest:
             await asyncio.wait(rest, timeout=stop_seconds)
@@ -283,8 +307,8 @@ async def gather_all(
 def run_sync(coroutine: Coroutine[Any, Any, T], *, lends_thread: bool = False) -> T:
     """Run a coroutine from sync code and return its result. Tasks that it leaves are cancelled.
 
-    Inside a running loop, that loop waits too. With `lends_thread`,
-    `call_in_caller_thread` uses this thread.
+    Called inside a running loop, it runs the coroutine on another loop in a second thread, while
+    the running one stands still. With `lends_thread`, `call_in_caller_thread` uses this thread.
     """
     outer = _state.get()
     _set_state(lends_thread=lends_thread)
@@ -299,13 +323,15 @@ def run_sync(coroutine: Coroutine[Any, Any, T], *, lends_thread: bool = False) -
 
 
 def _run_on_thread_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    if _here.loop is None or not _here.loop.is_usable:
-        _here.loop = _ThreadLoop()
-    loop = _here.loop.loop
+    """Run a coroutine on the loop of this thread."""
+    if _this_thread.loop is None or not _this_thread.loop.is_usable:
+        _this_thread.loop = _ThreadLoop()
+    loop = _this_thread.loop.loop
     try:
         return loop.run_until_complete(coroutine)
     finally:
-        if rest := asyncio.all_tasks(loop):
+        rest = asyncio.all_tasks(loop)
+        if rest:
             for task in rest:
                 task.cancel()
             loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
@@ -314,10 +340,8 @@ def _run_on_thread_loop(coroutine: Coroutine[Any, Any, T]) -> T:
 class _ThreadLoop:
     """The event loop of `run_sync` in one thread.
 
-    Lives as long as its thread; a forked process makes its own.
-
-    It is kept from call to call: a new loop takes ten times as long as a call,
-    and could not use open connections.
+    Lives as long as its thread; a forked process makes a new one. All calls in the thread share it:
+    a new loop takes ten times as long as a call, and could not use open connections.
     """
 
     def __init__(self) -> None:
@@ -331,7 +355,8 @@ class _ThreadLoop:
         return self._pid == os.getpid() and not self.loop.is_closed()
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # at the end of a process half of it may be gone
+        # At the end of a process, half of what this needs may be gone.
+        with contextlib.suppress(Exception):
             if self._pid != os.getpid():
                 # A forked process shares its parent's epoll. To close the loop would remove from it
                 # what wakes the parent's loop, so the selector gets an epoll of its own first.
@@ -339,26 +364,27 @@ class _ThreadLoop:
             self.loop.close()
 
 
-class _OfThisThread(threading.local):
-    """The loop that runs on this thread or waits for its next call;
-    None while the thread is lent to a function.
-    """
+class _ThisThread(threading.local):
+    """The values of each thread."""
 
+    #: The loop that runs on this thread or waits for its next call; None before the first call, and
+    #: while the thread is lent to a function.
     loop: _ThreadLoop | None = None
 
 
-_here = _OfThisThread()
+_this_thread = _ThisThread()
 
 
 def run_without_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run, in this thread and without an event loop, a coroutine that awaits
-    nothing but stores and this module.
+    """Run a coroutine in this thread without an event loop, and return its result.
 
-    Their calls block here. A loop and its thread pool would cost more than the one
-    Redis call that the coroutine makes.
+    The coroutine must await nothing but stores and this module, whose calls block this thread. A
+    loop and its thread pool would cost more than the one Redis call that the coroutine makes.
+    Raises RuntimeError for a coroutine that waits for an event loop.
     """
     token = has_no_loop.set(True)
     try:
+        # The coroutine runs until it ends, or until it would wait for a loop.
         coroutine.send(None)
     except StopIteration as end:
         result: T = end.value
@@ -369,7 +395,7 @@ def run_without_loop(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def _finish_sync(result: Any) -> Any:
-    """Return the result, awaited on a loop of its own if it is awaitable."""
+    """Return a result. An awaitable one is awaited on an event loop."""
     if not inspect.isawaitable(result):
         return result
 
@@ -403,28 +429,29 @@ def is_in_loop() -> bool:
 class _CallInThread(Generic[T]):
     """One call of a function in a pool's thread, in a copy of the caller's context.
 
-    Await it by calling it, once.
+    It is created on the event loop that waits for it. Lives until its function has ended.
     """
 
-    def __init__(self, function: Callable[[], T], pool: DaemonThreadPool | None = None) -> None:
+    def __init__(self, function: Callable[[], T], pool: DaemonThreadPool) -> None:
         self._function = function
         self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
+        #: Gets the value and the error of the function, one of which is None.
         self._outcome: asyncio.Future[tuple[T | None, BaseException | None]] = (
             self._loop.create_future()
         )
         self._limits = _state.get().time_limits
+        #: What was left of the time limits when they were stopped.
         self._seconds_left: dict[asyncio.Timeout, float] = {}
         self._call = ThreadCall(self._run)
-        self._pool = pool or tool_pool()
+        self._pool = pool
 
-    async def __call__(self) -> T:
-        for limit in self._limits:  # they stand still until a thread is free
-            if (when := limit.when()) is not None and not limit.expired():
-                # Its block has ended, and this task outlives it.
-                with contextlib.suppress(RuntimeError):
-                    limit.reschedule(None)
-                    self._seconds_left[limit] = when - self._loop.time()
+    async def outcome(self) -> T:
+        """Start the call, wait for it, and return the value of the function or raise its error.
+
+        Call this once.
+        """
+        self._stop_limits()
         self._pool.start(self._call, beyond_limit=_state.get().is_in_pool_thread)
         try:
             value, error = await self._outcome
@@ -443,19 +470,33 @@ class _CallInThread(Generic[T]):
         """
         return self._pool.abandon(self._call)
 
+    def _stop_limits(self) -> None:
+        """Let the time limits stand still until a thread is free."""
+        for limit in self._limits:
+            when = limit.when()
+            if when is None or limit.expired():
+                continue
+            # RuntimeError: the block of the limit has ended, and this task outlives it.
+            with contextlib.suppress(RuntimeError):
+                limit.reschedule(None)
+                self._seconds_left[limit] = when - self._loop.time()
+
     def _resume_limits(self) -> None:
         for limit, seconds in self._seconds_left.items():
-            with contextlib.suppress(RuntimeError):  # its block has ended meanwhile
+            # RuntimeError: the block of the limit has ended meanwhile.
+            with contextlib.suppress(RuntimeError):
                 limit.reschedule(self._loop.time() + seconds)
 
     def _run(self) -> None:
+        """Call the function and hand its outcome to the loop. Runs in the thread of the pool."""
         if self._seconds_left:
             self._call_on_loop(self._resume_limits)
         self._context.run(_set_state, is_in_pool_thread=True, lends_thread=False)
-        self._call_on_loop(_set_outcome, self._outcome, _outcome_of(self._context, self._function))
+        outcome = _outcome_of(self._context, self._function)
+        self._call_on_loop(_set_outcome, self._outcome, outcome)
 
     def _call_on_loop(self, callback: Callable[..., None], *args: Any) -> None:
-        # The loop is closed, and with it the task that waited.
+        # RuntimeError: the loop is closed, and with it the task that waited.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 
@@ -463,6 +504,7 @@ class _CallInThread(Generic[T]):
 def _outcome_of(
     context: contextvars.Context, function: Callable[[], T]
 ) -> tuple[T | None, BaseException | None]:
+    """Return the value and the error of a function, one of which is None."""
     try:
         return context.run(function), None
     except Exception as exc:  # noqa: BLE001  # raised again by the task that waits

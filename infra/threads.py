@@ -1,8 +1,7 @@
-"""Threads of our own: a bounded pool of daemon threads for blocking calls,
-and an event loop in a thread.
+"""Daemon threads: a bounded pool for blocking calls, an event loop in a thread, and its watchdog.
 
-They are not those of `anyio.to_thread` or `asyncio.to_thread`: Python waits for theirs at exit, so
-a hung tool would hold the process. Ours also log a call that hangs.
+They are not those of `anyio.to_thread` or `asyncio.to_thread`: Python waits for these at exit, so a
+hung tool would hold the process. The pool here also logs a call that hangs.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: How many tools run in threads at a time unless `set_tool_thread_limit` says otherwise,
-#: and how many functions of our own.
+#: How many tools run in threads at a time unless `set_tool_thread_limit` says otherwise.
 MAX_TOOL_THREADS = 32
+#: How many functions of our own run in threads at a time.
 MAX_OWN_THREADS = 16
 #: Seconds after which an unused thread ends.
 IDLE_SECONDS = 30.0
@@ -48,12 +47,12 @@ BLOCKED_SECONDS = 0.5
 class ThreadCall:
     """A call for a DaemonThreadPool."""
 
-    #: `run` must not raise.
+    #: What the thread calls. It must not raise.
     run: Callable[[], None]
-    #: None until the call has started.
+    #: The thread that runs the call, 0 for one that is just starting; None until then.
     thread_id: int | None = None
     has_ended: bool = False
-    #: `is_abandoned` says that nothing waits for the call any more.
+    #: Whether nothing waits for the call any more.
     is_abandoned: bool = False
     #: The context of the caller that abandoned the call,
     #: so that its late end is logged as one of its turn.
@@ -63,16 +62,22 @@ class ThreadCall:
 class DaemonThreadPool:
     """Runs calls in at most `max_threads` daemon threads, in order. Lives as long as its process.
 
-    Abandoned calls are logged at `level`.
+    Its threads start when they are needed, and end when they were idle for IDLE_SECONDS. `name` is
+    that of the log events. Abandoned calls are logged at `level`.
     """
 
     def __init__(self, name: str, max_threads: int, *, level: int = logging.WARNING) -> None:
         self._name = name
         self._level = level
         self._max_threads = max_threads
+        #: Guards all fields below, and wakes idle threads.
         self._changed = threading.Condition()
         self._waiting: deque[ThreadCall] = deque()
-        self._threads = self._idle = self._hung = 0
+        #: How many threads there are, how many of them are idle, and how many calls that were
+        #: abandoned still run.
+        self._threads = 0
+        self._idle = 0
+        self._hung = 0
 
     @property
     def hung(self) -> int:
@@ -80,37 +85,36 @@ class DaemonThreadPool:
         return self._hung
 
     def start(self, call: ThreadCall, *, beyond_limit: bool = False) -> None:
-        """Run the call as soon as a thread is free, or at once in
-        an extra thread with `beyond_limit`.
+        """Run the call as soon as a thread is free; with `beyond_limit` at once, in an extra thread.
 
         Raises RuntimeError when the system gives no thread.
         """
+        name = f"sayso-{self._name}"
         if beyond_limit:
             call.thread_id = 0
-            threading.Thread(
-                target=self._run, args=(call,), name=f"sayso-{self._name}", daemon=True
-            ).start()
+            threading.Thread(target=self._run, args=(call,), name=name, daemon=True).start()
             return
+
         with self._changed:
             self._waiting.append(call)
-            if self._idle >= len(self._waiting) or self._threads >= self._max_threads:
+            is_idle_thread_left = self._idle >= len(self._waiting)
+            if is_idle_thread_left or self._threads >= self._max_threads:
                 self._changed.notify()
                 return
             self._threads += 1
         try:
-            threading.Thread(target=self._serve, name=f"sayso-{self._name}", daemon=True).start()
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
         except RuntimeError:
             with self._changed:
                 self._threads -= 1
-                if self._threads:  # the call waits for one of the other threads
+                # The call waits for one of the other threads.
+                if self._threads:
                     return
                 self._waiting.remove(call)
             raise
 
     def abandon(self, call: ThreadCall) -> bool:
-        """Stop waiting for the call.
-
-        Return True if it had not started, in which case it never will.
+        """Stop waiting for the call. Return True if it had not started: then it never will.
 
         A call that goes on is counted, and logged with its stack.
         """
@@ -124,24 +128,21 @@ class DaemonThreadPool:
             call.is_abandoned = True
             call.context = contextvars.copy_context()
             self._hung += 1
-        log.log(
-            self._level,
-            "%s.left_running",
-            self._name,
-            extra={
-                "hung": self._hung,
-                "threads": self._max_threads,
-                "stack": stack_of(call.thread_id),
-            },
-        )
+        stack = stack_of(call.thread_id)
+        extra = {"hung": self._hung, "threads": self._max_threads, "stack": stack}
+        log.log(self._level, "%s.left_running", self._name, extra=extra)
         return False
 
     def _serve(self) -> None:
-        while (call := self._next()) is not None:
+        """Run calls until this thread was idle for too long."""
+        while True:
+            call = self._next()
+            if call is None:
+                return
             self._run(call)
 
     def _next(self) -> ThreadCall | None:
-        """Wait for the next call. None: this thread was idle for too long and ends."""
+        """Wait for the next call. Return None when this thread was idle for too long and ends."""
         with self._changed:
             while not self._waiting:
                 self._idle += 1
@@ -157,7 +158,9 @@ class DaemonThreadPool:
     def _run(self, call: ThreadCall) -> None:
         call.thread_id = threading.get_ident()
         call.run()
-        call.run = lambda: None  # it may refer back to the call: do not leave that to the collector
+        # The function may refer back to the call. Without this the garbage collector would have to
+        # find that out, and what the function holds would live on until then.
+        call.run = lambda: None
         with self._changed:
             call.has_ended = True
             if call.is_abandoned:
@@ -171,13 +174,14 @@ class DaemonThreadPool:
 
 def stack_of(thread_id: int | None) -> str:
     """Return the stack of a thread as text: lines of code without values."""
-    frame = sys._current_frames().get(thread_id or 0)  # noqa: SLF001  # the only way to see another thread's stack
+    # The only way to see the stack of another thread.
+    frame = sys._current_frames().get(thread_id or 0)  # noqa: SLF001
     if frame:
         return "".join(traceback.format_stack(frame))
     return "none yet"
 
 
-#: The thread pools by process id: a forked process has none of its parent's threads.
+#: The thread pools by the id of the process: a forked process has none of its parent's threads.
 _tool_pools: dict[int, DaemonThreadPool] = {}
 _own_pools: dict[int, DaemonThreadPool] = {}
 
@@ -192,10 +196,12 @@ def set_tool_thread_limit(max_threads: int) -> None:
 
 def tool_pool() -> DaemonThreadPool:
     """Return the pool for foreign functions, such as tools."""
-    pid = os.getpid()
-    return _tool_pools.get(pid) or _tool_pools.setdefault(
-        pid, DaemonThreadPool("tool", MAX_TOOL_THREADS)
-    )
+    process_id = os.getpid()
+    pool = _tool_pools.get(process_id)
+    if pool is None:
+        # Another thread may add one at the same moment: then that one is used.
+        pool = _tool_pools.setdefault(process_id, DaemonThreadPool("tool", MAX_TOOL_THREADS))
+    return pool
 
 
 def own_pool() -> DaemonThreadPool:
@@ -203,17 +209,19 @@ def own_pool() -> DaemonThreadPool:
 
     They are short, so an abandoned one is worth no more than a debug line.
     """
-    pid = os.getpid()
-    pool = _own_pools.get(pid)
-    return pool or _own_pools.setdefault(
-        pid, DaemonThreadPool("own", MAX_OWN_THREADS, level=logging.DEBUG)
-    )
+    process_id = os.getpid()
+    pool = _own_pools.get(process_id)
+    if pool is None:
+        new_pool = DaemonThreadPool("own", MAX_OWN_THREADS, level=logging.DEBUG)
+        pool = _own_pools.setdefault(process_id, new_pool)
+    return pool
 
 
 class LoopThread:
-    """An event loop in a daemon thread of its own. Lives as long as its process.
+    """An event loop in a separate daemon thread. Lives as long as its process.
 
-    RQ keeps the main thread, for its signals and time limits.
+    In a worker, RQ needs the main thread for its signals and time limits. `loop` is the loop to
+    run; None: a new one of uvloop.
     """
 
     def __init__(
@@ -229,9 +237,9 @@ class LoopThread:
         return self._thread.ident
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait.
+        """Run a coroutine on the loop, wait, and return its result.
 
-        Whatever interrupts the wait cancels the coroutine too.
+        An exception that interrupts the wait, such as KeyboardInterrupt, cancels the coroutine too.
         """
         future = self.submit(coroutine)
         try:
@@ -272,12 +280,13 @@ async def _cancel_all_tasks() -> None:
 
 
 class Watchdog:
-    """Reports an event loop that is blocked: once per block, and once when it is over.
+    """Logs that an event loop is blocked by code that does not await, with the stack of that code.
 
-    Runs in a daemon thread.
+    It logs once when the loop is blocked, and once when it runs again. It watches from a daemon
+    thread. Only time in which this thread itself ran counts: if the process was stopped, or the
+    laptop slept, the loop is not to blame.
 
-    Only time in which this thread itself ran counts: if the process was stopped,
-    or the laptop slept, the loop is not to blame.
+    `clock` returns seconds that never go back, `stack` the stack of a thread as text.
     """
 
     def __init__(
@@ -290,13 +299,16 @@ class Watchdog:
         self._loop = loop
         self._clock = clock
         self._stack = stack
-        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="sayso-watchdog", daemon=True)
-        self._answered = threading.Event()
-        self._answered.set()
-        self._looked_at = clock()
-        self._waited = 0.0
-        self._reported = False
+        #: Set when the watchdog is stopped.
+        self._is_stopped = threading.Event()
+        #: Set by the loop, as a sign of life. It is clear while the loop owes one.
+        self._sign_of_life = threading.Event()
+        self._sign_of_life.set()
+        self._last_look_at = clock()
+        #: Seconds since the loop was asked for a sign of life.
+        self._waited_seconds = 0.0
+        self._has_reported = False
 
     def start(self) -> None:
         """Start the thread."""
@@ -304,7 +316,7 @@ class Watchdog:
 
     def stop(self) -> None:
         """Stop the thread."""
-        self._ended.set()
+        self._is_stopped.set()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -314,23 +326,27 @@ class Watchdog:
         Raises RuntimeError when the loop is closed.
         """
         now = self._clock()
-        self._waited += min(now - self._looked_at, 2 * LOOK_SECONDS)
-        self._looked_at = now
-        if self._answered.is_set():
-            if self._reported:
-                log.warning("loop.unblocked", extra={"seconds": round(self._waited, 1)})
-            self._waited = 0.0
-            self._reported = False
-            self._answered.clear()
-            self._loop.call_soon(self._answered.set)
-        elif self._waited > BLOCKED_SECONDS and not self._reported:
-            self._reported = True
+        # More time than this has only passed if this thread did not run either.
+        self._waited_seconds += min(now - self._last_look_at, 2 * LOOK_SECONDS)
+        self._last_look_at = now
+        seconds = round(self._waited_seconds, 1)
+
+        if self._sign_of_life.is_set():
+            if self._has_reported:
+                log.warning("loop.unblocked", extra={"seconds": seconds})
+            self._waited_seconds = 0.0
+            self._has_reported = False
+            self._sign_of_life.clear()
+            self._loop.call_soon(self._sign_of_life.set)
+        elif self._waited_seconds > BLOCKED_SECONDS and not self._has_reported:
+            self._has_reported = True
             stack = self._stack(self._loop.thread_id)
-            log.warning("loop.blocked", extra={"seconds": round(self._waited, 1), "stack": stack})
+            log.warning("loop.blocked", extra={"seconds": seconds, "stack": stack})
 
     def _watch(self) -> None:
-        while not self._ended.wait(LOOK_SECONDS):
+        while not self._is_stopped.wait(LOOK_SECONDS):
             try:
                 self.look()
-            except RuntimeError:  # the loop is closed
+            except RuntimeError:
+                # The loop is closed.
                 return

@@ -1,8 +1,9 @@
-"""One trace from a webhook to the receipt of its reply, across processes, with OpenTelemetry.
+"""Tracing: one trace from a webhook to the receipt of its reply, with OpenTelemetry.
 
-Tracing is off until `start_tracing` is called: nothing is recorded, stored or imported. The trace
-context is stored as a W3C `traceparent` with each turn in a mailbox, each reply in an outbox and
-each pending action.
+Tracing is off until `start_tracing` is called: nothing is recorded, stored or imported. A trace
+goes on in other processes, because its context is stored with each turn in a mailbox, each reply in
+an outbox and each pending action. It is stored as a `traceparent`: a text of the W3C with the ids
+of the trace and of a span.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ _tracer: Tracer | None = None
 
 
 def start_tracing(provider: TracerProvider | None = None) -> None:
-    """Record spans from now on, with this tracer provider or else the global one.
+    """Record spans from now on, with this tracer provider; None: with the global one.
 
-    Raise ImportError without OpenTelemetry.
+    Raises ImportError without OpenTelemetry.
     """
     global _tracer  # noqa: PLW0603  # a process traces or does not
     from opentelemetry import trace
@@ -81,10 +82,9 @@ def span(
 ) -> AbstractContextManager[AnySpan]:
     """Return a context manager that yields the span of its block.
 
-    An exception marks it as failed, without its text.
-
-    `parent` and `links` are traceparents, "" for none.
-    Without `parent` it is a child of the current span.
+    An exception marks the span as failed; its text, which may be private, is left out. `parent` and
+    `links` are traceparents: the span is a child of `parent`, or begins a trace if that is "". If it
+    is None, the span is a child of the current one.
     """
     if _tracer is None:
         return _NO_SPAN
@@ -121,8 +121,9 @@ def _span(
 
 
 def add_link(span: AnySpan, traceparent: str) -> None:
-    """Link a span to the one that a traceparent names; do nothing for a malformed one,
-    and while tracing is off.
+    """Link a span to the one that a traceparent names.
+
+    Do nothing for a malformed traceparent, and while tracing is off.
     """
     if _tracer is not None and traceparent:
         for link in _links([traceparent]):
@@ -130,14 +131,13 @@ def add_link(span: AnySpan, traceparent: str) -> None:
 
 
 def record_wait(name: str, seconds: float, *, parent: str, attributes: Mapping[str, Any]) -> None:
-    """Record a span that ends now and lasted this many seconds."""
-    if _tracer is not None:
-        now = time.time_ns()
-        start = now - int(max(0.0, seconds) * 1e9)
-        waited = _tracer.start_span(
-            name, _context_of(parent), attributes=attributes, start_time=start
-        )
-        waited.end(now)
+    """Record a span that ends now and lasted this many seconds. `parent` is a traceparent."""
+    if _tracer is None:
+        return
+    now = time.time_ns()
+    start = now - int(max(0.0, seconds) * 1e9)
+    wait = _tracer.start_span(name, _context_of(parent), attributes=attributes, start_time=start)
+    wait.end(now)
 
 
 def current_trace() -> str:
@@ -172,7 +172,9 @@ def _context_of(traceparent: str | None) -> Any:
 def _links(traceparents: Sequence[str]) -> list[Link]:
     from opentelemetry.trace import Link, get_current_span
 
-    contexts = [
-        get_current_span(_context_of(each)).get_span_context() for each in traceparents if each
-    ]
-    return [Link(context) for context in contexts if context.is_valid]
+    links = []
+    for traceparent in filter(None, traceparents):
+        context = get_current_span(_context_of(traceparent)).get_span_context()
+        if context.is_valid:
+            links.append(Link(context))
+    return links
