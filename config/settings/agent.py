@@ -288,8 +288,9 @@ TextList = Annotated[
 
 
 class GuardrailSettings(Section):
-    """One check of a text: exactly one of `topic`, `pattern`, `length`, `injection` and `plugin`,
-    and an action.
+    """One check of a text, and what happens to a text that does not pass.
+
+    It has exactly one of `topic`, `pattern`, `length`, `injection` and `plugin`, and an action.
     """
 
     topic: TextList | None = None

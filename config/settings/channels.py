@@ -55,8 +55,9 @@ class DenyWhenSettings(Section):
 
 
 class PolicySettings(Section):
-    """Which tools run at once, need a yes, or never run. Patterns are those of file names; `deny`
-    is read first, then `review`, then `allow`.
+    """Which tools run at once, need a yes, or never run.
+
+    Patterns are those of file names; `deny` is read first, then `review`, then `allow`.
     """
 
     allow: list[str] = []

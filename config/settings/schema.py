@@ -122,9 +122,7 @@ class LimitSettings(Section):
 
 
 class MediaSettings(Section):
-    """Where files that people send and tools make are kept, with long texts,
-    and the most space for them.
-    """
+    """Where files and long texts are kept, and the most space for them."""
 
     store: str = ""
     """The bucket for files and long texts, on Amazon S3 or a server that speaks its protocol, and a

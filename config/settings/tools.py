@@ -140,8 +140,10 @@ def _list_means_all(value: object) -> object:
 
 
 class SelectorSettings(Section):
-    """What chooses the tools that a model is shown: exactly one of `keyword`, `roles`, `embedding`,
-    `any`, `all` and `plugin`, with its options.
+    """What chooses the tools that a model is shown.
+
+    It has exactly one of `keyword`, `roles`, `embedding`, `any`, `all` and `plugin`, with its
+    options.
     """
 
     keyword: dict[str, list[Annotated[str, Field(min_length=1)]]] | None = None

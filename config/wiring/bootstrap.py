@@ -273,6 +273,7 @@ def _channels_where(settings: Settings, is_one: Callable[[AnyChannel], bool]) ->
 def _open_channels(
     settings: Settings, redis: RedisParts, media: MediaFiles, keys: Sequence[str], public_url: str
 ) -> dict[str, Channel]:
+    """Return the adapter of each channel, by the channel's name. Raises ConfigError."""
     deps = AdapterDeps(
         cache=redis.cache,
         identities=redis.identities,

@@ -1,4 +1,8 @@
-"""Where turns come in: wires the Ingress, the pollers and the recovery of missed messages."""
+"""Where turns come in: webhooks, polling, and messages that a platform could not deliver.
+
+The web process and the poller start their background threads here. A command recovers messages that
+no webhook brought from the platform's log, and deletes files there.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +45,19 @@ log = logging.getLogger(__name__)
 
 
 def store_of(services: Services) -> StoreReceived:
-    """Return what stores turns: in the spool where one is configured, else in Redis."""
+    """Return the function with which an adapter stores what it received.
+
+    It stores turns in the spool if one is configured, else in Redis.
+    """
     inbox = services.spool or services.access_control
     return Ingress(inbox.accept, deliveries=services.deliveries, alerts=services.alerts).store
 
 
 def start_watching(services: Services) -> None:
-    """Start the threads that watch Redis for lost data, tell people of it, empty the spool,
-    and show that this process lives.
+    """Start the background threads of a process that takes messages in.
 
-    Call it after the process has forked.
+    They send the heartbeats of this process, watch Redis for lost data, tell people of such a loss,
+    and empty the spool. Call this after the process has forked, which threads do not survive.
     """
     Heartbeat(services.redis, kind="ingress", prefix=services.settings.key_prefix).watch()
     services.data_loss_guard.watch()
@@ -60,25 +67,27 @@ def start_watching(services: Services) -> None:
 
 
 def check_redis_if_reachable(services: Services) -> None:
-    """Check Redis as `check_redis` does, but start while it is away: webhooks get 503, or go to the
-    spool. Then it is checked as soon as it is there, and the process stops if it cannot be used.
+    """Check Redis as `check_redis` does, but do not fail while it is away.
 
-    Call it after the process has forked. Raises RedisUnfit.
+    Webhooks get 503 then, or go to the spool. Redis is checked in the background as soon as it
+    answers, and the process stops if it cannot be used. Call this after the process has forked.
+    Raises RedisUnfit.
     """
     try:
         check_redis(services)
     except RedisError as exc:
         advice = str(unreachable(services.redis, exc))
         log.warning("redis.away", extra={"reason": type(exc).__name__, "advice": advice})
-        threading.Thread(
+        thread = threading.Thread(
             target=_check_when_back, args=(services,), name="redis-check", daemon=True
-        ).start()
+        )
+        thread.start()
 
 
 def _check_when_back(services: Services) -> None:
-    """Check Redis once it answers.
+    """Wait until Redis answers, and check it.
 
-    Stop this process if it is unfit: the next start fails with the error.
+    Stop this process if Redis is unfit. Its next start fails with the error.
     """
     while True:
         time.sleep(RETRY_SECONDS)
@@ -102,6 +111,7 @@ def poll(services: Services) -> None:
     start_watching(services)
     store = store_of(services)
     settings = services.settings
+
     pollers = []
     for name in polled_channels(settings):
         channel = settings.channels[name]
@@ -110,8 +120,10 @@ def poll(services: Services) -> None:
             raise LookupError(
                 f"platform {channel.platform!r} has no poller: its settings must not say that it polls"
             )
+        # Of several processes, one polls for an account: the platform gives each update once.
         lock = LeaderLock(services.redis, poll_lock(channel), prefix=settings.key_prefix)
-        pollers.append(load(factory)(services.channels[name], store, lock))
+        create_poller = load(factory)
+        pollers.append(create_poller(services.channels[name], store, lock))
     asyncio.run(run_pollers(poller.run() for poller in pollers))
 
 
@@ -121,17 +133,18 @@ def poll_lock(channel: AnyChannel) -> str:
 
 
 async def run_pollers(polls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Poll until SIGTERM, SIGINT or SIGHUP. A poller that ends does not stop the others.
+    """Poll until SIGTERM, SIGINT or SIGHUP.
 
-    One that fails with a defect stops all of them, so that the process is started anew.
+    A poller that ends does not stop the others. One that raises stops all of them: that is a defect
+    of ours, and the process is started anew.
     """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def stop(received: int = signal.SIGTERM, *_: object) -> None:
         say_stopping(received)
-        # Further signals are ignored: at its end Python resets all handlers,
-        # and one would kill the process then.
+        # Further signals are ignored. Python resets all handlers at its end, and a signal would
+        # kill the process then.
         for number in stop_signals():
             signal.signal(number, signal.SIG_IGN)
         loop.call_soon_threadsafe(stopping.set)
@@ -155,17 +168,20 @@ def find_missed_messages(
     newest: int = 0,
     clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[FoundMessage]:
-    """Return the messages of a platform's log of the last `seconds`, with what became of each.
+    """Return the messages in a platform's log, with what became of each.
 
-    With `take` those that never came in are stored. At most `newest` are examined, 0 for all.
-    Raises ConfigError and SetupError; the iteration raises SetupError and redis.RedisError.
+    They are those of the last `seconds`, and at most the `newest` of them, 0 for all. With `take`
+    those that never came in are stored. `clock` returns the time in Unix seconds. Raises
+    ConfigError, and SetupError for a platform without a log; the iteration raises SetupError and
+    redis.RedisError.
     """
     factory = platform_of(settings.channels[channel]).missed_messages
     if factory is None:
         raise _without(settings, channel, "messages cannot be taken from its log")
     access, identities = open_inbox(settings, data)
     per_minute = rules_of(settings.channels[channel]).per_minute or 0
-    missed = load(factory)(
+    create_search = load(factory)
+    search = create_search(
         channel,
         message_log,
         _recovery_inbox(access),
@@ -173,8 +189,8 @@ def find_missed_messages(
         per_minute=per_minute,
         clock=clock,
     )
-    found: AsyncIterator[FoundMessage] = missed.run(seconds, take=take, newest=newest)
-    return found
+    messages: AsyncIterator[FoundMessage] = search.run(seconds, take=take, newest=newest)
+    return messages
 
 
 def delete_media(
@@ -197,7 +213,8 @@ def delete_media(
     if factory is None:
         raise _without(settings, channel, "its files cannot be deleted from here")
     access, identities = open_inbox(settings, data)
-    deletion = load(factory)(channel, message_log, _recovery_inbox(access), identities)
+    create_deletion = load(factory)
+    deletion = create_deletion(channel, message_log, _recovery_inbox(access), identities)
     days: AsyncIterator[DeletedFiles] = deletion.run(older, back, delete=delete)
     return days
 

@@ -440,8 +440,11 @@ def tool_provider(
     """
     if isinstance(source, McpSource):
         return _mcp_provider(source, folder)
+    document: str | Path = source.openapi
+    if not is_remote(source):
+        document = folder / Path(source.openapi).expanduser()
     return OpenApiToolProvider(
-        source.openapi if is_remote(source) else folder / Path(source.openapi).expanduser(),
+        document,
         base_url=source.base_url or "",
         auth=[_auth(each) for each in (source.auth, *source.more_auth) if each is not None],
         arguments=source.arguments,
@@ -453,13 +456,17 @@ def tool_provider(
 
 
 def _mcp_provider(source: McpSource, folder: Path) -> McpToolProvider:
+    """Return what lists and runs the tools of an MCP server, not connected yet."""
     server = source.mcp
     command, *args = server.command or [""]
+    working_folder = None
+    if server.command:
+        working_folder = folder / (server.cwd or "")
     return McpToolProvider(
         command,
         args,
         env=_secret_values(server.env),
-        cwd=folder / (server.cwd or "") if server.command else None,
+        cwd=working_folder,
         url=server.url or "",
         headers=_secret_values(server.headers),
         name=source.namespace or "",
@@ -519,8 +526,10 @@ def _configured_selectors(
 
 
 def _build(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolSelector:
-    """Return a selector with the tools that it always shows.
-    Raises ConfigError with the line of one that cannot be built.
+    """Return a selector, with the tools that it always shows.
+
+    `path` is that of its section in the YAML. Raises ConfigError with the line of what cannot be
+    built.
     """
     built: ToolSelector
     if selector.keyword is not None:
@@ -532,7 +541,9 @@ def _build(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolS
         embedding = selector.embedding
         embedder = None
         if embedding.base_url:
-            key = embedding.api_key.get_secret_value() if embedding.api_key else ""
+            key = ""
+            if embedding.api_key:
+                key = embedding.api_key.get_secret_value()
             embedder = HttpEmbedder(embedding.model, base_url=embedding.base_url, api_key=key)
         built = EmbeddingSelector(
             embedding.model,
@@ -547,13 +558,18 @@ def _build(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolS
             _build(settings, part, part_path)
             for part, part_path in _parts(settings, selector, path)
         ]
-        built = AnyOf(*parts) if selector.any_of is not None else AllOf(*parts)
+        combination = AllOf if selector.any_of is None else AnyOf
+        built = combination(*parts)
     if selector.always:
         return Always(built, selector.always)
     return built
 
 
 def _plugin(settings: Settings, selector: SelectorSettings, name: str, path: Path_) -> ToolSelector:
+    """Return the selector of another distribution, by the name of its entry point.
+
+    Raises ConfigError where there is none, and where it refuses the options.
+    """
     try:
         plugin = find_selector(name)
     except SelectorLoadError as exc:
@@ -571,48 +587,62 @@ def _plugin(settings: Settings, selector: SelectorSettings, name: str, path: Pat
 def _parts(
     settings: Settings, selector: SelectorSettings, path: Path_
 ) -> Iterator[tuple[SelectorSettings, Path_]]:
-    """Yield the selectors inside a selector with their places: a list may stand there itself,
-    or under `all`.
-    """
+    """Yield the selectors inside a selector, each with its path in the YAML."""
     for key, parts in (("any", selector.any_of), ("all", selector.all_of)):
+        # A list that stands in place of a section means `all`, and has no such key.
+        list_path = path
         if (*path, key) in settings.origin.places:
-            below = (*path, key)
-        else:
-            below = path
-        yield from ((part, (*below, index)) for index, part in enumerate(parts or ()))
+            list_path = (*path, key)
+        for index, part in enumerate(parts or ()):
+            yield part, (*list_path, index)
 
 
 def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> list[str]:
-    """Return a problem for each name in a channel's selector that is none of its tools, and for
-    each argument in its `deny_when` and `editable` that none of them has.
+    """Return a problem for each name of a tool or an argument that a channel gets wrong.
+
+    `tools` are those of the channel. Checked are the tools in its selector, and the arguments in
+    `deny_when` and `editable` of its policy.
     """
-    chosen = settings.channels[channel]
-    names = [tool.name for tool in tools]
-    problems = []
+    return [
+        *_unknown_in_selectors(settings, channel, [tool.name for tool in tools]),
+        *_unknown_in_deny_when(settings, channel, tools),
+        *_unknown_editable(settings, channel, tools),
+    ]
+
+
+def _unknown_in_selectors(settings: Settings, channel: str, names: Sequence[str]) -> Iterator[str]:
+    """Yield a problem for each name or pattern in a channel's selectors that names no tool."""
     for selector, path in _configured_selectors(settings, channel):
         for section, below, pattern in _patterns_in(settings, selector, path):
-            if below[0] == "keyword":  # its keys are names, in any case
+            if below[0] == "keyword":  # its keys are names of tools, in upper or lower case
                 is_known = pattern.lower() in [name.lower() for name in names]
             else:
                 is_known = any(fnmatchcase(name, pattern) for name in names)
             if not is_known:
                 says = f"{pattern!r} names no tool of this channel{_hint(pattern, names)}"
-                problems.append(settings.problem(section, says, *below))
-    for index, rule in enumerate(chosen.policy.deny_when if chosen.policy else ()):
-        matching = [
-            tool for tool in tools if fnmatchcase(tool.name.casefold(), rule.tool.casefold())
-        ]
+                yield settings.problem(section, says, *below)
+
+
+def _unknown_in_deny_when(settings: Settings, channel: str, tools: Sequence[Tool]) -> Iterator[str]:
+    """Yield a problem for each argument in a channel's `deny_when` that none of the tools has.
+
+    Such a rule would deny nothing, and no one would notice. A tool whose schema allows any argument
+    may have it.
+    """
+    policy = settings.channels[channel].policy
+    if policy is None:
+        return
+    for index, rule in enumerate(policy.deny_when):
+        pattern = rule.tool.casefold()
+        matching = [tool for tool in tools if fnmatchcase(tool.name.casefold(), pattern)]
         known = _arguments_of(matching)
         schemas = [tool.input_schema for tool in matching if tool.input_schema is not None]
         takes_any = any(schema.get("additionalProperties", True) is not False for schema in schemas)
-        # The rule would deny nothing, silently.
         if matching and rule.arg not in known and not takes_any:
             tool_names = ", ".join(tool.name for tool in matching)
             says = f"{rule.arg!r} is not an argument of {tool_names}{_hint(rule.arg, known)}"
-            problems.append(
-                settings.problem(("channels", channel, "policy", "deny_when", index), says, "arg")
-            )
-    return [*problems, *_unknown_editable(settings, channel, tools)]
+            path = ("channels", channel, "policy", "deny_when", index)
+            yield settings.problem(path, says, "arg")
 
 
 def _unknown_editable(settings: Settings, channel: str, tools: Sequence[Tool]) -> Iterator[str]:
@@ -621,7 +651,9 @@ def _unknown_editable(settings: Settings, channel: str, tools: Sequence[Tool]) -
     None of the tools has it that the pattern names, or it fits in no form.
     """
     policy = settings.channels[channel].policy
-    for pattern, arguments in policy.editable.items() if policy else ():
+    if policy is None:
+        return
+    for pattern, arguments in policy.editable.items():
         matching = [tool for tool in tools if fnmatchcase(tool.name, pattern)]
         names = ", ".join(tool.name for tool in matching)
         known = _arguments_of(matching)
@@ -632,9 +664,8 @@ def _unknown_editable(settings: Settings, channel: str, tools: Sequence[Tool]) -
             elif not any(tool.edit_fields([argument], {}) for tool in matching):
                 says = f"{argument!r} of {names} fits in no form, so no person can change it"
             if matching and says:
-                yield settings.problem(
-                    ("channels", channel, "policy", "editable", pattern), says, index
-                )
+                path = ("channels", channel, "policy", "editable", pattern)
+                yield settings.problem(path, says, index)
 
 
 def _arguments_of(tools: Iterable[Tool]) -> list[str]:
@@ -648,19 +679,22 @@ def _arguments_of(tools: Iterable[Tool]) -> list[str]:
 def _patterns_in(
     settings: Settings, selector: SelectorSettings, path: Path_
 ) -> Iterator[tuple[Path_, Path_, str]]:
-    """Yield every name or pattern of tools in a selector and its parts,
-    after the selector's place and its own.
+    """Yield every name or pattern of tools in a selector and its parts.
+
+    Before it come two paths: that of the selector, and from there that of the name.
     """
-    yield from ((path, ("keyword", name), name) for name in selector.keyword or ())
-    yield from ((path, ("always", index), pattern) for index, pattern in enumerate(selector.always))
-    for role, patterns in selector.roles.allowed.items() if selector.roles else ():
-        yield from (
-            (path, ("roles", "allowed", role, index), pattern)
-            for index, pattern in enumerate(patterns)
-        )
+    for name in selector.keyword or ():
+        yield path, ("keyword", name), name
+    for index, pattern in enumerate(selector.always):
+        yield path, ("always", index), pattern
+    if selector.roles:
+        for role, patterns in selector.roles.allowed.items():
+            for index, pattern in enumerate(patterns):
+                yield path, ("roles", "allowed", role, index), pattern
     for part, part_path in _parts(settings, selector, path):
         yield from _patterns_in(settings, part, part_path)
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
+    """Return the end of an error: the nearest known name, and all of them."""
     return f"{did_you_mean(name, known, ', {}')}; known: {', '.join(known) or 'none'}"

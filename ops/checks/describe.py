@@ -112,7 +112,9 @@ class BotDescription:
     not_asked: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [line for channel in self.channels for line in channel.lines()]
+        lines: list[str] = []
+        for channel in self.channels:
+            lines += channel.lines()
         not_asked = [f"tools of {name!r}: not asked" for name in self.not_asked]
         return "\n".join([*lines, *not_asked, *self.unreachable, *self.warnings])
 

@@ -205,7 +205,8 @@ class _Call:
         if selector:
             access = self.channel.access
             has_roles = access is not None and access.roles is not None
-            where = self.where("access", "roles") if has_roles else self.where("selector")
+            path = ("access", "roles") if has_roles else ("selector",)
+            where = self.where(*path)
         return shown, ExplainedReason(text, where)
 
     def _has_tool(self) -> ExplainedReason:

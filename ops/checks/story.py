@@ -144,8 +144,10 @@ class MessageStory:
     @property
     def all_replies(self) -> tuple[TracedReply, ...]:
         """The replies of all turns, then those that belong to no turn."""
-        replies_of_turns = [reply for turn in self.turns for reply in turn.replies]
-        return (*replies_of_turns, *self.replies)
+        replies: list[TracedReply] = []
+        for turn in self.turns:
+            replies += turn.replies
+        return (*replies, *self.replies)
 
 
 #: Why the agent did not answer a turn, by the reason in the turn's record.
@@ -219,8 +221,10 @@ def _repetitions(story: MessageStory) -> Iterator[str]:
 
         # A reply with the receipt of another turn's reply changed that message in place. It is not
         # one more message.
-        other_turns = [other for other in story.turns if other != turn]
-        other_receipts = {reply.receipt for other in other_turns for reply in other.replies}
+        other_receipts: set[str] = set()
+        for other in story.turns:
+            if other != turn:
+                other_receipts |= {reply.receipt for reply in other.replies}
         messages = {reply.receipt or reply.id for reply in turn.replies} - other_receipts
         if len(messages) > 1:
             yield f"The answer to {turn.id} has {len(messages)} messages."
@@ -305,13 +309,17 @@ def _confirmations(story: MessageStory) -> Iterator[str]:
         if not turn.undecided_action or turn.continues:
             continue
         final_state = _final_state_before(story, turn)
-        why = f"it had ended ({final_state})" if final_state else "the reply says why"
+        why = "the reply says why"
+        if final_state:
+            why = f"it had ended ({final_state})"
         yield f"{turn.id} answered {turn.undecided_action} and did not decide it: {why}."
 
 
 def _confirmations_of(action: TracedAction) -> Iterator[str]:
     """Yield who confirmed an action, each time that it was; else why it is not confirmed."""
-    name = f"{action.action_id} ({action.kind})" if action.kind else action.action_id
+    name = action.action_id
+    if action.kind:
+        name = f"{action.action_id} ({action.kind})"
     now = f"It is {action.newest} now."
 
     claims = [event for event in action.events if event.event == "claimed"]

@@ -460,7 +460,9 @@ class Tracer:
             if turn:
                 turns.append(turn)
 
-        replies_of_turns = [reply for turn in turns for reply in turn.replies]
+        replies_of_turns: list[TracedReply] = []
+        for turn in turns:
+            replies_of_turns += turn.replies
         replies_alone = []
         if clue.number:
             reply = self._reply(state, clue.number)
@@ -620,8 +622,11 @@ class Tracer:
 
         events = []
         for entry in self._entries_of(action_id):
-            by = digest(entry.decided_by_event) if entry.decided_by_event else ""
-            seq = state.seq_of(event=by) if by else 0
+            by = ""
+            seq = 0
+            if entry.decided_by_event:
+                by = digest(entry.decided_by_event)
+                seq = state.seq_of(event=by)
             turn = f"{state.conversation}@{seq}" if seq else ""
             events.append(TracedEvent(entry.event, entry.at / 1000, by, turn))
 

@@ -47,6 +47,7 @@ CHANGE_WIDTH = 200
 @click.group(cls=SaysoGroup, examples=["sayso audit verify", "sayso audit show --last 10"])
 def audit() -> None:
     """Read the audit ledger: what became of every action.
+
     --data is the folder with the ledger and its key.
     """
 
@@ -259,8 +260,9 @@ def export(options: Options, out: Path | None) -> None:
 @click.option("--user", required=True, help="The user's id, as `sayso audit show` lists it.")
 @pass_options
 def erase(options: Options, user: str) -> None:
-    """Erase what the ledger of this machine holds of a user's actions, except that they took place,
-    and the user's long texts and memories.
+    """Erase what the ledger of this machine holds of a user, and their long texts and memories.
+
+    The ledger still says that the user's actions took place.
 
     Long texts in a bucket are erased if the configuration is at hand: in this folder,
     or named with --config.

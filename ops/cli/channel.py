@@ -123,6 +123,7 @@ def channel() -> None:
 @pass_options
 def connect(options: Options, channel: str, max_connections: int, *, drop_pending: bool) -> None:
     """Make the platform of CHANNEL send its webhooks to public_url, and check the result.
+
     Prints the steps to click where a bot may not do it, as at Slack.
     """
     setup = _platform_setup(
@@ -227,8 +228,10 @@ def _run(call: Coroutine[Any, Any, T]) -> T:
 @click.option("--dry-run", is_flag=True, help="Print the missed messages, and take none.")
 @pass_options
 def recover(options: Options, channel: str, since: float, *, dry_run: bool) -> None:
-    """Take the messages to CHANNEL that no webhook delivered, from the platform's message log,
-    oldest first. Of the built-in platforms, WhatsApp has one.
+    """Take the messages to CHANNEL that no webhook delivered.
+
+    They are in the platform's message log, and are taken oldest first. Of the built-in platforms,
+    WhatsApp has one.
 
     A message that was taken before is not taken again. Exits with 1 where a message was refused:
     run it again later.
@@ -296,8 +299,9 @@ async def _print_messages(
 def purge_media(
     options: Options, channel: str, older: float, back: float, *, dry_run: bool
 ) -> None:
-    """Delete the files that people sent to CHANNEL from its platform, day by day. Files that a turn
-    still needs stay. Of the built-in platforms, WhatsApp keeps files until they are deleted.
+    """Delete the files that people sent to CHANNEL from its platform, day by day.
+
+    Files that a turn still needs stay. Of the built-in platforms, WhatsApp keeps files until they are deleted.
 
     It may run again at any time, for example from cron. Our own copies are not deleted.
     """
@@ -412,7 +416,9 @@ def _channel_of(settings: Settings, platform: str, name: str, *, of_workspaces: 
     if name:
         check_channel(settings, name)
         if name not in channels:
-            known = f"name one of {', '.join(channels)}" if channels else "there is none"
+            known = "there is none"
+            if channels:
+                known = f"name one of {', '.join(channels)}"
             raise click.UsageError(f"{name!r} is not a channel of {platform}: {known}")
         return name
     if not channels:

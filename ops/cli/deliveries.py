@@ -60,7 +60,9 @@ def list_(options: Options, channel: str, state: str | None, last: int) -> None:
     """
     states = cast("Sequence[UndeliveredState]", [state] if state else ["dead", "failed"])
     with _opened(options) as (stored, load_alerts):
-        undelivered = [status for each in states for status in stored.undelivered(each)]
+        undelivered: list[DeliveryStatus] = []
+        for each in states:
+            undelivered += stored.undelivered(each)
         current_alerts = load_alerts()
 
     if channel:
@@ -86,8 +88,9 @@ def list_(options: Options, channel: str, state: str | None, last: int) -> None:
 @click.argument("delivery")
 @pass_options
 def show(options: Options, delivery: str) -> None:
-    """Show what became of DELIVERY, or of the last deliveries of a conversation,
-    and the text of dead ones.
+    """Show what became of DELIVERY, or of the last deliveries of a conversation.
+
+    Dead ones are shown with their text.
     """
     conversation, _, number = delivery.partition("#")
     with _opened(options) as (stored, _):

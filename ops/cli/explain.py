@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 )
 @pass_options
 def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], user: str) -> None:
-    """Print what would happen if a user of CHANNEL had TOOL called with ARGS,
-    and which line decides it.
+    """Print what would happen if a user of CHANNEL had TOOL called with ARGS, and what decides it.
 
     ARGS are name=value ..., or one JSON object. Only the tool's preview is run. Exits with 0 where
     the tool would run or ask first, with 1 where it would never run.

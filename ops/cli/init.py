@@ -149,8 +149,7 @@ FILES = {"sayso.yaml": _YAML, "tools.py": _TOOLS, "test_tools.py": _TEST}
 @click.argument("folder", default=".", type=click.Path(path_type=Path, file_okay=False))
 @pass_options
 def init(options: Options, folder: Path) -> None:
-    """Write a new bot to FOLDER: a configuration with comments, a safe and a destructive tool,
-    and their tests.
+    """Write a new bot to FOLDER: a configuration, a safe and a destructive tool, and their tests.
 
     The schema of the configuration comes with them, so that editors complete its keys. The bot runs
     without an account and without a key. Existing files are never changed.

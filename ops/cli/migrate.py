@@ -13,8 +13,9 @@ from sayso.ops.cli.command import Options, SaysoCommand, clear_errors, fail, pas
 )
 @pass_options
 def migrate(options: Options, *, is_real: bool) -> None:
-    """Show what an upgrade still has to change in stored data,
-    and which versions of processes and records there are.
+    """Show what an upgrade still has to change in stored data.
+
+    Also shows which versions of processes and records there are.
 
     Upgrade all processes first. After --apply older versions cannot be started on this Redis. It is
     refused while processes of another version run, and may be killed and run again.

@@ -53,18 +53,14 @@ _person = click.argument("person", metavar="CODE_OR_ID")
     cls=SaysoGroup, examples=["sayso people list desk", "sayso people approve desk BCDFGHJK"]
 )
 def people() -> None:
-    """Decide who may talk to the bot on a channel with `access`, in addition to the people named in
-    the YAML.
-    """
+    """Decide who may talk to the bot on a channel with `access`, besides the people in the YAML."""
 
 
 @people.command("list", examples=["sayso people list desk"])
 @_channel
 @pass_options
 def list_(options: Options, channel: str) -> None:
-    """List the people approved or blocked on CHANNEL, and the unknown people who wait,
-    with their codes.
-    """
+    """List the people approved or blocked on CHANNEL, and those who wait, with their codes."""
     with _opened(options, channel) as commands:
         waiting = commands.access_list.waiting(channel)
         decided = commands.access_list.people(channel)
@@ -96,7 +92,9 @@ def approve(options: Options, channel: str, person: str) -> None:
 
     name = person
     if waiting:
-        name = f"{waiting.name} ({waiting.ids[0]})" if waiting.name else waiting.ids[0]
+        name = waiting.ids[0]
+        if waiting.name:
+            name = f"{waiting.name} ({waiting.ids[0]})"
     name = one_line(name, WIDTH)
     notice = ", and is told" if is_told else ""
     lines = [f"{name} may talk on {channel}{notice}"]

@@ -46,8 +46,10 @@ _WHERE_TO_LOOK = (
 )
 @pass_options
 def trace(options: Options, what: str, *, show_texts: bool) -> None:
-    """Print the whole story of one message: when it came in, who worked on it, what it asked for,
-    who confirmed it, and what became of each reply.
+    """Print the whole story of one message.
+
+    It says when the message came in, who worked on it, what it asked for, who confirmed it, and what
+    became of each reply.
 
     Give any id: the platform's of a message (MessageSid, update_id, Slack's event id) or its hash
     from the log, the platform's id of a reply, a delivery (web:12ab#3), a turn (web:12ab@7), a
@@ -82,6 +84,7 @@ def trace(options: Options, what: str, *, show_texts: bool) -> None:
 
 
 def _lines(story: MessageStory) -> Iterator[str]:
+    """Yield a story as text: its turns, replies and actions, then the answers to the questions."""
     from sayso.ops.checks.story import answers
 
     for turn in story.turns:
@@ -97,6 +100,7 @@ def _lines(story: MessageStory) -> Iterator[str]:
 
 
 def _turn_lines(turn: TracedTurn) -> Iterator[str]:
+    """Yield a turn as text, with its replies."""
     event = f"  event={turn.event}" if turn.event else ""
     yield f"turn {turn.id}{event}"
 
@@ -121,6 +125,7 @@ def _turn_lines(turn: TracedTurn) -> Iterator[str]:
 
 
 def _reply_line(reply: TracedReply) -> str:
+    """Return a reply as one line."""
     notes = []
     if reply.receipt:
         notes.append(f"receipt {reply.receipt}")
@@ -130,12 +135,15 @@ def _reply_line(reply: TracedReply) -> str:
         notes.append(f"“{reply.text}”")
 
     at = f"{utc_time(reply.at)}  " if reply.at else ""
-    attempts = "1 try" if reply.attempts == 1 else f"{reply.attempts} tries"
+    attempts = f"{reply.attempts} tries"
+    if reply.attempts == 1:
+        attempts = "1 try"
     text = "  ".join(one_line(note, WIDTH) for note in notes)
     return f"  {at}reply {reply.id}  {reply.state}  {attempts}  {text}".rstrip()
 
 
 def _action_lines(action: TracedAction) -> Iterator[str]:
+    """Yield an action as text, with each change of its state."""
     kind = f"  {action.kind}" if action.kind else ""
     yield f"action {action.action_id}{kind}"
 

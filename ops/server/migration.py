@@ -166,7 +166,8 @@ def _records(client: Redis, prefix: str) -> Iterator[tuple[str, int]]:
             # One text or a list of texts, with None for a key that vanished meanwhile.
             texts = [answer] if isinstance(answer, str) else answer or []
             for text in filter(None, texts):
-                version = _action_version(text) if kind == "pending" else version_of(text)
+                read_version = _action_version if kind == "pending" else version_of
+                version = read_version(text)
                 yield _KINDS[kind], version
 
 
