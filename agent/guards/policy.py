@@ -1,45 +1,46 @@
 """ToolPolicy: which tool calls run, which a person must approve, and which never run.
 
-`effective_decision` is what the policy and the tool together decide about a call.
-`require_approval` asks for the approval of a call where no channel can ask.
+An operator writes a policy as lists of patterns for the names of tools. `effective_decision` is
+what the policy and the tool together decide about a call. A call that needs an approval is
+proposed, and the channel asks the person; `require_approval` asks where no channel can ask.
 
-The second half of the module reads arguments for `deny_when` rules: it finds a forbidden address,
-host, path or number in every spelling that a model could use to hide it.
+How a `deny_when` rule finds a forbidden value in an argument is in `argument_patterns.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ipaddress
-import json
-import operator
-import posixpath
-import re
-import socket
-import unicodedata
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
-from itertools import product
-from typing import Any, Literal, TypeAlias, cast, get_args
-from urllib.parse import unquote, urlsplit
+from typing import Any, Literal, cast, get_args
 
+from sayso.agent.guards.argument_patterns import (
+    FORMS,
+    MAX_READ_CHARS,
+    ArgumentForm,
+    ArgumentTooLong,
+    argument_matches,
+    pattern_problem,
+)
 from sayso.agent.tools.definition import MEMORY, RESULTS, SEARCH, ToolTag
 from sayso.agent.tools.tool import Tool
-from sayso.channels.i18n.invisible import INVISIBLE
 from sayso.infra.concurrency import await_isolated, call_foreign
 from sayso.pending.action import After
 
+#: What happens to a call: it runs, a person is asked first, or it never runs.
 PolicyVerdict = Literal["allow", "review", "deny"]
 #: The lists of a policy, in the order in which they are read.
 RuleKind = Literal["deny", "deny_when", "review", "allow"]
-#: What decided about a call.
+#: What decided about a call:
 #:
-#: * "rule": a rule of the policy; "unknown": no rule names the tool; "no_policy": there is none
-#: * "requires_approval": the author of the tool; "destructive": the hint of the tool's source
-#: * "memory": the tool belongs to the memory of the agent; "search": it is the tool that finds tools
+#: * rule: a rule of the policy.
+#: * unknown: no rule of the policy names the tool.
+#: * no_policy: the agent has no policy.
+#: * requires_approval: the author of the tool requires an approval.
+#: * destructive: the source of the tool, such as an MCP server, calls it destructive.
+#: * memory: the tool belongs to the memory of the agent, or reads more of a result.
+#: * search: the tool finds other tools.
 DecidedBy = Literal[
     "rule", "unknown", "requires_approval", "destructive", "no_policy", "memory", "search"
 ]
@@ -48,85 +49,40 @@ DecidedBy = Literal[
 #: Only `True` approves the call.
 ConfirmAction = Callable[[str, dict[str, Any], str], bool | Awaitable[bool]]
 
-#: The form of what a `deny_when` rule looks for in an argument (its key `matches`).
-ArgumentForm: TypeAlias = Literal["text", "email", "domain", "path", "number"]
-FORMS: tuple[ArgumentForm, ...] = get_args(ArgumentForm)
-
-#: Spellings of a boolean, so that a pattern finds it however a model, Python or JSON wrote it.
-_BOOLEAN_SPELLINGS = {
-    True: ("true", "yes", "on", "y", "t", "1"),
-    False: ("false", "no", "off", "n", "f", "0"),
-}
-#: The required keys of a `deny_when` rule.
+#: The required keys of a `deny_when` rule. The key `matches` may be added.
 _RULE_KEYS = {"tool", "arg", "pattern"}
-
-#: Characters that look like a space, although Unicode does not count them as white space.
-_BLANK = "\u115f\u1160\u2800\u3164\uffa0\x1c-\x1f"
-#: White space of any length, as a reader sees it.
-_GAPS = re.compile(rf"[\s{_BLANK}]+")
-#: A tab, a line end, or a blank character: no reader expects one inside an address or a path.
-_BREAKS = re.compile(rf"[\t\n\r\x0b\x0c\x85\u2028\u2029{_BLANK}]")
-_UNSEEN = re.compile(f"[{INVISIBLE}]")
-
-#: Characters that stand for the dot of a domain name (IDNA).
-_DOTS = str.maketrans("\u3002\uff0e\uff61", "...")
-#: A comment in a mail address (RFC 5322), as in `eve(x)@example.com`.
-_COMMENT = re.compile(r"\([^()]*\)")
-#: Characters that end the local part of a mail address, read from its @ backwards.
-_NO_LOCAL = frozenset("<>()[],;:\"'@")
-#: The domain of a mail address, behind its @.
-_DOMAIN = re.compile(r"\s*([^\s<>(),;:\"'@?&]+)")
-#: Most characters of an argument that a rule reads, all its spellings together. A call with more is
-#: denied.
-MAX_READ_CHARS = 1_000_000
-#: A longer host cannot exist, and decoding it would take quadratic time.
-_MAX_HOST_CHARS = 253
-_BETWEEN_HOSTS = re.compile(r"[\s,;<>\"'(){}|]+")
-
-#: The schemes before a host: one, or several as in `jdbc:postgresql://`. The `localhost:` of
-#: `localhost:8080` is no scheme.
-_SCHEMES = re.compile(r"^(?:[a-z][a-z0-9+.-]*:/*(?!\d+(?:/|$)))+")
-#: A pattern that compares numbers, such as `>=500`.
-_COMPARED = re.compile(r"\s*(>=|<=|>|<)\s*(.*)", re.DOTALL)
-_COMPARISONS: dict[str, Callable[[Decimal, Decimal], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
-_NUMBER = re.compile(r"[+-]?\d[\d.,'\u2019 _]*(?:e[+-]?\d{1,3})?", re.ASCII)
-
-#: How many characters of a text are read as a number. A longer text is no amount; the limit also
-#: bounds the work.
-_MAX_NUMBER_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of a policy: its list, its index in that list, and its pattern.
+    """One rule of a policy, as traces and operators name it."""
 
-    The pattern of a `deny_when` rule is the one for the argument.
-    """
-
+    #: The list that the rule is in.
     kind: RuleKind
+    #: Its index in that list, from 0.
     index: int
+    #: Its pattern; of a `deny_when` rule the pattern for the argument.
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyDecision:
-    """What to do with one call, the reason in words, and the rule that decided, if any."""
+    """What to do with one call, and why."""
 
     decision: PolicyVerdict
+    #: The reason in words. The model and the operator read it.
     reason: str
+    #: The rule that decided; None if something else did.
     rule: Rule | None = None
     decided_by: DecidedBy = "rule"
 
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """Rules over tool names (shell patterns), read in the order deny, deny_when, review, allow.
+    """The rules of an agent for tool calls. One policy serves all runs.
 
+    `allow`, `review` and `deny` are lists of shell patterns for the names of tools. They are read
+    in the order deny, deny_when, review, allow, and the first rule that names the tool decides:
     "allow" runs a call, "review" asks a person first, "deny" refuses it. A tool that no rule names
     is reviewed, so a tool that is added later never runs unseen. In doubt the stricter rule wins:
     `allow` takes a name exactly as written, while the other lists ignore case.
@@ -185,8 +141,9 @@ class ToolPolicy:
                 raise ValueError(
                     f"deny_when rule {dict(rule)!r}: matches {rule['matches']!r} is none of {known}"
                 )
-            problem = problem_of(_form_of(rule), rule["pattern"])
-            if problem:  # such a rule could never match
+            # A rule that could never match would be a false sense of safety.
+            problem = pattern_problem(_form_of(rule), rule["pattern"])
+            if problem:
                 raise ValueError(f"deny_when rule {dict(rule)!r}: {problem}")
 
     def _check_after(self) -> None:
@@ -220,17 +177,17 @@ class ToolPolicy:
         for index, rule in enumerate(self.deny_when):
             if not _is_named(tool_name, rule["tool"]):
                 continue
-            reason = _why_denied(rule, args.get(rule["arg"]))
+            reason = _denial_reason(rule, args.get(rule["arg"]))
             if reason:
                 return PolicyDecision("deny", reason, Rule("deny_when", index, rule["pattern"]))
 
-        decision = _by_name("review", tool_name, self.review)
-        if decision is None:
-            decision = _by_name("allow", tool_name, self.allow)
-        if decision is None:
-            reason = f"no rule names {tool_name!r}"
-            decision = PolicyDecision("review", reason, decided_by="unknown")
-        return decision
+        review = _by_name("review", tool_name, self.review)
+        if review:
+            return review
+        allowance = _by_name("allow", tool_name, self.allow)
+        if allowance:
+            return allowance
+        return PolicyDecision("review", f"no rule names {tool_name!r}", decided_by="unknown")
 
     def unconditional_denial(self, tool_name: str) -> PolicyDecision | None:
         """Return the decision of the `deny` rule that names the tool, whatever its arguments.
@@ -284,9 +241,10 @@ def check_injected(policy: ToolPolicy, tools: Iterable[Tool]) -> None:
                 )
 
 
+#: The decisions that no rule makes.
 _TOOL_SEARCH = PolicyDecision("allow", "it only finds tools", decided_by="search")
 _NO_POLICY = PolicyDecision("allow", "there is no policy", decided_by="no_policy")
-_READS_ON = PolicyDecision(
+_READS_RESULT = PolicyDecision(
     "allow", "it reads more of a result that the model was given", decided_by="memory"
 )
 
@@ -308,19 +266,21 @@ def effective_decision(
     | any other | what the policy says; without a policy it runs |
     """
     if tool.metadata.source == RESULTS:
-        return _READS_ON
-    if tool.metadata.source == SEARCH and not (policy and policy.unconditional_denial(tool.name)):
-        return _TOOL_SEARCH
+        return _READS_RESULT
+    if tool.metadata.source == SEARCH:
+        is_denied = policy is not None and policy.unconditional_denial(tool.name) is not None
+        if not is_denied:
+            return _TOOL_SEARCH
 
     decision = _NO_POLICY
     if policy:
-        # The source of a tool described by JSON Schema fills in the defaults of missing arguments,
-        # so the rules must see these defaults.
+        # The source of a tool that JSON Schema describes, such as an MCP server, fills in the
+        # defaults of missing arguments. So the rules must see these defaults.
         defaults: dict[str, Any] = {}
         if tool.input_schema is not None:
-            defaults = {
-                each.name: each.default for each in tool.parameters if each.default is not None
-            }
+            for parameter in tool.parameters:
+                if parameter.default is not None:
+                    defaults[parameter.name] = parameter.default
         decision = policy.evaluate(tool.name, {**defaults, **args})
 
     if tool.requires_approval and decision.decision == "allow":
@@ -343,10 +303,10 @@ def effective_decision(
 def effective_after(
     tool_name: str, tool: Tool | None, policy: ToolPolicy | None
 ) -> After | Literal[""]:
-    """Return what follows the outcome of a confirmed call: the policy decides, else the tool.
+    """Return what follows the outcome of a confirmed call: "say" it, or let the agent "continue".
 
-    Return "" where neither says it, so the channel decides. The result of a `terminal` tool is the
-    reply, also after a yes. `tool` is None for a kind of action that is not the name of a tool.
+    The policy decides, else the tool; "" if neither does, so that the channel decides. `tool` is
+    None for a kind of action that is not the name of a tool.
     """
     if policy:
         pattern = policy.after_rule(tool_name)
@@ -354,6 +314,7 @@ def effective_after(
             return policy.after[pattern]
     if tool is None:
         return ""
+    # The result of a `terminal` tool is the reply, also after a yes.
     if tool.terminal and not tool.after:
         return "say"
     return tool.after
@@ -411,26 +372,16 @@ def _is_named(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name.casefold(), pattern.casefold())
 
 
-def _why_denied(rule: Mapping[str, str], argument: Any) -> str:
+def _denial_reason(rule: Mapping[str, str], argument: Any) -> str:
     """Return why a `deny_when` rule denies a call with this argument, "" if it does not."""
     name = rule["arg"]
     pattern = rule["pattern"]
-    form = _form_of(rule)
-    read_chars = 0
-    for leaf in _leaves(argument):
-        for text in _spellings(leaf):
-            read_chars += len(text)
-            if read_chars > MAX_READ_CHARS:
-                return (
-                    f"{name!r} is longer than the {MAX_READ_CHARS:,} characters that a rule reads"
-                )
-            if (
-                matches_text(text, pattern)
-                or matches_form(form, text, pattern)
-                or _is_same_number(leaf, pattern)
-            ):
-                return f"{name!r} matches {pattern!r}"
-    return ""
+    try:
+        is_match = argument_matches(argument, pattern, _form_of(rule))
+    except ArgumentTooLong:
+        # What was not read may contain what the rule forbids.
+        return f"{name!r} is longer than the {MAX_READ_CHARS:,} characters that a rule reads"
+    return f"{name!r} matches {pattern!r}" if is_match else ""
 
 
 def _form_of(rule: Mapping[str, str]) -> ArgumentForm:
@@ -442,283 +393,3 @@ def _form_of(rule: Mapping[str, str]) -> ArgumentForm:
     if form == "text" and "@" in rule["pattern"]:
         return "email"
     return form
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    """Yield every key and scalar inside a value.
-
-    A forbidden address must not hide in a list or in a key. An empty object is yielded as "{}", an
-    empty list as "[]".
-    """
-    waiting = [value]  # no recursion: a model may nest deeper than Python can
-    while waiting:
-        match waiting.pop():
-            case Mapping() as pairs:
-                if not pairs:
-                    yield "{}"
-                yield from pairs
-                waiting.extend(pairs.values())
-            case list() | tuple() | set() | frozenset() as items:
-                if not items:
-                    yield "[]"
-                waiting.extend(items)
-            case None:
-                pass
-            case scalar:
-                yield scalar
-
-
-def _spellings(leaf: Any) -> list[str]:
-    """Return the texts in which a pattern may name this scalar."""
-    if isinstance(leaf, bool):
-        return [str(leaf), *_BOOLEAN_SPELLINGS[leaf]]
-    spellings = [str(leaf)]
-    if isinstance(leaf, float):
-        spellings.append(json.dumps(leaf))
-        spellings.append(format(Decimal(str(leaf)), "f"))  # without an exponent
-        if leaf.is_integer():
-            spellings.append(str(int(leaf)))
-    return spellings
-
-
-def _is_same_number(leaf: Any, pattern: str) -> bool:
-    """Return whether a number, also one in text, has the value of the pattern.
-
-    5, 5.0, 05 and 5e0 are the same.
-    """
-    if isinstance(leaf, bool):
-        return False
-    try:
-        return Decimal(str(leaf).strip()) == Decimal(pattern.strip())
-    except InvalidOperation:
-        return False
-
-
-def plain_texts(text: str) -> set[str]:
-    """Return the plain forms of a text: how it looks to a reader.
-
-    In a plain form, compatibility forms and case are folded, white space is one space, and
-    invisible characters are removed. There are two: a reader may take a tab or line end for a
-    space, or overlook it, so the second form is without them.
-    """
-    return {_folded(_GAPS.sub(" ", text)), _folded(_BREAKS.sub("", text))}
-
-
-def matches_text(text: str, pattern: str) -> bool:
-    """Return whether the text matches the shell pattern, as written or in one of their plain forms."""
-    if fnmatchcase(text, pattern):
-        return True
-    patterns = plain_texts(pattern)
-    return any(fnmatchcase(plain, each) for plain in plain_texts(text) for each in patterns)
-
-
-def matches_form(form: ArgumentForm, text: str, pattern: str) -> bool:
-    """Return whether something of this form in the text matches the pattern."""
-    match form:
-        case "email":
-            local, at, domain = _plain(pattern).strip("<>").rpartition("@")
-            wanted = f"{local}@{_host(domain)}" if at else domain
-            return any(fnmatchcase(address, wanted) for address in _addresses(text))
-        case "domain":
-            wanted = _host(_plain(pattern))
-            return any(
-                fnmatchcase(host, wanted) or fnmatchcase(host, f"*.{wanted}")
-                for host in _hosts(text)
-            )
-        case "path":
-            wanted = _path(_plain(pattern))
-            for path in map(_path, _readings(text)):
-                # Also with a final slash, so that `/etc/*` holds for /etc itself.
-                if fnmatchcase(path, wanted) or fnmatchcase(f"{path}/", wanted):
-                    return True
-            return False
-        case "number":
-            compare, limit_text = _compared(pattern)
-            pairs = product(_numbers(text), _numbers(limit_text))
-            return any(compare(number, limit) for number, limit in pairs)
-    return False
-
-
-def problem_of(form: ArgumentForm, pattern: str) -> str:
-    """Return why a pattern can never match its form, or "" if it can."""
-    if form == "number":
-        _, limit = _compared(pattern)
-        if not _numbers(limit):
-            return f"{pattern!r} is no number: write 500, or >500, >=500, <0, <=0"
-    if form == "email" and "@" not in pattern and "*" not in pattern:
-        return f"{pattern!r} is no address: write eve@example.com or *@example.com"
-    return ""
-
-
-def _folded(text: str) -> str:
-    """Return the text with compatibility forms and case folded, and without invisible characters.
-
-    Each run of white space becomes one space.
-    """
-    compatible = unicodedata.normalize("NFKC", text)
-    lower = _UNSEEN.sub("", compatible).casefold()
-    # Folding the case may give new compatibility forms and invisible characters.
-    folded = _UNSEEN.sub("", unicodedata.normalize("NFKC", lower))
-    return _GAPS.sub(" ", folded).strip()
-
-
-def _plain(text: str) -> str:
-    """Return the plain form without tabs and line ends: addresses and paths contain no gaps."""
-    return _folded(_BREAKS.sub("", text))
-
-
-def _readings(text: str) -> set[str]:
-    """Return the plain forms of a text, each as written and with its percent codes decoded."""
-    readings = plain_texts(text)
-    return readings | {_folded(unquote(plain)) for plain in readings}
-
-
-def _addresses(text: str) -> Iterator[str]:
-    """Yield the mail addresses in a text, each also without the tag behind a plus sign."""
-    for reading in _readings(text):
-        for local, domain in _address_parts(_COMMENT.sub("", reading)):
-            name = local.strip('"').strip()
-            host = _host(domain)
-            yield f"{name}@{host}"
-            yield f"{name.partition('+')[0]}@{host}"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class _AddressSpan:
-    """Where an address is in a text: its beginning, the end of its local part, and its domain."""
-
-    start: int
-    local_end: int
-    domain_start: int
-    end: int
-    is_quoted: bool
-
-
-def _address_parts(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the local part and the domain of each address in a text, from left to right.
-
-    Addresses do not overlap: where two claim the same characters, the first one has them.
-
-    The time is proportional to the length of the text: each @ is looked at once, with the text
-    between its neighbors. A regular expression would try each character as the beginning of a local
-    part, and read on to the next @ each time.
-    """
-    position = 0
-    for span in sorted(_address_spans(text)):
-        start = span.start
-        if start < position:
-            if span.is_quoted or position >= span.local_end:
-                continue
-            start = position  # the domain before it took the beginning of its local part
-        yield text[start : span.local_end], text[span.domain_start : span.end]
-        position = span.end
-
-
-def _address_spans(text: str) -> Iterator[_AddressSpan]:
-    """Yield where the address around each @ is.
-
-    The local part is a run of letters or a quoted text before the @, the domain what follows it.
-    """
-    at = text.find("@")
-    while at >= 0:
-        domain = _DOMAIN.match(text, at + 1)
-
-        local_end = at
-        while local_end and text[local_end - 1].isspace():
-            local_end -= 1
-
-        start = local_end
-        is_quoted = text[local_end - 1 : local_end] == '"'
-        if is_quoted:
-            start = text.rfind('"', 0, local_end - 1)
-        else:
-            while start and text[start - 1] not in _NO_LOCAL and not text[start - 1].isspace():
-                start -= 1
-
-        if domain and 0 <= start < local_end:
-            yield _AddressSpan(start, local_end, domain.start(1), domain.end(), is_quoted)
-        at = text.find("@", at + 1)
-
-
-def _hosts(text: str) -> Iterator[str]:
-    """Yield the hosts that a text may name: in its mail addresses, in its URLs, and as plain words."""
-    for reading in _readings(text):
-        for word in _BETWEEN_HOSTS.split(reading.replace("\\", "/")):
-            rest = _SCHEMES.sub("", word).lstrip("/")
-            if "@" in word:
-                _, _, behind_at = word.rpartition("@")
-                yield _host(re.split("[/?#&]", behind_at)[0])
-            with contextlib.suppress(ValueError):
-                yield _host(urlsplit(f"//{rest}").hostname or "")
-
-
-def _host(name: str) -> str:
-    """Return a host in one spelling.
-
-    A name is in Unicode rather than Punycode, without a final dot. An IP address is in the usual
-    notation.
-    """
-    host = name.translate(_DOTS).strip(".[]")
-    if len(host) > _MAX_HOST_CHARS:
-        return host
-
-    with contextlib.suppress(UnicodeError):
-        if "xn--" in host:
-            host = host.encode("ascii").decode("idna")
-
-    # `inet_aton` also reads 127.1, 0x7f000001 and 2130706433, as HTTP clients do.
-    if re.fullmatch(r"[0-9a-fx.]+", host) and host[:1].isdigit():
-        with contextlib.suppress(OSError):
-            return socket.inet_ntoa(socket.inet_aton(host))
-
-    if ":" in host:
-        with contextlib.suppress(ValueError):
-            address = ipaddress.IPv6Address(host)
-            return str(address.ipv4_mapped or address)
-    return host
-
-
-def _path(written: str) -> str:
-    """Return a path, also of a `file:` URL, with single slashes and without `.` and `..`."""
-    slashed = written.replace("\\", "/").strip("\"'")
-    local = re.sub(r"^file:(?://(?:localhost)?(?=/))?", "", slashed)
-    if not local:
-        return ""
-    return posixpath.normpath(re.sub("/+", "/", local))
-
-
-def _compared(pattern: str) -> tuple[Callable[[Decimal, Decimal], bool], str]:
-    """Return how a pattern compares a number, and the text of the number to compare with.
-
-    `>=500` compares with 500. A pattern without a sign asks for an equal number.
-    """
-    match = _COMPARED.fullmatch(unicodedata.normalize("NFKC", pattern))
-    if match:
-        return _COMPARISONS[match[1]], match[2]
-    return operator.eq, pattern
-
-
-def _numbers(text: str) -> set[Decimal]:
-    """Return the numbers that a text may mean; an empty set if it is no number.
-
-    `1.000` may be one or a thousand, so both are returned.
-    """
-    written = _plain(text)[:_MAX_NUMBER_CHARS].replace("\u2212", "-")
-    # The digits of all scripts become those of ASCII.
-    digits = "".join(str(unicodedata.decimal(char, char)) for char in written)
-
-    # Without a currency or unit before and after the number, and between its sign and its digits.
-    bare = re.sub(r"^[^\d+\-.,]+|[^\d]+$", "", digits)
-    bare = re.sub(r"^([+-])[^\d.,]+", r"\1", bare)
-    if not _NUMBER.fullmatch(bare.lstrip(".,")):
-        return set()
-
-    solid = re.sub("['\u2019 _]", "", bare)
-    comma_groups = solid.replace(",", "")
-    comma_decimals = solid.replace(".", "").replace(",", ".")
-    readings = {solid, comma_groups, comma_decimals}
-    numbers = set()
-    for reading in readings:
-        with contextlib.suppress(InvalidOperation):
-            numbers.add(Decimal(reading))
-    return numbers

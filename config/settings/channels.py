@@ -46,9 +46,9 @@ class DenyWhenSettings(Section):
     @model_validator(mode="after")
     def _can_match(self) -> Self:
         # Imported here: it imports the agent, which takes longer than a whole operator's command.
-        from sayso.agent.guards.policy import problem_of
+        from sayso.agent.guards.argument_patterns import pattern_problem
 
-        problem = problem_of(self.matches, self.pattern)
+        problem = pattern_problem(self.matches, self.pattern)
         if problem:
             raise ValueError(problem)
         return self

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent.channel.questions import short_effect
-from sayso.agent.guards.guardrails import PatternGuardrail, TopicGuardrail
-from sayso.agent.guards.policy import (
+from sayso.agent.guards.argument_patterns import (
     MAX_READ_CHARS,
-    ToolPolicy,
     _address_parts,
     matches_form,
     matches_text,
 )
+from sayso.agent.guards.guardrails import PatternGuardrail, TopicGuardrail
+from sayso.agent.guards.policy import ToolPolicy
 from sayso.agent.messages import without_notes
 from sayso.agent.providers.reasoning import ReasoningFilter
 from sayso.agent.toolbox.text import text_stats
