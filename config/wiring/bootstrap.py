@@ -1,8 +1,9 @@
 """Bootstrap: build the parts of one process from its settings.
 
-`bootstrap` names their concrete classes; the other modules of this folder build the larger parts. A
-web process, a worker and a poller call it; what they do with the parts stands in `wsgi`, `rq_entry`
-and `ingress`. `check_redis` and `check_bucket` refuse a server that would lose messages or files.
+`bootstrap` names the concrete classes of the parts; the other modules of this folder build the
+larger ones. A web process, a worker and a poller all call it. What each of them does with the parts
+is in `wsgi`, `rq_entry` and `ingress`. `check_redis` and `check_bucket` refuse a server that would
+lose messages or files.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class Services:
     settings: Settings
     #: Where platforms reach the web.
     public_url: str
+    #: The Redis of conversations and actions.
     redis_url: str
     redis: Redis
     #: The server of RQ's keys: that of `redis`, or one of its own.
@@ -100,6 +102,7 @@ class Services:
     access_control: AccessControl
     #: The adapter of each channel, by the channel's name.
     channels: Mapping[str, Channel]
+    #: The files that people send and tools make.
     media: MediaFiles
     #: The clock of Redis, by which links to files expire.
     clock: SharedClock
@@ -111,6 +114,7 @@ class Services:
     sweeps: Mapping[str, Callable[[], int]]
     #: The name of this process, and the locked file that shows its machine that it lives.
     worker_lock: WorkerLock
+    #: Answers the turns of a conversation, in a worker.
     processor: ConversationProcessor
     #: Forms on web pages, in which people change a call before they confirm it.
     forms: WebForms
@@ -118,13 +122,16 @@ class Services:
     reaper: Reaper
     #: Moves audit entries from Redis into the ledger of this machine.
     audit_collector: AuditCollector
+    #: What became of the last replies of each conversation.
     deliveries: RedisDeliveries
+    #: Troubles of channels that an operator has to mend.
     alerts: RedisAlerts
     #: Halts a Redis that lost acknowledged writes.
     data_loss_guard: DataLossGuard
     #: Tells people after such a loss what was forgotten.
     loss_notices: LossNotices
     tools: OpenTools
+    #: What the agents share, such as connections to models, which are closed at the end.
     agent_deps: AgentDeps
     #: Keeps messages on disk while Redis is away; None where `spool` is off.
     spool: Spool | None
@@ -148,13 +155,16 @@ def bootstrap(
 ) -> Services:
     """Build the parts of one process: Redis, adapters, tools, agents, mailbox, sender, processor.
 
-    `data` is the data folder, which is created. `redis_url` comes before the configured Redis, and
-    `public_url` is used where none is configured; "" stands for neither. A worker (`is_worker`)
-    waits while Redis restarts; the web refuses fast instead. `provider` answers in place of the
-    configured model. With `reload`, tools follow the edits of their files.
+    `data` is the data folder, which is created. `redis_url` is used in place of the configured
+    Redis, and `public_url` if none is configured; "" for none. A worker (`is_worker`) runs agents,
+    and waits while Redis restarts. The web runs none, and refuses webhooks at once while Redis is
+    away. `provider` answers in place of the configured models. With `reload`, the files of tools
+    are loaded again whenever they are saved.
 
-    Nothing runs yet when it returns. Raises ConfigError and RedisUnfit, each naming the cure.
+    Nothing runs yet when this returns, except the connections of a worker to remote sources of
+    tools. Raises ConfigError and RedisUnfit, each with its cure.
     """
+    # The data folder and Redis, which everything else needs.
     state = settings.state_folder(data)
     keys = open_data(data, state)
     os.environ.setdefault("SAYSO_DATA", str(data))  # tools of the user may store files there
@@ -164,12 +174,15 @@ def bootstrap(
     scripts = redis.scripts(CONVERSATION_SCRIPTS)
     wake_up = redis.wake_up
 
+    # Files, and the adapters of the platforms.
     clock = SharedClock(redis.client)
     files = FileStores.open(settings, data, keys, public_url=public_url, link_clock=clock)
     media = files.media
     texts = files.texts
     channels = _open_channels(settings, redis, media, keys, public_url)
 
+    # The agents with their tools. What they acknowledge to people is noted on this machine, too, so
+    # that people can be told if Redis loses it.
     tools = _open_tools(settings, is_worker=is_worker)
     deps = _open_agent_deps(settings, data, media, redis, provider, is_worker=is_worker)
     notes = NoteFiles(state / ACKNOWLEDGED)
@@ -187,12 +200,12 @@ def bootstrap(
     if reload:
         reload_on_edit(tools, settings, agents)
 
+    # The way of a turn: through the mailbox to the processor, whose replies the sender delivers.
     texts_for_turn = _texts_for_turn(agents)
     mailbox, access_control = _open_inbox(settings, redis, texts_for_turn, work, channels)
     worker_lock = WorkerLock(state / ALIVE)
-    sender = _open_sender(
-        settings, redis, channels, ReceiptFiles(state / RECEIPTS, worker_lock.name)
-    )
+    receipts = ReceiptFiles(state / RECEIPTS, worker_lock.name)
+    sender = _open_sender(settings, redis, channels, receipts)
     worker_settings = settings.workers
     processor = ConversationProcessor(
         mailbox,
@@ -210,6 +223,7 @@ def bootstrap(
         paid_channels=_channels_where(settings, lambda channel: channel.charges_per_message),
     )
 
+    # What helps when Redis is away or has lost data, and the audit log.
     spool = None
     if settings.spool:
         spool = Spool(SpoolFile(state / SPOOL), access_control)
@@ -224,6 +238,7 @@ def bootstrap(
     )
     ledger = AuditLedger(state / LEDGER, EntrySigner(keys))
     actions = RedisActionRepository(redis.scripts(ACTION_SCRIPTS))
+
     return Services(
         settings=settings,
         public_url=public_url,
@@ -266,7 +281,7 @@ def _connect(settings: Settings, url: str, *, is_worker: bool) -> RedisParts:
 
 
 def _channels_where(settings: Settings, is_one: Callable[[AnyChannel], bool]) -> frozenset[str]:
-    """Return the names of the channels with a property."""
+    """Return the names of the channels for whose settings `is_one` is true."""
     return frozenset(name for name, channel in settings.channels.items() if is_one(channel))
 
 
@@ -322,7 +337,7 @@ def _check_disks(settings: Settings, data: Path, *, is_worker: bool) -> None:
 
 
 def _open_tools(settings: Settings, *, is_worker: bool) -> OpenTools:
-    """Load the tools. Only workers connect to remote sources: they run the tools."""
+    """Load the tools. Only a worker connects to remote sources, because only workers run tools."""
     opened = load_bot_tools(settings, remote=is_worker)
     for problem in opened.problems:
         log.warning("tools.missing", extra={"problem": problem})
@@ -362,7 +377,8 @@ def _open_agent_deps(
 def _texts_for_turn(agents: Mapping[str, ChannelAgent]) -> TextsForTurn:
     """Return a function that returns our own texts in the language of a turn.
 
-    The agent of the turn's channel knows which languages the channel speaks.
+    The agent of the turn's channel knows which languages the channel speaks. A turn of a channel
+    that is no longer configured has no agent.
     """
 
     def texts(turn: Turn) -> Texts:
@@ -478,7 +494,8 @@ def check_redis(services: Services) -> None:
         away = check_reachable(client)
     if away and services.is_worker:
         log.warning("redis.away", extra={"reason": away.says, "advice": away.cure})
-    # The clock is read here for the first time: later an event loop would have to wait for it.
+    # The first reading of this clock asks Redis. It happens here, because an event loop would have
+    # to wait for it later.
     services.clock()
 
     queue_servers = _queue_servers(services)

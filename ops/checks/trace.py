@@ -247,10 +247,12 @@ class _State:
 class Tracer:
     """Finds messages and builds their stories. Lives as long as a command.
 
-    Without `scripts` and `client` only the ledger is read, without `ledger` only Redis.
+    `client` and `scripts` read Redis, and `ledger` the audit log of this machine; one of the two may
+    be missing (None). `prefix` is how the bot's keys in Redis begin.
+
     `why_idle` returns the reason why no worker takes new work, "" while one does. `has_died`
-    returns whether the worker of this id ended without releasing its leases. Without `show_texts`
-    a story holds no text of a message or reply, and no name of a person.
+    returns whether the worker of an id ended without releasing its leases. Without `show_texts` a
+    story holds no text of a message or reply, and no name of a person.
     """
 
     def __init__(
@@ -271,12 +273,13 @@ class Tracer:
         self._why_idle = why_idle
         self._show_texts = show_texts
         self._has_died = has_died
+        #: The audit entries that were read, by the id of their action.
         self._read_entries: dict[str, list[AuditEntry]] = {}
 
     def stories(self, wanted: str) -> list[MessageStory]:
-        """Return the stories of what an id leads to, at most MAX_STORIES.
+        """Return the stories of what an id leads to, at most MAX_STORIES; [] for an unknown id.
 
-        Raises redis.RedisError, LedgerUnusable.
+        Raises redis.RedisError and LedgerUnusable.
         """
         # The event id of a turn in which the agent goes on names the action that was decided.
         wanted = wanted.strip().removeprefix("after:")
@@ -330,27 +333,34 @@ class Tracer:
 
     def _find(self, wanted: str) -> Iterator[Clue]:
         """Yield what an id leads to. The searches that read all keys of Redis come last."""
+        # A conversation, one of its turns or one of its replies.
         place = _PLACE.fullmatch(wanted)
         if place:
-            yield self._place(place)
+            yield self._clue_of_place(place)
             return
 
+        # An entry of the audit log. The same text may be an id of a platform, so this is not all.
         entry = _ENTRY.fullmatch(wanted)
         if entry:
-            yield from self._actions_of_entry(int(entry["shard"]), int(entry["n"]))
+            yield from self._clues_of_entry(int(entry["shard"]), int(entry["n"]))
 
+        # An action, an event of a platform or its hash, a platform's id of a reply, or a reference
+        # that a person was told.
         clues: list[Clue] = []
         if self._knows_action(wanted):
-            clues = [self._action(wanted)]
+            clues = [self._clue_of_action(wanted)]
         if not clues:
-            clues = list(self._events(wanted))
+            clues = list(self._clues_of_event(wanted))
         if not clues:
-            clues = list(self._receipts(wanted))
+            clues = list(self._clues_of_receipt(wanted))
         if not clues and self._ledger and len(wanted) >= _MIN_REFERENCE:
-            clues = [self._action(action_id) for action_id in self._ledger.find_by_outcome(wanted)]
+            clues = [
+                self._clue_of_action(action_id)
+                for action_id in self._ledger.find_by_outcome(wanted)
+            ]
         yield from clues
 
-    def _place(self, place: re.Match[str]) -> Clue:
+    def _clue_of_place(self, place: re.Match[str]) -> Clue:
         """Return the turn or the reply of a conversation that was named, or its newest turn."""
         conversation = place["conversation"]
         if place["number"]:
@@ -359,15 +369,19 @@ class Tracer:
             return Clue(conversation, int(place["seq"]))
         return Clue(conversation, self._state(conversation).last_turn)
 
-    def _actions_of_entry(self, shard: int, n: int) -> Iterator[Clue]:
-        """Yield the actions of the audit entry `n` of a shard, in the ledger and in Redis."""
+    def _clues_of_entry(self, shard: int, n: int) -> Iterator[Clue]:
+        """Yield the actions of the entry `n` of a shard, in the ledger and in Redis.
+
+        They are several only if entries of several actions claim the same number.
+        """
         entries = {each for each in self._uncollected if _place_of(each) == (shard, n)}
         if self._ledger:
             entries |= set(self._ledger.find_by_number(shard, n))
         for _, entry in entries:
-            yield self._action(entry.action_id)
+            yield self._clue_of_action(entry.action_id)
 
     def _knows_action(self, action_id: str) -> bool:
+        """Return whether the audit log or Redis has an action of this id."""
         if self._entries_of(action_id):
             return True
         return bool(_ACTION_ID.fullmatch(action_id) and self._record_in_redis(action_id))
@@ -382,17 +396,18 @@ class Tracer:
                 return str(record)
         return ""
 
-    def _action(self, action_id: str) -> Clue:
-        """Return the clue of an action, with its conversation as its record names it."""
-        body = self._body(action_id)
-        record = _fields((body.record if body else None) or self._record_in_redis(action_id))
+    def _clue_of_action(self, action_id: str) -> Clue:
+        """Return the clue of an action, with the conversation that its record names."""
+        record = self._record_in_ledger(action_id)
+        if not record:
+            record = _fields(self._record_in_redis(action_id))
         channel = record.get("channel_id")
         address = record.get("conversation_id") or record.get("user_id")
         if channel and address:
             return Clue(f"{channel}:{digest(address)}", action_id=action_id)
         return Clue(action_id=action_id)
 
-    def _events(self, wanted: str) -> Iterator[Clue]:
+    def _clues_of_event(self, wanted: str) -> Iterator[Clue]:
         """Yield the turn of an event id or its hash, and the actions that the event decided."""
         event = wanted if _HASH.fullmatch(wanted) else digest(wanted)
         for key in self._scan(f"{{*}}:event:*:{event}"):
@@ -401,9 +416,9 @@ class Tracer:
                 seq = self._client.get(f"{self._prefix}{key}")
                 yield Clue(place["conversation"], int(str(seq or 0)), event)
         for action_id in self._decided_by(partial(_is_called, wanted=wanted)):
-            yield self._action(action_id)
+            yield self._clue_of_action(action_id)
 
-    def _receipts(self, wanted: str) -> Iterator[Clue]:
+    def _clues_of_receipt(self, wanted: str) -> Iterator[Clue]:
         """Yield the replies with this id of the platform. Reads the deliveries of all conversations."""
         if self._client is None:
             return
@@ -429,16 +444,24 @@ class Tracer:
             yield str(key).removeprefix(self._prefix)
 
     def _state(self, conversation: str, action_ids: Sequence[str] = ()) -> _State:
-        """Return what Redis stores of a conversation and of these actions."""
+        """Return what Redis stores of a conversation and of these actions; nothing without a Redis."""
         if self._scripts is None or not conversation:
             return _State(conversation)
         answer = self._scripts.run("trace", conversation, {"action_ids": list(action_ids)})
         return _State.parse(conversation, answer)
 
     def _body(self, action_id: str) -> AuditBody | None:
+        """Return the personal part of an action in the ledger, None without one."""
         if self._ledger:
             return self._ledger.bodies(action_id).get(action_id)
         return None
+
+    def _record_in_ledger(self, action_id: str) -> dict[str, Any]:
+        """Return the record of an action in the ledger; {} for none, and after it was erased."""
+        body = self._body(action_id)
+        if body is None:
+            return {}
+        return _fields(body.record)
 
     def _story(self, clue: Clue) -> MessageStory:
         """Return the story of a clue.
@@ -446,14 +469,16 @@ class Tracer:
         It has the turn of the clue, the actions that this turn asked about, answered or decided, and
         all turns that asked about these actions, answered them or went on after them.
         """
+        # From the clue to its turn, from there to the actions, and from these to their other turns.
         state = self._state(clue.conversation)
-        first = state.seq_of(seq=clue.seq, number=clue.number, action_id=clue.action_id)
-        action_ids = self._actions_of_turn(clue, state.records.get(first, {}))
-        seqs = {first, *self._turns_of_actions(state, action_ids)}
+        turn_of_clue = state.seq_of(seq=clue.seq, number=clue.number, action_id=clue.action_id)
+        action_ids = self._actions_of_turn(clue, state.records.get(turn_of_clue, {}))
+        seqs = {turn_of_clue, *self._turns_of_actions(state, action_ids)}
 
-        # The first reading did not know which actions to ask for.
+        # Read again, with the actions: the first reading could not know which ones to ask for.
         if action_ids:
             state = self._state(clue.conversation, action_ids)
+
         turns = []
         for seq in sorted(seqs - {0}):
             turn = self._turn(state, seq)
@@ -463,6 +488,7 @@ class Tracer:
         replies_of_turns: list[TracedReply] = []
         for turn in turns:
             replies_of_turns += turn.replies
+        # A reply whose turn is not stored any more.
         replies_alone = []
         if clue.number:
             reply = self._reply(state, clue.number)
@@ -618,7 +644,7 @@ class Tracer:
         """Return an action as the ledger and Redis know it."""
         body = self._body(action_id)
         stored = defaultdict(str, state.actions.get(action_id, {}))
-        record = _fields((body.record if body else None) or stored["record"])
+        record = self._record_in_ledger(action_id) or _fields(stored["record"])
 
         events = []
         for entry in self._entries_of(action_id):

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from sayso.config.settings.schema import Settings
 
+#: What a call to a platform returns.
 T = TypeVar("T")
 
 
@@ -368,12 +369,16 @@ def _commands_of_platforms() -> Mapping[str, SaysoCommand]:
 
 
 def _platform_command(platform: str, command: PlatformCommand) -> SaysoCommand:
-    """Return a command that only channels of one platform have, as a click command."""
+    """Return a command that only channels of one platform have, as a click command.
+
+    All have an optional argument CHANNEL before their own parameters.
+    """
 
     def run(options: Options, channel: str, **parameters: Any) -> None:
         from sayso.channels.setup import CommandTarget
         from sayso.config.settings.loader import find_public_url
 
+        # A command without secrets, such as one that prints a manifest, is run before the bot is.
         settings = options.load(
             prefer_running=command.needs_secrets, without_secrets=not command.needs_secrets
         )

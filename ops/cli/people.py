@@ -1,12 +1,13 @@
 """The `sayso people` commands: list, approve, block, forget, erase.
 
-On a channel with `access` an unknown person waits with a code until an operator approves them.
+A channel whose YAML has `access` does not let everybody talk. With `pairing`, the bot gives an
+unknown person a code, and the person waits until an operator approves the code.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from sayso.workers.people import ListedPerson, RedisPeople, Register, Waiting
     from sayso.workers.sender import RedisOutbox
 
-#: Characters of a name, and of a person's ids, in one line.
+#: The most characters of a name, and of a person's ids, in one line.
 WIDTH = 60
 #: What an erasure leaves, and for how long.
 REMAINS = (
@@ -64,9 +65,8 @@ def list_(options: Options, channel: str) -> None:
     with _opened(options, channel) as commands:
         waiting = commands.access_list.waiting(channel)
         decided = commands.access_list.people(channel)
-    lines = [_row("waiting", each, each.code) for each in waiting] + [
-        _row(each.state, each) for each in decided
-    ]
+    lines = [_row("waiting", each, each.code) for each in waiting]
+    lines += [_row(each.state, each) for each in decided]
     value = {
         "waiting": [asdict(each) for each in waiting],
         "people": [asdict(each) for each in decided],
@@ -182,10 +182,15 @@ class _PeopleCommands:
     """
 
     settings: Settings
+    #: The name of the channel.
     channel: str
+    #: What the YAML says of its `access`.
     rules: AccessRules
+    #: Who was approved or blocked, and who waits, of all channels.
     access_list: RedisPeople
+    #: Approves, blocks and forgets people of that list.
     register: Register
+    #: Where the message to an approved person is put.
     outbox: RedisOutbox
 
     def remarks(self, person: str, waiting: Waiting | None) -> Iterator[str]:
@@ -193,7 +198,9 @@ class _PeopleCommands:
 
         `waiting` is the entry of a person who waited for the approval, None for one who did not.
         """
-        ids = waiting.ids if waiting else (self.code_or_id(person),)
+        ids: Sequence[str] = (self.code_or_id(person),)
+        if waiting:
+            ids = waiting.ids
         if any(each in self.rules.block for each in ids):
             yield "but they stay out while `block` in the configuration names them"
         elif self.rules.allow is None and not self.rules.pairing:
