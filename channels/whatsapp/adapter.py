@@ -62,9 +62,9 @@ from sayso.channels.whatsapp.people import WhatsAppPeople
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.infra.http import PooledSessions, SafeDownload
 
-#: How fast a sender may send: 80 messages a second; Twilio raises it to 400 on request.
-#: Its Sandbox takes one in 3 s.
+#: A sender may send 80 messages a second, which Twilio raises to 400 on request.
 RATE = RateLimit(per_second=80)
+#: Twilio's Sandbox takes one message in 3 seconds.
 SANDBOX_RATE = RateLimit(per_second=1 / 3)
 #: Seconds after which "typing" is shown again.
 TYPING_SECONDS = 20.0
@@ -78,16 +78,14 @@ _TYPING_URL = "https://messaging.twilio.com/v2/Indicators/Typing.json"
 
 
 class WhatsAppChannel:
-    """One sender, a number or a Messaging Service. One per process.
+    """One sender, a number or a Messaging Service. One per process, used from any thread.
 
-    It keeps one HTTP client per event loop.
+    WhatsApp takes any text for 24 hours after a person's last message, which is called the window.
+    After that it takes only messages that are made of approved templates: text is sent as the
+    Content `template`, and a question with two buttons as `confirm_template`.
 
-    Webhooks are verified with `shared_key` for accounts that turned on Twilio's shared keys; REST
-    calls always use `auth_token`.
-
-    WhatsApp takes any text for 24 hours after a person's last message. After that it takes only
-    messages that are made of approved templates: text is sent as the Content `template`, and a
-    question with two buttons as `confirm_template`.
+    Webhooks are verified with `shared_key` for accounts that turned on Twilio's shared keys. Calls
+    of Twilio's API always use `auth_token`.
     """
 
     def __init__(self, name: str, settings: WhatsAppSettings, deps: AdapterDeps) -> None:
@@ -104,37 +102,41 @@ class WhatsAppChannel:
         self._people = WhatsAppPeople(name, deps.identities)
 
     def receive(self, hook: WebhookRequest) -> Received:
-        """Verify and parse one form: a message, a tap, or the status of a message of the bot."""
-        settings = hook.header(TWILIO_SETTINGS)
-        key = self._settings.shared_key if settings else None
-        if key:
-            secret = key.get_secret_value()
-        else:
-            secret = self._auth_token
-        url = hook.url.partition("#")[0]
+        """Verify and parse one form: a message, a tap, or the status of a message of the bot.
+
+        Raises Forbidden or BadHook.
+        """
         signature = hook.header("x-twilio-signature")
         if not signature:
             raise Forbidden(
-                "there is no X-Twilio-Signature header: did Twilio send it, and does the proxy pass it on?"
+                "there is no X-Twilio-Signature header: "
+                "did Twilio send it, and does the proxy pass it on?"
             )
+
+        settings = hook.header(TWILIO_SETTINGS)
+        secret = self._auth_token
+        if settings and self._settings.shared_key:
+            secret = self._settings.shared_key.get_secret_value()
+        url = hook.url.partition("#")[0]
         try:
             form = TwilioForm(hook.body)
             hosts = (hook.header("host"), hook.header("x-forwarded-host"))
-            valid = twilio_signed(secret, url, form.values, signature, settings, hosts=hosts)
+            is_signed = twilio_signed(secret, url, form.values, signature, settings, hosts=hosts)
         except ValueError as exc:
             raise Forbidden(f"the signature cannot be checked: {str(exc)[:100]}") from exc
-        if not valid:
-            shown = url.partition("?")[0][:200]
+        if not is_signed:
+            shown_url = url.partition("?")[0][:200]
             raise Forbidden(
-                f"the signature is not that of {shown!r}, which public_url makes of this request: Twilio signs the URL "
-                "that is set in its console, with its own scheme, host and path; or auth_token is another one"
+                f"the signature is not that of {shown_url!r}, which public_url makes of this "
+                "request: Twilio signs the URL that is set in its console, with its own scheme, "
+                "host and path; or auth_token is another one"
             )
         if form.get("AccountSid") != self._settings.account_sid:
             raise Forbidden("the form names another account than account_sid")
         return parse(form, hook, channel=self.name, own_address=self._settings.from_)
 
     def recognize(self, turn: Turn, *, store: bool, briefly: bool = False) -> Turn:
-        """Return the turn under its sender's first id, and `store` the ids that it names."""
+        """Return the turn under its sender's first id. See RecognizesPeople."""
         return self._people.recognize(turn, store=store, briefly=briefly)
 
     def sender(self, turn: Turn) -> Sender | None:
@@ -146,10 +148,7 @@ class WhatsAppChannel:
         return self._people.conversation_of(conversation)
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
-        """Return the limit of the sender, which is slow in Twilio's Sandbox only.
-
-        A conversation has no further limit.
-        """
+        """Return the limit of the sender. A single conversation has none."""
         settings = self._settings
         has_other_sender = settings.messaging_service_sid or settings.api_url
         if settings.from_ == SANDBOX and not has_other_sender:
@@ -157,7 +156,7 @@ class WhatsAppChannel:
         return RATE
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Split text at 1,600 characters, at 1,024 with buttons or as the caption of a picture.
+        """Split text at 1,600 characters, or at 1,024 with buttons and as the caption of a picture.
 
         Other files are separate messages. A file that WhatsApp does not show is a link in the text.
         """
@@ -175,23 +174,27 @@ class WhatsAppChannel:
         return ""
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
-        """Download a file of this account's messages.
+        """Download a file of this account's messages. Raises FetchError.
 
         Servers that Twilio redirects to get no credentials.
         """
         account = self._settings.account_sid
         api_url = self._settings.api_url or ""
-        own = f"{ORIGINS[0]}(/2010-04-01/Accounts/{re.escape(account)}/Messages/[A-Za-z0-9/]+)"
-        match = re.fullmatch(own, media.ref)
+        messages = f"/2010-04-01/Accounts/{re.escape(account)}/Messages/[A-Za-z0-9/]+"
+        match = re.fullmatch(f"{ORIGINS[0]}({messages})", media.ref)
         if match is None:
             raise FetchError("the file's address is not one of this Twilio account")
+        url = (api_url or ORIGINS[0]) + match[1]
         headers = {"Authorization": basic(account, self._auth_token)}
         download = SafeDownload(MAX_FILE_BYTES, MAX_REDIRECTS, home=api_url)
         with fetch_errors():
-            await download.save((api_url or ORIGINS[0]) + match[1], file, headers)
+            await download.save(url, file, headers)
 
     async def quoted(self, turn: Turn) -> str:
-        """Return the text of the quoted message, which this account sent or received."""
+        """Return the text of the quoted message, which this account sent or received.
+
+        Raises FetchError.
+        """
         if not MESSAGE_SID.fullmatch(turn.replied_to):
             raise FetchError("the quoted message has no id of Twilio's")
         try:
@@ -207,7 +210,7 @@ class WhatsAppChannel:
         return str(message.body or "")
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Send one piece.
+        """Send one piece. Raises SendError.
 
         Buttons that Twilio refuses are left out: the text asks for a typed answer anyway. WhatsApp
         cannot edit: an optional edit is left out, any other is sent as a new message.
@@ -233,7 +236,10 @@ class WhatsAppChannel:
             return await self._create(delivery, plain_fields(reply, self._media))
 
     async def _send_template(self, delivery: Delivery) -> Receipt:
-        """Send a piece as an approved template. Raises WindowClosed if no template can carry it."""
+        """Send a piece as an approved template.
+
+        Raises WindowClosed if it fits into no template or the template is refused, and SendError.
+        """
         try:
             fields = template_fields(delivery.reply, self._settings)
             template = fields["content_sid"]
@@ -242,7 +248,7 @@ class WhatsAppChannel:
         except AddressClosed:
             raise
         except Refused as exc:
-            # The text may still be sent as it stands, once the person has written.
+            # Once the person has written, the text can be sent without a template.
             raise WindowClosed(f"the template was refused: {exc}") from exc
 
     async def _create(
@@ -252,12 +258,16 @@ class WhatsAppChannel:
         price_class: PriceClass = "service",
         template: str = "",
     ) -> Receipt:
-        """Create a message at Twilio, with these fields of its API.
+        """Create a message at Twilio. Raises SendError.
 
-        `template` is the id of the approved template that the message is made of, "" for none.
+        * `fields`: the content of the message, as fields of Twilio's API.
+        * `price_class`: what Twilio charges it by.
+        * `template`: the id of the approved template that the message is made of, "" for none.
         """
         service = self._settings.messaging_service_sid
-        sender = {"messaging_service_sid": service} if service else {"from_": self._settings.from_}
+        sender = {"from_": self._settings.from_}
+        if service:
+            sender = {"messaging_service_sid": service}
 
         # The URL of the status reports names the delivery, so that its conversation need not be
         # looked up, and the template, which Twilio's reports do not name. Only letters, digits and

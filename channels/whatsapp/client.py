@@ -43,37 +43,44 @@ ORIGINS = ("https://api.twilio.com", "https://content.twilio.com", "https://mess
 #: The sender of Twilio's Sandbox, which all trial accounts share. No API has its settings.
 SANDBOX = "whatsapp:+14155238886"
 JSON = "application/json"
-#: The code for too many calls at once. Other codes of status 429 have pauses of their own.
+#: The code for too many calls at once. Other codes of status 429 have another pause.
 _TOO_MANY_CALLS = 20429
-#: Seconds between two attempts at the daily limit, which counts the last 24 hours.
-#: A reply's ten attempts outlast it.
+#: Seconds between two attempts after the daily limit, which counts the last 24 hours. A reply's ten
+#: attempts outlast it.
 DAY_LIMIT_SECONDS = 3 * 3600.0
+#: Twilio's code of an error.
 _CODE = re.compile(r"[0-9]{5}")
-#: Codes for a Content that Twilio does not know or accept, or whose variables it refuses.
+#: Codes for a Content, a message with buttons, that Twilio does not know or accept, or whose
+#: variables it refuses.
 _CONTENT_CODES = frozenset({21654, 21655, 21656, 63005, 63013, 63021, 63027, 63028, 92005})
-#: The codes among them that concern the Content itself, whatever its variables are.
+#: The codes among them after which the Content must be created anew, whatever its variables are.
 _LOST_CODES = frozenset({21655, 63027, 63028, 92005})
 
 
 def new_client(
     account_sid: str, auth_token: str, api_url: str | None, session: ClientSession
 ) -> Any:
-    """Return the SDK's client. `api_url` replaces every origin."""
+    """Return the SDK's client.
+
+    `api_url` is used in place of every origin, None for Twilio itself. `session` is the pool of
+    connections.
+    """
     from twilio.rest import Client
 
     return Client(account_sid, auth_token, http_client=_http_client_type()(session, api_url))
 
 
 def basic(account_sid: str, auth_token: str) -> str:
-    """Return the value of the Authorization header."""
-    return "Basic " + base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
+    """Return the value of the Authorization header for this account."""
+    credentials = base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
+    return f"Basic {credentials}"
 
 
 @functools.lru_cache(maxsize=1)
 def _http_client_type() -> Any:
     """Return the class of the SDK's HTTP client over our session.
 
-    It is made late: the SDK takes long to import.
+    It is a function, because the SDK takes long to import and only some processes need it.
     """
     from twilio.http import AsyncHttpClient
     from twilio.http.response import Response
@@ -117,7 +124,7 @@ def _http_client_type() -> Any:
             ) as answer:
                 text = await answer.text()
 
-            # Here, because the SDK's own error has no headers, and so no pause.
+            # Raised here, because the SDK's error has no headers, which name the pause.
             if answer.status == 429 and _error_code(text) in (0, _TOO_MANY_CALLS):
                 raise RateLimited(retry_after(answer.headers))
             return Response(answer.status, text, answer.headers)
@@ -126,7 +133,7 @@ def _http_client_type() -> Any:
 
 
 def _error_code(text: str) -> int:
-    """Return Twilio's code of an error, 0 for none."""
+    """Return Twilio's code of the error in the body of an answer, 0 for none."""
     try:
         return int(json.loads(text)["code"])
     except (ValueError, TypeError, KeyError):
@@ -143,7 +150,7 @@ class ErrorMeaning:
     why: str
     #: The pause of a RateLimited, in seconds.
     wait: float = 0.0
-    #: Whether the first attempt raises Unreachable, so that it is repeated.
+    #: Whether the error of a first attempt is Unreachable, so that the message is tried again.
     once_more: bool = False
     #: What an operator has to do about a TemplateRefused.
     cure: str = ""
@@ -158,8 +165,8 @@ class ErrorMeaning:
             return _ID_NOT_TAKEN
         return self
 
-    def of_template(self, code: int | str, template: str) -> RefusedTemplate:
-        """Return the refusal of a template for an operator."""
+    def refusal_of(self, template: str, code: int | str) -> RefusedTemplate:
+        """Return the refusal of this approved template with this code, for an operator."""
         return RefusedTemplate(template, f"Twilio error {code}: {self.why}", self.cure)
 
 
@@ -192,7 +199,8 @@ _WRONG_VARIABLES = ErrorMeaning(
     cure="give `template` the variable {{1}} alone, and `confirm_template` {{1}}, {{2}} and {{3}}",
 )
 
-#: The meaning of each code, in an answer or in a status callback.
+#: The meaning of each code, in an answer to a call or in a status callback, the webhook in which
+#: Twilio reports later what became of a message.
 REACTIONS: dict[int, ErrorMeaning] = {
     20003: _CREDENTIALS,
     20429: _BUSY,
@@ -266,6 +274,7 @@ REACTIONS: dict[int, ErrorMeaning] = {
     ),
     92005: _UNKNOWN_TEMPLATE,
 }
+#: The meaning of an HTTP status, for an answer whose code is not known.
 _BY_STATUS = {
     401: _CREDENTIALS,
     429: _BUSY,
@@ -275,7 +284,7 @@ _BY_STATUS = {
 
 
 class ContentRefused(Refused):
-    """Raised when Twilio refuses a Content. Its text may still be sent alone."""
+    """Raised when Twilio refuses a Content. Its text may still be sent without buttons."""
 
 
 class ContentLost(ContentRefused):
@@ -293,6 +302,7 @@ def reaction_to(code: str) -> ErrorMeaning | None:
 class Sending:
     """What is being sent, as far as the meaning of an error depends on it. Lives for one call."""
 
+    #: The number of the attempt, from 1.
     attempt: int = 1
     #: The recipient's address.
     to: str = ""
@@ -302,11 +312,15 @@ class Sending:
     has_content: bool = False
 
 
+#: For calls that send no message.
 NOTHING_SENT = Sending()
 
 
 def send_error(status: int, code: int, sending: Sending = NOTHING_SENT) -> SendError:
-    """Return the error for an answer of Twilio. `code` is 0 if the answer has none."""
+    """Return the error for an answer of Twilio.
+
+    `status` is its HTTP status, `code` Twilio's code, 0 for none, and `sending` what was sent.
+    """
     if sending.has_content and code in _LOST_CODES:
         return ContentLost(f"Twilio error {code}")
     if sending.has_content and code in _CONTENT_CODES:
@@ -323,7 +337,7 @@ def send_error(status: int, code: int, sending: Sending = NOTHING_SENT) -> SendE
         return RateLimited(meaning.wait)
     if meaning.kind is TemplateRefused:
         if sending.template:
-            return TemplateRefused(meaning.of_template(code, sending.template))
+            return TemplateRefused(meaning.refusal_of(sending.template, code))
         return Refused(f"Twilio error {code}: the Content is not accepted")
     kind = meaning.kind
     if meaning.once_more and sending.attempt == 1:
@@ -333,9 +347,9 @@ def send_error(status: int, code: int, sending: Sending = NOTHING_SENT) -> SendE
 
 @contextlib.contextmanager
 def translated(sending: Sending = NOTHING_SENT) -> Iterator[None]:
-    """Translate the errors of Twilio's client.
+    """Raise a SendError for an error of Twilio's client in this block.
 
-    Raises SendError, without Twilio's texts: they quote phone numbers.
+    It has none of Twilio's texts, which quote phone numbers. `sending` is what is sent.
     """
     from aiohttp import ClientError
     from twilio.base.exceptions import TwilioException
@@ -353,14 +367,17 @@ def translated(sending: Sending = NOTHING_SENT) -> Iterator[None]:
 
 
 def setup_problem(exc: Exception) -> Problem | None:
-    """Return what an error of Twilio's client means for an operator.
+    """Return the problem and its cure that an error of Twilio's client means for an operator.
 
-    None if it could be of any platform.
+    None for an error that any platform may have.
     """
     status = status_of(exc)
     code = getattr(exc, "code", None)
     if status == 401 or code == 20003:
-        cure = "copy Account SID and primary Auth Token from the Twilio Console; an API key does not sign webhooks"
+        cure = (
+            "copy Account SID and primary Auth Token from the Twilio Console; "
+            "an API key does not sign webhooks"
+        )
         return "Twilio does not take account_sid and auth_token", cure
     if isinstance(exc, RateLimited) or code == 20429:
         return too_many_calls("Twilio")
@@ -378,9 +395,7 @@ def setup_problem(exc: Exception) -> Problem | None:
 
 
 def status_of(exc: Exception) -> int:
-    """Return the HTTP status of a refusal, else 0.
-
-    The error of a refused list holds only the whole answer.
-    """
+    """Return the HTTP status of a refusal, 0 for any other error."""
+    # The SDK's error for a refused list holds only the whole answer.
     answer = exc.args[-1] if exc.args else None
     return int(getattr(exc, "status", 0) or getattr(answer, "status_code", 0))

@@ -37,17 +37,22 @@ from sayso.channels.whatsapp.people import ADDRESS, is_user_id
 
 #: The header that Twilio adds for accounts with shared keys: `key=<id>,algorithm=<name>`.
 TWILIO_SETTINGS = "x-twilio-webhooks-signature-settings"
+#: The hash functions of the algorithms that Twilio names there.
 _HASHES = {"HMAC_SHA1": "sha1", "HMAC_SHA256": "sha256"}
 #: The SmsStatus of a person's message. Statuses of our messages have a MessageStatus too.
 RECEIVED = "received"
-#: The id of a message. A signature covers names and values without separators, so a recorded form
-#: still verifies when a letter moves from one field to the next. A longer or shorter id would count
-#: as a new event.
+#: The id of a message, with its exact length. A signature covers names and values without
+#: separators, so a recorded form still verifies when a letter moves from one field to the next.
+#: With an id of another length it would count as a new event.
 MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
-#: The delivery in the URL of a status callback, and its template, as the adapter writes them.
+#: The delivery that the URL of a status callback names, and its template, as the adapter writes
+#: them: `<20 hex digits>.<number>`, and `.<template>`.
 _DELIVERY = re.compile(r"([0-9a-f]{20})\.([1-9][0-9]{0,9})(?:\.(HX[0-9a-fA-F]{32}))?")
+#: The answer to a webhook: nothing to do for Twilio.
 _ANSWER = WebhookResponse(200, "<Response/>", "text/xml")
+#: The MIME types of a contact.
 _CARDS = ("text/vcard", "text/x-vcard")
+#: What a message is: a text or a file, something with a note in place of its text, or a tap.
 _Kind = Literal[
     "text",
     "tap",
@@ -73,7 +78,10 @@ def twilio_signed(
 ) -> bool:
     """Return whether Twilio signed this form for this URL.
 
+    * `token`: the auth token of the account, or its shared key.
+    * `url`: the URL that Twilio was given.
     * `form`: all values of each field, by its name.
+    * `signature`: the value of the header X-Twilio-Signature.
     * `settings`: the value of the header TWILIO_SETTINGS, "" for none.
     * `hosts`: the hosts that the request names. Hosts that differ from the URL's host in more than
       capitals are ignored.
@@ -85,10 +93,11 @@ def twilio_signed(
     if algorithm is None:
         return False
 
+    # Twilio signs the URL, and behind it the sorted names with their values.
     fields = ""
-    for key in sorted(form):
-        for value in sorted(set(form[key])):
-            fields += key + value
+    for name in sorted(form):
+        for value in sorted(set(form[name])):
+            fields += name + value
 
     host = urlsplit(url).netloc.partition(":")[0]
     urls = [*_spellings(url)]
@@ -96,8 +105,8 @@ def twilio_signed(
         if other != host and other.lower() == host.lower():
             urls += _spellings(url.replace(f"//{host}", f"//{other}", 1))
 
-    expected = (_signature(token, each + fields, algorithm) for each in urls)
-    return any(hmac.compare_digest(each, signature.encode()) for each in expected)
+    signatures = (_signature(token, each + fields, algorithm) for each in urls)
+    return any(hmac.compare_digest(each, signature.encode()) for each in signatures)
 
 
 def _algorithm_name(settings: str) -> str:
@@ -121,25 +130,29 @@ def _spellings(url: str) -> Iterable[str]:
     """
     parts = urlsplit(url)
     netloc = parts.netloc
-    port = parts.port
-    bare = netloc.split(":")[0]
-    default = 443 if parts.scheme == "https" else 80
-    if port:
-        netlocs = [bare, netloc]
+    default_port = 443 if parts.scheme == "https" else 80
+    port = parts.port or default_port
+    if parts.port:
+        netlocs = [netloc.split(":")[0], netloc]
     else:
-        netlocs = [netloc, f"{netloc}:{default}"]
+        netlocs = [netloc, f"{netloc}:{default_port}"]
+    # A login and an IPv6 address stay as they are.
     if "@" not in netloc and "[" not in netloc:
         for name in _hosts(parts.hostname or ""):
-            netlocs += [name, f"{name}:{port or default}"]
+            netlocs += [name, f"{name}:{port}"]
     return tuple(parts._replace(netloc=each).geturl() for each in dict.fromkeys(netlocs))
 
 
 def _hosts(host: str) -> list[str]:
-    """Return the names of a host, which is given in lower case."""
+    """Return the spellings of a host: as given, in punycode, and decoded from punycode.
+
+    Punycode writes letters that are not ASCII as ASCII, such as "xn--bcher-kva" for "bücher".
+    """
     names = [host]
-    with contextlib.suppress(UnicodeError):  # it cannot be written in punycode
+    # UnicodeError: the host cannot be written in punycode, or is not in punycode.
+    with contextlib.suppress(UnicodeError):
         names.append(host.encode("idna").decode())
-    with contextlib.suppress(UnicodeError):  # it is not in punycode
+    with contextlib.suppress(UnicodeError):
         names.append(host.encode("ascii").decode("idna"))
     return list(dict.fromkeys(name for name in names if name))
 
@@ -155,9 +168,10 @@ def whatsapp_hook(url: str, auth_token: str, form: Mapping[str, str]) -> SignedW
 
 
 class TwilioForm:
-    """A decoded form with repeated and empty fields, which the signature covers.
+    """A decoded form. Lives as long as its request.
 
-    Raises ValueError, also for a form that is larger than Twilio's.
+    It has repeated and empty fields too, since the signature covers them. Raises ValueError for a
+    malformed form, and for one that is larger than Twilio's.
     """
 
     def __init__(self, body: bytes) -> None:
@@ -165,11 +179,12 @@ class TwilioForm:
             raise ValueError(
                 f"the form has {len(body):,} bytes: Twilio's have at most {MAX_FORM_BYTES:,}"
             )
+        text = body.decode()
+        fields = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS)
+        #: All values of each field, by its name.
         self.values: dict[str, list[str]] = {}
-        for key, value in parse_qsl(
-            body.decode(), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS
-        ):
-            self.values.setdefault(key, []).append(value)
+        for name, value in fields:
+            self.values.setdefault(name, []).append(value)
 
     def get(self, name: str) -> str:
         """Return the first value of a field, "" if it is missing."""
@@ -181,22 +196,28 @@ def parse(
 ) -> Received:
     """Parse the verified form of a webhook: a message, a tap, or the status of a message.
 
-    `own_address` is the sender of the channel, None for one with a Messaging Service. Raises
-    BadHook.
+    * `hook`: the request of the form.
+    * `channel`: the channel's name in the YAML.
+    * `own_address`: the number from which the channel sends, None for a Messaging Service.
+
+    Raises BadHook.
     """
-    if form.get("MessageStatus") or (hook.path == "status" and form.get("SmsStatus") != RECEIVED):
+    is_status = hook.path == "status" and form.get("SmsStatus") != RECEIVED
+    if form.get("MessageStatus") or is_status:
         # The signature covers the query too, so this bot itself named the delivery to Twilio.
         query = parse_qs(urlsplit(hook.url).query)
         match = _DELIVERY.fullmatch(query.get("delivery", [""])[-1])
         if match is None:
             return _status(form, channel)
-        return _status(form, channel, f"{channel}:{match[1]}#{match[2]}", match[3] or "")
+        delivery = f"{channel}:{match[1]}#{match[2]}"
+        return _status(form, channel, delivery, match[3] or "")
 
     turn = turn_of(channel, form)
     if turn is None:
         return Received(ignored=f"message of type {form.get('MessageType')!r}", answer=_ANSWER)
     sender = form.get("From")
-    if not sender.startswith(ADDRESS):  # the sender of an SMS may write any number into it
+    # Not an SMS: there a sender can write any number into the field.
+    if not sender.startswith(ADDRESS):
         return Received(ignored="not sent by WhatsApp", answer=_ANSWER)
     if sender in (own_address, form.get("To")):
         return Received(ignored="sent by this channel itself", answer=_ANSWER)
@@ -204,9 +225,10 @@ def parse(
 
 
 def _status(form: TwilioForm, channel: str, delivery: str = "", template: str = "") -> Received:
-    """Parse the status of a message. `delivery` and `template` are "" if the URL names none.
+    """Return the status of a message, and what its error means for others.
 
-    Some errors also concern the address of the message, its template, or the whole channel.
+    Some errors concern the address of the message, its template, or the whole channel. `delivery`
+    and `template` are "" if the URL names none.
     """
     update = status_of(form, delivery, template)
     to = form.get("To")
@@ -229,7 +251,7 @@ def _status(form: TwilioForm, channel: str, delivery: str = "", template: str = 
         )
         return replace(received, addresses=(change,))
     if meaning.kind is TemplateRefused and template:
-        refusal = meaning.of_template(update.error_code, template)
+        refusal = meaning.refusal_of(template, update.error_code)
         return replace(received, refused_templates=(refusal,))
     if meaning.kind is ChannelDown:
         return replace(received, alerts=(why,))
@@ -262,7 +284,8 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
     if url and kind != "tap":
         media = (Media(url, mime_type, filename),)
 
-    # An id that several people could have must not make one person of them.
+    # Only an id that Meta gives to one person takes the place of the number. Under any other,
+    # several people could become one.
     user_id = form.get("ExternalUserId")
     if not is_user_id(user_id):
         user_id = sender
@@ -287,7 +310,7 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
 
 
 def status_of(form: TwilioForm, delivery: str, template: str) -> StatusUpdate:
-    """Return the delivery status of a message. Raises BadHook."""
+    """Return what Twilio reports about a message of the bot. Raises BadHook."""
     update = StatusUpdate(
         message_id=_message_sid(form.get("MessageSid") or form.get("SmsSid")),
         status=form.get("MessageStatus") or form.get("SmsStatus"),
@@ -330,6 +353,7 @@ def _kind(form: TwilioForm) -> _Kind:
 
 
 def _kind_of_file(form: TwilioForm, hint: str) -> _Kind:
+    """Return what a message with a file is. `hint` is its MessageType, "" for none."""
     mime_type = form.get("MediaContentType0").partition(";")[0]
     if hint == "contacts" or mime_type in _CARDS:
         return "contact"
@@ -341,10 +365,10 @@ def _kind_of_file(form: TwilioForm, hint: str) -> _Kind:
 
 
 def _may_be_in_album(kind: _Kind, mime_type: str) -> bool:
-    """Return whether people send several files of this kind at once. Each arrives as a message.
+    """Return whether a file may be one of several that a person sent at once.
 
-    A voice note, a sticker and a contact are sent by themselves, so their turns never wait for
-    further files.
+    WhatsApp sends each of them as a message. Voice notes, stickers and contacts are sent one by
+    one, so their turns never wait for further files.
     """
     if kind == "document":
         return True
@@ -352,6 +376,7 @@ def _may_be_in_album(kind: _Kind, mime_type: str) -> bool:
 
 
 def _payload(form: TwilioForm) -> str:
+    """Return the data of a tapped button or of a chosen row, "" if there is none."""
     return form.get("ListId") or form.get("ButtonPayload")
 
 
@@ -399,10 +424,11 @@ def _note(form: TwilioForm, kind: _Kind) -> str:
     match kind:
         case "location":
             location = f"location {form.get('Latitude')},{form.get('Longitude')}"
-            place = ", ".join(part for part in (form.get("Label"), form.get("Address")) if part)
+            parts = (form.get("Label"), form.get("Address"))
+            place = ", ".join(part for part in parts if part)
             return f"{location} ({place})" if place else location
         case "choice":
-            # The person did not type the title, and it does not prove what it stood for.
+            # A note, since the person did not type the title and it does not say what it stood for.
             title = _label(form)
             return f"chose {title!r}" if title else ""
         case "contact":
@@ -416,4 +442,5 @@ def _note(form: TwilioForm, kind: _Kind) -> str:
 
 
 def _is_true(word: str) -> bool:
+    """Return whether a field of a form is set. Twilio writes "true" or "1"."""
     return word.casefold() not in ("", "false", "0")
