@@ -1,4 +1,10 @@
-"""Twilio's log of messages: recovers those that no webhook delivered, and deletes media."""
+"""Twilio's log of messages: recovers those that no webhook delivered, and deletes media.
+
+A webhook may be lost while the bot is down for longer than Twilio repeats it. Twilio stores each
+message in a log. `sayso channel recover` reads the log (MissedMessages) and stores the messages
+that never reached the mailbox, the queue of turns in Redis. Another command deletes the files that
+people sent from Twilio's servers (MediaDeletion). TwilioMessageLog is the log itself.
+"""
 
 from __future__ import annotations
 
@@ -35,21 +41,20 @@ from sayso.infra.records import OtherVersion
 
 T = TypeVar("T")
 
-
 #: How many messages Twilio returns at once.
 PAGE = 500
-#: How often a rate-limited call is attempted, and the longest pause between two attempts,
-#: in seconds.
+#: How often a rate-limited call is attempted.
 ATTEMPTS = 5
+#: The longest pause between two attempts, in seconds.
 MAX_PAUSE_SECONDS = 30.0
 #: Files younger than this, in seconds, are not deleted: their turn may have just begun.
 LEAST_SECONDS = 3600
 #: How far back files are deleted, in seconds: Twilio has no older WhatsApp messages.
 MAX_PURGE_SECONDS = 3650 * 24 * 3600
-#: By how many seconds Twilio's clock and ours may differ.
-#: Recovery looks back this much less than turns are known.
+#: By how many seconds Twilio's clock and ours may differ. Recovery looks back this much less than
+#: answered turns are remembered.
 CLOCK_SECONDS = 3600
-#: Messages younger than this, in seconds, are left alone: Twilio may still retry their webhook.
+#: Messages younger than this, in seconds, are left out: Twilio may still repeat their webhook.
 YOUNG_SECONDS = 60.0
 #: The most messages of one recovery.
 MOST_MESSAGES = 10_000
@@ -57,7 +62,10 @@ _DAY = timedelta(days=1)
 
 
 class TwilioMessageLog:
-    """The MessageLog of one channel at Twilio. Lives as long as one command."""
+    """The MessageLog of one channel at Twilio. Lives as long as one command.
+
+    `sleep` waits for some seconds.
+    """
 
     def __init__(
         self,
@@ -67,7 +75,7 @@ class TwilioMessageLog:
     ) -> None:
         self._account_sid = settings.account_sid
         self._service = settings.messaging_service_sid or ""
-        #: Spelled as in the log, with a plus.
+        #: The number of the channel, spelled as in the log: with a plus. "" for a service.
         self._sender = re.sub(r"^whatsapp:(?=[0-9])", "whatsapp:+", settings.from_ or "")
         token = settings.auth_token.get_secret_value()
         url = settings.api_url or None
@@ -75,10 +83,11 @@ class TwilioMessageLog:
         self._sleep = sleep
 
     async def messages(self, after: float, before: float) -> AsyncIterator[ListedMessage]:
-        """Yield what people sent between two times, the newest first. Raises SetupError.
+        """Yield what people sent between two times in Unix seconds, the newest first.
 
-        Twilio filters by whole days, so one more day is requested at both ends.
+        Raises SetupError.
         """
+        # Twilio filters by whole days, so one more day is requested at both ends.
         days = {
             "date_sent_after": _midnight(after) - _DAY,
             "date_sent_before": _midnight(before) + _DAY,
@@ -116,9 +125,9 @@ class TwilioMessageLog:
         await self._call(media.delete_async, gone=True)
 
     async def _call(self, call: Callable[[], Awaitable[T]], gone: T | None = None) -> T:
-        """Call Twilio, and repeat a rate-limited call.
+        """Call Twilio, and repeat a rate-limited call. Raises SetupError.
 
-        For a deleted resource, return `gone`, or raise SetupError if it is None. Raises SetupError.
+        `gone` is returned if the resource was deleted. If it is None, that is an error too.
         """
         from twilio.base.exceptions import TwilioException
 
@@ -136,7 +145,7 @@ class TwilioMessageLog:
         raise SetupError(*too_many_calls("Twilio"))
 
     def _parse(self, message: Any) -> ListedMessage | None:
-        """Return a message to this channel, None for any other, such as one of the bot or an SMS."""
+        """Return a message to this channel, None for any other, such as the bot's or an SMS."""
         sid = str(message.sid)
         sender = str(message.from_ or "")
         sent_at = message.date_sent or message.date_created
@@ -158,6 +167,7 @@ class TwilioMessageLog:
 
 
 def _midnight(at: float) -> datetime:
+    """Return the beginning of the day, in UTC, of a time in Unix seconds."""
     return datetime.fromtimestamp(at, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
@@ -166,9 +176,13 @@ _DAY_SECONDS = 24 * 3600.0
 
 
 class MediaDeletion:
-    """Deletes the media of one channel at Twilio.
+    """Deletes the files of one channel at Twilio. Lives as long as one command.
 
-    Lives as long as one command, which may be repeated at any time.
+    The command may be repeated at any time.
+
+    * `messages`: Twilio's log.
+    * `inbox`: what the mailbox knows of a turn.
+    * `identities`: the ids of people, with which the turn of a message is found.
     """
 
     def __init__(
@@ -184,10 +198,13 @@ class MediaDeletion:
         self._people = WhatsAppPeople(channel, identities)
 
     async def run(self, older: float, back: float, *, delete: bool) -> AsyncIterator[DeletedFiles]:
-        """Delete the files that are older than `older` seconds, day by day.
+        """Delete the files of a span of time, and yield the counts of each day.
 
-        The oldest ones are `back` seconds older than that. Without `delete` they are only counted.
-        Raises SetupError, redis.RedisError.
+        * `older`: how old the newest of these files is, in seconds.
+        * `back`: how long the span is, in seconds.
+        * `delete`: whether they are deleted, and not only counted.
+
+        Raises SetupError and redis.RedisError.
         """
         if older < LEAST_SECONDS:
             says = "a turn that has just begun may still download its file"
@@ -195,6 +212,7 @@ class MediaDeletion:
         if older + back > MAX_PURGE_SECONDS:
             says = f"Twilio has no WhatsApp messages from {(older + back) / 86_400:.0f} days ago"
             raise SetupError(says, "write --back 400d for all, and a shorter --older")
+
         until = time.time() - older
         begin = until - back
         while begin < until:
@@ -209,16 +227,14 @@ class MediaDeletion:
     async def _delete(
         self, message: ListedMessage, result: DeletedFiles, *, delete: bool
     ) -> DeletedFiles:
-        """Delete the files of a message that is answered, and return the new counts.
-
-        The files of a turn that waits are still needed. So are those of a message that no webhook
-        delivered, which MissedMessages can store.
-        """
+        """Delete the files of a message that is answered, and return the new counts."""
         files = await self._messages.files(message.sid)
-        turn = self._people.recognize(_bare_turn(self._channel, message), store=False)
+        turn = self._people.recognize(_turn_without_content(self._channel, message), store=False)
         status = self._inbox.turn_status(turn)
+        # A turn that waits still needs its files.
         if status == "waits":
             return replace(result, waiting=result.waiting + len(files))
+        # No webhook delivered it, so MissedMessages can still store it.
         age = time.time() - message.sent_at
         if status == "unknown" and age <= self._inbox.remembered_seconds:
             return replace(result, missed=result.missed + len(files))
@@ -236,7 +252,11 @@ _MINUTE = 60.0
 class MissedMessages:
     """Recovers the messages of one channel that no webhook delivered. Lives as long as one command.
 
-    `per_minute` is the limit of turns of one person, 0 for none. `clock` returns Unix seconds.
+    * `messages`: Twilio's log.
+    * `inbox`: what the mailbox knows of a turn, and where missed turns are stored.
+    * `identities`: the ids of people, with which the turn of a message is found.
+    * `per_minute`: how many turns of one person are taken in a minute, 0 for no limit.
+    * `clock`: returns Unix seconds.
     """
 
     def __init__(
@@ -256,7 +276,7 @@ class MissedMessages:
         self._people = WhatsAppPeople(channel, identities)
         self._per_minute = per_minute
         self._clock = clock
-        #: When the turns of the last minute were sent, by sender.
+        #: When the turns of the minute before the present message were sent, by sender.
         self._times: defaultdict[str, deque[float]] = defaultdict(deque)
 
     async def run(
@@ -264,8 +284,10 @@ class MissedMessages:
     ) -> AsyncIterator[FoundMessage]:
         """Yield the messages of the last `seconds`, the oldest first.
 
-        With `take`, missed ones are stored. At most `newest` messages are examined, 0 for all.
-        Raises SetupError, redis.RedisError.
+        * `take`: whether missed messages are stored.
+        * `newest`: how many messages are examined at most, 0 for all.
+
+        Raises SetupError and redis.RedisError.
         """
         remembered = self._inbox.remembered_seconds
         longest = remembered - CLOCK_SECONDS
@@ -277,21 +299,21 @@ class MissedMessages:
 
         since = self._clock() - seconds
         for message in await self._listed(since, newest):
-            # The messages of the minute before only count for the rate limit.
-            is_asked_for = message.sent_at >= since
+            # The messages of the minute before count for the rate limit, and are not recovered.
+            is_in_span = message.sent_at >= since
             try:
-                result = await self._recover(message, take=take and is_asked_for)
+                result = await self._recover(message, take=take and is_in_span)
             except OtherVersion as exc:
-                # Only the ids of this person cannot be read: the messages of others go on.
+                # Only the ids of this person cannot be read, so the messages of others go on.
                 there = Conversation(self._channel, message.sender)
                 result = FoundMessage(message.sid, message.sent_at, there.id, "refused", str(exc))
-            if is_asked_for:
+            if is_in_span:
                 yield result
 
     async def _listed(self, since: float, newest: int) -> list[ListedMessage]:
-        """Return the messages, the oldest first, with those of the minute before.
+        """Return the messages since a minute before `since`, the oldest first.
 
-        These count for the rate limit.
+        `since` is in Unix seconds. `newest` is as in `run`.
         """
         messages: list[ListedMessage] = []
         until = self._clock() - YOUNG_SECONDS
@@ -310,7 +332,9 @@ class MissedMessages:
     async def _recover(self, message: ListedMessage, *, take: bool) -> FoundMessage:
         """Return the state of a message. With `take`, store a missed one."""
         message = self._from_newest_address(message)
-        bare_turn = self._people.recognize(_bare_turn(self._channel, message), store=False)
+        bare_turn = self._people.recognize(
+            _turn_without_content(self._channel, message), store=False
+        )
         result = FoundMessage(message.sid, message.sent_at, bare_turn.conversation.id, "before")
 
         # Only the turns of the minute before this one count for its rate limit.
@@ -344,18 +368,18 @@ class MissedMessages:
         turn = self._people.recognize(turn, store=True)
         age = max(self._clock() - result.sent_at, 1.0)
         outcome = self._inbox.accept(turn, age)
+        # Its webhook has arrived meanwhile.
         if outcome == "duplicate":
-            # Its webhook has arrived meanwhile.
             return result
         if outcome == "new":
             return replace(result, state="taken")
         return replace(result, state="refused", why=outcome)
 
     def _from_newest_address(self, message: ListedMessage) -> ListedMessage:
-        """Return the message as if its sender had written it from their newest address.
+        """Return the message as if its sender had written it from the newest address.
 
-        Twilio's list names the number of that time and no id of the person, who may have another
-        number since. The answer goes there, and the older number must not become the newest one.
+        Twilio's log names the number of that time and no id of the person, who may have another
+        number since. The answer goes to the newest one, which the older one must not replace.
         """
         identity = self._identities.find_by_id(self._channel, message.sender)
         if identity is None or not is_number(message.sender):
@@ -363,19 +387,16 @@ class MissedMessages:
         return replace(message, sender=identity.number or identity.user_id or message.sender)
 
 
-def _bare_turn(channel: str, message: ListedMessage) -> Turn:
-    """Return the turn of a message without its content.
-
-    The list names a number, or the id of a person who hides it.
-    """
+def _turn_without_content(channel: str, message: ListedMessage) -> Turn:
+    """Return the turn of a message without its content, with which the mailbox is asked for it."""
     return Turn(message.sid, Conversation(channel, message.sender), message.sender)
 
 
 def _turn(channel: str, message: ListedMessage, files: list[ListedFile]) -> Turn | None:
-    """Return the turn of the lost webhook, as far as the log shows it.
+    """Return the turn of a lost webhook, as far as the log shows it. None for one without content.
 
-    In the log a tap looks like its typed label, and hours have passed. So the turn has a note,
-    and cannot confirm.
+    In the log a tap looks like its typed label, and hours have passed. So the turn has a note, with
+    which it cannot confirm.
     """
     fields = {
         "MessageSid": message.sid,
@@ -390,5 +411,6 @@ def _turn(channel: str, message: ListedMessage, files: list[ListedFile]) -> Turn
     turn = turn_of(channel, TwilioForm(urlencode(fields).encode()))
     if turn is None:
         return None
-    late = f"sent at {datetime.fromtimestamp(message.sent_at, UTC):%Y-%m-%d %H:%M} UTC, and reached us only now"
-    return replace(turn, notes=(*turn.notes, late))
+    sent_at = datetime.fromtimestamp(message.sent_at, UTC)
+    note = f"sent at {sent_at:%Y-%m-%d %H:%M} UTC, and reached us only now"
+    return replace(turn, notes=(*turn.notes, note))

@@ -1,8 +1,8 @@
 """A reply as WhatsApp messages: how it is split, and its buttons as Twilio Contents.
 
-At Twilio a message with buttons is made of a Content: a resource with a shape, such as two buttons
-with these labels, and variables, which each message fills in. A Content is also what a template is,
-once Meta has approved it. Text stands in place of what Twilio or WhatsApp refuses.
+At Twilio a message with buttons is made of a Content: a stored resource with a shape, such as two
+buttons with these labels, and variables, which each message fills in. A template is a Content that
+Meta has approved. What Twilio or WhatsApp refuses is written as text.
 """
 
 from __future__ import annotations
@@ -38,15 +38,17 @@ from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.infra.http import PooledSessions
 from sayso.infra.redis.shared_cache import SharedCache
 
-#: Characters of a message at Twilio, and of a text with buttons or a caption.
+#: The most characters of a message at Twilio.
 TEXT_LIMIT = 1600
+#: The most characters of a text with buttons, and of a caption.
 BUTTONS_LIMIT = 1024
 #: The most characters of the text in a template.
 TEMPLATE_LIMIT = BUTTONS_LIMIT
-#: Bytes of a picture, and of any other file.
+#: The most bytes of a picture, and of any other file.
 PICTURE_BYTES = 5 * 1024 * 1024
 FILE_BYTES = 16 * 1024 * 1024
 
+#: Pictures that WhatsApp accepts.
 _PICTURES = frozenset({"image/jpeg", "image/png"})
 _OFFICE = "application/vnd.openxmlformats-officedocument."
 #: Other files that WhatsApp accepts: audio, video, documents, contacts.
@@ -70,11 +72,12 @@ _FILES = frozenset(
         "text/x-vcard",
     }
 )
-#: Buttons of a message without an approved template, and characters on each.
+#: The most buttons of a message without an approved template, and the most characters on each.
 MAX_BUTTONS = 3
 LABEL_LIMIT = 20
-#: Items of a list; characters of an item's title, description and id.
+#: The most items of a list, which a button opens.
 MAX_ITEMS = 10
+#: The most characters of an item's title, description and id.
 ITEM_LIMIT = 24
 DESCRIPTION_LIMIT = 72
 ID_LIMIT = 200
@@ -88,7 +91,7 @@ _CATEGORIES: dict[str, PriceClass] = {
 }
 #: How long Twilio may take to name the category of a template, in seconds.
 CATEGORY_SECONDS = 5.0
-#: For how long a category is not asked again, in seconds.
+#: How long a category is used before Twilio is asked again, in seconds: a day.
 KEEP_CATEGORY_SECONDS = 86_400.0
 #: After how many seconds Twilio is asked again for a category that it did not name.
 ASK_AGAIN_SECONDS = 300.0
@@ -103,28 +106,28 @@ def pieces_of(reply: Reply, media: MediaStore) -> Sequence[Reply]:
 
     A picture without buttons has the text as its caption, and a file that is sent as a link stands
     below the text. Other files are separate messages. WhatsApp cannot edit: an optional edit is
-    left out, any other is a new message.
+    left out, any other is a new message. `media` gives links to files.
     """
     if reply.edits and reply.optional:
         return ()
     if reply.preview:
         reply = reply.with_preview(format_preview)
     reply = replace(reply, edits="", optional=False)
-    if reply.media and not reply.buttons and _fits_beside(reply.text, reply.media, media):
+    if reply.media and not reply.buttons and _fit_together(reply.text, reply.media, media):
         return (reply,)
 
-    bare = replace(reply, text="", buttons=(), media=None, collapse="")
+    empty = replace(reply, text="", buttons=(), media=None, collapse="")
     files = []
     if reply.media:
-        files.append(replace(bare, media=reply.media))
+        files.append(replace(empty, media=reply.media))
     if reply.buttons:
         # The buttons come last, where people look for them.
-        return (*files, *_with_buttons(reply, bare))
-    texts = [replace(bare, text=text) for text in _texts(reply.text)]
+        return (*files, *_with_buttons(reply, empty))
+    texts = [replace(empty, text=text) for text in _texts(reply.text)]
     return (*texts, *files)
 
 
-def _fits_beside(md: str, file: Media, media: MediaStore) -> bool:
+def _fit_together(md: str, file: Media, media: MediaStore) -> bool:
     """Return whether one message has room for a text and a file."""
     if _is_picture(file):
         return fits(md, BUTTONS_LIMIT, length)
@@ -136,18 +139,15 @@ def _fits_beside(md: str, file: Media, media: MediaStore) -> bool:
 
 
 def format_preview(md: str) -> str:
-    """Return the preview of a question in Markdown: like the text around it.
-
-    It may have several lines.
-    """
+    """Return the preview of a question as it stands in the text: unchanged, without a mark."""
     return md
 
 
 def text_of(reply: Reply) -> str:
     """Return the Markdown of a reply whose buttons cannot be shown.
 
-    Choices are numbered below the text. A question for a yes is not changed: it says itself what to
-    type. It is recognized by its time limit, which choices do not have.
+    Choices are numbered below the text. A question for a yes stays unchanged: it says itself what
+    to type. It is recognized by its time limit, which choices do not have.
     """
     buttons = reply.buttons
     has_equal_buttons = len(buttons) > 1 and all(button.style == "default" for button in buttons)
@@ -158,9 +158,10 @@ def text_of(reply: Reply) -> str:
 
 
 def plain_fields(reply: Reply, media: MediaStore) -> dict[str, Any]:
-    """Return the fields of a message without buttons.
+    """Return the fields of a message without buttons, as Twilio's API takes them.
 
-    They are its text, and its file or a link to a file that WhatsApp refuses.
+    They are its text, and its file or a link to a file that WhatsApp refuses. `media` gives the
+    link.
     """
     text = ""
     if reply.text or reply.buttons:
@@ -185,13 +186,15 @@ def plain_fields(reply: Reply, media: MediaStore) -> dict[str, Any]:
 
 def is_shown(file: Media) -> bool:
     """Return whether WhatsApp accepts the file, by its type and by its size if that is known."""
-    return _is_picture(file) or (file.mime_type in _FILES and file.size <= FILE_BYTES)
+    if _is_picture(file):
+        return True
+    return file.mime_type in _FILES and file.size <= FILE_BYTES
 
 
 def template_fields(reply: Reply, settings: WhatsAppSettings) -> dict[str, str]:
-    """Return the fields of a message that is sent as an approved template.
+    """Return the fields of a message that is made of an approved template.
 
-    Raises WindowClosed if none fits.
+    Raises WindowClosed if the reply fits into no template of the settings.
     """
     if reply.media:
         raise WindowClosed("no template takes a file")
@@ -211,27 +214,31 @@ def template_fields(reply: Reply, settings: WhatsAppSettings) -> dict[str, str]:
         raise WindowClosed(
             "more than 24 hours since the person last wrote, and no template is configured"
         )
-    text = " ".join(whatsapp_text(md).split())  # WhatsApp takes no line ends and wide gaps there
+    # WhatsApp takes no line ends and no wide gaps in a variable of a template.
+    text = " ".join(whatsapp_text(md).split())
     if utf16_len(text) > TEMPLATE_LIMIT:
         raise WindowClosed(f"more than the {TEMPLATE_LIMIT} characters of a template")
     return Content({}, (text, *ids)).fields(sid)
 
 
 def length(md: str) -> int:
-    """Return the length of a text as Twilio may count it: an emoji can be more than one character."""
+    """Return the length of a text as Twilio may count it. An emoji can be several characters."""
     return utf16_len(whatsapp_text(md))
 
 
-def _with_buttons(reply: Reply, bare: Reply) -> Sequence[Reply]:
-    """Return the messages of a reply with buttons.
+def _with_buttons(reply: Reply, empty: Reply) -> Sequence[Reply]:
+    """Return the messages of a reply with buttons. The last one has the buttons.
 
-    The last one has them, and would also fit with a numbered list.
+    Twilio may refuse the buttons when they are sent, so the last message has room for a numbered
+    list in their place. `empty` is the reply without its content.
     """
     if not are_shown(reply.buttons):
-        return [replace(bare, text=text) for text in _texts(_listed(reply.text, reply.buttons))]
+        whole = _listed(reply.text, reply.buttons)
+        return [replace(empty, text=text) for text in _texts(whole)]
 
     def measure(md: str) -> int:
-        """Return the length that a text has at most, with its buttons or with a numbered list."""
+        """Return the length that counts against BUTTONS_LIMIT: with buttons, or with the list."""
+        # A text with the list may be as long as TEXT_LIMIT.
         with_list = text_of(replace(reply, text=md))
         if with_list == md:
             return length(md)
@@ -240,12 +247,13 @@ def _with_buttons(reply: Reply, bare: Reply) -> Sequence[Reply]:
     texts = [text for text in split(reply.text, BUTTONS_LIMIT, measure) if text.strip()]
     if not texts:
         texts = [as_markdown(joined_labels(reply.buttons)[:BUTTONS_LIMIT])]
-    pieces = [replace(bare, text=text) for text in texts]
+    pieces = [replace(empty, text=text) for text in texts]
     pieces[-1] = replace(pieces[-1], buttons=reply.buttons)
     return pieces
 
 
 def _texts(md: str) -> list[str]:
+    """Return a text as the texts of messages without buttons."""
     return [text for text in split(md, TEXT_LIMIT, length) if text.strip()]
 
 
@@ -257,6 +265,7 @@ def _listed(md: str, buttons: Sequence[Button]) -> str:
 
 
 def _is_picture(file: Media) -> bool:
+    """Return whether WhatsApp shows a file as a picture, which may have a caption."""
     return file.mime_type in _PICTURES and file.size <= PICTURE_BYTES
 
 
@@ -264,8 +273,8 @@ def _is_picture(file: Media) -> bool:
 class Content:
     """A message as a shape and the values of its variables.
 
-    All texts and ids are values, except the labels of buttons. So few shapes are needed, and each
-    is created at Twilio once.
+    All texts and ids are values, except the labels of buttons. So few shapes are needed, each of
+    which is created at Twilio once.
     """
 
     #: The shape, as Twilio's API takes it, with variables such as {{1}}.
@@ -275,13 +284,13 @@ class Content:
 
     @property
     def shape(self) -> str:
-        """A name of the shape, the same for all Contents that differ only in their values."""
+        """A name of the shape: the same for all Contents that differ only in their values."""
         return content_digest(json.dumps(self.types))
 
     def fields(self, sid: str) -> dict[str, str]:
-        """Return the fields of a message with this Content.
+        """Return the fields of a message with this Content, as Twilio's API takes them.
 
-        Its variables are the values by their numbers.
+        `sid` is Twilio's id of its shape.
         """
         variables = {str(number): value for number, value in enumerate(self.values, 1)}
         return {"content_sid": sid, "content_variables": json.dumps(variables, ensure_ascii=False)}
@@ -290,11 +299,12 @@ class Content:
 def content_of(text: str, buttons: Sequence[Button]) -> Content | None:
     """Return the Content for a WhatsApp text with buttons.
 
-    None if the buttons can only be listed in the text.
+    None if the buttons can only be listed in the text. `text` is in WhatsApp's markup.
     """
     values: list[str] = []
 
     def variable(value: str) -> str:
+        """Return the variable that stands for a value, such as {{1}} for the first one."""
         values.append(value)
         return f"{{{{{len(values)}}}}}"
 
@@ -307,6 +317,7 @@ def content_of(text: str, buttons: Sequence[Button]) -> Content | None:
         return Content({"twilio/quick-reply": {"body": body, "actions": actions}}, tuple(values))
     if not are_shown(buttons):
         return None
+
     items = []
     for button in buttons:
         item = {"item": variable(_cut(button.label, ITEM_LIMIT)), "id": variable(button.data)}
@@ -330,7 +341,8 @@ def are_shown(buttons: Sequence[Button]) -> bool:
 class ContentTemplates:
     """The ids and the categories of one account's Contents. Lives as long as its channel.
 
-    Ids are stored in the shared cache, and outlive the process.
+    Ids are stored in the shared cache, and outlive the process. `clock` returns seconds from any
+    beginning.
     """
 
     def __init__(
@@ -344,14 +356,14 @@ class ContentTemplates:
         self._cache = cache
         self._client = client
         self._clock = clock
-        #: By the id of a template: its category, and until when Twilio is not asked for it again,
-        #: by the monotonic clock.
+        #: The category of a template, and when Twilio is asked for it again by `clock`, by the
+        #: template's id.
         self._categories: dict[str, tuple[PriceClass, float]] = {}
 
     async def sid(self, content: Content) -> str | None:
-        """Return Twilio's id of a Content, which is created if needed; None if Twilio refuses it.
+        """Return Twilio's id of a Content's shape, which is created if needed.
 
-        Raises SendError.
+        None if Twilio refuses it. Raises SendError.
         """
         key = self._key(content)
         sid = await asyncio.to_thread(self._cache.get, key)
@@ -369,8 +381,8 @@ class ContentTemplates:
         Meta may change a category, so each process asks once a day, and sooner after a failure.
         Never raises.
         """
-        category, until = self._categories.get(sid, ("template", 0.0))
-        if self._clock() < until:
+        category, ask_again_at = self._categories.get(sid, ("template", 0.0))
+        if self._clock() < ask_again_at:
             return category
 
         category = "template"
@@ -388,14 +400,17 @@ class ContentTemplates:
         return category
 
     async def forget(self, content: Content) -> None:
-        """Forget the id of a Content that Twilio does not have any more."""
+        """Forget the id of a Content that Twilio does not have any more, so that it is created."""
         await asyncio.to_thread(self._cache.put, self._key(content), "")
 
     def _key(self, content: Content) -> str:
         return f"twilio:content:{self._account_sid}:{content.shape}"
 
     async def _create(self, content: Content) -> str | None:
-        """Create a Content and return its id, None if Twilio refuses it."""
+        """Create a Content and return its id, None if Twilio refuses it.
+
+        Raises Unreachable: creating it again does no harm, since nothing was sent.
+        """
         # Twilio requires a sample of each variable.
         numbers = range(1, len(content.values) + 1)
         samples = {str(number): f"sample{number}" for number in numbers}
@@ -422,7 +437,7 @@ class ContentTemplates:
 
 
 def _have_distinct_titles(buttons: Sequence[Button], most: int, limit: int) -> bool:
-    """Return whether the cut labels differ.
+    """Return whether 1 to `most` buttons have labels that differ once they are cut to `limit`.
 
     Twilio refuses two equal titles, and people would confuse them.
     """

@@ -1,7 +1,9 @@
 """WhatsAppPeople: the id that everything of a person is stored under, and where messages go.
 
 A person on WhatsApp has up to three ids: a phone number, which may pass to another person; an id in
-one business, which may be given anew; and an id in several linked businesses.
+one business, which Meta may give anew; and a parent id, in several linked businesses. A person may
+hide the number, and may have written before Twilio sent ids. Everything of a person stays stored
+under the id that came first, the key.
 """
 
 from __future__ import annotations
@@ -51,11 +53,10 @@ def sender_ids(turn: Turn) -> SenderIds:
 
 
 class WhatsAppPeople:
-    """The people of one channel. One per process.
+    """The people of one channel. One per process, used from any thread.
 
-    A person may hide the phone number, get another id, or have written before Twilio sent ids.
-    Everything of the person stays under the first id: the questions, which are sealed for it,
-    history, timers and replies. Methods raise redis.RedisError.
+    All methods except `sender` raise redis.RedisError. The questions of a person could not be
+    stored under another id later: each is sealed for its person.
     """
 
     def __init__(self, channel: str, identities: Identities) -> None:
@@ -63,10 +64,10 @@ class WhatsAppPeople:
         self._identities = identities
 
     def recognize(self, turn: Turn, *, store: bool, briefly: bool = False) -> Turn:
-        """Return the turn under its sender's first id.
+        """Return the turn under its sender's key.
 
-        With `store` the ids that the turn names are remembered, and with `briefly` as well for an
-        hour only.
+        * `store`: whether the ids that the turn names are remembered.
+        * `briefly`: whether they are remembered for an hour only.
         """
         sender = self.sender(turn)
         if sender is None:
@@ -86,7 +87,7 @@ class WhatsAppPeople:
     def conversation_of(self, conversation: Conversation) -> Conversation:
         """Return the conversation of the person who has this address now.
 
-        For an unknown address it is the same one.
+        For an unknown address it is the same conversation.
         """
         identity = self._identities.find_by_id(self._channel, conversation.chat)
         if identity is None:
@@ -96,9 +97,9 @@ class WhatsAppPeople:
     def address(self, conversation: Conversation) -> str:
         """Return the address that messages to a conversation are sent to.
 
-        It is the number from which the person last wrote, unless another person has written from
-        that number since. Then the number would give the other person what is meant for the first,
-        so it is the id.
+        It is the number from which the person last wrote. If another person has written from that
+        number since, it is the id: the number would give the other person what is meant for the
+        first.
         """
         identity = self._identities.find_by_key(self._channel, conversation.chat)
         if identity is None:
@@ -107,9 +108,10 @@ class WhatsAppPeople:
 
 
 def _turn_of(turn: Turn, ids: SenderIds, identity: Identity) -> Turn:
-    """Return the turn of a person under the first id. `ids` are the ids that the turn names."""
+    """Return the turn of a person under the person's key. `ids` are those that the turn names."""
     if identity.user_id and not ids.user_id:
-        turn = _undecided(turn)
+        turn = _without_decision(turn)
+
     key = identity.key
     names = (turn.conversation.chat, turn.user_id, *turn.aliases, *current_ids(identity))
     aliases = tuple(name for name in dict.fromkeys(names) if name not in ("", key))
@@ -124,11 +126,11 @@ def _turn_of(turn: Turn, ids: SenderIds, identity: Identity) -> Turn:
     )
 
 
-def _undecided(turn: Turn) -> Turn:
-    """Return the turn so that it decides nothing: it names the number of a person, and no id.
+def _without_decision(turn: Turn) -> Turn:
+    """Return a turn so that it decides nothing, because it names only the number of a person.
 
-    The number may belong to another person by now, who must not hear of the question either. A yes
-    that does not count costs another tap; a yes of another person could not be undone.
+    The number may belong to another person by now, who must not learn of the open question either.
+    A yes that does not count costs another tap; a yes of another person could not be undone.
     """
     note = "sent without the id of the person"
     turn = replace(turn, notes=(note, *turn.notes), maybe_other_person=True)
@@ -139,5 +141,5 @@ def _undecided(turn: Turn) -> Turn:
 
 
 def current_ids(identity: Identity) -> tuple[str, ...]:
-    """Return all ids of a person without the phone numbers that they had before."""
+    """Return all ids of a person without the phone numbers that the person had before."""
     return tuple(name for name in identity.ids if name == identity.number or not is_number(name))

@@ -24,20 +24,23 @@ from sayso.channels.whatsapp.message_log import TwilioMessageLog
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.infra.http import PooledSessions
 
-#: Has Twilio retry a failed webhook up to three times, also after a 5xx or a timeout. By default it
-#: retries once, and only after a failed connection. A URL's fragment is neither sent nor signed.
+#: The end of a webhook's URL that tells Twilio to repeat a failed webhook up to three times, also
+#: after a 5xx or a timeout. By default it repeats once, and only after a failed connection. The end
+#: is a fragment, which is neither sent nor signed.
 RETRIES = "#rc=3&rp=ct,rt,5xx"
 
-_SEARCHED = 1000
+#: The most senders of an account that are looked through.
+_MAX_SENDERS = 1000
 #: The id of no message.
 _NO_MESSAGE = "SM" + "0" * 32
-#: Twilio's codes for a message with a template in these states.
+#: Twilio's codes for messages that are made of a template in these states.
 _REFUSALS = {"rejected": 63040, "paused": 63041, "disabled": 63042}
+#: Where the Sandbox is set up in the Twilio Console.
 _SANDBOX_PAGE = "Messaging, Try it out, Send a WhatsApp message, Sandbox settings"
 
 
 class TwilioSetup(PlatformSetup):
-    """The setup of one sender, or of one Messaging Service, at Twilio."""
+    """Sets, checks and deletes the webhook of one sender or one Messaging Service at Twilio."""
 
     def __init__(
         self, name: str, settings: WhatsAppSettings, public_url: str, options: SetupOptions
@@ -51,23 +54,24 @@ class TwilioSetup(PlatformSetup):
         )
 
     async def set_webhook(self) -> list[str]:
-        """Set the URLs of the messaging service, or of the sender. Raises SetupError.
-
-        The fallback is the same URL: without one, a webhook that Twilio gave up is lost.
-        """
+        """Set the URLs of the messaging service, or of the sender. Raises SetupError."""
         if not self._settings.api_url:
             check_outside(self._url)
         if self._is_sandbox:
             return [
-                f"{SANDBOX} is Twilio's Sandbox, which has no API. In the Twilio Console, {_SANDBOX_PAGE}:",
+                f"{SANDBOX} is Twilio's Sandbox, which has no API. "
+                f"In the Twilio Console, {_SANDBOX_PAGE}:",
                 f"  When a message comes in:  {self._url}{RETRIES}  (POST)",
                 f"  Status callback URL:      {self._url}/status  (POST)",
                 "Each person joins by sending the text shown there, and again after three days.",
             ]
+
+        # The fallback is the same URL: without one, a webhook that Twilio gave up is lost.
         await self._set(self._url + RETRIES, self._url, f"{self._url}/status")
+        url = bare_url(self._url)
         return [
-            f"{self._where}: webhook set to {bare_url(self._url)}, retried after an error, and as the fallback",
-            f"status callback set to {bare_url(self._url)}/status",
+            f"{self._where}: webhook set to {url}, retried after an error, and as the fallback",
+            f"status callback set to {url}/status",
         ]
 
     async def check(self) -> list[CheckResult]:
@@ -78,12 +82,16 @@ class TwilioSetup(PlatformSetup):
                 account = await accounts(self._settings.account_sid).fetch_async()
         except SetupError as exc:
             return [self._fail("account", exc.says, exc.cure)]
+
+        results = [self._check_account(account), *await self._check_webhook()]
         sids = {
             "template": self._settings.template,
             "confirm_template": self._settings.confirm_template,
         }
-        templates = [await self._template(kind, sid) for kind, sid in sids.items() if sid]
-        return [self._account(account), *await self._address(), *templates]
+        for key, sid in sids.items():
+            if sid:
+                results.append(await self._check_template(key, sid))
+        return results
 
     async def delete_webhook(self) -> list[str]:
         """Delete the URLs. Raises SetupError."""
@@ -91,18 +99,15 @@ class TwilioSetup(PlatformSetup):
             return [f"the Sandbox has no API: empty its addresses in the Console ({_SANDBOX_PAGE})"]
         await self._set("", "", "")
         return [
-            f"{self._where}: webhook, fallback and status callback deleted; messages to it are lost until one is set"
+            f"{self._where}: webhook, fallback and status callback deleted; "
+            "messages to it are lost until one is set"
         ]
 
     def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
-        """Return the delivery status of a message that does not exist.
-
-        It is logged and has no other effect.
-        """
+        """Return the status of a message that does not exist. It is only logged."""
+        secret = self._settings.auth_token.get_secret_value()
         if forged:
             secret = FORGED
-        else:
-            secret = self._settings.auth_token.get_secret_value()
         form = {
             "AccountSid": self._settings.account_sid,
             "MessageSid": _NO_MESSAGE,
@@ -116,15 +121,18 @@ class TwilioSetup(PlatformSetup):
 
     @property
     def _is_sandbox(self) -> bool:
+        """Whether the sender is that of Twilio's Sandbox."""
         return not self._service and self._settings.from_ == SANDBOX
 
     @property
     def _where(self) -> str:
+        """The sender or the service, for an operator to read."""
         if self._service:
             return f"messaging service {self._service}"
         return f"sender {self._settings.from_}"
 
     async def _set(self, url: str, fallback: str, status: str) -> None:
+        """Set the three URLs, "" to delete them. Raises SetupError."""
         from twilio.rest.messaging.v2.channels_sender import ChannelsSenderList
 
         webhook = {
@@ -135,7 +143,7 @@ class TwilioSetup(PlatformSetup):
             "status_callback_url": status,
             "status_callback_method": "POST",
         }
-        changed = ChannelsSenderList.MessagingV2ChannelsSenderRequestsUpdate({"webhook": webhook})
+        update = ChannelsSenderList.MessagingV2ChannelsSenderRequestsUpdate({"webhook": webhook})
         async with self._calls():
             messaging = self._client.here().messaging
             if self._service:
@@ -149,22 +157,23 @@ class TwilioSetup(PlatformSetup):
                 )
             else:
                 sender = await self._sender()
-                await messaging.v2.channels_senders(sender.sid).update_async(changed)
+                await messaging.v2.channels_senders(sender.sid).update_async(update)
 
     async def _sender(self) -> Any:
         """Return the sender of the configured number. Raises SetupError."""
         senders = await self._client.here().messaging.v2.channels_senders.list_async(
-            "whatsapp", limit=_SEARCHED
+            "whatsapp", limit=_MAX_SENDERS
         )
-        sender = next((each for each in senders if each.sender_id == self._settings.from_), None)
-        if sender is None:
-            known = ", ".join(sorted(str(sender.sender_id) for sender in senders)) or "none"
-            raise SetupError(
-                f"this account has no sender {self._settings.from_}", f"use one of its own: {known}"
-            )
-        return sender
+        for sender in senders:
+            if sender.sender_id == self._settings.from_:
+                return sender
+        known = ", ".join(sorted(str(sender.sender_id) for sender in senders)) or "none"
+        raise SetupError(
+            f"this account has no sender {self._settings.from_}", f"use one of its own: {known}"
+        )
 
-    def _account(self, account: Any) -> CheckResult:
+    def _check_account(self, account: Any) -> CheckResult:
+        """Check that the account is active, and no trial."""
         says = f"{account.friendly_name or 'account'}: {account.status}, {account.type}"
         if account.status != "active":
             return self._fail("account", says, "the Twilio Console shows what it waits for")
@@ -174,57 +183,58 @@ class TwilioSetup(PlatformSetup):
             )
         return self._ok("account", says)
 
-    async def _address(self) -> list[CheckResult]:
+    async def _check_webhook(self) -> list[CheckResult]:
+        """Check the sender and its webhook, or the webhook of the service."""
         if self._is_sandbox:
-            return [
-                self._ok(
-                    "webhook",
-                    f"the Sandbox has no API; it must be {bare_url(self._url)} ({_SANDBOX_PAGE})",
-                )
-            ]
+            says = f"the Sandbox has no API; it must be {bare_url(self._url)} ({_SANDBOX_PAGE})"
+            return [self._ok("webhook", says)]
         try:
             async with self._calls():
-                if not self._service:
-                    sender = await self._sender()
-                    webhook = sender.webhook or {}
-                    url = webhook.get("callback_url")
-                    method = webhook.get("callback_method")
-                    compared = self._compared(url, method, webhook.get("fallback_url"))
-                    return [self._online(sender), compared]
-                services = self._client.here().messaging.v1.services
-                service = await services(self._service).fetch_async()
+                if self._service:
+                    services = self._client.here().messaging.v1.services
+                    service = await services(self._service).fetch_async()
+                    return [self._check_service(service)]
+
+                sender = await self._sender()
+                webhook = sender.webhook or {}
+                url = webhook.get("callback_url")
+                method = webhook.get("callback_method")
+                fallback = webhook.get("fallback_url")
+                return [self._check_sender(sender), self._check_url(url, method, fallback)]
         except SetupError as exc:
             return [self._fail("webhook", exc.says, exc.cure, id="webhook-unknown")]
-        if service.use_inbound_webhook_on_number:
-            return [self._fail("webhook", f"{self._where} leaves webhooks to its numbers")]
-        return [
-            self._compared(
-                service.inbound_request_url, service.inbound_method, service.fallback_url
-            )
-        ]
 
-    def _online(self, sender: Any) -> CheckResult:
+    def _check_service(self, service: Any) -> CheckResult:
+        """Check the webhook of a Messaging Service."""
+        if service.use_inbound_webhook_on_number:
+            return self._fail("webhook", f"{self._where} leaves webhooks to its numbers")
+        return self._check_url(
+            service.inbound_request_url, service.inbound_method, service.fallback_url
+        )
+
+    def _check_sender(self, sender: Any) -> CheckResult:
+        """Check that WhatsApp takes messages from the sender."""
         if str(sender.status).startswith("ONLINE"):
             return self._ok("sender", f"{sender.sender_id} is {sender.status}")
         says = f"{sender.sender_id} is {sender.status}"
         reasons = []
         for reason in sender.offline_reasons or ():
-            words = reason
+            text = reason
             if isinstance(reason, dict):
-                words = reason.get("message") or reason.get("code") or reason
-            reasons.append(str(words))
+                text = reason.get("message") or reason.get("code") or reason
+            reasons.append(str(text))
         if reasons:
             says = f"{says}: {'; '.join(reasons)}"
         return self._fail(
             "sender", says, "open the sender in the Twilio Console, Messaging, Senders"
         )
 
-    def _compared(self, url: str | None, method: str | None, fallback: str | None) -> CheckResult:
+    def _check_url(self, url: str | None, method: str | None, fallback: str | None) -> CheckResult:
+        """Check a webhook: its URL, its HTTP method and its fallback."""
         if (url or "").partition("#")[0] != self._url:
+            says = "no webhook is set"
             if url:
                 says = f"Twilio sends to {bare_url(url)}, not to {bare_url(self._url)}"
-            else:
-                says = "no webhook is set"
             return self._fail("webhook", says)
         if method and method != "POST":
             return self._fail("webhook", f"Twilio sends by {method}, which is refused")
@@ -235,28 +245,33 @@ class TwilioSetup(PlatformSetup):
             )
         return self._ok("webhook", f"{bare_url(self._url)}, which is ours, with a fallback")
 
-    async def _template(self, kind: str, sid: str) -> CheckResult:
+    async def _check_template(self, key: str, sid: str) -> CheckResult:
+        """Check that the template with this id is approved. `key` names it in the YAML."""
         try:
             async with self._calls():
                 content = self._client.here().content.v1.contents(sid)
                 resource = await content.fetch_async()
                 approvals = await content.approval_fetch().fetch_async()
         except SetupError as exc:
-            return self._fail(kind, f"{exc.says}: {sid}", exc.cure, id="template")
+            return self._fail(key, f"{exc.says}: {sid}", exc.cure, id="template")
 
         approval = approvals.whatsapp or {}
         status = str(approval.get("status") or "unsubmitted")
         says = f"{resource.friendly_name or sid} is {status}"
         if status == "approved":
-            return self._ok(kind, says)
+            return self._ok(key, says)
         reason = str(approval.get("rejection_reason") or "")
         if reason:
             says = f"{says}: {reason}"
+        cure = (
+            "have it approved in the Twilio Console, Content Template Builder; "
+            "until then it cannot be sent"
+        )
         code = _REFUSALS.get(status)
-        cure = "have it approved in the Twilio Console, Content Template Builder; until then it cannot be sent"
         if code:
             cure = REACTIONS[code].cure
-        return self._fail(kind, says, cure, id="template")
+        return self._fail(key, says, cure, id="template")
 
     def _calls(self) -> AbstractAsyncContextManager[None]:
+        """Raise SetupError for any error of a call to Twilio in this block."""
         return platform_calls("Twilio", setup_problem)
