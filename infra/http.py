@@ -1,14 +1,13 @@
-"""HTTP for platforms: pooled client sessions, safe downloads, and backoff.
+"""HTTP for platforms: safe downloads, and pooled client sessions.
 
-A download is guarded against large files, and against server-side request forgery: a URL of a
-stranger must not make this process call a server of the private network.
+A download is guarded against large files, and against server-side request forgery: a URL from a
+stranger must not make this process call a server of the private network (`public_addresses.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import ipaddress
 import logging
 import re
 import socket
@@ -18,6 +17,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
 from urllib.request import getproxies
+
+from sayso.infra.public_addresses import is_public
 
 if TYPE_CHECKING:
     import httpx
@@ -32,64 +33,14 @@ WRITE_BYTES = 128 * 1024
 POOL_SIZE = 64
 #: Seconds to open a connection.
 CONNECT_SECONDS = 5.0
-#: Seconds to wait for the next bytes of an answer, and for a whole call,
-#: which may upload a large file.
+#: Seconds to wait for the next bytes of an answer.
 ANSWER_SECONDS = 10.0
+#: Seconds for a whole call, which may upload a large file.
 CALL_SECONDS = 60.0
-#: How long an unused connection is kept, in seconds. Less than platforms keep theirs: if the
+#: How long an unused connection stays open, in seconds. Less than platforms keep theirs: if the
 #: platform closes a connection just when a request is sent on it, it is unknown whether the request
 #: was read.
 IDLE_SECONDS = 5.0
-#: Doublings after which a backoff is at its longest: a number of failures
-#: that grows for days would overflow.
-_MAX_DOUBLINGS = 32
-
-#: The networks of IANA's registries of special-purpose addresses, globally reachable ones too: no
-#: website is there. A table of our own, since `ipaddress` has another one in each patch release of
-#: Python.
-_SPECIAL_IPV4 = tuple(
-    map(
-        ipaddress.IPv4Network,
-        (
-            "0.0.0.0/8",
-            "10.0.0.0/8",
-            "100.64.0.0/10",
-            "127.0.0.0/8",
-            "169.254.0.0/16",
-            "172.16.0.0/12",
-            "192.0.0.0/24",
-            "192.0.2.0/24",
-            "192.31.196.0/24",
-            "192.52.193.0/24",
-            "192.88.99.0/24",
-            "192.168.0.0/16",
-            "192.175.48.0/24",
-            "198.18.0.0/15",
-            "198.51.100.0/24",
-            "203.0.113.0/24",
-            "224.0.0.0/4",
-            "240.0.0.0/4",
-            "168.63.129.16/32",  # Azure's wire server, which IANA does not know
-        ),
-    )
-)
-#: All of the public internet in IPv6. Outside are loopback, IPv4-mapped and IPv4-compatible
-#: addresses, NAT64, discard-only, segment routing, unique local, link-local, site-local and
-#: multicast.
-_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-#: What is special in it: protocol assignments with Teredo, ORCHID and benchmarks;
-#: two for documentation; 6to4; AS112.
-_SPECIAL_IPV6 = tuple(
-    map(
-        ipaddress.IPv6Network,
-        ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20"),
-    )
-)
-#: The upper half of an ISATAP interface id (RFC 5214). The lower half is the IPv4
-#: address to which a tunnel leads.
-_ISATAP = 0x00005EFE
-#: The bits of it that may be set: one tells a unique id from a local one, the other marks a group.
-_ISATAP_FLAGS = 0x03000000
 #: Charsets that are decoded. Python has codecs that are not charsets,
 #: and some that need quadratic time.
 _CHARSET = re.compile(
@@ -114,7 +65,10 @@ class DownloadError(Exception):
 
 
 class Unreadable(Exception):
-    """Raised for a response that is not read to its end. The message follows "it came "."""
+    """Raised for a response that is not read to its end.
+
+    The message says how the response came, to follow "the file came ".
+    """
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
@@ -125,32 +79,36 @@ async def addresses_of(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class DownloadedFile:
-    """What is known of a downloaded file: its size in bytes,
-    and the type and charset that its server claims.
+    """What is known of a downloaded file."""
 
-    `url` is where it was after all redirects. It may contain a token, so it is not shown in logs.
-    """
-
+    #: In bytes.
     size: int
+    #: The type that its server claims, in lower case; "" for none.
     content_type: str
+    #: The charset that its server claims, "" for none.
     charset: str = ""
+    #: Where the file was after all redirects. It may contain a token, so it is not shown in logs.
     url: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class SafeDownload:
-    """Downloads at most `max_bytes` through at most `redirects` redirects.
+    """Downloads files by the same rules. Keeps no state.
 
     Headers are sent only to the first URL, which the caller has checked. Redirects may lead to
-    https on public hosts, and to the origin of `home`, a server that replaces the platform.
-    `refusal` checks each of them.
+    https on public hosts.
     """
 
     max_bytes: int
+    #: How many redirects are followed.
     redirects: int = 0
+    #: The URL of a server that replaces the platform, such as one of a test: redirects may lead to
+    #: its origin, too. "" for none.
     home: str = ""
     resolve: Resolve = addresses_of
+    #: Replaces the network in tests.
     transport: httpx.AsyncBaseTransport | None = None
+    #: Checks the URL of each redirect; None: no further check.
     refusal: UrlCheck | None = None
 
     async def save(
@@ -158,8 +116,9 @@ class SafeDownload:
     ) -> DownloadedFile:
         """Download into a file, without holding all of it in memory.
 
-        `headers` are sent to `url`, which the caller has checked. None: the URL is unchecked, and
-        must obey the rules for redirects. Raises DownloadError, whose message names no URL.
+        `headers` are sent to `url`, which the caller has checked. If they are None, the URL is
+        unchecked, and must obey the rules for redirects. Raises DownloadError, whose message names
+        no URL.
         """
         import httpx
 
@@ -175,13 +134,8 @@ class SafeDownload:
                 result = await follow_redirects(request, self.redirects, send, self._checked)
         except TimeoutError:
             raise DownloadError(f"the file took longer than {TIMEOUT:g} s") from None
-        except (
-            httpx.HTTPError,
-            httpx.InvalidURL,
-            OSError,
-            ValueError,
-        ) as exc:
-            # ValueError: malformed punycode.
+        # ValueError is raised for malformed punycode.
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as exc:
             # The cause is left out: it may quote the URL, and with it a token.
             raise DownloadError(f"the file did not arrive: {type(exc).__name__}") from None
         if result is None:
@@ -224,10 +178,11 @@ class SafeDownload:
 
 @dataclass(frozen=True, slots=True)
 class PinnedRequest:
-    """A URL, the headers to send there, and the address to connect to if it was checked, else ""."""
+    """A request to the address that was checked, whatever the name of the host leads to by now."""
 
     url: httpx.URL
     headers: Mapping[str, str] = field(default_factory=dict)
+    #: The IP address to connect to; "" for a URL that needs no check: its host is looked up.
     address: str = ""
 
     @asynccontextmanager
@@ -241,7 +196,8 @@ class PinnedRequest:
     ) -> AsyncIterator[httpx.Response]:
         """Send the request and yield the response, not yet read.
 
-        It has a client of its own, so any event loop works.
+        `limit` is a time limit in seconds. `transport` replaces the network in tests. Each request
+        has a separate client, so any event loop works.
 
         A checked address is connected to directly: an environment's proxy would look the name up
         again. The certificate must still be for the URL's host.
@@ -272,15 +228,16 @@ async def follow_redirects(
     send: Callable[[PinnedRequest], Awaitable[T | str]],
     next_request: Callable[[httpx.URL], Awaitable[PinnedRequest]],
 ) -> T | None:
-    """Return the result after at most `most` redirects, None if there are more.
+    """Send a request, and return the result after at most `most` redirects; None if there are more.
 
-    `send` returns a redirect as text.
+    `send` returns the result, or the location of a redirect as text. `next_request` returns the
+    request to that URL, and raises what the caller handles if it must not be sent.
     """
-    for left in range(most, -1, -1):
+    for redirects_left in range(most, -1, -1):
         result = await send(request)
         if not isinstance(result, str):
             return result
-        if left:
+        if redirects_left:
             request = await next_request(request.url.join(result))
     return None
 
@@ -293,27 +250,9 @@ async def public_address(url: httpx.URL, resolve: Resolve) -> str:
     Raises NotPublic, and OSError or ValueError for a host without an address.
     """
     addresses = await resolve(_host_of(url), url.port or 443)
-    public = [is_public(address) for address in addresses]
-    if not public or not all(public):
+    if not addresses or not all(is_public(address) for address in addresses):
         raise NotPublic
     return addresses[0]
-
-
-def is_public(address: str) -> bool:
-    """Return whether an address is on the public internet. Raises ValueError for something else.
-
-    IPv6 addresses that embed an IPv4 address are not: a gateway would lead to that one. A NAT64
-    gateway with a prefix of its own cannot be told from other networks.
-    """
-    ip = ipaddress.ip_address(address)
-    if isinstance(ip, ipaddress.IPv4Address):
-        return not any(ip in network for network in _SPECIAL_IPV4)
-    is_isatap = (int(ip) >> 32) & 0xFFFFFFFF & ~_ISATAP_FLAGS == _ISATAP
-    return (
-        ip in _GLOBAL_UNICAST
-        and not is_isatap
-        and not any(ip in network for network in _SPECIAL_IPV6)
-    )
 
 
 async def read(response: httpx.Response, max_bytes: int) -> bytes:
@@ -342,6 +281,7 @@ async def _save(response: httpx.Response, file: BinaryIO, max_bytes: int) -> int
 
 
 async def _chunks(response: httpx.Response, max_bytes: int) -> AsyncIterator[bytes]:
+    """Yield the pieces of a body. Raises Unreadable for one that is compressed or too large."""
     if response.headers.get("content-encoding", "identity") != "identity":
         raise Unreadable("compressed, which was not asked for")
     size = 0
@@ -360,8 +300,11 @@ def content_type_of(response: httpx.Response) -> str:
 
 def decoded(data: bytes, charset: str) -> str:
     """Return the text in the charset that its server names, in UTF-8 for none or an unknown one."""
+    codec = "utf-8"
     known = _CHARSET.fullmatch(charset.lower())
-    return data.decode(known[0] if known else "utf-8", "replace")
+    if known:
+        codec = known[0]
+    return data.decode(codec, "replace")
 
 
 def origin_of(url: httpx.URL) -> tuple[str, str, int | None]:
@@ -370,7 +313,8 @@ def origin_of(url: httpx.URL) -> tuple[str, str, int | None]:
 
 
 def _host_of(url: httpx.URL) -> str:
-    return url.raw_host.decode()  # `url.host` would decode punycode, and the resolver needs it
+    """Return the host name as the resolver needs it: in punycode, which `url.host` would decode."""
+    return url.raw_host.decode()
 
 
 @functools.lru_cache(maxsize=1)
@@ -391,18 +335,18 @@ def silence_url_logs() -> None:
         logger.setLevel(max(logger.level, logging.WARNING))
 
 
-#: The tasks that close sessions when their loops end. The loop itself holds its tasks weakly: one
-#: of a PooledSessions that is no longer used would be destroyed, and its session left open.
+#: The tasks that close sessions when their loops end. A loop does not keep its tasks alive: without
+#: this set, the task of a PooledSessions that is no longer used would be destroyed, and its session
+#: would stay open.
 _CLOSING: set[asyncio.Task[None]] = set()
 
 
 class PooledSessions(Generic[T]):
-    """One client of a platform per event loop, built on a pooled session.
+    """One client of a platform per event loop, each on a session with pooled connections.
 
-    One instance serves a whole process.
-
-    The session is closed when its loop ends, which cancels the calls in progress. Works from any
-    thread and across forks. Without `tls` the system's certificates are used.
+    One instance serves a whole process, from any thread and across forks. A session is closed when
+    its loop ends, which cancels the calls in progress. `make` returns the client for a session.
+    `tls` returns the TLS context; None: the system's certificates are used.
     """
 
     def __init__(
@@ -417,31 +361,36 @@ class PooledSessions(Generic[T]):
         loop = asyncio.get_running_loop()
         if loop in self._clients:
             return self._clients[loop]
-        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
-        times = ClientTimeout(
-            total=CALL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=ANSWER_SECONDS
-        )
-
-        context = self._tls() if self._tls else True
-        connector = TCPConnector(limit=POOL_SIZE, keepalive_timeout=IDLE_SECONDS, ssl=context)
-        # aiohttp's search for a proxy takes as long as a request,
-        # so it is left out if the environment names none.
-        proxied = bool(getproxies())
-        session = ClientSession(
-            connector=connector, timeout=times, cookie_jar=DummyCookieJar(), trust_env=proxied
-        )
+        session = self._new_session()
         client = self._make(session)
-        # Replaced as a whole, so that threads with loops of their own need no lock.
-        others = {other: it for other, it in self._clients.items() if not other.is_closed()}
         closing = loop.create_task(_close_with_loop(session))
         _CLOSING.add(closing)
         closing.add_done_callback(_CLOSING.discard)
-        self._clients = {loop: client, **others}
+
+        # The dict is replaced as a whole, so that threads with other loops need no lock.
+        open_clients = {each: it for each, it in self._clients.items() if not each.is_closed()}
+        self._clients = {loop: client, **open_clients}
         return client
+
+    def _new_session(self) -> ClientSession:
+        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+
+        context = self._tls() if self._tls else True
+        return ClientSession(
+            connector=TCPConnector(limit=POOL_SIZE, keepalive_timeout=IDLE_SECONDS, ssl=context),
+            timeout=ClientTimeout(
+                total=CALL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=ANSWER_SECONDS
+            ),
+            cookie_jar=DummyCookieJar(),
+            # aiohttp's search for a proxy takes as long as a request,
+            # so it is left out if the environment names none.
+            trust_env=bool(getproxies()),
+        )
 
 
 async def _close_with_loop(session: ClientSession) -> None:
+    """Close a session when its loop ends: that cancels all tasks of the loop, as this one."""
     try:
         await asyncio.Event().wait()
     finally:
@@ -460,19 +409,7 @@ def never_sent(exc: BaseException) -> bool:
 
 def retry_after(headers: Mapping[str, str]) -> float:
     """Return the seconds that the header Retry-After asks for, 1.0 if it names no number."""
-    seconds = next((value for name, value in headers.items() if name.lower() == "retry-after"), "1")
-    if seconds.isdecimal():
-        return float(seconds)
+    for name, value in headers.items():
+        if name.lower() == "retry-after" and value.isdecimal():
+            return float(value)
     return 1.0
-
-
-def backoff_seconds(failures: int, *, first: float, longest: float, chance: float = 1.0) -> float:
-    """Return the seconds to wait after a number of failures in a row, at least 1.
-
-    The pause is `first` after one failure, and doubles with each further one up to `longest`.
-    `chance`, a random number from 0 to 1, takes up to half of the pause away (jitter), so that
-    clients that failed together do not try again together.
-    """
-    doublings = min(failures - 1, _MAX_DOUBLINGS)
-    pause = min(first * 2.0**doublings, longest)
-    return pause * (0.5 + chance / 2)

@@ -6,7 +6,5 @@ import secrets
 
 
 def random_id(size: int = 16) -> str:
-    """Return an id that is unique everywhere and cannot be guessed:
-    `size` random bytes as hexadecimal digits.
-    """
+    """Return `size` random bytes as hexadecimal digits: an id that nothing else has or can guess."""
     return secrets.token_hex(size)

@@ -1,4 +1,4 @@
-"""Where the documentation is that a message names."""
+"""Where the pages of the documentation are: messages to operators name them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _FOLDER = Path(__file__).resolve().parents[1] / "docs"
 
 
 def manual(page: str, section: str = "") -> str:
-    """Return where a page such as `reference/doctor.md` is: a file of the checkout,
-    else an address.
+    """Return where a page such as `reference/doctor.md` is: a file of the checkout, or an address.
 
-    The wheel has no documentation. Its metadata have the address of the site.
+    The wheel has no documentation. Its metadata have the address of the site. `section` is the
+    anchor of a heading on the page, "" for the whole page.
     """
     place = f"docs/{page}"
     if not (_FOLDER / page).is_file():
@@ -22,11 +22,13 @@ def manual(page: str, section: str = "") -> str:
 
 
 def _site() -> str:
+    """Return the address of the documentation."""
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:
         links = metadata("sayso").get_all("Project-URL") or []
-    except PackageNotFoundError:  # a copy of the packages alone
+    except PackageNotFoundError:
+        # The packages were copied without being installed.
         links = []
     addresses = dict(link.split(", ", 1) for link in links)
     return str(addresses.get("Documentation", "the documentation")).rstrip("/")

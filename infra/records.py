@@ -1,9 +1,9 @@
-"""The version of stored records: each JSON object that outlives a process carries it,
-and each reader checks it.
+"""The version of stored records.
 
-A new version is introduced in two steps: one release can read it, and the next release writes it.
-So the processes of two releases work side by side during an upgrade, and an upgrade can be rolled
-back. A process leaves a record that it cannot read to a process that can.
+Each JSON object that outlives a process has a version, and each reader checks it. A new version is
+introduced in two steps: one release can read it, and the next release writes it. So the processes
+of two releases work side by side during an upgrade, and an upgrade can be rolled back. A process
+leaves a record that it cannot read to a process that can.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ class OtherVersion(Exception):
     """Raised for a record that another release of Sayso has written. The message names the cure."""
 
     def __init__(self, version: int) -> None:
+        cure = "run `sayso migrate --apply` of the release before"
         if version >= READABLE.stop:
             cure = "upgrade this process"
-        else:
-            cure = "run `sayso migrate --apply` of the release before"
-        known = " to ".join(map(str, dict.fromkeys((READABLE[0], READABLE[-1]))))
+        known = str(READABLE[0])
+        if len(READABLE) > 1:
+            known = f"{READABLE[0]} to {READABLE[-1]}"
         super().__init__(
             f"a stored record has version {version}, and this process reads {known}: {cure}"
         )
@@ -38,18 +39,22 @@ class OtherVersion(Exception):
 
 
 def versioned(text: str) -> str:
-    """Return a JSON object, as text, with the version at its end."""
-    return f'{text[:-1]}{"" if text == "{}" else ","}"v":{VERSION}}}'
+    """Return the text of a JSON object with the version as its last field."""
+    if text == "{}":
+        return f'{{"v":{VERSION}}}'
+    return f'{text.removesuffix("}")},"v":{VERSION}}}'
 
 
 def version_of(text: str) -> int:
     """Return the version of a JSON object that `versioned` returned. Without a version it is 1."""
     match = _END.search(text[-_END_CHARS:])
-    return int(match[1]) if match else 1
+    if match:
+        return int(match[1])
+    return 1
 
 
 def check_version(text: str) -> str:
-    """Return the text of a record that this process can read. Raises OtherVersion."""
+    """Return the text of a record unchanged if this process can read it. Raises OtherVersion."""
     check_readable(version_of(text))
     return text
 

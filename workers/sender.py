@@ -40,8 +40,8 @@ from sayso.channels.base import (
 )
 from sayso.channels.types import Conversation, Delivery, PriceClass, Receipt, Reply
 from sayso.infra import tracing
+from sayso.infra.backoff import backoff_seconds
 from sayso.infra.concurrency import call_in_thread
-from sayso.infra.http import backoff_seconds
 from sayso.infra.metrics import DELIVERIES, MESSAGES, SEND_SECONDS
 from sayso.infra.records import OtherVersion
 from sayso.infra.redis.scripts import Arguments

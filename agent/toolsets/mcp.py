@@ -49,8 +49,8 @@ from sayso.agent.toolsets.mcp_connection import McpConnection, McpServer
 from sayso.channels.base import is_http_url, without_secrets
 from sayso.channels.media_store import UNKNOWN_TYPE, settle_type
 from sayso.channels.types import extension_of
+from sayso.infra.backoff import backoff_seconds
 from sayso.infra.concurrency import call_in_thread
-from sayso.infra.http import backoff_seconds
 from sayso.infra.threads import LoopThread
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.base import Confirm, ToolProviderProtocol, runnable_tools
-from sayso.infra.http import backoff_seconds
+from sayso.infra.backoff import backoff_seconds
 from sayso.infra.threads import LoopThread
 
 log = logging.getLogger(__name__)

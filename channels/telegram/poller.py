@@ -33,7 +33,7 @@ from sayso.channels.base import (
 )
 from sayso.channels.telegram.adapter import TelegramChannel
 from sayso.channels.types import Conversation, Received
-from sayso.infra.http import backoff_seconds
+from sayso.infra.backoff import backoff_seconds
 from sayso.infra.redis.leader_lock import LeaderLock
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError
 from redis.retry import Retry
 
-from sayso.infra.http import backoff_seconds
+from sayso.infra.backoff import backoff_seconds
 from sayso.infra.redis.url import NotWritable
 
 #: How long a command of a worker is sent again while no server answers, in seconds. A failover is

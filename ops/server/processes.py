@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO
 
 from sayso.config.settings.loader import ConfigError, default_config, given_config
-from sayso.infra.http import backoff_seconds
+from sayso.infra.backoff import backoff_seconds
 from sayso.infra.stop_signals import KILL_SECONDS, SUPERVISED, say_stopping, stop_signals
 from sayso.infra.storage.files import write_atomically
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from sayso.config.settings.loader import ConfigError, check_consoles, find_public_url
 from sayso.config.settings.schema import Settings
-from sayso.infra.http import backoff_seconds
+from sayso.infra.backoff import backoff_seconds
 from sayso.infra.metrics import RESTARTS
 from sayso.infra.stop_signals import (
     KILL_SECONDS,

@@ -17,7 +17,8 @@ from sayso.channels.telegram.adapter import FILE_LIMIT
 from sayso.channels.telegram.client import request_type
 from sayso.channels.types import Media
 from sayso.infra import http as fetch
-from sayso.infra.http import DownloadError, SafeDownload, is_public
+from sayso.infra.http import DownloadError, SafeDownload
+from sayso.infra.public_addresses import is_public
 from sayso.testing.platforms.fake_platforms import (
     SLACK_BOT_TOKEN,
     TELEGRAM_TOKEN,
