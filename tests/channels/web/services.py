@@ -149,7 +149,7 @@ def real_channels(media: Any = None, **secrets: str) -> dict[str, Channel]:
 def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClient:
     """Return a client of an app with these parts."""
     parts = {
-        "media": SimpleNamespace(full=lambda: ""),
+        "media": SimpleNamespace(why_full=lambda: ""),
         "redis_url": "redis://127.0.0.1:1",
         "public_url": PUBLIC_URL,
         "settings": SimpleNamespace(limits=InboxLimits(), key_prefix=PREFIX),

@@ -153,7 +153,7 @@ def test_every_other_trouble_is_reported(redis_client: Redis, what: str):
     alerts = MemoryAlerts(clock=lambda: 1_800_000_000)
     if what == "alert":
         alerts.note("shop", "the token of account X was revoked")
-    media = SimpleNamespace(full=lambda: "the disk has 0 bytes free" if what == "disk" else "")
+    media = SimpleNamespace(why_full=lambda: "the disk has 0 bytes free" if what == "disk" else "")
     client = health_of(redis_client, alerts=alerts, media=media, channel=FakeChannel())
     full = client.get("/healthz?full")
     assert (full.status_code, client.get("/readyz").status_code) == (503, 200)
