@@ -103,7 +103,7 @@ class EscalateSettings(Section):
 
 
 def _not_an_empty_access(access: object) -> object:
-    """Refuse `access:` with nothing below it, which would let all people talk. Raises ValueError."""
+    """Raise ValueError for `access:` with nothing below it, which would let all people talk."""
     if access is None:
         raise ValueError("access has nothing below it: write `access: {}`, or leave it out")
     return access

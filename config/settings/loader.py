@@ -68,9 +68,9 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 DEMO = Path(__file__).parents[1] / "demo.yaml"
 #: While the YAML parser reads, the special characters of a reference are replaced by characters of
 #: Unicode's private use. So a reference needs no quotes between { } or [ ] either: people write
-#: `{platform: telegram, token: ${TOKEN}}`, and YAML alone would read `{TOKEN}` as a map and report a
-#: fault elsewhere. One character for one keeps the line and column of every other problem right; a
-#: placeholder of another length would not.
+#: `{platform: telegram, token: ${TOKEN}}`, and YAML alone would read `{TOKEN}` as a map and report
+#: a fault elsewhere. One character for one keeps the line and column of every other problem right;
+#: a placeholder of another length would not.
 _COVERS = {ord(special): 0xF0000 + ord(special) for special in "{}[],:#?"}
 #: The same the other way round.
 _SPECIALS = {cover: special for special, cover in _COVERS.items()}

@@ -200,7 +200,7 @@ class SelectorSettings(Section):
 
     @property
     def restricts(self) -> bool:
-        """Whether the selector decides who may use which tool, by roles in it or in a part of it."""
+        """Whether the selector decides who may use which tool: it or a part of it has roles."""
         if self.roles is not None:
             return True
         parts = [*(self.any_of or ()), *(self.all_of or ())]

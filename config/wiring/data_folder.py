@@ -110,7 +110,7 @@ def bot_ids(settings: Settings, keys: Sequence[str]) -> list[str]:
 
 
 def running_url(data: Path) -> str | None:
-    """Return the URL of the Redis that `sayso up` runs on this data folder now, None without one."""
+    """Return the URL of the Redis that `sayso up` runs on a data folder now, None without one."""
     if not socket_place(data).exists():
         return None
     url = f"unix://{socket_path(data)}"
@@ -141,7 +141,7 @@ def socket_path(data: Path) -> Path:
 
 
 def socket_place(data: Path) -> Path:
-    """Return the path of the socket as `socket_path` does, but neither create nor check its folder."""
+    """Return the path of the socket like `socket_path`, but do not create or check its folder."""
     path = data.resolve() / "redis" / "redis.sock"
     if len(str(path).encode()) <= MAX_SOCKET_PATH:
         return path

@@ -43,8 +43,8 @@ CACHE_SECONDS = 5.0
 #: The most conversations that are read in each of the 64 shards: 12,800 in all. For a bot with more
 #: conversations that have work, the numbers are too low.
 MAX_CONVERSATIONS = 200
-#: Numbers of things that wait in Redis: the name of the metric, what `measure.lua` calls it, and the
-#: help text.
+#: Numbers of things that wait in Redis: the name of the metric, what `measure.lua` calls it, and
+#: the help text.
 _COUNTS = (
     ("sayso_conversations", "conversations", "Conversations that have work or a timer."),
     ("sayso_mailbox_turns", "turns", "Turns that wait or are worked on."),
@@ -158,7 +158,7 @@ class StateCollector(Collector):
         self._families = list[GaugeMetricFamily]()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the metrics. While Redis cannot be read, these say so and the others are left out."""
+        """Return the metrics. While Redis cannot be read, they say so, and nothing of its state."""
         with self._lock:
             if self._clock() - self._read_at >= CACHE_SECONDS:
                 self._families = list(self._read())

@@ -205,9 +205,9 @@ def delete_media(
 ) -> AsyncIterator[DeletedFiles]:
     """Delete the files at a platform that no turn needs any more, day by day.
 
-    They are older than `older` seconds, and at most `back` seconds older than that. Without `delete`
-    they are only counted. Raises ConfigError and SetupError; the iteration raises SetupError and
-    redis.RedisError.
+    They are older than `older` seconds, and at most `back` seconds older than that. Without
+    `delete` they are only counted. Raises ConfigError and SetupError; the iteration raises
+    SetupError and redis.RedisError.
     """
     factory = platform_of(settings.channels[channel]).media_deletion
     if factory is None:
@@ -229,6 +229,6 @@ def _recovery_inbox(access: AccessControl) -> RecoveryInbox:
 
 
 def _without(settings: Settings, channel: str, says: str) -> SetupError:
-    """Return the error for a platform that has a log of messages and no code for one of its uses."""
+    """Return the error for a platform whose log of messages cannot be used for a task."""
     platform = settings.channels[channel].platform
     return SetupError(f"{platform}: {says}", "use the platform's own tools")

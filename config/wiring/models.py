@@ -157,7 +157,8 @@ class Models:
     def preload(self) -> None:
         """Import the libraries of the providers that exist, and the price list.
 
-        This takes a second or two, which the first request would otherwise wait. Raises ConfigError.
+        This takes a second or two, for which the first request would otherwise wait. Raises
+        ConfigError.
         """
         for connection, provider in self._providers.items():
             try:

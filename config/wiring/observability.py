@@ -178,7 +178,7 @@ def _cut(text: str) -> str:
 
 
 def _redacted(value: object) -> Any:
-    """Return a value for JSON, without secrets. What is no number, truth value or None is a text."""
+    """Return a value for JSON, without secrets: a number, a truth value, None, or else a text."""
     if isinstance(value, bool | int | None):
         return value
     if isinstance(value, float) and math.isfinite(value):  # JSON has no NaN and no infinity
@@ -286,7 +286,7 @@ def _choice(variable: str, known: tuple[str, ...], default: str) -> str:
 
 
 def redact_uncaught() -> None:
-    """Replace the secrets in warnings and uncaught exceptions from now on, before they are printed."""
+    """From now on, replace the secrets in warnings and uncaught exceptions that are printed."""
     sys.excepthook = _print_redacted
     threading.excepthook = _print_thread_redacted
     sys.unraisablehook = _print_unraisable_redacted

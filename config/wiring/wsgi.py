@@ -101,7 +101,7 @@ def _is_no_operator(_: str) -> bool:
 
 
 def _pages(services: Services) -> Iterator[Blueprint]:
-    """Yield the web pages of the platforms that have some, each with all channels of its platform."""
+    """Yield the web pages of each platform that has some, for all channels of the platform."""
     by_platform: defaultdict[str, list[Channel]] = defaultdict(list)
     for name, channel in services.channels.items():
         by_platform[services.settings.channels[name].platform].append(channel)

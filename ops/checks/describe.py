@@ -44,8 +44,8 @@ from sayso.config.wiring.tools import OpenTools, build_selector, names_of_remote
 from sayso.infra.spelling import nearest
 from sayso.pending.action import After
 
-#: How long a check waits for remote sources of tools, in seconds. It is longer than a connection may
-#: take: a source that had no time to answer would count as unreachable.
+#: How long a check waits for remote sources of tools, in seconds. It is longer than a connection
+#: may take: a source that had no time to answer would count as unreachable.
 CHECK_SECONDS = 30.0
 #: What becomes of a call, by the decision of the policy.
 DECISIONS: Mapping[PolicyVerdict, str] = {
@@ -262,7 +262,7 @@ def describe_agent(settings: Settings, channel: str) -> dict[str, str]:
 
 
 def _models(agent: AgentSettings) -> list[str]:
-    """Return the models that may answer, the first one first. The offline model has no fallbacks."""
+    """Return the model and its fallbacks. The offline model has none."""
     if agent.model == OFFLINE:
         return [OFFLINE]
     return [agent.model, *(each.model for each in agent.fallback)]
@@ -307,7 +307,7 @@ def _budget(budget: BudgetSettings) -> Iterator[str]:
 
 
 def _guards(guards: GuardSettings) -> Iterator[str]:
-    """Yield the checks of texts and calls that are configured, and the loop detector if it is off."""
+    """Yield the configured checks of texts and calls, and the loop detector if it is off."""
     for stage in ("input", "output"):
         guardrails = [_guardrail(each) for each in getattr(guards, stage)]
         if guardrails:

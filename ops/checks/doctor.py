@@ -76,8 +76,8 @@ CLOCK_SECONDS = 2.0
 CLOCK_LIMIT = 60.0
 #: After how many seconds without a message a channel counts as silent: a week.
 SILENT_SECONDS = 7 * 86400.0
-#: The id of the finding for a risk, by words in its text. The first match counts. The texts are those
-#: of `risks_of` and of its RedisUnfit, which other callers print as they are.
+#: The id of the finding for a risk, by words in its text. The first match counts. The texts are
+#: those of `risks_of` and of its RedisUnfit, which other callers print unchanged.
 _RISK_IDS = {
     "maxmemory-policy is": "redis-eviction",
     "appendonly is": "redis-persistence",

@@ -1,4 +1,4 @@
-"""What would happen if a user had a tool called on a channel, and which line of the YAML decides it.
+"""What would happen if a user had a tool called on a channel, and which line of the YAML decides.
 
 `explain` returns an `Explanation`, which `sayso explain` prints. It goes the way of a real call:
 does the channel have the tool, is a model shown the tool, are the arguments valid, what does the
@@ -250,10 +250,11 @@ class _Call:
         return replace(explanation, verdict=_VERDICTS[decision.decision])
 
     def _validated(self, raw_args: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, str]:
-        """Return the arguments as the tool would get them, and what is wrong with them, "" if nothing.
+        """Return the arguments as the tool would get them, and what is wrong with them.
 
-        The problem is in the words that a model would read. The arguments are None where there is a
-        problem, and where none were given and the tool needs some; that is no problem.
+        The problem is in the words that a model would read, "" for none. The arguments are None
+        where there is a problem, and where none were given and the tool needs some; that is not a
+        problem.
         """
         try:
             return self.tool.validate_json(raw_args or {}), ""

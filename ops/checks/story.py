@@ -1,4 +1,4 @@
-"""MessageStory: what happened to one message, as values, and the sentences that `sayso trace` prints.
+"""MessageStory: what happened to one message, and the sentences that `sayso trace` prints of it.
 
 A story has the turn of the message, its replies, the pending actions that the turn asked about, and
 the later turns that answered these questions. `answers` turns a story into sentences: why a user

@@ -58,8 +58,8 @@ _DELIVERY = re.compile(rf"\{{\d+\}}:delivery:(?P<conversation>{_CONVERSATION})")
 _HASH = re.compile(r"[0-9a-f]{20}")
 #: The id of an action.
 _ACTION_ID = re.compile(r"[A-Za-z0-9_-]{22}")
-#: The most stories of one id. Several messages may have the same: Telegram counts the updates of each
-#: bot, so a message of another channel may have the same number.
+#: The most stories of one id. Several messages may have the same: Telegram counts the updates of
+#: each bot, so a message of another channel may have the same number.
 MAX_STORIES = 5
 #: How many keys one SCAN of Redis looks at.
 _SCAN_COUNT = 1000
@@ -247,8 +247,8 @@ class _State:
 class Tracer:
     """Finds messages and builds their stories. Lives as long as a command.
 
-    `client` and `scripts` read Redis, and `ledger` the audit log of this machine; one of the two may
-    be missing (None). `prefix` is how the bot's keys in Redis begin.
+    `client` and `scripts` read Redis, and `ledger` the audit log of this machine. Redis or the
+    ledger may be missing (None). `prefix` is how the bot's keys in Redis begin.
 
     `why_idle` returns the reason why no worker takes new work, "" while one does. `has_died`
     returns whether the worker of an id ended without releasing its leases. Without `show_texts` a
@@ -419,7 +419,7 @@ class Tracer:
             yield self._clue_of_action(action_id)
 
     def _clues_of_receipt(self, wanted: str) -> Iterator[Clue]:
-        """Yield the replies with this id of the platform. Reads the deliveries of all conversations."""
+        """Yield the replies with this id of the platform. Reads all deliveries that are stored."""
         if self._client is None:
             return
         keys = self._scan("{*}:delivery:*")
@@ -444,7 +444,7 @@ class Tracer:
             yield str(key).removeprefix(self._prefix)
 
     def _state(self, conversation: str, action_ids: Sequence[str] = ()) -> _State:
-        """Return what Redis stores of a conversation and of these actions; nothing without a Redis."""
+        """Return what Redis stores of a conversation and of these actions."""
         if self._scripts is None or not conversation:
             return _State(conversation)
         answer = self._scripts.run("trace", conversation, {"action_ids": list(action_ids)})
@@ -466,8 +466,8 @@ class Tracer:
     def _story(self, clue: Clue) -> MessageStory:
         """Return the story of a clue.
 
-        It has the turn of the clue, the actions that this turn asked about, answered or decided, and
-        all turns that asked about these actions, answered them or went on after them.
+        It has the turn of the clue, the actions that this turn asked about, answered or decided,
+        and all turns that asked about these actions, answered them or went on after them.
         """
         # From the clue to its turn, from there to the actions, and from these to their other turns.
         state = self._state(clue.conversation)
@@ -600,7 +600,7 @@ class Tracer:
         return None
 
     def _reply(self, state: _State, number: int) -> TracedReply | None:
-        """Return the reply of a number: delivered, waiting or forgotten. None for no reply at all."""
+        """Return the reply of a number: delivered, waiting or forgotten. None for no reply."""
         reply_id = f"{state.conversation}#{number}"
         entry = state.deliveries.get(number)
         if entry:
@@ -700,7 +700,7 @@ def _steps(journal: Sequence[str]) -> Iterator[str]:
 
 
 def _receipt_of(entry: str) -> str:
-    """Return the platform's id of a delivered reply, "" for none and for what Sayso has not written."""
+    """Return the platform's id of a delivered reply, "" for none and for a damaged entry."""
     try:
         return DeliveryEntry.parse(entry).receipt
     except ValueError:

@@ -1,6 +1,6 @@
 """What `sayso check` warns of in the workspaces that have installed the app of a channel.
 
-On Slack one app can be installed in many workspaces. Each installation has a token of its own, which
+On Slack one app can be installed in many workspaces. Each installation has a separate token, which
 may lack a permission or be revoked.
 """
 

@@ -89,7 +89,7 @@ def verify(options: Options, files: tuple[Path, ...], *, whole: bool, offline: b
 
 
 def _uncollected_entries(options: Options) -> tuple[UncollectedEntries | None, list[str]]:
-    """Return the entries that are still in Redis, or None and a note where Redis cannot be reached."""
+    """Return the entries that are still in Redis; None and a note if Redis cannot be reached."""
     from redis.exceptions import RedisError
 
     from sayso.config.settings.loader import ConfigError, load_settings

@@ -302,7 +302,8 @@ def purge_media(
 ) -> None:
     """Delete the files that people sent to CHANNEL from its platform, day by day.
 
-    Files that a turn still needs stay. Of the built-in platforms, WhatsApp keeps files until they are deleted.
+    Files that a turn still needs stay. Of the built-in platforms, WhatsApp keeps files until they
+    are deleted.
 
     It may run again at any time, for example from cron. Our own copies are not deleted.
     """

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def doctor(options: Options, *, model: bool) -> None:
     """Check the bot that runs on the data folder, or that of a file.
 
-    Checks Redis, workers, its public address, and the token, webhook and signature of each platform.
-    Changes nothing. Each result that is not ok names its cure. Exits with 1 where anything fails;
+    Checks Redis, workers, its public address, and the token, webhook and signature of each
+    platform. Changes nothing. Each result that is not ok names its cure. Exits with 1 where anything fails;
     warnings do not count.
     """
     results = []

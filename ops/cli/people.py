@@ -119,7 +119,7 @@ def block(options: Options, channel: str, person: str) -> None:
 @_person
 @pass_options
 def forget(options: Options, channel: str, person: str) -> None:
-    """Delete what was decided about a person on CHANNEL, by CODE or ID: approval, block and code."""
+    """Delete what was decided about a person on CHANNEL, by CODE or ID: approval, block, code."""
     with _opened(options, channel) as commands:
         commands.register.forget(channel, commands.code_or_id(person))
     name = one_line(person, WIDTH)

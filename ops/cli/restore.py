@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 @without_redis_option
 @pass_options
 def restore(options: Options, file: str, *, replace: bool, without_redis: bool) -> None:
-    """Restore the bot from FILE, a backup, into an empty Redis and data folder; `-` is standard input.
+    """Restore the bot from FILE, a backup, into an empty Redis and data folder.
 
-    What happened since the backup is forgotten. Open questions are closed, and messages that waited
+    `-` is standard input. What happened since the backup is forgotten. Open questions are closed, and messages that waited
     are not answered. If it is killed, run it again. Exits with 1 if the audit log is not as it was
     written.
     """

@@ -48,8 +48,8 @@ _WHERE_TO_LOOK = (
 def trace(options: Options, what: str, *, show_texts: bool) -> None:
     """Print the whole story of one message.
 
-    It says when the message came in, who worked on it, what it asked for, who confirmed it, and what
-    became of each reply.
+    It says when the message came in, who worked on it, what it asked for, who confirmed it, and
+    what became of each reply.
 
     Give any id: the platform's of a message (MessageSid, update_id, Slack's event id) or its hash
     from the log, the platform's id of a reply, a delivery (web:12ab#3), a turn (web:12ab@7), a

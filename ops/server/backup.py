@@ -77,7 +77,10 @@ class BackupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup says of itself: `manifest.json`."""
+    """What a backup says of itself: `manifest.json`.
+
+    `counts` and `sums` are filled while the backup is written.
+    """
 
     #: The name of the bot.
     name: str
@@ -125,8 +128,8 @@ def _other_format(fields: Mapping[str, Any]) -> str:
     is_newer = isinstance(other_format, int) and other_format > FORMAT
     age = "a newer" if is_newer else "an older"
     text = (
-        f"this backup is from {age} release of Sayso ({release}): it has the format {other_format}, and this release ({own}) "
-        f"reads {FORMAT}. Nothing was changed. "
+        f"this backup is from {age} release of Sayso ({release}): it has the format "
+        f"{other_format}, and this release ({own}) reads {FORMAT}. Nothing was changed. "
     )
     if is_newer:
         return f"{text}Install that release: `pip install sayso=={release}`"
@@ -354,7 +357,7 @@ class _Writer:
         try:
             self.archive.addfile(info, hashed)
         except OSError as exc:
-            # An error of the disk has a number. tarfile's own, for a file that ended early, has none.
+            # An error of the disk has a number. tarfile's own, for a file that ends early, has not.
             if exc.errno:
                 raise
             raise BackupError(

@@ -83,7 +83,7 @@ _TRANSFER_ENCODING = re.compile(rb"^transfer-encoding[ \t]*:([^\n]*)", re.IGNORE
 
 
 class _NoRoomForBody(Error):
-    """The answer to a body for which the disk has no room at the moment: the sender may try again."""
+    """The answer to a body for which the disk has no room now: the sender may try again."""
 
     code = 503
     reason = "Service Unavailable"
@@ -122,10 +122,11 @@ class _Parser(HTTPRequestParser):
 
     def _check_body(self) -> None:
         """Refuse a body that is larger than its path allows."""
-        most = MAX_FILE_BYTES if self.is_upload else MAX_WEBHOOK_BYTES
-        if max(self.content_length, self.body_bytes_received) > most:
-            self._refuse(RequestEntityTooLarge(f"send at most {most} bytes"))
+        limit = MAX_FILE_BYTES if self.is_upload else MAX_WEBHOOK_BYTES
+        if max(self.content_length, self.body_bytes_received) > limit:
+            self._refuse(RequestEntityTooLarge(f"send at most {limit} bytes"))
             return
+
         if not self.chunked:
             return
         # Waitress searches the whole line again with each byte that arrives, so a long one would
@@ -152,7 +153,7 @@ class _Parser(HTTPRequestParser):
 
     @property
     def is_upload(self) -> bool:
-        """Whether a person sends a file from the console's page. False before the headers are read."""
+        """Whether a person sends a file from the console's page; False before the headers end."""
         if not self.headers_finished:
             return False
         return bool(UPLOADS.fullmatch(getattr(self, "path", "")))
@@ -169,8 +170,15 @@ class _Parser(HTTPRequestParser):
 class _Connection(HTTPChannel):
     """The connection of one client. Lives until either side closes it.
 
-    Times are in Unix seconds, as in waitress; 0 stands for "not now". Waitress calls the methods:
-    `service` in a thread of the pool, the others in the thread of the server.
+    Waitress calls the methods: `service` in a thread of the pool, the others in the thread of the
+    server. It also keeps these attributes:
+
+    * `request`: the request that the client is sending, None between two requests
+    * `requests`: complete requests that wait for a thread, or that a thread is answering
+    * `total_outbufs_len`: how many bytes of answers are not sent yet
+    * `last_activity`: when a byte was last received or sent
+
+    Times are in Unix seconds, as in waitress; 0 stands for "not now".
     """
 
     parser_class = _Parser
@@ -178,7 +186,7 @@ class _Connection(HTTPChannel):
     #: When the client began to send its present request.
     began_request_at = 0.0
     #: Since when the client has not read the whole present answer.
-    sending_since = 0.0
+    unread_since = 0.0
     #: Bytes of the body that the client is sending.
     unfinished_bytes = 0
     #: Whether a request was refused. The connection closes after the answer.
@@ -206,7 +214,7 @@ class _Connection(HTTPChannel):
         unfinished_bytes = 0
         if self.request and self.connected:
             unfinished_bytes = self.request.body_bytes_received
-        self._count(unfinished_bytes)
+        self._note_unfinished(unfinished_bytes)
         return is_used
 
     def service(self) -> None:
@@ -247,7 +255,7 @@ class _Connection(HTTPChannel):
 
     def handle_close(self) -> None:
         """Close the socket at once. What was not sent yet is lost."""
-        self._count(0)
+        self._note_unfinished(0)
         super().handle_close()
 
     @property
@@ -255,7 +263,9 @@ class _Connection(HTTPChannel):
         """When the client began what it does now: send a request, read an answer, or be silent."""
         if self.request is not None:
             return self.began_request_at
-        return self.sending_since or self.idle_since
+        if self.unread_since:
+            return self.unread_since
+        return self.idle_since
 
     def overdue(self, now: float) -> str:
         """Return why the connection must be closed, "" while it is within its limits of time.
@@ -269,12 +279,13 @@ class _Connection(HTTPChannel):
 
         # The client is reading an answer.
         if self.total_outbufs_len:
-            self.sending_since = self.sending_since or now
-            stalled = now - max(self.last_activity, self.sending_since) > STALL_SECONDS
-            if stalled or now - self.sending_since > FILE_SECONDS:
+            if not self.unread_since:
+                self.unread_since = now
+            stalled = now - max(self.last_activity, self.unread_since) > STALL_SECONDS
+            if stalled or now - self.unread_since > FILE_SECONDS:
                 return "the answer is not read"
             return ""
-        self.sending_since = 0.0
+        self.unread_since = 0.0
 
         # A thread works on its request.
         if self.requests:
@@ -314,7 +325,7 @@ class _Connection(HTTPChannel):
             return False
         return time.time() - max(self.idle_since, stopping_since) < LAST_REQUEST_SECONDS
 
-    def _count(self, unfinished_bytes: int) -> None:
+    def _note_unfinished(self, unfinished_bytes: int) -> None:
         """Note how many bytes of an unfinished body are stored, here and in the server's sum."""
         self.server.unfinished_bytes += unfinished_bytes - self.unfinished_bytes
         self.unfinished_bytes = unfinished_bytes

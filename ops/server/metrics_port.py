@@ -105,7 +105,7 @@ def _is_in_use(folder: Path) -> bool:
 
 
 def _remove(folder: str, owner: int) -> None:
-    """Remove a folder if this is the process `owner`. At its end, a forked process calls this, too."""
+    """Remove a folder if this is the process `owner`. Forked processes call this at their end."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -172,7 +172,7 @@ def _records(client: Redis, prefix: str) -> Iterator[tuple[str, int]]:
 
 
 def _kind_of(name: str) -> str:
-    """Return the kind in the name of a key: that of `{17}:inbox:...` and of `inbox:...` is `inbox`."""
+    """Return the kind in the name of a key: `inbox` for `{17}:inbox:...` and for `inbox:...`."""
     if name.startswith("{"):
         _, _, name = name.partition("}:")
     return name.partition(":")[0]
@@ -181,8 +181,8 @@ def _kind_of(name: str) -> str:
 def _action_version(record: str) -> int:
     """Return the version of the signed record of an action.
 
-    Its keys are in any order, so `version_of`, which looks at the end of the text, cannot be used. A
-    damaged record counts as version 1; its reader refuses it.
+    Its keys are in any order, so `version_of`, which looks at the end of the text, cannot be used.
+    A damaged record counts as version 1; its reader refuses it.
     """
     try:
         return int(json.loads(record).get("v", 1))

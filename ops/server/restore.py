@@ -97,11 +97,14 @@ def restore_backup(
                 f"this is a backup of the bot {manifest.name!r}, and the configuration is that of "
                 f"{bot.settings.name!r}: give that bot's configuration with --config"
             )
+
         keys = _trusted_keys(folder, manifest, secret_keys, bot.key_file)
+        # A backup without Redis leaves Redis alone.
         client = None
         if (folder / REDIS_MEMBER).exists():
             client = bot.client
         _check_stopped(bot, client)
+
         # A restore that was killed left a part of a backup. It may be replaced without asking.
         was_killed = client is not None and is_restoring(client, prefix=bot.prefix)
         if not replace and not was_killed:
