@@ -1,7 +1,7 @@
 """ShardedScripts: run Lua scripts, each in the shard of the conversation that it is about.
 
-All keys of a conversation and of its pending actions are in one shard: they have the same hash tag, so
-on a cluster they are on one node, and one script can change them together.
+All keys of a conversation and of its pending actions are in one shard: they have the same hash tag.
+So on a cluster they are on one node, and one script can change them together.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def shard_of(conversation: str) -> int:
 class ShardedScripts(LuaScripts):
     """The Lua scripts about conversations and their actions. One per process and folder.
 
-    `conversation` is the id of a conversation. All methods that run a script raise redis.RedisError,
-    Halted and OtherVersion, as LuaScripts says.
+    `conversation` is the id of a conversation. All methods that run a script raise
+    redis.RedisError, Halted and OtherVersion, as LuaScripts says.
     """
 
     def run(
@@ -62,5 +62,5 @@ class ShardedScripts(LuaScripts):
         return [self.on_shard(name, shard, args) for shard in range(SHARDS)]
 
     def conversation_key(self, conversation: str) -> str:
-        """Return the key of a conversation's record, which holds its numbers, its lease and marks."""
+        """Return the key of a conversation's record: its numbers, its lease and its marks."""
         return f"{self.key_prefix(shard_of(conversation))}:conversation:{conversation}"

@@ -205,7 +205,7 @@ class MemoryAlerts:
         """Store an alert."""
         self._alerts[channel, kind] = Alert(channel, text[:MAX_CHARS], self._clock())
 
-    def heard(self, channel: str) -> None:
+    def record_message(self, channel: str) -> None:
         """Store nothing: only `sayso doctor` asks when a channel's last message came in."""
 
     def of(self, channels: Iterable[str]) -> list[Alert]:

@@ -1,4 +1,9 @@
-"""Alerts for operators."""
+"""Alerts: what is wrong with a channel, for its operator.
+
+An alert says that something fails which only an operator can mend, such as a token that the
+platform refuses. `sayso deliveries list` and a metric show the alerts. An alert is cleared when
+what failed has worked again.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +19,17 @@ from redis.exceptions import RedisError
 
 from sayso.infra.redis.client import PREFIX
 
-#: Seconds for which an alert is kept.
+#: For how many seconds an alert is stored.
 ALERT_SECONDS = 7 * 24 * 3600
-#: Characters of an alert that are kept.
+#: How many characters of an alert are stored.
 MAX_CHARS = 500
-#: Seconds within which a process does not clear the same alert again: every message would.
+#: How many seconds a process waits before it clears the same alert again. Without the wait, each
+#: message would cost a call of Redis.
 CLEAR_SECONDS = 10.0
-#: Seconds for which it is kept when a channel's last message came in: 90 days. It is written at
-#: most every HEARD_SECONDS by each process.
-KEEP_HEARD_SECONDS = 90 * 24 * 3600
-HEARD_SECONDS = 60.0
+#: For how many seconds it is stored when a channel's last message came in: 90 days.
+KEEP_LAST_MESSAGE_SECONDS = 90 * 24 * 3600
+#: How many seconds a process waits before it stores that time again.
+LAST_MESSAGE_SECONDS = 60.0
 #: What fails: sending to the platform, its reports of replies, receiving from it, or sending an
 #: approved template. Success of one says nothing of the others.
 AlertKind = Literal["sending", "delivering", "receiving", "templates"]
@@ -33,43 +39,48 @@ KINDS: tuple[AlertKind, ...] = ("sending", "delivering", "receiving", "templates
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """What is wrong with a channel, and when it was last reported: Unix seconds."""
+    """What is wrong with a channel."""
 
+    #: The name of the channel.
     channel: str
+    #: What is wrong, in words for an operator.
     text: str
+    #: When it was last reported, in Unix seconds.
     at: float
 
 
 class RedisAlerts:
-    """The last alert of each channel, in Redis, by its clock."""
+    """The last alert of each channel and kind, in Redis. One per process.
+
+    Times of alerts are those of the server's clock.
+    """
 
     def __init__(
         self, client: Redis, *, prefix: str = PREFIX, steady: Callable[[], float] = time.monotonic
     ) -> None:
+        """`steady`: a clock that never steps back, in seconds."""
         self._client = client
         self._prefix = f"{prefix}alert:"
         self._steady = steady
-        self._cleared: dict[str, float] = {}
+        #: When this process last cleared an alert, or stored the time of the last message, by key.
+        self._written_at: dict[str, float] = {}
 
     def note(self, channel: str, text: str, kind: AlertKind = "sending") -> None:
         """Store an alert in place of an earlier one.
 
         A failure is no error: the caller has logged the alert.
         """
-        self._cleared.pop(self._key(channel, kind), None)
+        key = self._key(channel, kind)
+        # The next success clears it at once.
+        self._written_at.pop(key, None)
         with contextlib.suppress(RedisError):
             at = int(self._client.time()[0])
-            kept = json.dumps({"at": at, "words": text[:MAX_CHARS]})
-            self._client.set(self._key(channel, kind), kept, ex=ALERT_SECONDS)
+            stored = json.dumps({"at": at, "words": text[:MAX_CHARS]})
+            self._client.set(key, stored, ex=ALERT_SECONDS)
 
     def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
-        """Return whether `clear` would do anything: this process has
-        not cleared it within CLEAR_SECONDS.
-        """
-        return (
-            self._steady() - self._cleared.get(self._key(channel, kind), float("-inf"))
-            >= CLEAR_SECONDS
-        )
+        """Return whether `clear` would ask Redis: this process has not done so in CLEAR_SECONDS."""
+        return self._is_due(self._key(channel, kind), CLEAR_SECONDS)
 
     def clear(self, channel: str, kind: AlertKind) -> None:
         """Delete an alert of this kind, if that is due: the channel just did what had failed.
@@ -79,45 +90,64 @@ class RedisAlerts:
         if not self.is_clearing_due(channel, kind):
             return
         key = self._key(channel, kind)
-        self._cleared[key] = self._steady()
+        self._written_at[key] = self._steady()
         with contextlib.suppress(RedisError):
             self._client.delete(key)
 
-    def heard(self, channel: str) -> None:
+    def record_message(self, channel: str) -> None:
         """Store that a message of the channel came in, if that is due. A failure is no error."""
-        key = f"{self._prefix}{channel}:heard"
-        if self._steady() - self._cleared.get(key, float("-inf")) >= HEARD_SECONDS:
-            self._cleared[key] = self._steady()
-            with contextlib.suppress(RedisError):
-                self._client.set(key, "1", ex=KEEP_HEARD_SECONDS)
+        key = self._last_message_key(channel)
+        if not self._is_due(key, LAST_MESSAGE_SECONDS):
+            return
+        self._written_at[key] = self._steady()
+        with contextlib.suppress(RedisError):
+            self._client.set(key, "1", ex=KEEP_LAST_MESSAGE_SECONDS)
 
     def silence(self, channel: str) -> float | None:
-        """Return the seconds since a message of the channel came in, about a minute too many at
-        most; None: for none within KEEP_HEARD_SECONDS. Raises redis.RedisError.
+        """Return the seconds since a message of the channel came in, at most a minute too many.
+
+        None: no message came in within KEEP_LAST_MESSAGE_SECONDS. Raises redis.RedisError.
         """
-        left = int(self._client.ttl(f"{self._prefix}{channel}:heard"))
-        if left >= 0:
-            return float(KEEP_HEARD_SECONDS - left)
-        return None
+        # What is left of the key's time says when the key was written.
+        left = int(self._client.ttl(self._last_message_key(channel)))
+        if left < 0:
+            return None
+        return float(KEEP_LAST_MESSAGE_SECONDS - left)
 
     def of(self, channels: Iterable[str]) -> list[Alert]:
-        """Return the alerts of these channels, newest first. Raises redis.RedisError."""
-        names = [name for name in channels for _ in KINDS]
-        keys = [
-            self._key(name, kind) for name, kind in zip(names, KINDS * len(names), strict=False)
-        ]
-        pipe = self._client.pipeline(transaction=False)  # on a cluster each may be on another node
-        for key in keys:
-            pipe.get(key)
-        kept = pipe.execute() if keys else []
-        alerts = [(name, json.loads(text)) for name, text in zip(names, kept, strict=True) if text]
-        return newest_first(Alert(name, alert["words"], alert["at"]) for name, alert in alerts)
+        """Return the newest alert of each of these channels, the newest first.
+
+        Raises redis.RedisError.
+        """
+        places = [(channel, kind) for channel in channels for kind in KINDS]
+        if not places:
+            return []
+
+        # On a cluster each key may be on another node, so there is no transaction.
+        pipe = self._client.pipeline(transaction=False)
+        for channel, kind in places:
+            pipe.get(self._key(channel, kind))
+
+        alerts: list[Alert] = []
+        for (channel, _), text in zip(places, pipe.execute(), strict=True):
+            if text:
+                stored = json.loads(text)
+                alerts.append(Alert(channel, stored["words"], stored["at"]))
+        return newest_first(alerts)
+
+    def _is_due(self, key: str, seconds: float) -> bool:
+        """Return whether this process has not written a key for this many seconds."""
+        written_at = self._written_at.get(key, float("-inf"))
+        return self._steady() - written_at >= seconds
+
+    def _last_message_key(self, channel: str) -> str:
+        return f"{self._prefix}{channel}:last_message"
 
     def _key(self, channel: str, kind: AlertKind) -> str:
         return f"{self._prefix}{channel}:{kind}"
 
 
 def newest_first(alerts: Iterable[Alert]) -> list[Alert]:
-    """Return the last alert of each channel."""
+    """Return the newest alert of each channel, the newest first."""
     last = {alert.channel: alert for alert in sorted(alerts, key=lambda alert: alert.at)}
     return sorted(last.values(), key=lambda alert: -alert.at)

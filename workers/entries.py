@@ -1,8 +1,8 @@
 """The entries of a conversation's queues and of its last deliveries, as the Lua scripts store them.
 
-An entry is a short text with a JSON record at its end, so that a script can read the numbers without
-parsing the record. `parse_turn` in `pending/lua/shared/inbox.lua` and `parse_reply` in `outbox.lua`
-read the same entries.
+An entry is a short text with a JSON record at its end, so that a script can read the numbers
+without parsing the record. In `pending/lua/shared/`, `parse_turn` (`inbox.lua`) and `parse_reply`
+(`outbox.lua`) read the same entries.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class OutboxEntry(NamedTuple):
 
     #: The number of the reply.
     number: int
-    #: The id of the action that the reply belongs to, "" for none, without the marks PART and ABOUT.
+    #: The id of the action that the reply belongs to, "" for none. The marks PART and ABOUT before
+    #: it are left out.
     action_id: str
     #: The reply and its address as JSON (`outbox_entry`).
     record: str

@@ -1,5 +1,8 @@
-"""The lease of a conversation: how long it lasts, its tokens, and HeldLease,
-which a worker keeps and a stop ends.
+"""HeldLease: the lease of a conversation in the hands of a worker, with the turn under work.
+
+A lease is the right of one worker to work on a conversation for LEASE_MS. The worker renews it
+while it works. If the worker dies, the lease ends by itself, and another worker may take it. Its
+*token* names the worker, so that the leases of a dead worker can be found.
 """
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ from sayso.pending.turns import Lease, LeaseLost, QueuedReply, QueuedTurn
 
 log = logging.getLogger(__name__)
 
-#: Milliseconds until the lease of a worker that stopped renewing ends:
-#: how long a killed worker's turn waits at most.
+#: How many milliseconds after its last renewal a lease ends: how long the turn of a killed worker
+#: waits at most.
 LEASE_MS = 10_000
-#: Seconds for which a lease is surely held after it was renewed.
-#: Work that waits for Redis goes on for so long.
+#: For how many seconds after its last renewal a lease is surely held. While Redis is away, work
+#: goes on for so long.
 FRESH_SECONDS = LEASE_MS / 1000 * 0.9
 #: Seconds between two attempts to listen for stops while Redis is away.
 PAUSE_SECONDS = 1.0
@@ -49,9 +52,9 @@ def new_token(worker: str) -> str:
 
 
 class StateAtEnd(NamedTuple):
-    """What a conversation waits for when a worker has nothing left to do there.
+    """The state that a platform shows of a conversation when a worker has nothing left to do there.
 
-    An open question comes before it.
+    Where a question is open, the platform shows that instead.
     """
 
     conversation: Conversation
@@ -61,10 +64,10 @@ class StateAtEnd(NamedTuple):
 
 
 class HeldLease:
-    """A lease that this worker holds, for as long as it works on the conversation,
-    and the turn under work.
+    """A lease that this worker holds, and the turn under work. Lives as long as the lease.
 
-    It was last renewed at `renewed_at`, by `clock`, which is monotonic. `renew` is the mailbox's.
+    Work inside `kept` ends when the lease may be lost. Work inside `working_on` ends when the user
+    of the turn says stop, or the turn takes too long.
     """
 
     def __init__(
@@ -74,6 +77,10 @@ class HeldLease:
         renew: Callable[[Lease], Awaitable[int]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`renewed_at`: when the lease was taken, by `clock`. `renew`: renews it in Redis, and
+        returns the number of the last turn with which the user of the first turn said stop, 0 for
+        none. `clock`: monotonic, in seconds.
+        """
         self.lease = lease
         self._renewed_at = renewed_at
         self._renew_lease = renew
@@ -84,18 +91,21 @@ class HeldLease:
         self._renewal: asyncio.Task[None] | None = None
         #: Set when the lease is to be renewed at once, to learn of a stop.
         self._nudge = asyncio.Event()
-        #: The number of the turn under work, and of the last turn that said stop; 0 for none.
+        #: The number of the turn under work, 0 for none.
         self.turn_seq = 0
+        #: The number of the last turn that said stop, 0 for none.
         self.stop_seq = 0
-        self._working: tuple[int, asyncio.Timeout] | None = None
+        #: The last turn that is answered now, and the time limit of its work. None while no work
+        #: may be stopped.
+        self._stoppable: tuple[int, asyncio.Timeout] | None = None
         #: What to show once the replies are sent, None where it is shown already.
         self.state_at_end: StateAtEnd | None = None
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """Keep the lease inside the block.
+        """Keep the lease inside the block. Raises LeaseLost when it may be lost.
 
-        Most leases are released before a renewal is due. Raises LeaseLost.
+        Most leases are released before a renewal is due, so the task that renews begins only then.
         """
         due = asyncio.get_running_loop().call_later(LEASE_MS / 3000, self.renew_now)
         try:
@@ -118,9 +128,7 @@ class HeldLease:
             self._renewal = asyncio.create_task(self._renew_until_lost())
 
     async def _renew_until_lost(self) -> None:
-        """Renew the lease at each nudge and when it is due;
-        end the work when the lease may be lost.
-        """
+        """Renew the lease at each nudge and when it is due. End the work when it may be lost."""
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
@@ -136,10 +144,12 @@ class HeldLease:
         except (LeaseLost, Halted, TimeoutError):
             return
         finally:
-            with contextlib.suppress(RuntimeError):  # the work has ended by itself
+            # A RuntimeError says that the work has ended by itself.
+            with contextlib.suppress(RuntimeError):
                 self._limit.reschedule(asyncio.get_running_loop().time())
 
     async def _renew(self) -> None:
+        """Renew the lease once, and learn whether the user said stop. Raises LeaseLost, Halted."""
         asked_at = self._clock()
         turn_seq = self.turn_seq
         try:
@@ -151,17 +161,18 @@ class HeldLease:
             log.warning("lease.not_renewed", extra={**ids, "reason": type(exc).__name__})
             return
         self._renewed_at = asked_at
-        if turn_seq == self.turn_seq:  # otherwise the answer may be about the turn before
+        # Otherwise the answer may be about the turn before.
+        if turn_seq == self.turn_seq:
             self.stop(stop)
 
     def is_fresh(self) -> bool:
-        """Return whether the lease was renewed so recently that no other worker can have taken it."""
+        """Return whether no other worker can have taken the lease since its last renewal."""
         return self._clock() - self._renewed_at < FRESH_SECONDS
 
     def note_left_reply(self, reply: QueuedReply) -> None:
-        """Note that a reply is sent without a turn of this run.
+        """Note that a reply is sent which no turn of this run has said.
 
-        What the conversation waits for may have changed.
+        The state that the platform shows of the conversation may be out of date then.
         """
         if not reply.is_forwarded:
             self.state_at_end = StateAtEnd(reply.delivery(self.lease).conversation)
@@ -175,20 +186,20 @@ class HeldLease:
     async def working_on(
         self, queued: QueuedTurn, seconds: float, *, may_be_stopped: bool
     ) -> AsyncIterator[None]:
-        """Limit the time of a turn.
+        """Work on a turn for at most `seconds` inside the block.
 
-        Raises TimeoutError at its end, or when a turn that may be stopped is.
+        `may_be_stopped`: the work ends early if the user says stop. Raises TimeoutError when the
+        work ends for either reason.
         """
         async with asyncio.timeout(seconds) as limit:
             if may_be_stopped:
-                self._working = (queued.last, limit)
-            else:
-                self._working = None
+                self._stoppable = (queued.last, limit)
+            # The stop may have come before this block.
             self.stop(self.stop_seq)
             try:
                 yield
             finally:
-                self._working = None
+                self._stoppable = None
 
     def stop(self, seq: int) -> None:
         """End the turn under work if the turn number `seq`, which said stop, is later.
@@ -196,8 +207,11 @@ class HeldLease:
         0 stands for no stop.
         """
         self.stop_seq = max(self.stop_seq, seq)
-        if self._working and self._working[0] < seq:
-            self._working[1].reschedule(asyncio.get_running_loop().time())
+        if self._stoppable is None:
+            return
+        last_seq, limit = self._stoppable
+        if last_seq < seq:
+            limit.reschedule(asyncio.get_running_loop().time())
 
 
 async def listen_for_stops(
@@ -205,7 +219,7 @@ async def listen_for_stops(
 ) -> None:
     """Call `on_stop` with each conversation in which a user says stop, until cancelled.
 
-    Redis publishes stops. A message that is missed is noticed when the lease is renewed.
+    Scripts publish stops in Redis. A stop that is missed here is noticed when the lease is renewed.
     """
     while True:
         try:
@@ -217,5 +231,6 @@ async def listen_for_stops(
         except (RedisError, OSError) as exc:
             log.warning("stop_signal.redis_away", extra={"reason": type(exc).__name__})
         except Exception:
-            log.exception("stop_signal.failed")  # any client may publish, and not only text
+            # Any client may publish, and not only texts.
+            log.exception("stop_signal.failed")
         await asyncio.sleep(PAUSE_SECONDS)

@@ -1,9 +1,12 @@
-"""Ingress, which stores what platforms send, and RedisMailbox, the ordered turns of conversations.
+"""RedisMailbox, the ordered turns of conversations, and Ingress, which stores what platforms send.
 
-A turn is *accepted* once, which puts it at the end of the mailbox of its conversation and wakes a
-worker. The worker takes the *lease* of the conversation, and is the only one to work on it. It
-answers the first turn and *commits* all that the turn changes in one step, and *releases* the lease
-when nothing is left.
+A turn is one thing that a person did: a message, a tap on a button, an edit. The mailbox of a
+conversation (its `inbox` in Redis) holds the turns that wait for an answer.
+
+* The web *accepts* a turn once: it puts the turn at the end of the mailbox and wakes a worker.
+* The worker takes the *lease* of the conversation, and is then the only one to work on it.
+* It answers the first turn, and *commits* all that the turn changes in one step.
+* It *releases* the lease when nothing is left.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ from sayso.pending.turns import (
     outbox_entry,
     sort_timers,
 )
-from sayso.workers.alerts import RedisAlerts
+from sayso.workers.alerts import AlertKind, RedisAlerts
 from sayso.workers.deliveries import REPORTS, RedisDeliveries, split_id
 from sayso.workers.entries import InboxEntry, OutboxEntry
 from sayso.workers.identities import RedisIdentities, parse_identity, people_tag
@@ -62,28 +65,40 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long an event id is remembered, in milliseconds. Telegram repeats an event for 24 h, Slack
-#: for as long if it is asked to.
+#: How long an event is remembered, so that a repetition is recognized, in milliseconds. Telegram
+#: repeats an event for 24 hours, and Slack does if it is asked to.
 SEEN_MS = 72 * 3600 * 1000
-#: How often `accept_from` runs its script, each time for another person. The second one is right
-#: unless the ids change meanwhile.
-MOST_ATTEMPTS = 3
-#: The first word of the answer of `accept_from` if the ids belong to another person than the supposed
-#: one.
+#: How often `accept_from` runs its script at most, each time for the person that the run before
+#: named. The second run is right, unless the ids change between the two.
+MAX_ACCEPT_ATTEMPTS = 3
+#: The first word of the answer of `accept_from` if the ids belong to another person than the
+#: supposed one.
 _OTHER_PERSON = "other"
-#: What the scripts answer in place of the time since the last message, and how `QueuedReply` says it.
+#: What the scripts answer in place of the time since the last message, and how `QueuedReply` says
+#: it.
 _SILENCES = {"unknown": -1.0, "never": math.inf}
-#: Most names of tools in the record of a turn.
+#: How many names of tools the record of a turn has at most.
 MAX_TOOLS = 20
 #: The collapse key of refusal notices: of several in a conversation, only the newest is sent.
 REFUSAL = "refusal"
 #: Statuses of a reply that prove that its channel works.
 _ARRIVED = ("sent", "delivered", "read")
-#: Statuses of a reply that the person has. Twilio reports a template as sent that Meta refuses a
-#: moment later.
+#: Statuses of a reply that prove that the person has it. "sent" does not: Twilio reports a template
+#: as sent, and Meta may refuse the template a moment later.
 _READABLE = ("delivered", "read")
 
-#: What the inbox did with a turn.
+#: What became of a turn that came in.
+#:   new             it waits in its mailbox
+#:   spooled         it waits on this machine's disk, because Redis is away
+#:   duplicate       it was stored before: the platform has sent its event again
+#:   unchanged       an edit without a visible change, or a message that came after its own edit
+#:   ignored         the bot takes no part in this chat, or may not write there
+#:   unknown_sender  the access rules do not admit its sender
+#:   rate_limited    its sender has sent too many turns on this channel
+#:   full            too many turns wait in this conversation
+#:   too_fast        its sender has sent too many turns in this conversation
+#:   overloaded      too many conversations have work
+#: The last three refuse the turn: the platform sends it again. All others are final.
 Outcome = Literal[
     "new",
     "duplicate",
@@ -97,28 +112,30 @@ Outcome = Literal[
     "rate_limited",
 ]
 
-#: The status of a turn: unknown, waiting or under work, or done.
+#: The status of a turn: never received or forgotten, waiting or under work, or done.
 TurnStatus = Literal["unknown", "waits", "done"]
 
 
 @dataclass(frozen=True, slots=True)
 class InboxLimits:
-    """The limits above which the inbox refuses a turn.
+    """The limits above which the mailbox refuses a turn.
 
-    A person must be able to answer a question and to stop their own turn even in a full inbox. For
-    these, a mailbox has 10 more places, 2 for each person, and there is room for a fifth more
-    conversations. Half of that room is for notices of refusal.
+    Urgent turns have room above the limits: a person must be able to answer a question and to stop
+    their own turn even when a mailbox is full. The room is URGENT_PLACES in each mailbox,
+    URGENT_PLACES_EACH of them for one person (`pending/limits.py`), and a fifth more conversations.
+    Notices of refusal may use half of that fifth.
     """
 
-    #: Most turns of one conversation that may wait.
+    #: How many turns of one conversation may wait.
     waiting: int = 50
-    #: Turns of one person in one conversation a minute. Answers to a question and stops do not
-    #: count. Taps on the person's own buttons and /status count apart, with the same limits.
+    #: How many turns one person may send in one conversation in a minute. Answers to a question and
+    #: stops do not count. Taps on the person's own buttons and /status are counted apart, with the
+    #: same limits.
     per_minute: int = 60
-    #: How many of them may come at once.
+    #: How many of these turns may come at once.
     in_one_go: int = 40
-    #: Most conversations that may have work at once; others cannot begin. The limit is kept per
-    #: shard, so it holds approximately.
+    #: How many conversations may have work at once; others cannot begin. Each shard has an equal
+    #: share of the limit, so it holds approximately.
     conversations: int = 100_000
 
     @property
@@ -132,16 +149,11 @@ class InboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What the inbox did with a turn.
-
-    A `spooled` turn is on this machine's disk and has no number yet.
-
-    Nothing is stored, and the platform need not send it again, of an `unchanged` turn (an edit
-    without a visible change, or a message that arrives after its own edit), an `ignored` one, an
-    `unknown_sender`'s, and a `rate_limited` one, whose sender has sent too many on this channel.
-    """
+    """What became of a turn that came in."""
 
     outcome: Outcome
+    #: The number of the turn in its conversation, from 1. 0 for a turn that is not in a mailbox: it
+    #: was not stored, or is on this machine's disk.
     seq: int
 
     @property
@@ -165,8 +177,8 @@ class RedisMailbox:
         limits: InboxLimits | None = None,
         note_turn: Callable[[Turn], object] = lambda _: None,
     ) -> None:
-        """`wake_up` makes the job that wakes a worker. `note_turn` is called with each new turn
-        once Redis has it.
+        """`texts_for`: the texts in the language of a turn. `wake_up`: makes the job that wakes a
+        worker. `note_turn`: called with each new turn once Redis has it.
         """
         self._scripts = scripts
         self._identities = RedisIdentities(scripts)
@@ -178,9 +190,10 @@ class RedisMailbox:
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once and wake a worker, in one step.
 
-        `tapped` is the id of the pending action that the turn's button is for, "" for none. A turn
-        that waited elsewhere for `waited_seconds` counts as received so much earlier. If it is
-        refused, its sender gets no notice, because it waits on.
+        `tapped`: the id of the pending action whose button was tapped, "" for none.
+        `waited_seconds`: how long the turn waited elsewhere before it came here. It counts as
+        received so much earlier. If it is refused, its sender gets no notice, because the turn goes
+        on waiting there.
         """
         answer = self._run_accept(
             "accept", turn, NO_ARGUMENTS, tapped=tapped, waited_seconds=waited_seconds
@@ -192,8 +205,8 @@ class RedisMailbox:
     ) -> Accepted:
         """Find out which person sent a turn, store their ids, and accept the turn as `accept` does.
 
-        For platforms where one person has several ids. It takes one script, except on a cluster,
-        which has the ids apart from the shards.
+        For platforms where one person has several ids. It takes one script. On a cluster it takes
+        two, because the ids of people are on another node than the conversation.
         """
         if not self._scripts.in_cluster:
             accepted = self._accept_in_one_step(
@@ -211,19 +224,19 @@ class RedisMailbox:
         tapped: str,
         waited_seconds: float,
     ) -> Accepted | None:
-        """Accept a turn and store its sender's ids. None if the ids change all the time.
+        """Accept a turn and store its sender's ids. Return None if the ids change all the time.
 
-        The script runs in the shard of a conversation, and only the ids tell which one. So it runs
-        for the person that they suggest, and does nothing if they belong to another one, whom it
-        names.
+        The script runs in the shard of a conversation, and the ids of the sender decide which
+        conversation that is. So the script runs for the person that the ids suggest. If they belong
+        to another person, it stores nothing and names that person, for the next run.
         """
         ids = sender.ids
-        named = {"user_id": ids.user_id, "number": ids.number, "parent": ids.parent}
+        ids_of_message = {"user_id": ids.user_id, "number": ids.number, "parent": ids.parent}
         people = self._scripts.key_prefix(people_tag(sender.channel))
         supposed = ids.as_identity()
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_ACCEPT_ATTEMPTS):
             turn = sender.turn_of(supposed)
-            args = {**named, "people": people, "supposed": supposed}
+            args = {**ids_of_message, "people": people, "supposed": supposed}
             answer = self._run_accept(
                 "accept_from", turn, args, tapped=tapped, waited_seconds=waited_seconds
             )
@@ -302,8 +315,9 @@ class RedisMailbox:
         accepted = Accepted(outcome, int(seq or "0"))
         if outcome == "new":
             self._note_turn(turn)
+
+        # The platform learns of each refusal, and the sender gets a notice once a minute.
         if accepted.refused and not waited_seconds and is_told_refusal(turn):
-            # The platform hears it each time.
             self.notify(turn, refusal(self._texts_for(turn), outcome))
         return accepted
 
@@ -321,7 +335,7 @@ class RedisMailbox:
     def is_question_open(self, turn: Turn) -> bool:
         """Return whether a question waits for the answer of the turn's sender.
 
-        True as well for a turn that was received before: it must not be refused as a new one.
+        Return True for a turn that was received before, too: it must not be refused as a new one.
         """
         args = {"user": turn.scope.id, "event": turn.event_hash}
         return bool(self._scripts.run("is_question_open", turn.conversation.id, args))
@@ -341,13 +355,14 @@ class RedisMailbox:
             "event": turn.event_hash,
             "event_json": json.dumps(turn.event_id, ensure_ascii=False),
         }
-        answer: TurnStatus = self._scripts.run("turn_status", turn.conversation.id, args)
-        return answer
+        status: TurnStatus = self._scripts.run("turn_status", turn.conversation.id, args)
+        return status
 
     async def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
-        """Take the lease of a conversation and return it with what is next.
+        """Take the lease of a conversation, and return it with the first thing to do.
 
-        None while another worker has it.
+        `token`: a name of the lease that no other lease has. Return None while another worker has
+        the lease.
         """
         answer = await self._scripts.arun(
             "lease", conversation, {"token": token, "lease_ms": LEASE_MS}
@@ -394,7 +409,8 @@ class RedisMailbox:
     ) -> NextItem:
         """Finish a turn and make its whole change, all or nothing. Return what is next.
 
-        None: nothing is left. With `let_go` the lease is released then.
+        `queued`: the turn, with those that were answered together with it. `let_go`: release the
+        lease if nothing is left to do. Return None if nothing is left.
 
         Raises LeaseLost, and StaleTurn if what the turn read has changed meanwhile. Nothing is
         changed then.
@@ -419,10 +435,10 @@ class RedisMailbox:
     async def release(
         self, lease: Lease, *, hand_over: bool = False, begun: bool = False
     ) -> NextItem:
-        """Release the lease, unless work has come in meanwhile: then keep it, and return that work.
+        """Release the lease, unless work has come in meanwhile. Then keep it, and return that work.
 
-        `hand_over`: release it in any case, and wake another worker for the work. `begun`: count
-        one more attempt at the first turn, as after a worker that died. If the lease is lost,
+        `hand_over`: release the lease in any case, and wake another worker for the work. `begun`:
+        this worker has begun the first turn, so count an attempt at it. If the lease is lost,
         nothing changes.
         """
         job = NO_JOB
@@ -440,8 +456,24 @@ class RedisMailbox:
 def turn_record(lease: Lease, queued: QueuedTurn, change: TurnChange) -> str:
     """Return how a turn was answered, as JSON, for `sayso trace`.
 
-    The record holds nothing that a person said. Its first brace is left out: the script adds
-    further fields at the beginning.
+    The record holds nothing that a person said. Its first brace is left out, because the script
+    adds further fields at the beginning. The fields:
+
+        v          the version of the record
+        seq        the number of the turn
+        event      the digest of its event's id
+        at         when it was received, in Unix milliseconds
+        attempt    the number of the attempt that answered it, from 1
+        worker     the worker
+        upto       the number of the last turn that was answered together with it
+        tools      the names of the tools that were called
+        asked      the ids of the actions that it proposed
+        decided    the id of the action that it decided about
+        continues  the id of the action after whose decision the agent went on
+        about      the id of another action that it answered
+        ended      why it has no answer of the agent
+
+    Fields after `worker` are left out where there is nothing to say.
     """
     fields: dict[str, Any] = {
         "v": 1,
@@ -492,21 +524,27 @@ def refusal(texts: Texts, outcome: Outcome) -> Reply:
 
 
 def waited_ms(seconds: float) -> int:
-    """Return how many milliseconds a turn waited before it came here, within limits.
+    """Return how many milliseconds a turn waited before it came here, from 0 to SEEN_MS.
 
-    One machine measured the time, so no two clocks are compared. Whatever its clock did meanwhile,
-    a turn was not received in the future, nor before SEEN_MS: no question is open for that long.
+    One machine measured the time, so no two clocks are compared. Its clock may have been set
+    meanwhile, so the result is limited: a turn was not received in the future, and a turn older
+    than SEEN_MS answers no question, because none is open for that long.
     """
     return max(0, min(round(seconds * 1000), SEEN_MS))
 
 
 class Ingress:
-    """Stores turns, delivery statuses, address changes and alerts. One per process."""
+    """Stores what a webhook brought: turns, delivery statuses, address changes and alerts.
+
+    One per process.
+    """
 
     def __init__(
         self, accept: Callable[..., Accepted], *, deliveries: RedisDeliveries, alerts: RedisAlerts
     ) -> None:
-        """`accept` is that of the spool or of access control."""
+        """`accept`: takes what `RedisMailbox.accept` takes. It is the method of the spool or of
+        access control, which pass on to the mailbox what they let through.
+        """
         self._accept_turn = accept
         self._deliveries = deliveries
         self._alerts = alerts
@@ -517,7 +555,8 @@ class Ingress:
         Raises Overloaded, StorageDown and redis.RedisError: the platform must send it again. What
         was stored before the error is recognized then.
         """
-        # Before the statuses: a report of failure replaces the time at which the reply was sent.
+        # Address changes come before the statuses. They compare the time of a reply with that of
+        # the last message, and a report of failure replaces the time of the reply.
         for change in filter(_is_storable_address, received.addresses):
             self._store_address(change)
         for update in received.statuses:
@@ -528,28 +567,33 @@ class Ingress:
         if received.turns or received.is_contact:
             self._alerts.clear(channel, "receiving")
         if received.turns:
-            self._alerts.heard(channel)
+            self._alerts.record_message(channel)
         for turn in filter(_is_storable, received.turns):
             self._accept(turn)
 
     def _store_alerts(self, channel: str, received: Received) -> None:
-        """Store what the platform tells the operator, and clear what is over."""
+        """Store what the platform tells the operator, and clear the alerts that are over."""
+        kind: AlertKind = "delivering" if received.statuses else "receiving"
         for alert in received.alerts:
             log.error("channel.alert", extra={"channel": channel, "reason": alert})
-            self._alerts.note(channel, alert, "delivering" if received.statuses else "receiving")
+            self._alerts.note(channel, alert, kind)
         for refusal in received.refused_templates:
             log_refused_template(channel, refusal)
             self._alerts.note(channel, refusal.alert, "templates")
+
+        # A reply that arrived proves that its channel delivers. A template that a person has proves
+        # that the platform accepts templates.
         if any(update.status in _ARRIVED for update in received.statuses):
             self._alerts.clear(channel, "delivering")
         if any(update.status in _READABLE and update.template for update in received.statuses):
             self._alerts.clear(channel, "templates")
 
     def _store_status(self, channel: str, update: StatusUpdate) -> None:
-        stored = ""
+        """Store what a platform reports about a reply, and count and log the report."""
+        stored_state = ""
         code = update.error_code or "-"
         if update.delivery:
-            stored = self._deliveries.report(
+            stored_state = self._deliveries.report(
                 update.delivery, update.message_id, update.status, f"error {code}"
             )
 
@@ -566,11 +610,12 @@ class Ingress:
             "delivery": update.delivery or "-",
             "status": update.status,
             "code": code,
-            "kept": stored or "-",
+            "kept": stored_state or "-",
         }
         log.log(level, "reply.status", extra=extra)
 
     def _store_address(self, change: AddressChange) -> None:
+        """Store that an address takes no messages any more, or takes them again."""
         conversation = change.conversation.id
         number = 0
         if change.delivery:
@@ -642,7 +687,7 @@ def _is_storable(turn: Turn) -> bool:
     A platform would repeat a malformed turn unchanged, so it is dropped.
     """
     try:
-        # `to_json` alone accepts any object where a text should be.
+        # `to_json` alone would write any object where a text should be.
         Turn.from_json(turn.to_json())
     except (ValueError, TypeError) as exc:
         # Only the type is logged: the message of the error would repeat the payload.
@@ -657,10 +702,11 @@ def _is_storable(turn: Turn) -> bool:
 async def parse_or_release(
     scripts: ShardedScripts, lease: Lease, item: Mapping[str, Any]
 ) -> NextItem:
-    """Read what is next for the holder of a lease. Raises redis.RedisError.
+    """Read what is next for the holder of a lease, as a script says it.
 
-    Raises OtherVersion after it released the lease: the conversation is due again in a second, and
-    another process may be able to read the record.
+    Raises OtherVersion for a record of a newer release, after it has released the lease: the
+    conversation is due again in a second, and another process may be able to read the record.
+    Raises redis.RedisError.
     """
     try:
         return parse_next_item(item)
@@ -673,9 +719,9 @@ async def parse_or_release(
 
 
 def parse_next_item(item: Mapping[str, Any]) -> NextItem:
-    """Read what a script says is to be done next in a conversation (next_item.lua).
+    """Read what is to be done next in a conversation, as `next_item.lua` says it.
 
-    Raises OtherVersion.
+    Raises OtherVersion for a record of a newer release.
     """
     match item["kind"]:
         case "reply":

@@ -1,8 +1,8 @@
 """Recovery: finds dead workers, and wakes the conversations that no worker works on.
 
-A worker of the same machine is found dead by its file lock (WorkerLock), within a second. Workers
-of other machines are only missed: their heartbeats end, and so do their leases (Heartbeat). Reaper
-uses both, and wakes what is overdue.
+WorkerLock finds a dead worker of the same machine by its file lock, within a second. A dead worker
+of another machine shows only by what it does no more: its heartbeats end (Heartbeat), and so do its
+leases. Reaper uses both, and wakes the conversations that are overdue.
 """
 
 from __future__ import annotations
@@ -36,35 +36,40 @@ from sayso.workers.wake_ups import WakeUp
 
 #: The folder of the lock files in the data folder.
 ALIVE = "alive"
-#: Identifies one boot of a machine: a folder may be shared,
-#: and a file lock says nothing across machines.
+#: The file that identifies one boot of this machine. The folder of lock files may be shared by
+#: several machines, and a file lock says nothing across machines.
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-#: Seconds for which files of another machine, or of an earlier boot, are kept: a week.
+#: For how many seconds files of another machine, or of an earlier boot, are kept: a week.
 KEEP_SECONDS = 7 * 24 * 3600
-#: Seconds after its last heartbeat that a worker counts as gone.
+#: How many seconds after its last heartbeat a process counts as gone.
 GONE_SECONDS = 5
-log = logging.getLogger(__name__)
-#: Seconds between two rounds.
+#: Seconds between two heartbeats, and between two rounds of the reaper.
 INTERVAL = 1.0
-#: Seconds after which a round begins no further shard; the next round continues there.
+#: After how many seconds a round begins no further shard. The next round continues there.
 ROUND_SECONDS = 0.5
-#: Conversations per shard and round at most; the rest are still due in the next round.
+#: How many conversations of a shard are looked at in one round. The rest are still due in the next.
 BATCH = 100
+
+log = logging.getLogger(__name__)
 
 
 class WorkerLock:
     """A file of one worker in a common folder, locked from `hold` until its process ends.
 
-    `name` is new for each process: hexadecimal digits.
+    The system releases a file lock when the process ends, however it ends. So a file without a lock
+    is that of a dead worker. One object per worker process.
     """
 
     def __init__(self, folder: Path) -> None:
+        """`folder`: where all workers of this machine have their files."""
+        #: The name of this worker, new for each process: hexadecimal digits.
         self.name = random_id(8)
         self._folder = folder
         try:
             boot = BOOT_ID.read_text(encoding="ascii").strip()
         except OSError:
             boot = platform.node().replace(".", "-")
+        #: The beginning of the names of files of this machine since it was started.
         self._ours = f"{boot}.."
         self._file = -1
 
@@ -76,7 +81,7 @@ class WorkerLock:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._sweep()
         path = self._path(self.name)
-        # Renamed once it is locked: no other process ever sees it unlocked.
+        # The file gets its name once it is locked: no other process ever sees it unlocked.
         temporary = path.with_name(f".{path.name}")
         self._file = os.open(temporary, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX)
@@ -89,9 +94,10 @@ class WorkerLock:
     def is_dead(self, name: str) -> bool:
         """Return whether a worker of this machine was killed.
 
-        False for one of another machine, and an unknown one.
+        Return False for a worker of another machine, and for an unknown one.
         """
-        if not name.isalnum():  # it was read from Redis, and becomes a part of a path
+        # The name was read from Redis, and becomes a part of a path.
+        if not name.isalnum():
             return False
         with _dead_worker_lock(self._path(name)) as is_dead:
             return is_dead
@@ -99,9 +105,8 @@ class WorkerLock:
     def release_dead(self, release: Callable[[str], object]) -> list[str]:
         """Call `release` with the name of each dead worker of this machine, and remove its file.
 
-        Return the names.
-
-        Raises what `release` raises; then the files of the dead stay.
+        Return the names. Raises what `release` raises; then that worker's file stays, so that it is
+        released later.
         """
         released = []
         for path in self._folder.glob(f"{self._ours}*"):
@@ -117,13 +122,12 @@ class WorkerLock:
         return self._folder / f"{self._ours}{name}"
 
     def _sweep(self) -> None:
-        """Remove files of other machines and of earlier boots of this one:
-        they are of no use any more.
-        """
+        """Remove old files of other machines and of earlier boots of this one."""
         for path in self._folder.iterdir():
             with contextlib.suppress(OSError):
-                foreign = not path.name.startswith(self._ours.split(".", 1)[0])
-                if foreign and time.time() - path.stat().st_mtime > KEEP_SECONDS:
+                boot, _, _ = self._ours.partition(".")
+                is_foreign = not path.name.startswith(boot)
+                if is_foreign and time.time() - path.stat().st_mtime > KEEP_SECONDS:
                     path.unlink()
 
 
@@ -135,7 +139,8 @@ def _dead_worker_lock(path: Path) -> Iterator[bool]:
     """
     try:
         file = os.open(path, os.O_RDWR)
-    except OSError:  # released meanwhile
+    except OSError:
+        # Another process has released the worker and removed the file.
         yield False
         return
     try:
@@ -158,8 +163,8 @@ def own_version() -> str:
 class Heartbeat:
     """Sends the heartbeats of one process, and counts the live processes of its kind.
 
-    A process lives while its last heartbeat is at most GONE_SECONDS old, by the clock of Redis. The
-    kind `ingress` is that of web and poll processes, which take messages in.
+    A process lives while its last heartbeat is at most GONE_SECONDS old, by the clock of Redis. One
+    object per process and kind.
     """
 
     def __init__(
@@ -171,6 +176,9 @@ class Heartbeat:
         prefix: str = PREFIX,
         version: str = "",
     ) -> None:
+        """`name`: of this process, a new one if it is "". `kind`: "ingress" are the web and poll
+        processes, which take messages in. `version`: of Sayso, the installed one if it is "".
+        """
         self._client = client
         self._key = f"{prefix}{kind}"
         self._versions = f"{prefix}{kind}:versions"
@@ -178,7 +186,7 @@ class Heartbeat:
         self._version = version or own_version()
 
     def watch(self) -> None:
-        """Beat in the background for the life of this process. Call it after a fork."""
+        """Send heartbeats in the background for the life of this process. Call it after a fork."""
         threading.Thread(target=self._beat_for_ever, name="heartbeat", daemon=True).start()
 
     def _beat_for_ever(self) -> None:
@@ -242,14 +250,11 @@ class Heartbeat:
 
 
 class Reaper:
-    """Wakes conversations that have work and no worker. Runs in every worker.
+    """Wakes conversations that have work and no worker. One in every worker process.
 
-    A short lock in Redis lets one worker at a time look for overdue conversations. Dead workers of
-    this machine are found by `lock`, the lock file of this worker, without the lock in Redis.
-
-    A conversation whose job waits in the queue needs no second job. `queue` are the arguments by
-    which a script looks for such jobs: the prefix of job keys and the queue's key. Where the queue
-    has a server of its own, `queued` returns which conversations of a shard have a job there.
+    A conversation is overdue if a worker was woken for it long ago, or its lease or a timer has
+    ended. A short lock in Redis lets one worker at a time look for these. Dead workers of this
+    machine are found by their lock files, without that lock.
     """
 
     def __init__(
@@ -264,6 +269,13 @@ class Reaper:
         prefix: str = PREFIX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`lock`: the lock file of this worker.
+
+        A conversation whose job waits in the queue needs no second job. `queue`: the arguments by
+        which a script looks for such jobs, the prefix of job keys and the queue's key. `queued`:
+        returns which conversations of a shard have a job, where the queue has a server of its own.
+        Without both, each overdue conversation is woken.
+        """
         self.heartbeat = Heartbeat(client, lock.name, prefix=prefix)
         self._worker_lock = lock
         self._client = client
@@ -310,8 +322,11 @@ class Reaper:
 
         Return how many were woken. Raises redis.RedisError.
         """
-        if not self._client.set(self._round_lock, self._token, nx=True, px=round(INTERVAL * 900)):
+        # The lock ends by itself, a little before the next round is due.
+        lock_ms = round(INTERVAL * 900)
+        if not self._client.set(self._round_lock, self._token, nx=True, px=lock_ms):
             return 0
+
         woken = 0
         ends = self._clock() + ROUND_SECONDS
         for shard in islice(self._shards, SHARDS):
@@ -324,7 +339,7 @@ class Reaper:
         return woken
 
     def _without_job(self, shard: int, overdue: Sequence[str]) -> Sequence[str]:
-        """Return the conversations that have no job in the queue, and put off the others."""
+        """Return the conversations that have no job in the queue, and look at the others later."""
         args: dict[str, Any] = {"conversations": overdue}
         if self._queued:
             args["queued"] = self._queued(shard, overdue)
@@ -334,7 +349,7 @@ class Reaper:
         return without_job
 
     def _wake(self, conversation: str) -> bool:
-        """Wake a conversation. Return False if it needs none any more."""
+        """Wake a worker for a conversation. Return False if it needs none any more."""
         job = self._wake_up(conversation)
         answer = self._scripts.run("rewake", conversation, job.names, *job.fields)
         if answer != "ok":
@@ -344,12 +359,13 @@ class Reaper:
 
 
 async def _repeat(call: Callable[[], object]) -> None:
-    """Call until cancelled, with a pause between calls. A Redis that is away is tried again."""
+    """Call a function in a thread until cancelled, with a pause of INTERVAL between two calls."""
     while True:
         try:
             await call_in_thread(call)
         except RedisError as exc:
             log.warning("reaper.redis_away", extra={"reason": type(exc).__name__})
         except Exception:
-            log.exception("reaper.failed")  # without heartbeats and rounds the worker is half dead
+            # It goes on: a worker without heartbeats and rounds would be half dead.
+            log.exception("reaper.failed")
         await asyncio.sleep(INTERVAL)

@@ -1,7 +1,8 @@
-"""CONVERSATION_SCRIPTS: the Lua scripts about conversations, and QUEUE_SCRIPTS, those about RQ's queue.
+"""CONVERSATION_SCRIPTS, the Lua scripts about conversations, and QUEUE_SCRIPTS, about RQ's queue.
 
-Each script that stores work also queues the RQ job that wakes a worker. Where the queue has a server of
-its own, a script cannot reach it: then WakingScripts queues the job right after the script.
+Each script that stores work also queues the RQ job that wakes a worker. Where the queue has a
+server of its own, a script cannot reach it: then WakingScripts queues the job right after the
+script.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ CONVERSATION_SCRIPTS = ScriptFolder(
             "notify",
         }
     ),
-    # These are about the rate of a channel, where the bot may not write, and the ids of people. After
-    # a loss, ids are learned again from the next message.
+    # These are about the rate of a channel, where the bot may not write, and the ids of people.
+    # After a loss, ids are learned again from the next message.
     unguarded=frozenset(
         {
             "bar_chat",

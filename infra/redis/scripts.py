@@ -1,7 +1,7 @@
 """LuaScripts: run the Lua scripts of a folder in Redis, each in one round trip.
 
-A script changes several keys in one step, and no other command of Redis runs meanwhile. Nothing here
-knows what the scripts are about: a ScriptFolder says which there are and what they share.
+A script changes several keys in one step, and no other command of Redis runs meanwhile. Nothing
+here knows what the scripts are about: a ScriptFolder says which there are and what they share.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from sayso.infra.redis.client import PREFIX
 from sayso.infra.redis.cluster import ClusterClient
 from sayso.infra.redis.connections import Connections, Halted
 
-#: The hash tag of a script's keys, which stands in braces in their names. Keys with the same tag are
-#: on one node of a cluster, and have one write counter.
+#: The hash tag of a script's keys, which stands in braces in their names. Keys with the same tag
+#: are on one node of a cluster, and have one write counter.
 Tag = int | str
 #: The named arguments of a script. Numbers above 10^14 are passed as text, since Lua writes numbers
 #: with 14 digits.
@@ -60,9 +60,9 @@ if redis.call('EXISTS', shard .. ':halted') == 0 then
   return redis.error_reply('RESUMED')
 end
 """
-# A shard with fewer writes than the caller has seen has lost writes, and does nothing. This is checked
-# in each script, because a replica may be promoted without a new connection. A script that only reads
-# compares the counter, all others count.
+# A shard with fewer writes than the caller has seen has lost writes, and does nothing. This is
+# checked in each script, because a replica may be promoted without a new connection. A script that
+# only reads compares the counter, all others count.
 _COMPARE_WRITES = """\
 if tonumber(redis.call('GET', shard .. ':write_counter') or '0') < (args.watermark or 0) then
   return redis.error_reply('HALTED')
@@ -110,16 +110,17 @@ class ScriptFolder:
     #: acknowledged, sent or run because of them. Redis waits for all earlier writes, too: a worker
     #: with a lease sends no reply that only the primary has.
     durable: frozenset[str] = frozenset()
-    #: The names of the scripts whose records may be lost: nothing becomes wrong by it. They run on a
-    #: halted server, too.
+    #: The names of the scripts whose records may be lost: nothing becomes wrong by it. They run on
+    #: a halted server, too.
     unguarded: frozenset[str] = frozenset()
     #: The Lua file that defines `now()`. Only tests give another one, to pass the time in.
     clock: Path = SERVER_CLOCK
 
     def part(self, name: str, wanted_by: str) -> Path:
-        """Return the file of a shared part. `wanted_by`: the file that needs the part, for the error.
+        """Return the file of a shared part.
 
-        Raises ValueError for an unknown part.
+        `wanted_by`: the file that needs the part, for the error. Raises ValueError for an unknown
+        part.
         """
         folders = (*self.parts, _OWN_PARTS)
         for folder in folders:
@@ -174,7 +175,10 @@ class LuaScripts:
     """
 
     def __init__(self, client: Redis, folder: ScriptFolder, *, prefix: str = PREFIX) -> None:
-        """`prefix`: the beginning of all keys. Raises ValueError for a client that answers in bytes."""
+        """`prefix`: the beginning of all keys.
+
+        Raises ValueError for a client that answers in bytes.
+        """
         #: Whether a script sees only the keys of its own tag.
         self.in_cluster = isinstance(client, ClusterClient)
         if not self.in_cluster and not _decodes_answers(client):
@@ -244,7 +248,10 @@ def _decodes_answers(client: Redis) -> bool:
 
 @cache
 def _scripts_of(folder: ScriptFolder, *, in_cluster: bool) -> Mapping[str, LuaScript]:
-    """Return the scripts of a folder by their names. Each process reads and joins their files once."""
+    """Return the scripts of a folder by their names.
+
+    Each process reads and joins their files once.
+    """
     return {
         path.stem: _script(folder, path, in_cluster=in_cluster)
         for path in folder.path.glob("*.lua")
@@ -254,8 +261,8 @@ def _scripts_of(folder: ScriptFolder, *, in_cluster: bool) -> Mapping[str, LuaSc
 def _script(folder: ScriptFolder, path: Path, *, in_cluster: bool) -> LuaScript:
     """Return a script below all that it needs: constants, header, clock, halt check and parts.
 
-    Redis runs the whole text on every call, so a script gets only the parts that it names: a further
-    part would cost as much as another command.
+    Redis runs the whole text on every call, so a script gets only the parts that it names: a
+    further part would cost as much as another command.
     """
     parts: dict[str, str] = {}
     _add_parts(folder, path, parts)
@@ -263,7 +270,15 @@ def _script(folder: ScriptFolder, path: Path, *, in_cluster: bool) -> LuaScript:
     text = path.read_text()
     for part, expression in folder.answers.items():
         if part in parts:
-            text = f"local function script()\n{text}\nend\nlocal answer = script()\nreturn {expression}"
+            text = "\n".join(
+                [
+                    "local function script()",
+                    text,
+                    "end",
+                    "local answer = script()",
+                    f"return {expression}",
+                ]
+            )
 
     texts = [
         folder.lua_constants(),

@@ -437,7 +437,7 @@ def test_turn_is_stored_for_the_person_who_has_the_ids_now(
 
     Ids that change all the time, and a cluster, need two steps.
     """
-    monkeypatch.setattr(mailbox, "MOST_ATTEMPTS", attempts)
+    monkeypatch.setattr(mailbox, "MAX_ACCEPT_ATTEMPTS", attempts)
     rig = Rig(redis_client)
     people = WhatsAppPeople("wa", RedisIdentities(rig.scripts))
     for event, user, aliases in (

@@ -2,6 +2,11 @@
 --
 -- args:
 --   days_ago   0 for today, by this server's clock in UTC
--- returns: a list of "channel price_class" and the number of its messages, in turn.
+-- returns: JSON: the numbers of messages by "channel price_class".
 local day = math.floor(now() / DAY_MS) - args.days_ago
-return redis.call('HGETALL', shard .. ':paid:' .. day)
+local fields = redis.call('HGETALL', shard .. ':paid:' .. day)
+local counts = {}
+for at = 1, #fields, 2 do
+  counts[fields[at]] = tonumber(fields[at + 1])
+end
+return cjson.encode(counts)

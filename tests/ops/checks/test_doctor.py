@@ -32,7 +32,7 @@ from sayso.ops.cli.main import main
 from sayso.ops.server.processes import UP_FILE, RunningBot, save_running_bot
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.workers.alerts import KEEP_HEARD_SECONDS, RedisAlerts
+from sayso.workers.alerts import KEEP_LAST_MESSAGE_SECONDS, RedisAlerts
 from sayso.workers.data_loss.watermarks import keys_of
 from sayso.workers.recovery import Heartbeat
 from tests.agent.providers.recorder import ModelRecorder
@@ -128,7 +128,7 @@ def clinic(
         monkeypatch.setenv(name, value)
     with FakePlatforms() as platforms:
         for name in ("wa", "tg", "sl"):
-            RedisAlerts(redis_client, prefix=PREFIX).heard(name)
+            RedisAlerts(redis_client, prefix=PREFIX).record_message(name)
         yield Clinic(tmp_path, platforms, Heartbeat(redis_client, "w1", prefix=PREFIX))
 
 
@@ -358,10 +358,10 @@ def test_versions_of_dead_workers_are_removed(clinic: Clinic, redis_client: Redi
     assert set(redis_client.hkeys(f"{PREFIX}workers:versions")) <= {"w1", "w4"}
 
 
-@pytest.mark.parametrize("left", [None, KEEP_HEARD_SECONDS - 8 * 86400])
+@pytest.mark.parametrize("left", [None, KEEP_LAST_MESSAGE_SECONDS - 8 * 86400])
 def test_silent_channel_is_a_warning(clinic: Clinic, redis_client: Redis, left: int | None):
     """pains.md 4: the token is valid, and no message ever arrives."""
-    key = f"{PREFIX}alert:sl:heard"
+    key = f"{PREFIX}alert:sl:last_message"
     if left is None:
         redis_client.delete(key)
     else:
