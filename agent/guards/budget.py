@@ -1,8 +1,8 @@
-"""Budgets: how many tokens and US dollars may be used by a run, a conversation and all of them.
+"""Budgets: how many tokens and US dollars a run, a conversation and all conversations may use.
 
-RunBudget limits one run. A Budget counts the usage of each UTC day, of a conversation and of all
-conversations, and refuses a model call once a limit is reached: MemoryBudget in one process,
-RedisBudget for all processes.
+RunBudget limits one run. A Budget counts usage for each UTC day, for a conversation and for all
+conversations together, and refuses a model call once a limit is reached. MemoryBudget counts in one
+process, RedisBudget for all processes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from sayso.agent.messages import UsageStats
 from sayso.agent.tools.environment import scope_digest
@@ -37,11 +37,25 @@ BudgetLimit = Literal["run", "conversation", "day"]
 
 @dataclass(frozen=True, slots=True)
 class BudgetRefusal:
-    """The limit that forbids another model call, and the tokens and US dollars used so far."""
+    """Why another model call is forbidden."""
 
+    #: The limit that was reached.
     reason: BudgetLimit
+    #: What was used so far of what this limit counts: tokens, and US dollars.
     tokens_used: int
     cost_used: float
+
+
+class CountedUsage(NamedTuple):
+    """Usage in whole numbers, so that sums are exact and Redis can add them."""
+
+    tokens: int
+    #: The cost in millionths of a US dollar.
+    micros: int
+
+
+#: The usage of a conversation that has used nothing yet.
+_NOTHING = CountedUsage(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +76,7 @@ class RunBudget:
 
         The call that reaches a limit is not interrupted.
         """
-        tokens, micros = counted_usage(usage)
-        return _refusal("run", (tokens, micros), self.max_total_tokens, self.max_cost_usd)
+        return _refusal("run", counted_usage(usage), self.max_total_tokens, self.max_cost_usd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +95,10 @@ class BudgetLimits:
     def __post_init__(self) -> None:
         _require_positive(self)
 
-    def refusal(self, conversation: tuple[int, int], day: tuple[int, int]) -> BudgetRefusal | None:
+    def refusal(self, conversation: CountedUsage, day: CountedUsage) -> BudgetRefusal | None:
         """Return the limit that is reached, or None.
 
-        Usage is given as (tokens, millionths of a US dollar).
+        `conversation` is what the conversation has used today, `day` what all have used together.
         """
         refusal = _refusal(
             "conversation", conversation, self.conversation_tokens, self.conversation_usd
@@ -96,10 +109,11 @@ class BudgetLimits:
 
 
 class Budget(Protocol):
-    """Counts the usage of each day. `scope` names the conversation.
+    """Counts the usage of each day, and refuses model calls beyond its limits.
 
-    Calls that are in progress when a limit is reached are not interrupted, so usage can exceed a
-    limit by these calls.
+    `scope` names the conversation. Calls that are in progress when a limit is reached are not
+    interrupted, so usage can exceed a limit by these calls. One budget serves all agents of a
+    process.
     """
 
     async def refusal(self, scope: str) -> BudgetRefusal | None:
@@ -143,16 +157,17 @@ class MemoryBudget:
         self._limits = limits
         self._clock = clock
         self._lock = threading.Lock()
+        #: The UTC day that is counted; "" before the first call.
         self._day = ""
-        #: Tokens and millionths of a US dollar by conversation; under None those of all together.
-        self._used: dict[str | None, tuple[int, int]] = {}
+        #: The usage of that day by conversation; under None that of all together.
+        self._used: dict[str | None, CountedUsage] = {}
 
     async def refusal(self, scope: str) -> BudgetRefusal | None:
         """See `Budget`."""
         with self._lock:
             self._start_new_day()
-            conversation = self._used.get(scope, (0, 0))
-            day = self._used.get(None, (0, 0))
+            conversation = self._used.get(scope, _NOTHING)
+            day = self._used.get(None, _NOTHING)
             return self._limits.refusal(conversation, day)
 
     async def book(self, scope: str, usage: UsageStats) -> None:
@@ -161,8 +176,8 @@ class MemoryBudget:
         with self._lock:
             self._start_new_day()
             for name in (scope, None):
-                used_tokens, used_micros = self._used.get(name, (0, 0))
-                self._used[name] = used_tokens + tokens, used_micros + micros
+                used = self._used.get(name, _NOTHING)
+                self._used[name] = CountedUsage(used.tokens + tokens, used.micros + micros)
 
     def _start_new_day(self) -> None:
         """Reset the counters when the day changes.
@@ -177,25 +192,22 @@ class MemoryBudget:
             self._used.clear()
 
 
-def counted_usage(usage: UsageStats) -> tuple[int, int]:
-    """Return tokens and millionths of a US dollar as integers, so that sums are exact.
-
-    Negative numbers become 0.
-    """
+def counted_usage(usage: UsageStats) -> CountedUsage:
+    """Return usage in whole numbers. Negative numbers, and a cost that is not finite, become 0."""
     tokens = usage.total_tokens or usage.prompt_tokens + usage.completion_tokens
     cost = usage.cost_usd if math.isfinite(usage.cost_usd) else 0.0
-    return max(0, tokens), max(0, round(cost * _MICRO))
+    return CountedUsage(max(0, tokens), max(0, round(cost * _MICRO)))
 
 
 def _refusal(
-    reason: BudgetLimit, used: tuple[int, int], max_tokens: int | None, max_usd: float | None
+    reason: BudgetLimit, used: CountedUsage, max_tokens: int | None, max_usd: float | None
 ) -> BudgetRefusal | None:
     """Return the refusal for this usage, None if it is below both limits."""
-    tokens, micros = used
-    over_tokens = max_tokens is not None and tokens >= max_tokens
-    over_cost = max_usd is not None and micros >= max(1, round(max_usd * _MICRO))
-    if over_tokens or over_cost:
-        return BudgetRefusal(reason, tokens, micros / _MICRO)
+    is_over_tokens = max_tokens is not None and used.tokens >= max_tokens
+    # A limit below a millionth of a dollar must not become 0, which would refuse the first call.
+    is_over_cost = max_usd is not None and used.micros >= max(1, round(max_usd * _MICRO))
+    if is_over_tokens or is_over_cost:
+        return BudgetRefusal(reason, used.tokens, used.micros / _MICRO)
     return None
 
 
@@ -205,6 +217,7 @@ def utc_day(now: float) -> str:
 
 
 def _require_positive(limits: RunBudget | BudgetLimits) -> None:
+    """Raise ValueError for a limit that is not a positive, finite number or None."""
     for name, value in asdict(limits).items():
         if value is not None and not 0 < value < math.inf:
             raise ValueError(
@@ -212,10 +225,10 @@ def _require_positive(limits: RunBudget | BudgetLimits) -> None:
             )
 
 
-#: The Lua script that returns the usage of the conversation and of the day.
-_USED_SCRIPT = """
-local function used(key) return redis.call('HMGET', key, 'tokens', 'micros') end
-return {used(KEYS[1]), used(KEYS[2])}
+#: The Lua script that returns the usage of the conversation and of the day: tokens and micros each.
+_USAGE_SCRIPT = """
+local function usage_of(key) return redis.call('HMGET', key, 'tokens', 'micros') end
+return {usage_of(KEYS[1]), usage_of(KEYS[2])}
 """
 
 #: The Lua script that adds a call's usage to both counters or to neither, so that a conversation
@@ -264,8 +277,11 @@ class RedisBudget:
 
     async def refusal(self, scope: str) -> BudgetRefusal | None:
         """See `Budget`."""
-        answer = await self._ask("EVAL", _USED_SCRIPT, 2, *self._keys(scope))
-        conversation, day = [(int(tokens or 0), int(micros or 0)) for tokens, micros in answer]
+        answer = await self._ask("EVAL", _USAGE_SCRIPT, 2, *self._keys(scope))
+        # A counter that does not exist yet is returned as None.
+        conversation, day = (
+            CountedUsage(int(tokens or 0), int(micros or 0)) for tokens, micros in answer
+        )
         return self._limits.refusal(conversation, day)
 
     async def book(self, scope: str, usage: UsageStats) -> None:
@@ -277,6 +293,7 @@ class RedisBudget:
             )
 
     def _keys(self, scope: str) -> tuple[str, str]:
+        """Return the keys of today's counters: of the conversation, and of the day."""
         # Braces put all keys of a day on one node of a cluster, so that one script can use both.
         day = f"{self._prefix}:{{{utc_day(self._clock())}}}"
         return f"{day}:{scope_digest(scope)}", day

@@ -1,6 +1,8 @@
-"""Coherence check: asks a model whether a tool call is what the user asked for.
+"""Coherence check: asks a second model whether a tool call is what the user asked for.
 
-A document that a tool fetched may have talked the model into the call.
+A document that a tool fetched may contain instructions, and may have talked the first model into
+the call. The second model does not see that document: only what the user wrote, the description of
+the tool, and the call.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ COHERENCE_PROMPT = (
 )
 #: The most tokens of the model's reply.
 MAX_REPLY_TOKENS = 300
-#: Longest explanation that is returned, in characters.
+#: The longest explanation that is returned, in characters.
 MAX_EXPLANATION_CHARS = 300
 
+#: A yes or no at the beginning of a reply, perhaps after marks such as `**`.
 _FIRST_WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 _YES_OR_NO = re.compile(r"\b(?:yes|no)\b", re.IGNORECASE)
 _CODE_BLOCK = re.compile(r"\A```(?:json)?\s*(.*?)\s*```\Z", re.DOTALL)
@@ -44,13 +47,14 @@ class NotUnderstood(Exception):
 class CoherenceCheck:
     """The setting which model checks the calls of an agent (`AgentConfig.coherence`).
 
-    Without a `provider` the agent's own provider is used; without a `model` the agent's own model.
-    Raises ValueError for a provider without a model. With `fail_closed` a call that could not be
-    checked does not run.
+    Raises ValueError for a provider without a model.
     """
 
+    #: None for the provider of the agent.
     provider: Provider | None = None
+    #: None for the model of the agent.
     model: str | None = None
+    #: Whether a call is refused that could not be checked, such as when the model is down.
     fail_closed: bool = False
 
     def __post_init__(self) -> None:
@@ -63,14 +67,15 @@ class CoherenceCheck:
 
 @dataclass(frozen=True, slots=True)
 class CoherenceResult:
-    """Whether the call may run, why, and what the check cost.
+    """The result of one check."""
 
-    `failed` says that the check itself failed, so that the setting `fail_closed` decided.
-    """
-
+    #: Whether the call may run.
     coherent: bool
+    #: Why, in one sentence of the model; "" if it gave no reason.
     explanation: str
+    #: What the check cost.
     usage: UsageStats = field(default_factory=UsageStats)
+    #: Whether the check itself failed, so that the setting `fail_closed` decided.
     failed: bool = False
 
 
@@ -96,7 +101,7 @@ async def check_coherence(
         usage = answer_usage or usage
         reply = _CODE_BLOCK.sub(r"\1", answer.content.strip())
         coherent, explanation = _parse(reply)
-    except Exception as exc:  # a failed check never breaks a run
+    except Exception as exc:  # a provider may raise anything, and a check never breaks a run
         reason = type(exc).__name__
         facts = {"reason": reason_for_log(exc), "tool": call.tool_name, "model": model}
         log.warning("coherence.check_failed", extra=facts)
@@ -127,8 +132,8 @@ def _request(
 def _parse(reply: str) -> tuple[bool, str]:
     """Return the verdict and its explanation.
 
-    The reply is a JSON object, or a text that begins with yes or no. Raise NotUnderstood for any
-    other reply. A text that contains both words, or JSON too, is not understood either.
+    The reply is a JSON object, or a text that begins with yes or no. Raises NotUnderstood for any
+    other reply, and for a text that contains both words, or JSON too.
     """
     if reply.startswith("{"):
         try:
@@ -150,7 +155,7 @@ def _parse(reply: str) -> tuple[bool, str]:
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the pairs of a JSON object as a dict.
 
-    Raise NotUnderstood for a repeated key: with two values it could be read both ways.
+    Raises NotUnderstood for a repeated key: with two values it could be read both ways.
     """
     if len(dict(pairs)) < len(pairs):
         raise NotUnderstood("a key twice")

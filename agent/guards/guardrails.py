@@ -45,29 +45,27 @@ class GuardrailAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """One failed check of a text: which guardrail, its action, and the reason.
-
-    Observers receive it, so `detail` contains nothing of the text.
-    """
+    """One failed check of a text, as observers receive it."""
 
     guardrail_name: str
     action: GuardrailAction
+    #: The reason. It contains nothing of the text.
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class GuardrailResult:
-    """The result of one guardrail, or of a pipeline.
+    """The result of one guardrail, or of a pipeline."""
 
-    `content` is the text to go on with. `reason` and `guardrail_name` say why the text failed, and
-    at which guardrail. A pipeline fills in `trips`: all failed checks, also of guardrails that only
-    warned or rewrote the text.
-    """
-
+    #: Whether the text may be used. A pipeline passes a text that guardrails only warned of.
     passed: bool
+    #: The text to go on with.
     content: str
+    #: Why the text failed; None if it passed.
     reason: str | None = None
+    #: At which guardrail it failed, or which one checked it; None for a pipeline that passed.
     guardrail_name: str | None = None
+    #: All failed checks of a pipeline, also of guardrails that only warned or rewrote the text.
     trips: tuple[Trip, ...] = ()
 
 
@@ -138,6 +136,7 @@ class GuardrailsPipeline:
 
 
 async def _run(guardrails: Sequence[Guardrail], content: str) -> GuardrailResult:
+    """Run guardrails in order, and stop at the first that blocks the text."""
     trips: list[Trip] = []
     for guardrail in guardrails:
         result, action = await _check(guardrail, content)
@@ -182,9 +181,10 @@ class GuardrailBlocked(Exception):
 async def apply_guardrails(
     pipeline: GuardrailsPipeline, stage: GuardStage, text: str, events: RunEvents
 ) -> str:
-    """Return the text to go on with. Raise GuardrailBlocked if a guardrail blocks it.
+    """Return the text to go on with. Raises GuardrailBlocked if a guardrail blocks it.
 
-    Every failed check is first written to the trace of the run and reported to its observers.
+    Every failed check is first written to the trace of the run (`events`) and reported to its
+    observers.
     """
     began = time.perf_counter()
     if stage == "input":
@@ -335,6 +335,7 @@ class TopicGuardrail(Guardrail):
 
 
 def _normalized(text: str) -> str:
+    """Return the text without differences that a reader overlooks, and with single spaces."""
     return " ".join(plain(text).split())
 
 

@@ -1,7 +1,8 @@
-"""LoopDetector: detects a run in which a model repeats the same tool calls with the same results.
+"""LoopDetector: notices when a model makes the same tool calls again and gets the same results.
 
-A round is one answer of the model with its tool calls, and their results. LoopDetector is the
-setting, LoopWatch compares the rounds of one run.
+A round is one answer of the model with its tool calls, and their results. A loop is one round that
+repeats, or two rounds that alternate. LoopDetector is the setting, LoopWatch compares the rounds of
+one run.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ NUDGE = (
 _to_json = json.JSONEncoder(sort_keys=True, default=repr).encode
 #: Numbers of rounds in the loops that are detected: one repeated round, and two alternating ones.
 _PERIODS = (1, 2)
-#: Names of the loops, by the number of different rounds.
-_KINDS: tuple[LoopKind, ...] = ("", "repeated_round", "alternating_rounds")
+#: The kinds of loop, by the number of different rounds in it.
+_KINDS: dict[int, LoopKind] = {0: "", 1: "repeated_round", 2: "alternating_rounds"}
 
 
 @dataclass(frozen=True, slots=True)
 class LoopDetector:
-    """The setting how often a round, or a pair of rounds, repeats until it counts as a loop.
+    """The setting of an agent for loops. One detector serves all its runs.
 
-    `max_repeats` is 2 or more; else ValueError. One detector serves all runs of an agent: `watch`
-    returns the state of one run.
+    Raises ValueError for a `max_repeats` below 2.
     """
 
+    #: How often a round, or a pair of rounds, must come in a row to count as a loop.
     max_repeats: int = 3
 
     def __post_init__(self) -> None:
@@ -54,7 +55,7 @@ class LoopDetector:
             )
 
     def watch(self) -> LoopWatch:
-        """Return a watch for one run."""
+        """Return what compares the rounds of one run."""
         return LoopWatch(self.max_repeats)
 
 
@@ -105,5 +106,6 @@ class LoopWatch:
 
 
 def _digest(round_: Sequence[tuple[ToolCall, str]]) -> str:
+    """Return a digest of the calls and results of a round, whatever the order and ids of its calls."""
     texts = sorted((call.tool_name, _to_json(call.parameters), result) for call, result in round_)
     return hashlib.sha256(repr(texts).encode()).hexdigest()

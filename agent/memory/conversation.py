@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall, is_cut_off, reason_for_log
@@ -147,22 +148,22 @@ class ConversationMemory:
         MAX_WAITING_MESSAGES is removed.
         """
         with self._lock:
-            valid_messages, rejected, starts = _validated([*self._messages, *messages])
-            self._count_tokens(valid_messages)
+            validated = _validated([*self._messages, *messages])
+            self._count_tokens(validated.messages)
 
             if trims:
-                first = self._surplus_size(valid_messages, starts)
+                surplus_size = self._surplus_size(validated)
             else:
-                first = self._forgotten_size(valid_messages, starts)
-                if first:
-                    log.warning("memory.not_summarized messages=%d", first)
+                surplus_size = self._forgotten_size(validated)
+                if surplus_size:
+                    log.warning("memory.not_summarized messages=%d", surplus_size)
 
-            self._messages = valid_messages[first:]
-            removed = valid_messages[:first]
-            del self._token_counts[:first]
+            self._messages = validated.messages[surplus_size:]
+            removed = validated.messages[:surplus_size]
+            del self._token_counts[:surplus_size]
 
             # Each rejected message moves the places of those after it.
-            for count, (place, message) in enumerate(rejected):
+            for count, (place, message) in enumerate(validated.rejected):
                 removed.insert(place + count, message)
             return removed
 
@@ -173,9 +174,9 @@ class ConversationMemory:
         the limits is left.
         """
         with self._lock:
-            valid_messages, _, starts = _validated(self._messages)
-            self._count_tokens(valid_messages)
-            return valid_messages[: self._surplus_size(valid_messages, starts)]
+            validated = _validated(self._messages)
+            self._count_tokens(validated.messages)
+            return validated.messages[: self._surplus_size(validated)]
 
     def remove(self, messages: Iterable[Message]) -> None:
         """Remove these message objects, and the messages that cannot stay without them."""
@@ -183,14 +184,14 @@ class ConversationMemory:
         removed_ids = {id(message) for message in messages}
         with self._lock:
             remaining = [each for each in self._messages if id(each) not in removed_ids]
-            self._messages, _, _ = _validated(remaining)
+            self._messages = _validated(remaining).messages
             self._token_counts = []  # they are counted again with the next message
 
     def keep_newest(self, count: int) -> None:
         """Remove all but the newest `count` messages, and what cannot stay without the others."""
         with self._lock:
             newest = self._messages[-count:] if count else []
-            self._messages, _, _ = _validated(newest)
+            self._messages = _validated(newest).messages
             self._token_counts = []  # they are counted again with the next message
 
     def shown(self) -> list[Message]:
@@ -203,23 +204,27 @@ class ConversationMemory:
         with self._lock:
             self._count_tokens(self._messages)
             most_messages = self.max_messages * SHOWN_LIMITS
-            most_tokens = (self.max_tokens or 0) * SHOWN_LIMITS  # 0: no limit
-            if self._fits(self._messages, 0, most_messages, most_tokens or None):
+            most_tokens = None
+            if self.max_tokens is not None:
+                most_tokens = self.max_tokens * SHOWN_LIMITS
+            if self._fits(self._messages, 0, most_messages, most_tokens):
                 return list(self._messages)
 
-            valid_messages, _, starts = _validated(self._messages)
+            validated = _validated(self._messages)
             surplus_messages = surplus_in_steps(
-                len(valid_messages), most_messages, _low_water(most_messages)
+                len(validated.messages), most_messages, _low_water(most_messages)
             )
-            surplus_tokens = surplus_in_steps(
-                sum(self._token_counts), most_tokens, _low_water(most_tokens)
-            )
+            surplus_tokens = 0
+            if most_tokens is not None:
+                surplus_tokens = surplus_in_steps(
+                    sum(self._token_counts), most_tokens, _low_water(most_tokens)
+                )
 
-            for start in starts:
+            for start in validated.starts:
                 tokens_before = sum(self._token_counts[:start])
                 if start >= surplus_messages and tokens_before >= surplus_tokens:
-                    return valid_messages[start:]
-            return valid_messages[starts[-1] :]
+                    return validated.messages[start:]
+            return validated.messages[validated.starts[-1] :]
 
     def _count_tokens(self, messages: Sequence[Message]) -> None:
         """Count the tokens of the messages that were not counted yet, if there is a limit."""
@@ -227,40 +232,33 @@ class ConversationMemory:
             uncounted = messages[len(self._token_counts) :]
             self._token_counts += map(estimate_tokens, uncounted)
 
-    def _surplus_size(self, messages: Sequence[Message], starts: Sequence[int]) -> int:
-        """Return how many of the oldest messages have to go; 0 within the limits.
-
-        `starts` are the indexes at which the exchanges begin.
-        """
-        if not self._first_within(messages, starts, self.max_messages, self.max_tokens):
+    def _surplus_size(self, validated: _Validated) -> int:
+        """Return how many of the oldest messages have to go; 0 within the limits."""
+        if not self._first_within(validated, self.max_messages, self.max_tokens):
             return 0
         most_tokens = None
         if self.max_tokens is not None:
             most_tokens = _low_water(self.max_tokens)
-        return self._first_within(messages, starts, _low_water(self.max_messages), most_tokens)
+        return self._first_within(validated, _low_water(self.max_messages), most_tokens)
 
-    def _forgotten_size(self, messages: Sequence[Message], starts: Sequence[int]) -> int:
+    def _forgotten_size(self, validated: _Validated) -> int:
         """Return how many of the oldest messages go because too many wait for a summary."""
         most = self.max_messages + MAX_WAITING_MESSAGES
-        if not self._first_within(messages, starts, most, None):
+        if not self._first_within(validated, most, None):
             return 0
-        return self._first_within(messages, starts, most - _low_water(self.max_messages), None)
+        return self._first_within(validated, most - _low_water(self.max_messages), None)
 
     def _first_within(
-        self,
-        messages: Sequence[Message],
-        starts: Sequence[int],
-        most_messages: int,
-        most_tokens: int | None,
+        self, validated: _Validated, most_messages: int, most_tokens: int | None
     ) -> int:
         """Return the index from which the messages are within these limits.
 
         An exchange begins there. It is the newest one if even that exceeds the limits.
         """
-        for start in starts:
-            if self._fits(messages, start, most_messages, most_tokens):
+        for start in validated.starts:
+            if self._fits(validated.messages, start, most_messages, most_tokens):
                 return start
-        return starts[-1] if starts else 0
+        return validated.starts[-1] if validated.starts else 0
 
     def _fits(
         self, messages: Sequence[Message], start: int, most_messages: int, most_tokens: int | None
@@ -353,7 +351,7 @@ def surplus_in_steps(size: int, most: int, step: int) -> int:
     if size <= most:
         return 0
     step = max(step, 1)
-    steps = -(-(size - most) // step)  # rounded up
+    steps = math.ceil((size - most) / step)
     return steps * step
 
 
@@ -364,22 +362,27 @@ def _low_water(limit: int) -> int:
 
 def estimate_tokens(message: Message) -> int:
     """Return about how many tokens a message has, at least one."""
-    calls = "".join(
-        json.dumps(call.parameters, default=str) + call.tool_name for call in message.tool_calls
-    )
-    return max(1, len(message.content + calls) // CHARS_PER_TOKEN)
+    chars = len(message.content)
+    for call in message.tool_calls:
+        chars += len(json.dumps(call.parameters, default=str)) + len(call.tool_name)
+    return max(1, chars // CHARS_PER_TOKEN)
 
 
-def _validated(
-    messages: Sequence[Message],
-) -> tuple[list[Message], list[tuple[int, Message]], list[int]]:
-    """Return the valid messages, the rejected ones, and where the exchanges start.
+class _Validated(NamedTuple):
+    """Messages in an order that a vendor accepts."""
 
-    A rejected message comes with the index among the valid ones before which it stood. The starts
-    are indexes into the valid messages.
+    messages: list[Message]
+    #: The other messages, each with the index in `messages` before which it stood.
+    rejected: list[tuple[int, Message]]
+    #: The indexes in `messages` at which the exchanges begin.
+    starts: list[int]
+
+
+def _validated(messages: Sequence[Message]) -> _Validated:
+    """Return the valid messages, the rejected ones, and where the exchanges begin.
 
     A message before the first user message is rejected, and so is a tool result without its call.
-    No exchange starts between a call and its result.
+    No exchange begins between a call and its result.
     """
     valid_messages: list[Message] = []
     rejected: list[tuple[int, Message]] = []
@@ -395,13 +398,13 @@ def _validated(
             rejected.append((place, message))
             continue
         elif message.role is Role.TOOL and call_place is not None:
-            # A user message that came between the call and this result starts no exchange.
+            # A user message that came between the call and this result begins no exchange.
             while starts[-1] > call_place:
                 starts.pop()
         for call in message.tool_calls:
             call_places[call.id] = place
         valid_messages.append(message)
-    return valid_messages, rejected, starts
+    return _Validated(valid_messages, rejected, starts)
 
 
 class MemoryDraft:
@@ -508,10 +511,7 @@ async def try_to_summarize(
             # End with the last whole sentence: half a sentence may be wrong, such as one that ends
             # before "not". The mark says that more was known.
             ends = [match.end() for match in _SENTENCE_END.finditer(line[:max_chars])]
-            if ends:
-                line = f"{line[: ends[-1]]} {CUT_MARK}"
-            else:
-                line = ""
+            line = f"{line[: ends[-1]]} {CUT_MARK}" if ends else ""
         if not line:
             raise SummaryUnusable("no whole sentence")
         return line, usage
@@ -558,7 +558,8 @@ def _summary_line(message: Message, message_chars: int, output_chars: int) -> di
     """
     if message.role is Role.TOOL:
         line: dict[str, Any] = {"from": f"tool {message.tool_name}"}
-        if outcome := _outcome_of(message):
+        outcome = _outcome_of(message)
+        if outcome:
             line["outcome"] = outcome
         line["text"] = _shortened(message.content, output_chars)
     else:

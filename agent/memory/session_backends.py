@@ -27,13 +27,13 @@ from sayso.infra.storage.files import (
 
 #: A temporary file is removed after this many seconds: its process was killed while writing.
 UNFINISHED_SECONDS = 3600
-#: About how many keys one SCAN command looks at.
+#: About how many keys one SCAN command of Redis looks at.
 SCAN_COUNT = 500
 #: The Lua script that deletes a key if it still has this value.
 _REMOVE_IF = (
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 )
-#: Characters with a meaning in a Redis key pattern.
+#: Characters that have a meaning in a key pattern of Redis, and must be escaped.
 _PATTERN_CHARS = re.compile(r"[\\*?\[\]^-]")
 #: The column `shelf` holds the digest of the namespace, `name` the digest of the session's key, and
 #: `text` the record as JSON.
@@ -108,7 +108,7 @@ class JsonFileSessionStore(KeyValueSessions):
     def _path(self, key: SessionKey) -> Path:
         return self._folder / key.namespace_digest / f"{key.digest}.json"
 
-    def _cure(self, error: Exception) -> str:
+    def _place_and_cure(self, error: Exception) -> str:
         return f"{self._folder}: {getattr(error, 'strerror', None) or error}; check its disk and rights"
 
 
@@ -171,7 +171,7 @@ class RedisSessionStore(KeyValueSessions):
     def _redis_key(self, key: SessionKey) -> str:
         return f"{self._prefix}{key.namespace_digest}:{key.digest}"
 
-    def _cure(self, error: Exception) -> str:
+    def _place_and_cure(self, error: Exception) -> str:
         return f"Redis ({type(error).__name__}): check that the server is running, accepts writes and has memory left"
 
 
@@ -245,7 +245,7 @@ class SQLiteSessionStore(KeyValueSessions):
             database.text_factory = lambda data: data.decode("utf-8", "replace")
             return database.execute(statement, values).fetchall()
 
-    def _cure(self, error: Exception) -> str:
+    def _place_and_cure(self, error: Exception) -> str:
         return (
             f"{self._path}: {error}; check that it is a writable database of Sayso and not damaged"
         )

@@ -62,7 +62,8 @@ class SessionMetadata:
     updated_at: float
 
 
-#: A list of sessions. Classes with a method `list` need this name in their annotations.
+#: A list of sessions. In the body of a class with a method `list`, the annotation `list[...]` would
+#: mean that method, so these classes use this name.
 Sessions = list[SessionMetadata]
 
 
@@ -213,7 +214,7 @@ class KeyValueSessions(ABC):
         """
         key = SessionKey(session_id, namespace)
         now = self._clock()
-        previous = self._record(key)
+        previous = self._load_record(key)
         expires_at = None
         if self._ttl is not None:
             expires_at = now + self._ttl
@@ -232,7 +233,7 @@ class KeyValueSessions(ABC):
     def load(self, session_id: str, *, namespace: str | None = None) -> ConversationMemory | None:
         """Return a copy of the conversation, or None if there is none. Raise SessionError."""
         key = SessionKey(session_id, namespace)
-        record = self._record(key)
+        record = self._load_record(key)
         if record is None:
             return None
         try:
@@ -264,7 +265,7 @@ class KeyValueSessions(ABC):
         """Delete a session, also a broken one. Return whether there was one. Raise SessionError."""
         key = SessionKey(session_id, namespace)
         try:
-            exists = self._record(key) is not None
+            exists = self._load_record(key) is not None
         except BrokenSession:
             exists = True
         with self._translated_errors(key):
@@ -272,7 +273,7 @@ class KeyValueSessions(ABC):
 
     def exists(self, session_id: str, *, namespace: str | None = None) -> bool:
         """Return whether there is a session. Raise SessionError."""
-        return self._record(SessionKey(session_id, namespace)) is not None
+        return self._load_record(SessionKey(session_id, namespace)) is not None
 
     @abstractmethod
     def _get(self, key: SessionKey) -> str | None:
@@ -310,17 +311,17 @@ class KeyValueSessions(ABC):
             if key:
                 what = f"session {key.session_id!r}"
             raise SessionStoreUnavailable(
-                f"{what} cannot be read or written in {self._cure(exc)}"
+                f"{what} cannot be read or written in {self._place_and_cure(exc)}"
             ) from exc
 
-    def _cure(self, error: Exception) -> str:
+    def _place_and_cure(self, error: Exception) -> str:
         """Return the place of the storage, its error, and what to do about it.
 
         A subclass that sets `storage_errors` overrides this method.
         """
         return f"this store: {error}"
 
-    def _record(self, key: SessionKey) -> SessionRecord | None:
+    def _load_record(self, key: SessionKey) -> SessionRecord | None:
         """Return the stored record, if there is one that has not expired. Raise SessionError."""
         try:
             with self._translated_errors(key):
@@ -333,7 +334,10 @@ class KeyValueSessions(ABC):
         return self._unless_expired(record, text)
 
     def _unless_expired(self, record: SessionRecord, text: str) -> SessionRecord | None:
-        """Return the record, or remove it and return None if it has expired."""
+        """Return the record, or remove it and return None if it has expired.
+
+        `text` is what was read: a newer record that replaced it meanwhile is not removed.
+        """
         if record.expires_at is None or self._clock() < record.expires_at:
             return record
         with self._translated_errors(record.key):
@@ -401,8 +405,10 @@ class Session:
         self._shared: ConversationMemory | None = None
         #: The conversation that was last read from the store or written to it.
         self._stored: ConversationMemory | None = None
-        #: Guards `_runs`. Never held during a call to the store, which may block for long.
+        #: Guards `_runs`. It is never held during a call to the store, which may block for long.
         self._count_lock = Lock()
+        #: Held during calls to the store, in a thread. Guards `_shared` and `_stored`, so that of
+        #: several runs that begin at once only one reads the store.
         self._store_lock = Lock()
 
     @contextmanager
