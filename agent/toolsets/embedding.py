@@ -16,7 +16,7 @@ import unicodedata
 import zlib
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -43,8 +43,8 @@ EMBED_SECONDS = 10.0
 #: for it in vain.
 RETRY_SECONDS = 30.0
 #: The weight of the similarity in letters, from 0 to 1, when it is added to the score by words,
-#: which is about 5 to 20 for the right tool. It decides between tools that share the same words with
-#: a text, and where no words are shared.
+#: which is about 5 to 20 for the right tool. It decides between tools that share the same words
+#: with a text, and where no words are shared.
 LETTERS_WEIGHT = 1.0
 #: Most lists of tools whose words are cached: each role may have its own.
 MAX_WORD_RANKINGS = 4
@@ -61,7 +61,8 @@ ANSWER_SECONDS = 8.0
 #: Longest text that is sent, in characters. Descriptions are shorter, and models accept about 8,000
 #: tokens.
 MAX_TEXT_CHARS = 8_000
-#: Packed numbers: a thousand vectors of a thousand numbers take 8 MB, a fourth of what tuples take.
+#: A vector as packed numbers. A thousand vectors of a thousand numbers take 8 MB, a fourth of what
+#: tuples take.
 Vector: TypeAlias = "array[float]"
 
 
@@ -93,20 +94,27 @@ class EmbeddingSelector:
     """Selects the `top_k` tools nearest to the user's latest message.
 
     Without an `embedder` tools are ranked offline: first by the words of names, descriptions and
-    parameters (`WordRanking`), then by letters (`NgramEmbedder`); `model` is then only a name. With
-    one they are ranked by the cosine of vectors. The vectors of tools are cached by a hash of
-    model, name and description, so a changed tool is embedded again. All missing vectors are
-    fetched in one call.
+    parameters (`WordRanking`), then by letters (`NgramEmbedder`). With an embedder they are ranked
+    by the cosine of vectors. The vectors of tools are cached by a hash of model, name and
+    description, so a changed tool is embedded again. All missing vectors are fetched in one call.
 
     A failure may cost tokens, but never an answer. So if the embedder fails, takes longer than
     `embed_seconds` or returns invalid vectors, all tools are shown, it is not called again for
     RETRY_SECONDS, and one warning is logged until it works again. Without messages no tool is
     shown. Without text, or if no tool resembles it, all are.
 
-    This selector does not restrict who may use a tool. An agent uses it only if the schemas of all
-    tools have more than `show_all_tokens` tokens, and keeps showing what a conversation was shown
-    once (`agent/run/shown_tools.py`). At most `max_vectors` vectors are cached. `clock` returns
-    seconds. Raises ValueError for a `top_k` below 1.
+    This selector does not restrict who may use a tool. An agent keeps showing what a conversation
+    was shown once (`agent/run/shown_tools.py`).
+
+    * `model`: the name of the embedder's model, for the cache and for logs.
+    * `top_k`: how many tools are shown, from 1.
+    * `show_all_tokens`: an agent uses the selector only if the schemas of all tools have more
+      tokens than this.
+    * `max_vectors`: how many vectors are cached at most.
+    * `embed_seconds`: the time limit of the embedder.
+    * `clock`: returns seconds.
+
+    Raises ValueError for a `top_k` below 1.
     """
 
     def __init__(
@@ -180,7 +188,8 @@ class EmbeddingSelector:
 
         There are none if the text is empty or resembles no tool, and while the embedder fails.
         """
-        key = (query, tuple(tools))
+        all_tools = tuple(tools)
+        key = (query, all_tools)
         if key in self._rankings:
             return self._rankings[key][:count]
         is_paused = self._failed_at is not None and self._clock() - self._failed_at < RETRY_SECONDS
@@ -190,12 +199,14 @@ class EmbeddingSelector:
         texts = [f"{tool.name}: {tool.description}" for tool in tools]
         try:
             scores = await self._scores(query, texts)
-            by_words = [1.0] * len(tools)
+            # With an embedder words do not count: each tool counts as if it shared one.
+            word_scores = [1.0] * len(tools)
             if self._ranks_by_words:
-                by_words = self._word_ranking(key[1]).scores(query)
+                word_scores = self._word_ranking(all_tools).scores(query)
+                letter_scores = scores
                 scores = [
                     words + LETTERS_WEIGHT * letters
-                    for words, letters in zip(by_words, scores, strict=True)
+                    for words, letters in zip(word_scores, letter_scores, strict=True)
                 ]
         except Exception as exc:  # an embedder may be third-party code, or a remote server
             if self._failed_at is None:
@@ -212,14 +223,17 @@ class EmbeddingSelector:
             return []
 
         order = sorted(range(len(tools)), key=lambda index: (-scores[index], index))
-        ranking = [_RankedTool(tools[index], scores[index], by_words[index] > 0) for index in order]
+        ranking = [
+            _RankedTool(tools[index], scores[index], shares_words=word_scores[index] > 0)
+            for index in order
+        ]
         self._rankings[key] = ranking
         while len(self._rankings) > MAX_RANKINGS:
             self._rankings.popitem(last=False)
         return ranking[:count]
 
     def _word_ranking(self, tools: tuple[Tool, ...]) -> WordRanking:
-        """Return the words of these tools. They are read once for each list of tools."""
+        """Return the WordRanking of these tools, which is made once for each list of tools."""
         ranking = self._word_rankings.get(tools)
         if ranking is None:
             ranking = WordRanking(tools)
@@ -259,7 +273,8 @@ class EmbeddingSelector:
         while len(self._vectors) > self._max_vectors:
             self._vectors.popitem(last=False)
         if len({len(vector) for vector in vectors.values()}) > 1:
-            self._vectors.clear()  # cached ones may be of another model with the same name
+            # Cached vectors may be those of another model with the same name.
+            self._vectors.clear()
             raise EmbeddingError(
                 "vectors of different lengths cannot be compared: use one model for all"
             )
@@ -328,7 +343,7 @@ class HttpEmbedder:
 
 
 def _vectors(answer: Any, count: int) -> list[list[float]]:
-    """Return the vectors in an answer in the order of the texts. The answer has the index of each."""
+    """Return the vectors in an answer, in the order of the texts: each has the index of its text."""
     try:
         by_index = {entry["index"]: entry["embedding"] for entry in answer["data"]}
         return [by_index[index] for index in range(count)]
@@ -339,7 +354,7 @@ def _vectors(answer: Any, count: int) -> list[list[float]]:
 
 
 #: Lengths of the n-grams, in characters.
-_SIZES = (2, 3, 4)
+_GRAM_SIZES = (2, 3, 4)
 
 
 class NgramEmbedder:
@@ -357,20 +372,16 @@ class NgramEmbedder:
         """Return one vector of length 1 per text; all zeros for a text without letters."""
         vectors = []
         for text in texts:
-            words = [f" {word} " for word in words_of(text)]
-            grams = Counter(
-                word[start : start + size]
-                for word in words
-                for size in _SIZES
-                for start in range(len(word) - size + 1)
-            )
+            grams = Counter[str]()
+            for word in words_of(text):
+                grams.update(_grams_of(f" {word} "))
             vector = [0.0] * self.dimensions
             for gram, count in grams.items():
                 code = zlib.crc32(gram.encode(errors="surrogatepass"))
                 # Longer n-grams mean more. In scripts without spaces, two letters are a word.
                 length_weight = len(gram) - 1
                 if any(map(needs_no_space, gram)):
-                    length_weight = _SIZES[-1]
+                    length_weight = _GRAM_SIZES[-1]
                 weight = length_weight * (1 + math.log(count))
                 # One bit of the hash is the sign, so that chance collisions cancel out as often as
                 # they add up.
@@ -378,6 +389,13 @@ class NgramEmbedder:
                 vector[(code >> 1) % self.dimensions] += sign * weight
             vectors.append(list(_unit(vector)))
         return vectors
+
+
+def _grams_of(text: str) -> Iterator[str]:
+    """Yield the n-grams of a word with a space on both sides, so that its ends count too."""
+    for size in _GRAM_SIZES:
+        for start in range(len(text) - size + 1):
+            yield text[start : start + size]
 
 
 #: How the Unicode names of letters begin in scripts without spaces between words. In these, any

@@ -65,10 +65,11 @@ class EnglishWords:
 
     #: Words that mean nothing for a search; not stems.
     stop_words: frozenset[str]
-    #: What a verb asks for: read, create, change or delete.
+    #: What each verb asks for: read, create, change or delete.
     actions: Mapping[str, str]
+    #: Other words for the same.
     synonyms: Mapping[str, tuple[str, ...]]
-    #: The meaning of sayings of one word.
+    #: The meanings of the sayings of one word.
     words: Mapping[str, tuple[str, ...]]
     #: All other sayings, by the first stem of their phrase.
     phrases: Mapping[str, tuple[Saying, ...]]
@@ -108,21 +109,21 @@ def _sayings(lines: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[Sa
     A line of the list is "phrase, phrase: meaning".
     """
     #: The stems of the meaning, by phrase. One phrase may be in several lines.
-    means: dict[Phrase, dict[str, None]] = {}
+    meanings: dict[Phrase, dict[str, None]] = {}
     for line in lines.strip().splitlines():
         phrases_of_line, _, meaning = line.partition(":")
         stems = [stem_of(word, "en") for word in meaning.split()]
         for text in phrases_of_line.split(","):
-            means.setdefault(_phrase(text.strip()), {}).update(dict.fromkeys(stems))
+            meanings.setdefault(_phrase(text.strip()), {}).update(dict.fromkeys(stems))
 
     words: dict[str, tuple[str, ...]] = {}
     phrases: dict[str, tuple[Saying, ...]] = {}
-    for phrase, meant_stems in means.items():
+    for phrase, stems_of_meaning in meanings.items():
         first = phrase.head[0]
         if phrase == Phrase((first,)):
-            words[first] = tuple(meant_stems)
+            words[first] = tuple(stems_of_meaning)
             continue
-        saying = Saying(phrase, tuple(meant_stems))
+        saying = Saying(phrase, tuple(stems_of_meaning))
         phrases[first] = (*phrases.get(first, ()), saying)
     return words, phrases
 

@@ -74,11 +74,11 @@ MAX_LOGGED = 20
 
 @dataclass(frozen=True, slots=True)
 class _Api:
-    """What calls need of a parsed document: its operations by the names of their tools, and the
-    client that sends requests to their origin.
-    """
+    """What calls need of a parsed document. Made once, when the document is read."""
 
+    #: By the names of their tools.
     operations: Mapping[str, Operation]
+    #: Sends requests to the origin of the operations.
     client: OriginClient
 
 
@@ -124,13 +124,14 @@ class OpenApiToolProvider:
         resolve: Resolve = addresses_of,
     ) -> None:
         self._source = str(document)
-        self._base_url = _checked_base(base_url)
+        self._base_url = _legal_base_url(base_url)
         self._auth = (auth,) if isinstance(auth, Auth) else tuple(auth or ())
         self._filter = ToolFilter(include, exclude)
-        self._fixed = dict(arguments or {})
+        self._fixed_arguments = dict(arguments or {})
         self._seconds = seconds
         self._max_bytes = max_bytes
         self._resolve = resolve
+        #: None until the document is read.
         self._api: _Api | None = None
         if self.is_remote and not is_http_url(self._source):
             raise ValueError(
@@ -160,7 +161,7 @@ class OpenApiToolProvider:
         The document is read once. An operation that cannot be used is in `left_out`. Raises
         SourceError.
         """
-        api = await self._opened()
+        api = await self._load_api()
         # In a thread: many schemas may take long to process.
         return await call_in_thread(self._all_tools, api)
 
@@ -171,7 +172,7 @@ class OpenApiToolProvider:
         the user.
         """
         try:
-            api = await self._opened()
+            api = await self._load_api()
             if tool_name not in api.operations:
                 known = list(api.operations)
                 return failed_outcome(f"Tool '{tool_name}' not found. Available tools: {known}")
@@ -200,8 +201,11 @@ class OpenApiToolProvider:
     async def _call(
         self, api: _Api, operation: Operation, parameters: dict[str, Any]
     ) -> ToolOutcome:
-        """Send one operation's request. Raises SourceError for arguments that cannot be sent."""
-        arguments = {**parameters, **dict(self._fixed_of(operation))}
+        """Send one operation's request, and return its outcome.
+
+        Raises SourceError for arguments that cannot be sent.
+        """
+        arguments = parameters | self._fixed_arguments_of(operation)
         if operation.file_places:
             arguments = await call_in_thread(read_uploads, operation.file_places, arguments)
         request = request_for(operation, arguments)
@@ -218,14 +222,14 @@ class OpenApiToolProvider:
             return ToolOutcome(success=True, result=self._value(operation, request, answer))
 
         error = self._error_text(operation, answer)
-        # A redirect without a location, or one that is no redirect, says nothing of the effect.
-        is_unclear = answer.status_code < 400 or answer.status_code in UNCLEAR_STATUSES
-        if is_unclear:
+        # A redirect that was not followed does not say whether the call took effect.
+        is_redirect = answer.status_code < 400
+        if is_redirect or answer.status_code in UNCLEAR_STATUSES:
             return _unclear(error, operation)
         return failed_outcome(error)
 
     def _error_text(self, operation: Operation, answer: httpx.Response) -> str:
-        """Return what a model reads of an answer that is no success: its status and its body."""
+        """Return what a model reads of an answer without success: its status and its body."""
         body = ""
         if _is_text(content_type_of(answer)):
             body = self._text(answer).strip()
@@ -237,13 +241,14 @@ class OpenApiToolProvider:
 
     def _value(self, operation: Operation, request: Request, answer: httpx.Response) -> Any:
         """Return what a successful answer contains, for the model. A file becomes an artifact."""
-        kind = content_type_of(answer)
+        content_type = content_type_of(answer)
         if not answer.content:
+            # HEAD is called for its status: an answer to it never has a body.
             if operation.method == "head":
                 return {"status": answer.status_code}
             return None
 
-        if is_json_type(kind):
+        if is_json_type(content_type):
             try:
                 return scrub_value(json.loads(answer.content), self._secrets)
             except (ValueError, RecursionError):
@@ -251,15 +256,15 @@ class OpenApiToolProvider:
 
         disposition = answer.headers.get("content-disposition") or ""
         is_download = disposition.strip().lower().startswith("attachment")
-        if _is_text(kind) and not is_download:
+        if _is_text(content_type) and not is_download:
             return self._text(answer)
 
-        filename = scrub(download_name(disposition, request.path, kind), self._secrets)
-        file = emit_artifact(answer.content, mime_type=kind or None, filename=filename)
+        filename = scrub(download_name(disposition, request.path, content_type), self._secrets)
+        file = emit_artifact(answer.content, mime_type=content_type or None, filename=filename)
         note = file_note(f"{file.filename}, {file.mime_type}, {file.size} bytes")
-        if not _is_text(kind):
+        if not _is_text(content_type):
             return note
-        # An export is the user's file, and the model answers questions about it.
+        # The user gets a download of text as a file, and the model reads it to answer questions.
         return f"{note}\n{self._text(answer)}"
 
     def _text(self, answer: httpx.Response) -> str:
@@ -268,23 +273,30 @@ class OpenApiToolProvider:
 
     @property
     def _secrets(self) -> Sequence[str]:
+        """What an answer must not repeat to the model."""
         return list(chain.from_iterable(auth.secrets for auth in self._auth))
 
     def _all_tools(self, api: _Api) -> list[Tool]:
+        """Return the operations that can be used as tools."""
         tools = [self._tool(api, name, operation) for name, operation in api.operations.items()]
         return [tool for tool in tools if tool is not None]
 
     def _tool(self, api: _Api, name: str, operation: Operation) -> Tool | None:
         """Return the operation as a tool; None if it is unusable, which is logged."""
-        effect = ToolTag.READ_ONLY if operation.reads_only else ToolTag.DESTRUCTIVE
-        tags = frozenset({ToolTag.NETWORK, effect})
+        tags = {ToolTag.NETWORK}
+        if operation.reads_only:
+            tags.add(ToolTag.READ_ONLY)
+        else:
+            tags.add(ToolTag.DESTRUCTIVE)
         request = f"{operation.method.upper()} {operation.path}"
         try:
             schema = safe_schema(operation.schema)
+            # A server may write the lists of its document in another order each time.
             if self.is_remote:
                 schema = in_fixed_order(schema)
-            # A change of any of these makes another tool of it: a yes to the old one is void.
-            facts = {
+            # A change of any of these is a new version of the tool. A yes that was given to the old
+            # one runs nothing.
+            version_parts = {
                 "method": operation.method,
                 "path": operation.path,
                 "description": operation.description,
@@ -292,16 +304,16 @@ class OpenApiToolProvider:
                 "server": str(api.client.base),
                 "body": operation.body_type,
                 "places": {name: asdict(place) for name, place in operation.places.items()},
-                "fixed": dict(self._fixed_of(operation)),
+                "fixed": self._fixed_arguments_of(operation),
             }
             return Tool(
                 name,
                 bounded_description(operation.description, request),
                 schema,
                 screen_output=True,
-                version=definition_digest(facts),
+                version=definition_digest(version_parts),
                 read_only=operation.reads_only,
-                metadata=ToolMetadata(tags=tags),
+                metadata=ToolMetadata(tags=frozenset(tags)),
             )
         except (UnusableSchema, ToolValidationError) as exc:
             why = str(exc)
@@ -312,8 +324,8 @@ class OpenApiToolProvider:
         log.warning("openapi.tool_left_out", extra={"source": self.name, "tool": name, "why": why})
         return None
 
-    async def _opened(self) -> _Api:
-        """Return the parsed document, which is read at the first call. Raises SourceError."""
+    async def _load_api(self) -> _Api:
+        """Return what calls need of the document, which is read once. Raises SourceError."""
         if self._api is None:
             text = await self._document()
             # In a thread: a document may take long to process.
@@ -351,15 +363,14 @@ class OpenApiToolProvider:
             source = _parsed_url(self._source)
         url = self._server(document, source)
 
-        selected = [
-            self._without_fixed(operation) for operation in self._selected(document, url, source)
-        ]
+        operations = self._select(document, url, source)
+        selected = [self._without_fixed_arguments(each) for each in operations]
+        # A file has one order, but a server may write its document in another one each time.
         if self.is_remote:
-            # A file has one order, but a server may write its document in another one each time.
             selected.sort(key=lambda each: each.name)
         names = legal_names([each.name for each in selected])
 
-        # A lone "?" or "#" says nothing.
+        # `_server` refuses a query and a fragment, but lets an empty one pass, as in "/v1?".
         client = self._client(url.copy_with(query=None, fragment=None), self._max_bytes)
         return _Api({names[each.name]: each for each in selected}, client)
 
@@ -374,37 +385,39 @@ class OpenApiToolProvider:
             url = _parsed_url(server_url(document), source)
         if url is None or url.userinfo:
             raise SourceError(
-                f"{self._source_name} names no server that can be used: write its address as base_url"
+                f"{self._source_name} names no server that can be used: "
+                "write its address as base_url"
             )
+        host = url.netloc.decode()
         if source and not self._base_url and origin_of(url) != origin_of(source):
-            host = url.netloc.decode()
             raise SourceError(
-                f"{self._source_name} sends its calls to {host!r}: if you mean it, write it as base_url"
+                f"{self._source_name} sends its calls to {host!r}: "
+                "if you mean it, write it as base_url"
             )
-        # Each call would be refused, after a person's yes.
+        # The client would refuse each call without https, and only after a person's yes.
         if url.scheme != "https" and not self._base_url:
             raise SourceError(
-                f"{self._source_name} has its server at {url.netloc.decode()!r}, without https: "
-                f"if you mean it, write it as base_url"
+                f"{self._source_name} has its server at {host!r}, without https: "
+                "if you mean it, write it as base_url"
             )
         if url.query or url.fragment:
             raise SourceError(
-                f"{self._source_name} names a server with a query or a fragment, which no call would carry: "
-                "write its address without that as base_url"
+                f"{self._source_name} names a server with a query or a fragment, "
+                "which no call would carry: write its address without that as base_url"
             )
         return url
 
-    def _without_fixed(self, operation: Operation) -> Operation:
+    def _without_fixed_arguments(self, operation: Operation) -> Operation:
         """Return the operation without the fixed arguments in its schema: no model sees them."""
         schema = operation.schema
-        properties = {
-            name: part for name, part in schema["properties"].items() if name not in self._fixed
-        }
-        required = [name for name in schema["required"] if name not in self._fixed]
+        properties = dict(schema["properties"])
+        for name in self._fixed_arguments:
+            properties.pop(name, None)
+        required = [name for name in schema["required"] if name not in self._fixed_arguments]
         shown_schema = {**schema, "properties": properties, "required": required}
         return replace(operation, schema=shown_schema)
 
-    def _selected(
+    def _select(
         self,
         document: Document,
         url: httpx.URL,
@@ -418,38 +431,42 @@ class OpenApiToolProvider:
         self.left_out.clear()
         self.missing.clear()
 
+        # Of two operations with the same operationId, the first gets it. It must be the same one
+        # each time, however a server orders its paths.
         if self.is_remote:
-            # Of two operations with one operationId the first has it,
-            # however a server orders its paths.
             paths = as_mapping(document.root.get("paths"))
             sorted_paths = {path: paths[path] for path in sorted(paths, key=str)}
             document = Document({**document.root, "paths": sorted_paths})
 
-        listed: dict[str, None] = {}
+        listed_names: dict[str, None] = {}
 
         def accepts(name: str) -> bool:
-            listed[name] = None
+            listed_names[name] = None
             return self._filter.accepts(name)
 
+        def is_filled(where: str, name: str) -> bool:
+            return any(auth.fills(where, name) for auth in self._auth)
+
         reader = OperationReader(
-            document,
-            accepts,
-            lambda where, name: any(auth.fills(where, name) for auth in self._auth),
-            _own_servers(document, url, source),
-            keys=max(1, len(self._auth)),
+            document=document,
+            accepts=accepts,
+            is_filled=is_filled,
+            is_own_server=_own_servers(document, url, source),
+            key_count=max(1, len(self._auth)),
             left_out=self.left_out,
         )
         # No more than needed: a document may have any number of operations, each of any size.
         selected = list(islice(reader.operations(), MAX_TOOLS + 1))
-        self.listed_names = tuple(listed)
+        self.listed_names = tuple(listed_names)
         for each in selected:
             if each.missing:
                 self.missing[each.name] = "; ".join(each.missing)
         self._log_unusable()
         if len(selected) > MAX_TOOLS:
             raise SourceError(
-                f"{self._source_name} has more than {MAX_TOOLS} selected operations, so some would be left out: "
-                "choose those you need with include and exclude, as in include: [get*, createOrder]"
+                f"{self._source_name} has more than {MAX_TOOLS} selected operations, "
+                "so some would be left out: choose those you need with include and exclude, "
+                "as in include: [get*, createOrder]"
             )
         self._check_names(selected)
         return selected
@@ -459,21 +476,23 @@ class OpenApiToolProvider:
 
         A misspelled operation or argument would be lost silently.
         """
-        exact = [name for name in self._filter.include or () if not set(name) & set("*?[")]
+        exact_names = [name for name in self._filter.include or () if not set(name) & set("*?[")]
         offered = {operation.name for operation in selected}
-        missing = sorted(set(exact) - offered - self.left_out.keys())
+        missing = sorted(set(exact_names) - offered - self.left_out.keys())
         if missing:
             reasons = "; ".join(islice(self.left_out.values(), MAX_LOGGED))
             also = f"; left out: {reasons}" if reasons else ""
             raise SourceError(
-                f"{self._source_name}: include names operations that do not exist: {missing!r}{also}"
+                f"{self._source_name}: include names operations that do not exist: "
+                f"{missing!r}{also}"
             )
 
         known = set(chain.from_iterable(operation.places for operation in selected))
-        unknown = sorted(self._fixed.keys() - known)
+        unknown = sorted(self._fixed_arguments.keys() - known)
         if unknown:
             raise SourceError(
-                f"{self._source_name}: no operation takes the fixed arguments {unknown!r}: correct them"
+                f"{self._source_name}: no operation takes the fixed arguments {unknown!r}: "
+                "correct them"
             )
 
     def _log_unusable(self) -> None:
@@ -484,22 +503,27 @@ class OpenApiToolProvider:
             more = len(self.left_out) - MAX_LOGGED
             log.error("openapi.operations_left_out", extra={"source": self.name, "more": more})
         for name, why in islice(self.missing.items(), MAX_LOGGED):
-            facts = {"source": self.name, "tool": name, "why": why}
-            log.warning("openapi.operation_incomplete", extra=facts)
+            extra = {"source": self.name, "tool": name, "why": why}
+            log.warning("openapi.operation_incomplete", extra=extra)
 
-    def _fixed_of(self, operation: Operation) -> list[tuple[str, Any]]:
-        """Return the fixed arguments of an operation, sorted by name."""
-        return sorted(
-            (name, value) for name, value in self._fixed.items() if name in operation.places
-        )
+    def _fixed_arguments_of(self, operation: Operation) -> dict[str, Any]:
+        """Return the fixed arguments that an operation takes, sorted by name."""
+        names = sorted(self._fixed_arguments.keys() & operation.places.keys())
+        return {name: self._fixed_arguments[name] for name in names}
 
     def _client(self, url: httpx.URL, max_bytes: int) -> OriginClient:
+        """Return a client for this URL. An address that the operator configured is trusted."""
         base = _parsed_url(self._base_url)
-        trusted = base is not None and origin_of(url) == origin_of(base)
-        return OriginClient(url, trusted, self._seconds, max_bytes, self._resolve)
+        return OriginClient(
+            base=url,
+            trusted=base is not None and origin_of(url) == origin_of(base),
+            seconds=self._seconds,
+            max_bytes=max_bytes,
+            resolve=self._resolve,
+        )
 
 
-def _checked_base(url: str) -> str:
+def _legal_base_url(url: str) -> str:
     """Return a `base_url`; "" stays "". Raises ValueError for one that is no address."""
     if not url:
         return ""
@@ -514,9 +538,10 @@ def _own_servers(
     url: httpx.URL,
     source: httpx.URL | None,
 ) -> Callable[[str], bool]:
-    """Return a function that returns whether all calls go to a server, given its URL in the document.
+    """Return a function that gets the URL of a server and returns whether all calls go there.
 
-    It returns True also for the document's first server, because a `base_url` replaces that one.
+    `url` is where all calls go. The function returns True also for the document's first server,
+    because a `base_url` replaces that one.
     """
 
     def address(each: httpx.URL | None) -> str:
@@ -529,10 +554,12 @@ def _own_servers(
     except SourceError:  # it has a variable that only `base_url` fills
         first_server = ""
     first_address = address(_parsed_url(first_server, source))
-    own = {address(url), first_address, first_server.rstrip("/")} - {""}
+    own_addresses = {address(url), first_address, first_server.rstrip("/")} - {""}
 
-    def is_own(text: str) -> bool:
-        return text.rstrip("/") in own or address(_parsed_url(text, source)) in own
+    def is_own(server: str) -> bool:
+        if server.rstrip("/") in own_addresses:
+            return True
+        return address(_parsed_url(server, source)) in own_addresses
 
     return is_own
 
@@ -560,12 +587,11 @@ def _parsed_url(text: str, base: httpx.URL | None = None) -> httpx.URL | None:
 
     try:
         url = base.join(text) if base else httpx.URL(text)
-        has_port = url.port is None or 0 < url.port < 65_536
-        if url.scheme in ("http", "https") and url.host and has_port:
-            return url
-        return None
+        is_web_address = url.scheme in ("http", "https") and bool(url.host)
+        has_legal_port = url.port is None or 0 < url.port < 65_536
     except (ValueError, httpx.InvalidURL):
         return None
+    return url if is_web_address and has_legal_port else None
 
 
 def _is_text(content_type: str) -> bool:

@@ -62,28 +62,29 @@ class Place:
     is_list: bool = False
     #: The media type of the value's part in a multipart body; "" for plain text.
     part_type: str = ""
-    #: Whether no body may be sent without this field.
+    #: Whether a body must have this field. The body itself may be optional.
     is_needed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of an operation: its place, its JSON Schema, and whether it must be given."""
+    """One argument of an operation."""
 
     place: Place
+    #: Its JSON Schema.
     schema: Any
+    #: Whether each call must have it.
     is_required: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The body that an operation sends: its media type and its arguments.
+    """The body that an operation sends."""
 
-    A body with the `content_type` "" is none: the operation has only parameters.
-    """
-
+    #: Its media type; "" for an operation without a body.
     content_type: str = ""
     arguments: tuple[Argument, ...] = ()
+    #: Whether each call must have a body.
     is_required: bool = False
 
 
@@ -211,8 +212,8 @@ class _BodyReader:
     def _file(self, essence: str, schema: Any) -> Body:
         """Return a body that is one file. Its argument `file` is the name of that file."""
         place = Place("file", "body", is_whole_body=True, file_types=(essence,))
-        shown = file_schema(as_mapping(schema), is_list=False)
-        return Body(essence, (Argument(place, shown, self.is_required),), self.is_required)
+        name_schema = file_schema(as_mapping(schema), is_list=False)
+        return Body(essence, (Argument(place, name_schema, self.is_required),), self.is_required)
 
     def _json(self, content_type: str, schema: Any) -> Body:
         """Return a body of JSON: an argument for each field, or one for the whole body."""
@@ -239,7 +240,7 @@ class _BodyReader:
         return Argument(replace(place, is_needed=is_needed), field, is_needed and is_expected)
 
     def _form(self, schema: Any, *, is_multipart: bool) -> Body:
-        """Return a form: an argument for each field, or one for the whole form if it has any field."""
+        """Return a form: an argument for each field, or one for a form whose fields are open."""
         merged = _merged(schema)
         encodings = as_mapping(self.media.get("encoding"))
         if not _is_list_of_fields(merged):
@@ -249,8 +250,8 @@ class _BodyReader:
         arguments = []
         for name, each in merged["properties"].items():
             encoding = self.document.resolved(encodings.get(name, {}))
-            place, shown = _field(name, each, encoding, is_multipart=is_multipart)
-            arguments.append(self._argument(merged, place, shown))
+            place, field_schema = _field(name, each, encoding, is_multipart=is_multipart)
+            arguments.append(self._argument(merged, place, field_schema))
         return Body(self.kind, tuple(arguments), self.is_required)
 
 
@@ -279,9 +280,11 @@ def _field(
         if not is_multipart:
             raise SourceError(f"its form has the file {name!r}, which only a multipart form holds")
         is_list = any(map(is_file_list, _alternatives(only)))
-        shown = file_schema(as_mapping(only), is_list=is_list)
-        return Place(name, "body", file_types=types or (ANY_TYPE,), is_list=is_list), shown
+        name_schema = file_schema(as_mapping(only), is_list=is_list)
+        place = Place(name, "body", file_types=types or (ANY_TYPE,), is_list=is_list)
+        return place, name_schema
 
+    # Any of these keywords says that the field is written like a parameter of the query.
     if not {"style", "explode", "allowReserved"}.isdisjoint(encoding):
         style = str(encoding.get("style", "form"))
         if style not in FIELD_STYLES:

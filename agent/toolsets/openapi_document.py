@@ -1,8 +1,8 @@
 """An OpenAPI document: parsed from JSON or YAML, its schemas as JSON Schema without references.
 
 Document resolves a reference such as `#/components/schemas/Pet`. Inliner replaces all references in
-the schemas of an operation by what they refer to, since a model reads one schema a tool. `parse`
-reads the text of a document, and `server_url` its server.
+the schemas of an operation by what they refer to, since a model reads one schema for each tool.
+`parse` reads the text of a document, and `server_url` its server.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ _DROPPED = frozenset(
 
 
 class Document:
-    """A parsed document, which resolves references of the form `#/...`."""
+    """A parsed document, which resolves references of the form `#/...`. Nothing changes it."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
+        #: The whole document, as JSON values.
         self.root = root
 
     @property
@@ -85,7 +86,7 @@ class Document:
 
 
 class Inliner:
-    """Inlines the references in the schemas of one operation. Lives while that is read."""
+    """Inlines the references in the schemas of one operation. Lives while the operation is read."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -128,8 +129,8 @@ class Inliner:
                 named = {str(name): each for name, each in plain[key].items()}
                 plain[key] = {name: each for name, each in named.items() if name not in hidden}
 
-        # With a discriminator, one property tells the alternatives apart, so a value may fit the
-        # schemas of several, which `oneOf` would refuse.
+        # With a discriminator, one property tells which alternative counts. A value may fit the
+        # schemas of several alternatives then, which `oneOf` alone would refuse.
         if "oneOf" in plain and "anyOf" not in plain and "discriminator" in schema:
             plain["anyOf"] = plain.pop("oneOf")
 
@@ -140,10 +141,10 @@ class Inliner:
     def _with_siblings(
         self, target: Any, schema: Mapping[str, Any], inside: tuple[str, ...]
     ) -> Any:
-        """Return `target`, which the `$ref` of a schema leads to, with the keywords next to the `$ref`.
+        """Return the target of a schema's `$ref`, with the keywords that stand next to the `$ref`.
 
-        OpenAPI 3.0 ignores them, but a description or a default there is meant for the reader, so
-        these two always count.
+        OpenAPI 3.0 ignores these keywords. But a description or a default there is meant for the
+        reader, so these two always count.
         """
         if not isinstance(target, dict):
             return target
@@ -230,17 +231,17 @@ def _nullable(schema: dict[str, Any], *, is_nullable: bool) -> dict[str, Any]:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-#: Most values that all aliases of a YAML document together stand for. A few nested aliases can stand
-#: for billions.
+#: Most values that all aliases of a YAML document together stand for. A few nested aliases can
+#: stand for billions.
 MAX_PARTS_OF_ALIASES = 1_000_000
 #: Largest document, in bytes.
 MAX_DOCUMENT_BYTES = 50_000_000
 
 
 def parse(text: str, where: str) -> Document:
-    """Return the document in a JSON or YAML text.
+    """Return the document in a JSON or YAML text. `where` names the document in errors.
 
-    Raises SourceError if it is none of OpenAPI 3. `where` names the document in the error.
+    Raises SourceError for a text that is not a document of OpenAPI 3.
     """
     try:
         if text.lstrip().startswith("{"):
@@ -278,7 +279,13 @@ def parse(text: str, where: str) -> Document:
 #: An escape of half a character.
 _SURROGATE_ESCAPE = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
 #: The tags that a value of a YAML document may have.
-_YAML_TAGS = (None, "!", *(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str")))
+_YAML_TAGS = (
+    None,
+    "!",
+    "tag:yaml.org,2002:map",
+    "tag:yaml.org,2002:seq",
+    "tag:yaml.org,2002:str",
+)
 #: Plain scalars that are no text in YAML 1.2, which OpenAPI uses. In YAML 1.1 `no`, `on`, dates and
 #: 12:30 would be no text either.
 _YAML_CONSTANTS = {
@@ -295,10 +302,10 @@ _YAML_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-
 
 
 def _read_yaml(text: str) -> Any:
-    """Return the value of a YAML text, None for an empty one.
+    """Return the value of a YAML text; None for an empty one.
 
-    Raises yaml.YAMLError, ValueError and RecursionError. The values are built here from libyaml's
-    events, since PyYAML takes six times as long to build them.
+    The values are built here from libyaml's events, since PyYAML takes six times as long to build
+    them. Raises yaml.YAMLError, ValueError and RecursionError.
     """
     loader_class: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     # libyaml refuses the escape of a lone surrogate, which PyYAML reads.
@@ -317,15 +324,20 @@ def _read_yaml(text: str) -> Any:
 
 
 class _YamlReader:
-    """Builds the values of YAML events. An alias is the value of its anchor, and not a copy."""
+    """Builds the values of YAML events. Lives while one document is read.
+
+    In YAML an *anchor* names a value, and an *alias* repeats it. Here an alias is the same object
+    as the value of its anchor, and not a copy.
+    """
 
     def __init__(self, events: Iterator[Any]) -> None:
         self._events = events
         #: The value of each anchor, and how many parts it has. An alias in it counts with all parts
         #: that it stands for.
         self._anchored: dict[str, tuple[Any, int]] = {}
-        #: How many values were read, and how many of them by aliases.
+        #: How many values were read, those of aliases too.
         self._parts = 0
+        #: How many values the aliases stand for.
         self._parts_of_aliases = 0
 
     def values(self) -> Iterator[Any]:
@@ -335,7 +347,7 @@ class _YamlReader:
                 return
             if getattr(event, "tag", None) not in _YAML_TAGS:
                 raise _unreadable(f"the tag {event.tag!r}, which no document of OpenAPI has", event)
-            before = self._parts
+            parts_before = self._parts
             match event:
                 case yaml.ScalarEvent():
                     value: Any = event.value
@@ -352,20 +364,22 @@ class _YamlReader:
                     continue
             self._parts += 1
             if event.anchor:
-                self._anchored[event.anchor] = value, self._parts - before
+                self._anchored[event.anchor] = (value, self._parts - parts_before)
             yield value
 
     def _mapping(self, event: Any) -> dict[Any, Any]:
-        parts = list(self.values())
+        """Read a mapping to its end. `event` is the one that began it."""
+        keys_and_values = list(self.values())
         try:
-            value = dict(zip(parts[::2], parts[1::2], strict=True))
+            value = dict(zip(keys_and_values[::2], keys_and_values[1::2], strict=True))
         except TypeError:
             raise _unreadable("a key that is no scalar", event) from None
         if "<<" in value:
-            return _merged(value)
+            return _with_merge_key(value)
         return value
 
     def _aliased(self, event: Any) -> Any:
+        """Return the value of an alias. Raises YAMLError if it stands for too many values."""
         if event.anchor not in self._anchored:
             raise _unreadable("an alias of something that does not end before it", event)
         value, parts = self._anchored[event.anchor]
@@ -378,7 +392,7 @@ class _YamlReader:
         return value
 
 
-def _merged(mapping: dict[Any, Any]) -> dict[Any, Any]:
+def _with_merge_key(mapping: dict[Any, Any]) -> dict[Any, Any]:
     """Return a mapping joined with the mappings under its key `<<`.
 
     YAML 1.1 has that key, and most tools for OpenAPI read it. Of several values of one key, that of
@@ -388,11 +402,11 @@ def _merged(mapping: dict[Any, Any]) -> dict[Any, Any]:
     sources = value if isinstance(value, list) else [value]
     if not all(isinstance(each, Mapping) for each in sources):
         return mapping
-    merged: dict[Any, Any] = {}
+    joined: dict[Any, Any] = {}
     for each in reversed(sources):
-        merged |= each
-    own = {key: value for key, value in mapping.items() if key != "<<"}
-    return merged | own
+        joined |= each
+    rest = {key: value for key, value in mapping.items() if key != "<<"}
+    return joined | rest
 
 
 def _plain_value(text: str) -> Any:
@@ -407,11 +421,12 @@ def _plain_value(text: str) -> Any:
 
 
 def _unreadable(problem: str, event: Any) -> yaml.YAMLError:
+    """Return the error for a document that cannot be read, with the place of the event."""
     return yaml.composer.ComposerError(None, None, problem, event.start_mark)
 
 
 def server_url(document: Document) -> str:
-    """Return the URL of the document's first server, "/" if there is none.
+    """Return the URL of the document's first server; "/" if there is none.
 
     It may be relative to the URL of the document. If only paths have servers, those of the first
     such path count. Raises SourceError for a variable without a default.

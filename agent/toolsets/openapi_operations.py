@@ -63,8 +63,8 @@ _INTERACTIVE_SCHEMES = frozenset(
         "scram-sha-256",
     )
 )
-#: Returns whether Sayso fills a parameter itself, such as one for a key. Its arguments are where the
-#: parameter is (query, header, cookie, path), and its name.
+#: Returns whether Sayso fills a parameter itself, such as one for a key. Its arguments are where
+#: the parameter is (query, header, cookie, path), and its name.
 IsFilled = Callable[[str, str], bool]
 
 
@@ -110,23 +110,24 @@ class OperationReader:
     is_filled: IsFilled
     #: Returns whether all calls go to the server of this URL.
     is_own_server: Callable[[str], bool]
-    #: How many keys sign a call at most.
-    keys: int = 1
+    #: How many keys sign a call.
+    key_count: int = 1
     #: Why operations cannot be used, by name, or by path if they have none. The reader adds them.
     left_out: dict[str, str] = field(default_factory=dict)
 
     def operations(self) -> Iterator[Operation]:
         """Yield every usable operation whose name is accepted."""
-        taken: set[str] = set()
+        names_so_far: set[str] = set()
         for path, method, item in self._candidates():
-            # Of two operations with one operationId, the second is named after method and path.
+            # Of two operations with one operationId, the second is named after method and path. If
+            # that name is taken too, the operation is left out.
             wanted_name = _name(item[method], method, path)
             name = wanted_name
-            if name in taken:
+            if name in names_so_far:
                 name = _name(None, method, path)
-            if name in taken:
+            if name in names_so_far:
                 name = ""
-            taken.add(name)
+            names_so_far.add(name)
             if name and not self.accepts(name):
                 continue
 
@@ -220,7 +221,7 @@ class OperationReader:
 
     def _security_problem(self, requirement: Mapping[str, Any]) -> str:
         """Return why a requirement cannot be fulfilled; "" if it can."""
-        if len(requirement) > self.keys:
+        if len(requirement) > self.key_count:
             names = " and ".join(map(repr, requirement))
             return f"it needs {names} at once: name the others than `auth` under `more_auth`"
         components = as_mapping(self.document.root.get("components"))
@@ -250,9 +251,9 @@ class OperationReader:
         parameter is optional and a call without it does no harm: the operation only reads, or the
         parameter is a header of the connection. Raises SourceError for any other such parameter.
         """
+        # A parameter of the operation, which comes later, replaces one of the path item.
         both = [*(item.get("parameters") or ()), *(operation.get("parameters") or ())]
         resolved = [self.document.resolved(each) for each in both]
-        # A parameter of the operation replaces one of the path item.
         parameters = {(each.get("in"), each.get("name")): each for each in resolved}
 
         arguments = []
@@ -299,11 +300,11 @@ def _description(item: Mapping[str, Any], operation: Mapping[str, Any], cuts: Se
 def _check_path(path: str, arguments: Sequence[Argument]) -> None:
     """Raise SourceError unless the parameters of the path and the names in it are the same."""
     in_path = set(re.findall(r"\{([^}]+)\}", path))
-    given = {each.place.name for each in arguments if each.place.where == "path"}
-    if in_path - given:
-        raise SourceError(f"nothing fills {sorted(in_path - given)!r} in its path")
-    if given - in_path:
-        raise SourceError(f"its path has no place for {sorted(given - in_path)!r}")
+    parameters = {each.place.name for each in arguments if each.place.where == "path"}
+    if in_path - parameters:
+        raise SourceError(f"nothing fills {sorted(in_path - parameters)!r} in its path")
+    if parameters - in_path:
+        raise SourceError(f"its path has no place for {sorted(parameters - in_path)!r}")
 
 
 def _schema(arguments: Sequence[Argument]) -> tuple[dict[str, Any], dict[str, Place]]:
@@ -313,14 +314,16 @@ def _schema(arguments: Sequence[Argument]) -> tuple[dict[str, Any], dict[str, Pl
     go is appended: `id` in the path and `id_query`.
     """
     own_names = [each.place.name for each in arguments]
-    unique = []
+    unique_names = []
     for each in arguments:
-        is_shared = own_names.count(each.place.name) > 1 and each.place.where != "path"
-        suffix = f"_{each.place.where}" if is_shared else ""
-        unique.append(f"{each.place.name}{suffix}")
-    legal = legal_names(unique)
+        name = each.place.name
+        is_shared = own_names.count(name) > 1
+        if is_shared and each.place.where != "path":
+            name = f"{name}_{each.place.where}"
+        unique_names.append(name)
+    legal = legal_names(unique_names)
 
-    by_name = {legal[name]: each for name, each in zip(unique, arguments, strict=True)}
+    by_name = {legal[name]: each for name, each in zip(unique_names, arguments, strict=True)}
     schema = {
         "type": "object",
         "properties": {name: as_mapping(each.schema) for name, each in by_name.items()},
@@ -363,10 +366,12 @@ def _argument(inliner: Inliner, parameter: Mapping[str, Any]) -> Argument:
         schema = {**schema, "description": str(parameter["description"])}
     explode = bool(parameter.get("explode", style == "form"))
     place = Place(name, where, style, explode, is_json)
-    if where == "cookie" and explode and not is_json and not is_text_schema(schema):
-        # It would be written as several cookies of one name, and servers read one of them.
+    # Such a value would be written as several cookies of one name, and servers read one of them.
+    is_written_in_parts = explode and not is_json and not is_text_schema(schema)
+    if where == "cookie" and is_written_in_parts:
         raise SourceError(
-            f"its cookie {name!r} is a list or an object: text, and lists with explode: false, are supported"
+            f"its cookie {name!r} is a list or an object: "
+            "text, and lists with explode: false, are supported"
         )
     is_required = where == "path" or parameter.get("required") is True
     return Argument(place, schema, is_required)

@@ -41,17 +41,20 @@ if TYPE_CHECKING:
 _SEPARATORS = {"form": ",", "spaceDelimited": " ", "pipeDelimited": "|"}
 #: Characters that a URL cannot hold: spaces, control characters and those outside of ASCII.
 _NOT_IN_URL = re.compile(r"[^\x21-\x7e]")
-#: Writes a name or a value so that it can stand between the separators.
+#: Encodes a name or a value for a URL, a form or a header, so that it can stand between separators.
 Encode = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request below a base URL: `path` begins with a slash and includes the query."""
+    """A request below a base URL."""
 
+    #: In upper case.
     method: str
+    #: It begins with a slash and includes the query.
     path: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: None for no body.
     body: bytes | None = field(default=None, repr=False)
 
 
@@ -61,12 +64,12 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
     Raises SourceError for arguments that cannot be sent, such as those that no URL or header can
     hold, and if the path or the body lacks one.
     """
-    placed = _placed(operation, arguments)
+    values = _values_by_place(operation, arguments)
     path = operation.path
     query: list[tuple[str, str]] = []
     headers: dict[str, str] = {}
     cookies: list[str] = []
-    for place, value in placed:
+    for place, value in values.items():
         match place.where:
             case "path":
                 path = path.replace("{" + place.name + "}", _path_segment(place, value))
@@ -81,12 +84,12 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
     path = _NOT_IN_URL.sub(lambda illegal: quote(illegal[0]), path)
     if query:
         separator = "&" if "?" in operation.path else "?"
-        path = f"{path}{separator}{_written(query)}"
+        path = f"{path}{separator}{_joined_pairs(query)}"
 
     if cookies:
         headers["Cookie"] = "; ".join(cookies)
 
-    body_values = {place: value for place, value in placed if place.where == "body"}
+    body_values = {place: value for place, value in values.items() if place.where == "body"}
     body, content_type = _body(operation, body_values)
     if body is not None:
         headers["Content-Type"] = content_type
@@ -94,35 +97,43 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
 
 
 def _path_segment(place: Place, value: Any) -> str:
-    """Return a value as a part of the path. Raises SourceError for one that would change the path."""
+    """Return a value as a part of the path.
+
+    Raises SourceError for one that would end the path, or lead out of it.
+    """
     text = _flat(place, value, _percent_encoded)
-    if text in ("", ".", ".."):  # it would end the path, or leave it
+    if text in ("", ".", ".."):
         raise SourceError(f"{place.name!r} is {text!r}, which cannot stand in a path")
     return text
 
 
 def _header_value(place: Place, value: Any) -> str:
-    """Return a value as the text of a header. Raises SourceError for one that a header cannot hold."""
+    """Return a value as the text of a header.
+
+    Raises SourceError for one that a header cannot hold.
+    """
     text = _flat(place, value, str).strip(" ")
     if not text.isascii() or not text.isprintable():
         raise SourceError(f"{place.name!r} is {text!r}: a header holds printable ASCII only")
     return text
 
 
-def _placed(operation: Operation, arguments: Mapping[str, Any]) -> list[tuple[Place, Any]]:
-    """Return each place of the operation that has a value, with it, in the order of the document.
+def _values_by_place(operation: Operation, arguments: Mapping[str, Any]) -> dict[Place, Any]:
+    """Return the values of the arguments by their places, in the order of the document.
 
     Raises SourceError for a value that cannot be sent, and if the path lacks one.
     """
-    # In a body of JSON, null is a value. Elsewhere it means that no argument is given.
-    null_places = ("body",) if is_json_type(operation.body_type) else ()
-    placed = []
+    has_json_body = is_json_type(operation.body_type)
+    values: dict[Place, Any] = {}
     for name, place in operation.places.items():
-        value = arguments.get(name)
-        if name in arguments and (value is not None or place.where in null_places):
-            placed.append((place, value))
+        if name not in arguments:
+            continue
+        # In a body of JSON, null is a value. Elsewhere it means that the argument is left out.
+        is_null_sent = has_json_body and place.where == "body"
+        if arguments[name] is not None or is_null_sent:
+            values[place] = arguments[name]
 
-    for place, value in placed:
+    for place, value in values.items():
         if place.file_types:
             continue
         # A model may send NaN, or half a character, which neither JSON nor UTF-8 can hold.
@@ -132,19 +143,19 @@ def _placed(operation: Operation, arguments: Mapping[str, Any]) -> list[tuple[Pl
             raise SourceError(f"{place.name!r} cannot be sent: {exc}") from None
 
     path_places = {place for place in operation.places.values() if place.where == "path"}
-    missing = path_places - {place for place, _ in placed}
+    missing = path_places - values.keys()
     if missing:
         names = sorted(place.name for place in missing)
         raise SourceError(f"{names!r} must be given: without it there is no path")
-    return placed
+    return values
 
 
 def _percent_encoded(text: str) -> str:
     return quote(text, safe="")
 
 
-def _written(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return encoded names and values as a query or a form."""
+def _joined_pairs(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return encoded names and values as the text of a query or a form."""
     return "&".join(f"{name}={value}" for name, value in pairs)
 
 
@@ -194,28 +205,29 @@ def _flat(place: Place, value: Any, encode: Encode) -> str:
     pairs = [(str(key), _plain(each)) for key, each in value.items()]
     if not place.explode:
         return _joined(place, chain.from_iterable(pairs), encode)
-    written_pairs = []
+    encoded_pairs = []
     for key, text in pairs:
-        written_key = _checked(place, key, "=,", encode)
-        written_text = _checked(place, text, ",", encode)
-        written_pairs.append(f"{written_key}={written_text}")
-    return ",".join(written_pairs)
+        encoded_key = _encoded_part(place, key, "=,", encode)
+        encoded_text = _encoded_part(place, text, ",", encode)
+        encoded_pairs.append(f"{encoded_key}={encoded_text}")
+    return ",".join(encoded_pairs)
 
 
 def _joined(place: Place, texts: Iterable[str], encode: Encode) -> str:
     """Return encoded texts with the separator of the place's style between them."""
     separator = _SEPARATORS.get(place.style, ",")
+    parts = [_encoded_part(place, text, separator, encode) for text in texts]
     # A comma is not encoded, because servers expect it as a comma in a URL.
-    written = separator
-    if separator != ",":
-        written = encode(separator)
-    return written.join(_checked(place, text, separator, encode) for text in texts)
+    if separator == ",":
+        return ",".join(parts)
+    return encode(separator).join(parts)
 
 
-def _checked(place: Place, text: str, separators: str, encode: Encode) -> str:
-    """Return an encoded text. Raises SourceError for one that contains one of the separators.
+def _encoded_part(place: Place, text: str, separators: str, encode: Encode) -> str:
+    """Return an encoded text that stands between separators.
 
-    Most servers decode before they split, so they would read two values.
+    Raises SourceError for a text that contains a separator itself. Most servers decode before they
+    split, so they would read two values.
     """
     contained = [each for each in separators if each in text]
     if contained:
@@ -266,12 +278,14 @@ def _body(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes | No
 
 def _form(values: Mapping[Place, Any]) -> bytes:
     """Return the fields of a form, encoded."""
-    pairs = chain.from_iterable(_field_pairs(place, value) for place, value in values.items())
-    return _written(pairs).encode()
+    pairs: list[tuple[str, str]] = []
+    for place, value in values.items():
+        pairs += _field_pairs(place, value)
+    return _joined_pairs(pairs).encode()
 
 
 def _whole_body(content_type: str, value: Any) -> tuple[bytes, str]:
-    """Return a body that is one argument, and its media type."""
+    """Return a body that is one argument, and its media type. Raises SourceError."""
     if isinstance(value, Upload):
         return value.content, value.content_type
     if is_json_type(content_type):
@@ -294,7 +308,10 @@ def _field_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
 
 
 def _multipart(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes, str]:
-    parts = list(chain.from_iterable(_parts(place, value) for place, value in values.items()))
+    """Return the fields of a multipart form, and its media type. Raises SourceError without any."""
+    parts: list[Part] = []
+    for place, value in values.items():
+        parts += _parts(place, value)
     if not parts:
         names = sorted(name for name, place in operation.places.items() if place.where == "body")
         raise SourceError(f"its form needs a part: give one of {names!r}")
@@ -321,14 +338,13 @@ def _parts(place: Place, value: Any) -> Iterator[Part]:
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    """A key that signs requests: a value in a header, in the query or in a cookie.
-
-    `password` is a secret that `value` contains in another form; "" for none.
-    """
+    """A key that signs requests: a value in a header, in the query or in a cookie."""
 
     where: Literal["header", "query", "cookie"]
+    #: The name of the header, the parameter or the cookie.
     name: str
     value: str = field(repr=False)
+    #: A secret that `value` contains in another form, so that an answer may repeat it; "" for none.
     password: str = field(default="", repr=False)
 
     @classmethod
@@ -345,9 +361,9 @@ class Auth:
     @property
     def secrets(self) -> list[str]:
         """The value in all forms in which an answer might repeat it."""
-        bare = self.value.rpartition(" ")[2]
+        without_scheme = self.value.rpartition(" ")[2]  # of "Bearer ..."
         forms: list[str] = []
-        for value in (self.value, bare, self.password):
+        for value in (self.value, without_scheme, self.password):
             forms += [value, quote(value, safe=""), quote_plus(value)]
         return forms
 
@@ -386,8 +402,8 @@ class Auth:
                 return replace(request, path=f"{path}?{'&'.join(pairs)}")
 
 
-#: Most redirects that are followed. They must stay within the origin, and only requests that only
-#: read are redirected at all.
+#: Most redirects that are followed. They must stay within the origin. Only a request that reads
+#: follows any.
 MAX_REDIRECTS = 3
 #: Time limit to connect, in seconds.
 CONNECT_SECONDS = 10.0
@@ -397,15 +413,20 @@ CONNECT_SECONDS = 10.0
 class OriginClient:
     """Sends requests to one origin. Lives as long as its provider.
 
-    `base` is the URL that all paths are below. `trusted` says that the operator configured this
-    host: then its addresses may be private, and plain http is allowed. `seconds` limits a request,
-    `max_bytes` an answer. `resolve` returns the addresses of a host.
+    An origin is a scheme, a host and a port. A document, or an answer, can so never make this
+    process call an address inside the operator's network.
     """
 
+    #: The URL that all paths are below.
     base: httpx.URL = field(repr=False)
+    #: Whether the operator configured this host. Then its addresses may be private, and plain http
+    #: is allowed.
     trusted: bool
+    #: Time limit of a request.
     seconds: float
+    #: Largest answer.
     max_bytes: int
+    #: Returns the addresses of a host.
     resolve: Resolve = addresses_of
 
     @property
@@ -416,20 +437,22 @@ class OriginClient:
     async def send(self, request: Request, *, reads_only: bool) -> httpx.Response:
         """Send one request below the base URL, and return the response with its body read.
 
-        With `reads_only` redirects are followed. Raises SourceError for a path that leads out of
-        the base URL, SourceUnreachable if nothing was sent, and AnswerLost otherwise. Errors hold
-        no URL, since it may contain a secret.
+        With `reads_only` redirects are followed. Raises SourceError for a request that must not be
+        sent, such as for a path that leads out of the base URL, SourceUnreachable if nothing could
+        be sent, and AnswerLost otherwise. Errors hold no URL, since it may contain a secret.
         """
         import httpx
 
         silence_url_logs()
+        max_redirects = MAX_REDIRECTS if reads_only else 0
         try:
-            below = self.base.raw_path.rstrip(b"/")
-            url = self.base.copy_with(raw_path=below + request.path.encode())
-            if not url.raw_path.startswith(below + b"/"):
+            base_path = self.base.raw_path.rstrip(b"/")
+            # httpx resolves ".." in a path.
+            url = self.base.copy_with(raw_path=base_path + request.path.encode())
+            if not url.raw_path.startswith(base_path + b"/"):
                 raise SourceError(f"its path leads out of {self.host}")
             async with asyncio.timeout(self.seconds):
-                return await self._follow(url, request, MAX_REDIRECTS if reads_only else 0)
+                return await self._follow(url, request, max_redirects)
         except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
             raise SourceUnreachable(
                 f"{self.host} cannot be reached ({type(exc).__name__}): does it run?"
@@ -440,16 +463,20 @@ class OriginClient:
             raise AnswerLost(f"{self.host} gave no whole answer ({type(exc).__name__})") from None
 
     async def _follow(self, url: httpx.URL, request: Request, max_redirects: int) -> httpx.Response:
-        """Return the answer of a request, after at most `max_redirects`. Raises AnswerLost for more."""
+        """Return the answer of a request, after at most `max_redirects` redirects.
+
+        Raises AnswerLost for more of them, and for one that leads to another origin.
+        """
 
         async def next_hop(target: httpx.URL) -> PinnedRequest:
             if origin_of(target) != origin_of(url):
                 raise AnswerLost(
-                    f"{self.host} redirects elsewhere, which is not followed: if it moved, mend base_url"
+                    f"{self.host} redirects elsewhere, which is not followed: "
+                    "if it moved, mend base_url"
                 )
-            return await self._checked(target, request.headers)
+            return await self._pinned(target, request.headers)
 
-        first_hop = await self._checked(url, request.headers)
+        first_hop = await self._pinned(url, request.headers)
         answer = await follow_redirects(
             first_hop, max_redirects, lambda hop: self._send_to(hop, request), next_hop
         )
@@ -458,11 +485,12 @@ class OriginClient:
             raise AnswerLost(f"{self.host} redirects, which is not followed {where}")
         return answer
 
-    async def _checked(self, url: httpx.URL, headers: Mapping[str, str]) -> PinnedRequest:
+    async def _pinned(self, url: httpx.URL, headers: Mapping[str, str]) -> PinnedRequest:
         """Return the request to a URL, pinned to a public address of its host.
 
-        It is not pinned if the operator configured the host. Raises SourceError for a host that is
-        not public, and SourceUnreachable for one without an address.
+        So the name cannot stand for another address when the request is sent. It is not pinned if
+        the operator configured the host. Raises SourceError for a host that is not public, and
+        SourceUnreachable for one without an address.
         """
         if self.trusted:
             return PinnedRequest(url, headers)

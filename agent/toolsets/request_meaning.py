@@ -2,8 +2,9 @@
 
 Tools use the words of an API ("revoke", "collaborator"), people use others ("she should not get in
 any more"). So each word or phrase of a text stands for a few words that tools may have for it:
-itself, its synonyms, and what a saying means (`english_words.py`). Each has a weight: 1 is the word
-itself. An action is what a request asks for: read, create, change or delete.
+itself, its synonyms, and the meaning of a *saying*, a phrase that people use (`english_words.py`).
+Each has a weight: 1 is the word itself. An *action* is what a request asks for: read, create,
+change or delete.
 """
 
 from __future__ import annotations
@@ -35,19 +36,20 @@ _VERB_SHARE = 0.5
 
 
 class WordMeaning(NamedTuple):
-    """What tools may call one word or phrase of a text: stems with their weights.
+    """What tools may call one word or phrase of a text."""
 
-    `position` is the index of the word in the text.
-    """
-
+    #: The index of the word in the text, or of the first word of the phrase.
     position: int
+    #: The weights of the words that tools may have, by their stems.
     stems: dict[str, float]
 
 
 class RequestMeaning(NamedTuple):
-    """What a text means: the meanings of its words, and the weights of the actions it asks for."""
+    """What a text means."""
 
+    #: In the order of their positions.
     meanings: list[WordMeaning]
+    #: The weights of the actions that the text asks for. Empty in other languages than English.
     actions: dict[str, float]
 
 
@@ -64,12 +66,14 @@ def meaning_of(text: str, language: str) -> RequestMeaning:
 
     actions = english_words().actions
     with_verbs = [each for each in meanings if not actions.keys().isdisjoint(each.stems)]
-    wanted = _wanted_actions(text, with_verbs)
+    wanted_actions = _wanted_actions(text, with_verbs)
+    # The first verb says what to do, which the actions compare. As a word it counts less.
     for meaning in with_verbs:
-        if meaning.position == with_verbs[0].position:
-            for stem in actions.keys() & meaning.stems.keys():
-                meaning.stems[stem] *= _VERB_SHARE
-    return RequestMeaning(meanings, wanted)
+        if meaning.position != with_verbs[0].position:
+            continue
+        for stem in actions.keys() & meaning.stems.keys():
+            meaning.stems[stem] *= _VERB_SHARE
+    return RequestMeaning(meanings, wanted_actions)
 
 
 def _meanings(words: Sequence[str]) -> Iterator[WordMeaning]:
@@ -81,8 +85,8 @@ def _meanings(words: Sequence[str]) -> Iterator[WordMeaning]:
     for at, word in enumerate(words):
         if at in phrase_places:
             continue
-        meant = english.words.get(stems[at], ())
-        weights = _weighed(meant, _SAYING_WEIGHT)
+        saying_means = english.words.get(stems[at], ())
+        weights = _weighed(saying_means, _SAYING_WEIGHT)
         if word not in english.stop_words:
             for synonym in english.synonyms.get(stems[at], ()):
                 weights[synonym] = max(weights.get(synonym, 0.0), _SYNONYM_WEIGHT)
@@ -106,13 +110,18 @@ def _phrase_meanings(
         places = saying.phrase.places(stems, at)
         if places is None:
             continue
-        is_taken = not phrase_places.isdisjoint(places)
-        if is_taken and not saying.phrase.only_at_start:
+        # A phrase at the start of a request says what to do. Its words mean something besides, and
+        # may be part of another phrase.
+        if saying.phrase.only_at_start:
+            yield WordMeaning(at, _weighed(saying.means, _PHRASE_WEIGHT))
+            continue
+        # A word belongs to one phrase, the longest.
+        if not phrase_places.isdisjoint(places):
             continue
         yield WordMeaning(at, _weighed(saying.means, _PHRASE_WEIGHT))
-        if saying.phrase.only_at_start:
-            continue
         phrase_places.update(places)
+
+        # Tools may also have the words of the phrase itself, unless it has a gap.
         if saying.phrase.tail or not saying.means:
             continue
         for place in places:
@@ -143,7 +152,7 @@ def _sayings_in(stems: Sequence[str], start: int) -> list[tuple[Saying, int]]:
 
 
 def _weighed(stems: Sequence[str], weight: float) -> dict[str, float]:
-    """Return the stems of a meaning with their weights: the first two have `weight`."""
+    """Return the stems of a meaning with their weights: `weight` for the first two, then less."""
     weights = dict.fromkeys(stems[:2], weight)
     return weights | dict.fromkeys(stems[2:], weight * _LATER_WORD_SHARE)
 
@@ -215,9 +224,11 @@ def _wanted_actions(text: str, meanings: Sequence[WordMeaning]) -> dict[str, flo
     if _END.search(text):
         wanted["delete"] += _END_WEIGHT
     for place, meaning in enumerate(meanings):
+        # A word may mean several verbs. Those of nearly the largest weight share its weight.
         verbs = {stem: weight for stem, weight in meaning.stems.items() if stem in actions}
-        near = max(verbs.values()) * _LATER_WORD_SHARE
-        kinds = sorted({actions[stem] for stem, weight in verbs.items() if weight >= near})
-        for kind in kinds:
-            wanted[kind] += 1 / (1 + place / 2) / len(kinds)
+        least_weight = max(verbs.values()) * _LATER_WORD_SHARE
+        named = sorted({actions[stem] for stem, weight in verbs.items() if weight >= least_weight})
+        weight_of_place = 1 / (1 + place / 2)
+        for action in named:
+            wanted[action] += weight_of_place / len(named)
     return dict(wanted)

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from sayso.agent.messages import Message, Role
@@ -66,7 +66,10 @@ async def narrow(
         return await _select(selector, messages, all_tools)
     except (Exception, SystemExit):
         # A selector may be third-party code, and the turn must be answered.
-        advice = "no tool is shown while it fails: mend it, or wrap it in FailOpen if it restricts no user"
+        advice = (
+            "no tool is shown while it fails: "
+            "mend it, or wrap it in FailOpen if it restricts no user"
+        )
         log.warning(
             "selector.failed",
             exc_info=True,
@@ -200,11 +203,11 @@ def restriction_of(selector: ToolSelector) -> ToolSelector | None:
                 return AllOf(*restrictions)
             return None
         case AnyOf(selectors=parts):
-            of_parts = list(map(restriction_of, parts))
+            restrictions_of_parts = list(map(restriction_of, parts))
             # A part that restricts nothing adds every tool, whatever the roles in other parts say.
-            if None in of_parts:
+            if None in restrictions_of_parts:
                 return None
-            return AnyOf(*filter(None, of_parts))
+            return AnyOf(*filter(None, restrictions_of_parts))
         case Always(selector=inner, names=names):
             restriction = restriction_of(inner)
             if restriction:
@@ -236,7 +239,10 @@ def shortening_of(selector: ToolSelector) -> ToolSelector | None:
             shortenings_of_parts = [shortening_of(each) for each in parts]
             if not any(shortenings_of_parts):
                 return None
-            new_parts = [new or old for new, old in zip(shortenings_of_parts, parts, strict=True)]
+            # A part that does not shorten still adds its tools.
+            new_parts = []
+            for shortened, part in zip(shortenings_of_parts, parts, strict=True):
+                new_parts.append(shortened or part)
             return AnyOf(*new_parts)
         case Always(selector=inner, names=names):
             shortening = shortening_of(inner)
@@ -276,7 +282,7 @@ def _own_kind(selector: ToolSelector) -> object:
 
 
 def _parts_of(selector: object) -> list[ToolSelector]:
-    """Return the selectors that a combined selector runs; none for any other selector."""
+    """Return the selectors that a combined selector runs; an empty list for any other selector."""
     parts = [getattr(selector, "selector", None), *getattr(selector, "selectors", ())]
     return [each for each in parts if each is not None]
 
@@ -299,13 +305,14 @@ RoleFunction = Callable[[], str | Awaitable[str | None] | None]
 class RoleBasedSelector:
     """Selects the tools of the current user's role.
 
-    `role` is a role, or a function that returns the current user's role, sync or async. `allowed`
-    has the names of tools, which may be patterns (`find_*`), by role; None for the class's
-    `ALLOWED_TOOLS`. The case of roles is ignored.
+    * `role`: a role, or a function that returns the current user's role, sync or async. "" and None
+      are no role.
+    * `allowed`: the names of tools, which may be patterns (`find_*`), by role; None for the class's
+      `ALLOWED_TOOLS`.
 
-    An unknown role may use no tool. While the function raises, no user may use any tool, because
-    `narrow` shows none for a selector that fails. Raises ValueError for a role given twice, and for
-    a text in place of a list of tools.
+    The case of roles is ignored. An unknown role may use no tool. While the function raises, no
+    user may use any tool, because `narrow` shows none for a selector that fails. Raises ValueError
+    for a role given twice, and for a text in place of a list of tools.
     """
 
     #: The tools of each role; subclasses may set it.
@@ -335,9 +342,11 @@ class RoleBasedSelector:
         """Return the tools that the role may use, whatever the messages say."""
         role = await self.current_role()
         patterns = self.allowed.get(role, ())
-        return [
-            tool for tool in tools if any(fnmatchcase(tool.name, pattern) for pattern in patterns)
-        ]
+
+        def is_allowed(tool: Tool) -> bool:
+            return any(fnmatchcase(tool.name, pattern) for pattern in patterns)
+
+        return [tool for tool in tools if is_allowed(tool)]
 
     async def current_role(self) -> str:
         """Return the current user's role in lower case; "" for none.
@@ -359,7 +368,9 @@ def role_of_user(selector: object) -> str:
     by_role = next(_role_selectors_in(selector), None)
     if by_role is None:
         return ""
-    role = by_role.role if isinstance(by_role.role, str) else by_role.role()
+    role: object = by_role.role
+    if callable(role):
+        role = role()
     if inspect.iscoroutine(role):
         role.close()  # else Python warns that it was never awaited
     if isinstance(role, str):
@@ -368,6 +379,7 @@ def role_of_user(selector: object) -> str:
 
 
 def _role_selectors_in(selector: object) -> Iterator[RoleBasedSelector]:
+    """Yield the RoleBasedSelectors inside a selector, at any depth."""
     if isinstance(selector, RoleBasedSelector):
         yield selector
     for each in _parts_of(selector):
@@ -459,7 +471,8 @@ class KeywordSelector:
             is_text = isinstance(words, str)
             if is_text or not all(isinstance(word, str) and word.strip() for word in words):
                 raise ValueError(
-                    f"keywords of {name!r} are {words!r}: give a list of words, such as ['file', 'save']"
+                    f"keywords of {name!r} are {words!r}: "
+                    "give a list of words, such as ['file', 'save']"
                 )
         self.keywords = {name.lower(): list(words) for name, words in keywords.items()}
         self.whole_words = whole_words
@@ -486,7 +499,7 @@ class KeywordSelector:
 GROUP = "sayso.selector"
 #: The selectors that Sayso brings along. No entry point can replace them, and they are found in a
 #: source tree that is not installed.
-_OWN: dict[str, type] = {
+_BUILT_IN: dict[str, type] = {
     "keyword": KeywordSelector,
     "role_based": RoleBasedSelector,
     "embedding": EmbeddingSelector,
@@ -505,8 +518,8 @@ def discover_selectors() -> dict[str, type]:
 
     A selector that does not load is left out, with one warning.
     """
-    selectors = dict(_OWN)
-    for name in sorted(entry_points(group=GROUP).names - _OWN.keys()):
+    selectors = dict(_BUILT_IN)
+    for name in sorted(entry_points(group=GROUP).names - _BUILT_IN.keys()):
         try:
             selectors[name] = find_selector(name)
         except SelectorLoadError as exc:
@@ -519,18 +532,15 @@ def find_selector(name: str) -> type:
 
     Raises SelectorLoadError.
     """
-    if name in _OWN:
-        return _OWN[name]
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
 
     installed = entry_points(group=GROUP)
     points = list(dict.fromkeys(installed.select(name=name)))
     if not points:
-        known = ", ".join(sorted({*_OWN, *installed.names}))
+        known = ", ".join(sorted({*_BUILT_IN, *installed.names}))
         raise SelectorLoadError(f"no selector {name!r} is installed; known: {known}")
-    owners = [
-        f"{each.dist.name} {each.dist.version}" if each.dist else "an unknown distribution"
-        for each in points
-    ]
+    owners = list(map(_distribution_of, points))
     if len(points) > 1:
         claimants = ", ".join(sorted(set(owners)))
         raise SelectorLoadError(
@@ -550,3 +560,10 @@ def find_selector(name: str) -> type:
         cure = f"ask for it where {owner} comes from, or remove it"
         raise SelectorLoadError(f"{what} is no class with a select method: {cure}")
     return selector
+
+
+def _distribution_of(point: EntryPoint) -> str:
+    """Return the name and version of the distribution that an entry point belongs to."""
+    if point.dist is None:
+        return "an unknown distribution"
+    return f"{point.dist.name} {point.dist.version}"

@@ -1,4 +1,4 @@
-"""Stems of words: "collaborators" and "collaborator" have the same stem, so that each finds the other.
+"""Stems of words: "collaborators" and "collaborator" have the same stem, so each finds the other.
 
 The stems are those of Snowball.
 """
@@ -40,7 +40,8 @@ def stem_of(word: str, language: str) -> str:
     """Return the stem of a word; the word itself in a language without a stemmer."""
     if language not in _STEMMERS:
         return word
-    from snowballstemmer import stemmer  # imported late: two dozen modules, for this selector only
+    # Imported here, since it is two dozen modules that only the choice of tools needs.
+    from snowballstemmer import stemmer
 
     # A new one each time, since a stemmer is not thread-safe.
     stem: str = stemmer(_STEMMERS[language]).stemWord(word)

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 from sayso.agent.providers.offline_words import words_of
 from sayso.agent.tools.tool import Tool
@@ -21,19 +22,18 @@ from sayso.agent.toolsets.request_meaning import RequestMeaning, WordMeaning, me
 from sayso.agent.toolsets.stems import stem_of
 from sayso.channels.i18n.language import recognize
 
-#: The weights of a word in a tool's name, its first sentence, the whole description, and the names
-#: and descriptions of its parameters. All weights here were chosen on sixteen published catalogs
-#: (`docs/explanation/performance.md`).
+#: The weights of a word in the parts of a tool, in the order of `_Fields`. All weights here were
+#: chosen on sixteen published catalogs (`docs/explanation/performance.md`).
 _FIELD_WEIGHTS = (2.0, 3.5, 0.6, 0.5, 0.1)
-#: How much a word loses by the length of its field (BM25's b), in the order of _FIELD_WEIGHTS.
+#: How much a word loses by the length of its field (BM25's b), in the order of `_Fields`.
 _LENGTH_PENALTIES = (0.8, 0.8, 0.4, 0.4, 0.4)
 #: How soon a repeated word stops counting (BM25's k1).
 _SATURATION = 2.0
 #: How much of the score of each further word counts, if a tool has several words for one meaning:
 #: "pull request" for "PR".
 _OTHER_WORDS_SHARE = 0.3
-#: The share of a word's rarity that is the rarity of its meaning: all words for one meaning are about
-#: as rare as the meaning. Otherwise the least usual word would win by its rarity alone.
+#: The share of a word's rarity that is the rarity of its meaning: all words for one meaning are
+#: about as rare as the meaning. Otherwise the least usual word would win by its rarity alone.
 _MEANING_RARITY_SHARE = 0.8
 #: By which share a tool's score grows if the tool does what the text asks for.
 _SAME_ACTION_BONUS = 0.4
@@ -67,11 +67,13 @@ class WordRanking:
         self._language = _language_of(tools)
         fields = [_fields_of(tool, self._language) for tool in tools]
 
-        # A stem is rare if few tools have it in their name or first sentence, the head.
-        heads = [frozenset(each[0]) | frozenset(each[1]) for each in fields]
-        in_heads = Counter(chain.from_iterable(heads))
-        known = set(chain.from_iterable(chain.from_iterable(fields)))
-        self._rarity = {stem: _rarity(in_heads[stem], len(tools)) for stem in known}
+        # A stem is rare if few tools have it in their name or first sentence.
+        tools_with_stem = Counter[str]()
+        known_stems: set[str] = set()
+        for each in fields:
+            tools_with_stem.update({*each.name, *each.first_sentence})
+            known_stems.update(*each)
+        self._rarity = {stem: _rarity(tools_with_stem[stem], len(tools)) for stem in known_stems}
 
         #: For each stem, the indexes of the tools that have it, each with its frequency there.
         self._postings: dict[str, list[tuple[int, float]]] = {}
@@ -80,7 +82,7 @@ class WordRanking:
                 self._postings.setdefault(stem, []).append((index, frequency))
 
         #: The stems of the name of each tool.
-        self._names = [frozenset(each[0]) - _NAME_FILLERS for each in fields]
+        self._names = [frozenset(each.name) - _NAME_FILLERS for each in fields]
         #: What each tool does. Empty in other languages than English.
         self._actions: list[frozenset[str]] = []
         if self._language == "en":
@@ -94,7 +96,7 @@ class WordRanking:
         request = meaning_of(text, self._language)
         scores = [0.0] * self._count
         #: The stems of each tool that the text mentions.
-        met_stems: list[set[str]] = [set() for _ in range(self._count)]
+        mentioned_stems: list[set[str]] = [set() for _ in range(self._count)]
         for meaning in request.meanings:
             # Of several words of a tool for one meaning, the best counts fully, and the others by
             # _OTHER_WORDS_SHARE.
@@ -103,40 +105,41 @@ class WordRanking:
                 previous = best.get(index, 0.0)
                 best[index] = max(previous, score)
                 scores[index] += _OTHER_WORDS_SHARE * min(previous, score)
-                met_stems[index].add(stem)
+                mentioned_stems[index].add(stem)
             for index, score in best.items():
                 scores[index] += score
 
         adjusted = []
-        for index, (score, stems) in enumerate(zip(scores, met_stems, strict=True)):
-            adjusted.append(self._adjusted(index, score, stems, request))
+        for index, score in enumerate(scores):
+            adjusted.append(self._adjusted(index, score, mentioned_stems[index], request))
         return adjusted
 
     def _matches(self, meaning: WordMeaning) -> Iterator[tuple[str, int, float]]:
         """Yield the stems that tools have for a meaning, each with the tool and its score."""
         postings = {stem: self._postings.get(stem, ()) for stem in meaning.stems}
         tools = {index for index, _ in chain.from_iterable(postings.values())}
-        rarity = _rarity(len(tools), self._count)
+        rarity_of_meaning = _MEANING_RARITY_SHARE * _rarity(len(tools), self._count)
         for stem, weight in meaning.stems.items():
-            own = self._rarity.get(stem, 0.0)
-            share = (1 - _MEANING_RARITY_SHARE) * own + _MEANING_RARITY_SHARE * rarity
+            rarity_of_stem = (1 - _MEANING_RARITY_SHARE) * self._rarity.get(stem, 0.0)
+            rarity = rarity_of_stem + rarity_of_meaning
             for index, frequency in postings[stem]:
-                yield stem, index, weight * share * frequency
+                yield stem, index, weight * rarity * frequency
 
     def _adjusted(
         self,
         index: int,
         score: float,
-        met_stems: set[str],
+        mentioned_stems: set[str],
         request: RequestMeaning,
     ) -> float:
-        """Return a tool's score, changed by how much of its name was met and by what it does."""
+        """Return a tool's score, changed by how much of its name is mentioned and what it does."""
         if not score:
             return 0.0
+        # Sorted, so that each process adds the numbers in the same order.
         name = self._names[index]
         whole = sum(self._rarity[stem] for stem in sorted(name)) or 1.0
-        covered = sum(self._rarity[stem] for stem in sorted(name & met_stems)) / whole
-        score *= 1 - _NAME_SHARE + _NAME_SHARE * covered
+        mentioned = sum(self._rarity[stem] for stem in sorted(name & mentioned_stems)) / whole
+        score *= 1 - _NAME_SHARE + _NAME_SHARE * mentioned
 
         actions = self._actions[index] if self._actions else frozenset()
         if not actions or not request.actions:
@@ -152,29 +155,36 @@ def _rarity(occurrences: int, total: int) -> float:
     return math.log(1 + (total - occurrences + 0.5) / (occurrences + 0.5))
 
 
-#: The stems of a tool's parts, in the order of _FIELD_WEIGHTS.
-_Fields = tuple[tuple[str, ...], ...]
+class _Fields(NamedTuple):
+    """The stems of a tool's parts."""
+
+    name: tuple[str, ...]
+    first_sentence: tuple[str, ...]
+    description: tuple[str, ...]
+    parameter_names: tuple[str, ...]
+    parameter_descriptions: tuple[str, ...]
 
 
 def _fields_of(tool: Tool, language: str) -> _Fields:
-    """Return the stems of a tool's parts, in the order of _FIELD_WEIGHTS."""
-    texts = (
-        tool.name,
-        _first_sentence(tool.description),
-        tool.description,
-        " ".join(parameter.name for parameter in tool.parameters),
-        " ".join(parameter.description for parameter in tool.parameters),
-    )
+    """Return the stems of a tool's parts."""
     fillers = _FILLERS if language == "en" else frozenset()
-    fields = []
-    for text in texts:
+
+    def stems(text: str) -> tuple[str, ...]:
         words = [word for word in words_of(text) if word not in fillers]
-        fields.append(tuple(stem_of(word, language) for word in words))
-    return tuple(fields)
+        return tuple(stem_of(word, language) for word in words)
+
+    return _Fields(
+        name=stems(tool.name),
+        first_sentence=stems(_first_sentence(tool.description)),
+        description=stems(tool.description),
+        parameter_names=stems(" ".join(each.name for each in tool.parameters)),
+        parameter_descriptions=stems(" ".join(each.description for each in tool.parameters)),
+    )
 
 
 def _first_sentence(description: str) -> str:
-    line = description.strip().partition("\n")[0]
+    """Return the first sentence of a description, or its first line if that has no end."""
+    line, _, _ = description.strip().partition("\n")
     sentence = _SENTENCE.match(line)
     if sentence is not None:
         line = sentence[1]
@@ -182,18 +192,21 @@ def _first_sentence(description: str) -> str:
 
 
 def _frequencies(documents: Sequence[_Fields]) -> Iterator[dict[str, float]]:
-    """Yield the frequency of each stem in each tool, weighed by its field as BM25F does."""
-    means = []
+    """Yield the frequency of each stem in each tool, weighed by its field as BM25F does.
+
+    `documents` are the fields of each tool.
+    """
+    mean_lengths = []
     for place in range(len(_FIELD_WEIGHTS)):
         lengths = [len(fields[place]) for fields in documents]
-        means.append(max(1.0, sum(lengths) / max(len(lengths), 1)))
-    weights = tuple(zip(_FIELD_WEIGHTS, _LENGTH_PENALTIES, means, strict=True))
+        mean_lengths.append(max(1.0, sum(lengths) / max(len(lengths), 1)))
+    weights = tuple(zip(_FIELD_WEIGHTS, _LENGTH_PENALTIES, mean_lengths, strict=True))
     for fields in documents:
         frequencies: dict[str, float] = {}
-        for field, (weight, penalty, mean) in zip(fields, weights, strict=True):
-            share = weight / (1 - penalty + penalty * len(field) / mean)
+        for field, (weight, penalty, mean_length) in zip(fields, weights, strict=True):
+            weight_of_stem = weight / (1 - penalty + penalty * len(field) / mean_length)
             for stem in field:
-                frequencies[stem] = frequencies.get(stem, 0.0) + share
+                frequencies[stem] = frequencies.get(stem, 0.0) + weight_of_stem
         for stem, count in frequencies.items():
             frequencies[stem] = count * (_SATURATION + 1) / (count + _SATURATION)
         yield frequencies
@@ -203,7 +216,7 @@ def _actions_of(fields: _Fields) -> frozenset[str]:
     """Return what a tool does, by the first word for it in its name and in its first sentence."""
     actions = english_words().actions
     named_actions = set()
-    for stems in fields[:2]:
+    for stems in (fields.name, fields.first_sentence):
         verbs = [stem for stem in stems[:_ACTION_PLACES] if stem in actions]
         if verbs:
             named_actions.add(actions[verbs[0]])
