@@ -386,7 +386,7 @@ class Agent:
         decisions: Mapping[str, Decision],
         decision_log: DecisionLog | None,
     ) -> AgentResult:
-        """Answer a request inside a tool of another agent, or go on with a paused run. See RunInside."""
+        """Answer a request, or go on with a paused run, inside a tool of another agent."""
         # A run that goes on has its request in the snapshot.
         messages: tuple[Message, ...] = ()
         if snapshot is None:
@@ -451,7 +451,7 @@ class Agent:
         *,
         asynchronous: bool = True,
     ) -> list[AgentResult]:
-        """Answer the prompts of a batch. `asynchronous`: whether async observers are called, too."""
+        """Answer the prompts of a batch. `asynchronous`: whether async observers are called."""
         if max_concurrency < 1:
             raise ValueError(f"max_concurrency={max_concurrency!r} runs nothing: use 1 or more")
         loop = self._loop

@@ -166,7 +166,7 @@ class DecisionLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolConfig:
-    """How tool results are compressed and cached. Raises ValueError for settings that cannot work."""
+    """How tool results are compressed and cached. Raises ValueError for what cannot work."""
 
     #: Whether a long result is summarized by a model before the agent's model reads it.
     compress_results: bool = False
@@ -187,7 +187,8 @@ class ToolConfig:
             )
         if self.compress_threshold < 1:
             raise ValueError(
-                f"compress_threshold={self.compress_threshold!r} leaves nothing to read: use 1 or more"
+                f"compress_threshold={self.compress_threshold!r} leaves nothing to read:"
+                " use 1 or more"
             )
 
 
@@ -216,9 +217,9 @@ class AgentConfig:
     max_tokens: int = 1000
     #: The context window of the model in tokens. None: what its vendor states.
     context_tokens: int | None = None
-    #: Tokens of one tool's result that the model reads in the turn of the call, at most a quarter of
-    #: the window. It can read the rest with the tool `read_result`; later turns have the beginning
-    #: and the end.
+    #: Tokens of one tool's result that the model reads in the turn of the call, at most a quarter
+    #: of the window. It can read the rest with the tool `read_result`; later turns have the
+    #: beginning and the end.
     result_tokens: int = DEFAULT_RESULT_TOKENS
     #: Chooses the model of each iteration. None: always `model`.
     model_selector: ModelSelector | None = None
@@ -264,9 +265,9 @@ class AgentConfig:
 
     #: Log one warning when all runs together have cost this much; None: never.
     cost_warning_threshold: float | None = None
-    #: Prices of models that the built-in price list does not have: of a million prompt tokens and of
-    #: a million completion tokens, and, if they differ, of a million tokens read from and written to
-    #: the vendor's prompt cache.
+    #: Prices of models that the built-in price list does not have: of a million prompt tokens and
+    #: of a million completion tokens, and, if they differ, of a million tokens read from and
+    #: written to the vendor's prompt cache.
     prices: Mapping[str, Price] = field(default_factory=dict)
     #: What one run may use; None for no limit.
     max_total_tokens: int | None = None
@@ -339,13 +340,15 @@ class AgentConfig:
         for model, price in self.prices.items():
             if len(price) not in (2, 4):
                 raise ValueError(
-                    f"prices[{model!r}]={price!r}: give two numbers, or four with those of the prompt cache"
+                    f"prices[{model!r}]={price!r}: give two numbers,"
+                    " or four with those of the prompt cache"
                 )
         if (self.session_store is None) != (self.session_id is None):
             raise ValueError("session_store and session_id belong together: give both or neither")
         if self.pause_for_approval and self.confirm_action is not None:
             raise ValueError(
-                "confirm_action decides during a run, and pause_for_approval ends it: give one of them"
+                "confirm_action decides during a run, and pause_for_approval ends it:"
+                " give one of them"
             )
         if self.hooks is not None:
             warn_of_hooks(stacklevel=4)

@@ -24,7 +24,9 @@ from sayso.pending.action import ActionSigner, compute_args_digest, encode_canon
 UNKNOWN_NOTE = "It may have taken effect or not. Do not repeat it without asking the user."
 #: What a model is told together with an outcome. The outcomes that explain themselves have no note.
 OUTCOME_NOTES: Mapping[ActionOutcome, str] = {
-    "denied": "The user said no. Nothing was done. Do not propose it again unless the user asks for it.",
+    "denied": (
+        "The user said no. Nothing was done. Do not propose it again unless the user asks for it."
+    ),
     "expired": "The user did not answer in time. Nothing was done.",
     "replaced": "It was not carried out, and the user is not asked any more.",
     "unknown": UNKNOWN_NOTE,
@@ -201,6 +203,7 @@ class RunSnapshot:
         return tuple(self._open_calls())
 
     def _open_calls(self) -> Iterator[OpenCall]:
+        """Yield the calls that wait, in the order of their results in `messages`."""
         own = {call.call_id: call for call in self.calls}
         for message in self.messages:
             if message.role is not Role.TOOL:
@@ -245,12 +248,14 @@ class RunSnapshot:
         """
         if keys and not _has_valid_seal(data, keys):
             raise ValueError(
-                "this paused run was not sealed with one of the keys, or was changed since: do not go on with it"
+                "this paused run was not sealed with one of the keys, or was changed since:"
+                " do not go on with it"
             )
         version = data.get("version")
         if version != SNAPSHOT_VERSION:
             raise ValueError(
-                f"a paused run of version {version!r} cannot be read here: this is {SNAPSHOT_VERSION}"
+                f"a paused run of version {version!r} cannot be read here:"
+                f" this is {SNAPSHOT_VERSION}"
             )
         run_id = data["run_id"]
         iterations = data["iterations"]
@@ -269,7 +274,7 @@ class RunSnapshot:
 
 
 def _sealed_text(data: Mapping[str, Any]) -> str:
-    """Return the text that the seal of a stored run covers: the whole record but the seal itself."""
+    """Return the text that the seal of a stored run covers: the whole record but the seal."""
     sealed = {name: value for name, value in data.items() if name != "mac"}
     return f"run\0{encode_canonical(sealed)}"
 
@@ -282,8 +287,8 @@ def _has_valid_seal(data: Mapping[str, Any], keys: Sequence[str]) -> bool:
 def inner_id(call_id: str, id_: str) -> str:
     """Return the id that the outer run has for a call of an inner run.
 
-    `call_id` is the call of the outer run that asked the inner agent. `id_` is the id of the call in
-    the inner run.
+    `call_id` is the call of the outer run that asked the inner agent. `id_` is the id of the call
+    in the inner run.
     """
     return f"{call_id}/{id_}"
 
@@ -293,7 +298,8 @@ def check_decisions(open_calls: Sequence[OpenCall], decisions: Mapping[str, Deci
     known = {call.id: call for call in open_calls}
     if not isinstance(decisions, Mapping):
         raise DecisionError(
-            f"decisions={decisions!r}: give an object with a decision for each id of {sorted(known)}"
+            f"decisions={decisions!r}: give an object with a decision for each id of"
+            f" {sorted(known)}"
         )
     for id_, decision in decisions.items():
         call = known.get(id_)

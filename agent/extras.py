@@ -36,7 +36,8 @@ def import_libraries(extra: str, *modules: str) -> None:
 
 def missing_library(module: str, extra: str) -> str:
     """Return the text which says that a module is missing, and how to install its extra."""
-    return f"the module {module!r} is missing, which the extra {extra!r} brings: {install_command(extra)}"
+    problem = f"the module {module!r} is missing, which the extra {extra!r} brings"
+    return f"{problem}: {install_command(extra)}"
 
 
 def _why_not_imported(exc: Exception, extra: str) -> str:

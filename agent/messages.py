@@ -47,14 +47,15 @@ class ToolCall:
         _require_texts(call.tool_name, call.id)
         if not isinstance(call.parameters, dict):
             raise TypeError(
-                f"a call of {call.tool_name!r} has {type(call.parameters).__name__!r} for its parameters"
+                f"a call of {call.tool_name!r} has {type(call.parameters).__name__!r}"
+                " for its parameters"
             )
         return call
 
 
 @dataclass(frozen=True, slots=True)
 class KeptText:
-    """Reference to the file of a long text: `ref` is the SHA-256 of the text, `chars` its length."""
+    """The file of a long text: `ref` is the SHA-256 of the text, `chars` its length."""
 
     ref: str
     chars: int

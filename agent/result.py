@@ -28,7 +28,9 @@ _STOP_TEXTS: dict[StopCause, str] = {
     "budget_spent": "I have used up my budget for now, so I stopped. Please try again later.",
     "refused": "I am not allowed to answer that. Please ask for something else.",
     "cancelled": "This was stopped. What had already begun may have finished.",
-    "loop_detected": "I kept repeating the same steps, so I stopped. Please try asking differently.",
+    "loop_detected": (
+        "I kept repeating the same steps, so I stopped. Please try asking differently."
+    ),
     "model_away": "The language model did not answer. Please try again shortly.",
 }
 
@@ -80,8 +82,8 @@ class StreamChunk:
     """A piece of the reply's text while it arrives."""
 
     content: str
-    #: Whether this piece begins a new answer because the one before it broke off. Discard the pieces
-    #: of that one.
+    #: Whether this piece begins a new answer because the one before it broke off. Discard the
+    #: pieces of that one.
     restarts: bool = False
 
 
@@ -129,8 +131,8 @@ class AgentResult:
     #: The calls with an unknown outcome: a killed or stopped attempt had started them, the called
     #: service never answered, or they took longer than their time limit.
     unknown_outcomes: tuple[ToolCall, ...] = ()
-    #: The replies of terminal tools in the same answer as a proposal: the run ends with the proposal,
-    #: so these texts are not in `content`.
+    #: The replies of terminal tools in the same answer as a proposal: the run ends with the
+    #: proposal, so these texts are not in `content`.
     beside: tuple[str, ...] = ()
     #: The answers that tools offered as buttons; the last offer counts.
     choices: tuple[str, ...] = ()

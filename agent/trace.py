@@ -166,8 +166,9 @@ class AgentTrace:
         lines = [f"run {self.run_id}: {len(self)} steps in {self.total_duration_ms:.1f} ms"]
         for step in self.steps:
             summary = " ".join(step.summary.split())
-            line = f"{self._offset_ms(step):+10.1f} ms  {step.type:<17} {step.duration_ms:9.1f} ms  {summary}"
-            lines.append(line.rstrip())
+            start = f"{self._offset_ms(step):+10.1f} ms"
+            duration = f"{step.duration_ms:9.1f} ms"
+            lines.append(f"{start}  {step.type:<17} {duration}  {summary}".rstrip())
         return "\n".join(lines)
 
     def _offset_ms(self, step: TraceStep) -> float:

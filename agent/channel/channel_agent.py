@@ -223,9 +223,9 @@ class ChannelAgent:
     ) -> TurnChange:
         """Return everything that a turn of a mailbox changes.
 
-        `queued` is the turn with what was stored about it, `lease` the worker's right to work on the
-        conversation. `stream` receives the answer's text while it arrives, unless a check of the
-        whole text follows. `on_step` receives which tools are called, and how each call ends.
+        `queued` is the turn with what was stored about it, `lease` the worker's right to work on
+        the conversation. `stream` receives the answer's text while it arrives, unless a check of
+        the whole text follows. `on_step` receives which tools are called, and how each call ends.
 
         Raises LeaseLost if another worker has taken over, StaleTurn if the turn must be read again,
         and JournalUnreadable if it is not known what an earlier attempt has done.
@@ -290,8 +290,8 @@ class ChannelAgent:
         if turn.kind == "continuation":
             return await self._continuations.go_on(context)
 
-        # An earlier attempt at this turn has carried out its yes, and then its worker died. This does
-        # not hold for a choice, which settles no action: the tap is answered once more.
+        # An earlier attempt at this turn has carried out its yes, and then its worker died. This
+        # does not hold for a choice, which settles no action: the tap is answered once more.
         settled = context.settled_action
         if settled and not (turn.tap and is_choice_token(turn.tap.data)):
             effects = await self.store.settlement.effects(turn.scope, settled)
@@ -332,14 +332,14 @@ class ChannelAgent:
 
         The first row that fits counts:
 
-        | the message                                       | the answer                              |
-        |---------------------------------------------------|-----------------------------------------|
-        | repeats the yes or no that was answered last      | none                                    |
-        | yes, and a question is open in another thread     | names that question, above the model's  |
-        |                                                   | answer if there is a history here       |
-        | yes or no, and Redis has lost data since          | says that the question is lost          |
-        | anything else, after an action's process has died | the model's, below the outcome          |
-        | anything else                                     | the model's                             |
+        | the message                                      | the answer                           |
+        |--------------------------------------------------|--------------------------------------|
+        | repeats the yes or no that was answered last     | none                                 |
+        | yes, and a question is open in another thread    | names that question; if there is a   |
+        |                                                  | history here, above the model's      |
+        | yes or no, and Redis has lost data since         | says that the question is lost       |
+        | anything else, after an action's process died    | the model's, below the outcome       |
+        | anything else                                    | the model's                          |
         """
         turn = context.turn
         stored = context.open_action
@@ -590,7 +590,7 @@ class ChannelAgent:
 
 
 async def _stored_history(memory: ConversationMemory, long_texts: LongTexts) -> str:
-    """Return a history as it is stored, after its long texts were stored in files."""
+    """Store the long texts of a history in files, and return the rest as the text for Redis."""
     history = memory.to_dict()
     await long_texts.move_to_files(history["messages"])
     return versioned(json.dumps(history))

@@ -256,7 +256,7 @@ class ConfirmationHandler:
         return answer or await self._other_messages.run(context)
 
     def _reject_button(self, context: TurnContext) -> TurnAnswer:
-        """Answer a tap on a button of another person's question, or of one that is not known any more.
+        """Answer a tap on the button of another person's question, or of one that is not known.
 
         In a group, only the person who tapped sees the answer.
         """

@@ -171,7 +171,7 @@ class ConfirmedActions:
     async def _with_cancelled(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction, outcome: str
     ) -> TurnAnswer:
-        """Return the answer with the transition that cancels the action, and its closed question."""
+        """Return the answer with the transition that cancels the action and its closed question."""
         answer = answer.changed(transition=cancel_with_text(stored, context.turn, outcome))
         return await self._answers.with_closed_question(
             context, answer, stored, "cancelled", outcome

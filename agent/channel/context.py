@@ -223,7 +223,7 @@ def about_question(stored: StoredAction, answer: TurnAnswer) -> TurnAnswer:
 
 
 def add_exchange(context: TurnContext, answer: str, between: Sequence[Message] = ()) -> None:
-    """Add what the user wrote or tapped to the history, then the messages `between`, then the answer.
+    """Add to the history what the user wrote or tapped, the messages `between`, and the answer.
 
     A continuation has no message of a user.
     """

@@ -125,9 +125,9 @@ class Continuations:
     ) -> TurnChange:
         """Return what a continuation changes that failed, took too long or was stopped.
 
-        The outcome of the action is certain, and stays. The person is told that the rest is missing,
-        unless they stopped it (`is_stopped`), and the outcome if this turn has to tell it. `run` is
-        what the run of the agent had done.
+        The outcome of the action is certain, and stays. The person is told that the rest is
+        missing, unless they stopped it (`is_stopped`), and the outcome if this turn has to tell it.
+        `run` is what the run of the agent had done.
         """
         texts = context.texts
         outcome, effects = await self._outcome_to_tell(context)

@@ -18,8 +18,8 @@ from sayso.pending.action import ButtonIntent
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turns import SettledIntent
 
-#: How often an open question is repeated, because a person asked about it or gave an unclear answer.
-#: The same words never repeat it twice.
+#: How often an open question is repeated, because a person asked about it or gave an unclear
+#: answer. The same words never repeat it twice.
 MAX_UNCLEAR_ANSWERS = 5
 
 #: Where an action is in its life when a message comes in.
@@ -31,7 +31,7 @@ MAX_UNCLEAR_ANSWERS = 5
 #: * "confirmed_here": the same message confirmed it, before the worker of that attempt died.
 #: * "tampered": the stored record is not the one that was signed.
 #: * "tampered_here": "confirmed_here" and "tampered" at once.
-#: * "expired", "unknown": it has ended like this, and a late answer is told so.
+#: * "expired", "unknown": it has ended like this, which a late answer gets to know.
 #: * "ended": anything else. It is carried out elsewhere, or a late answer is not about it.
 Phase = Literal[
     "open",
@@ -130,7 +130,7 @@ class MessageReading:
 
 @dataclass(frozen=True, slots=True)
 class CarryOut:
-    """Claim the action and carry it out. The claim is the last check: it may find that nothing may run."""
+    """Claim the action and carry it out. The claim may still find that nothing may run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +356,7 @@ def _decide_unanswered(
 
 
 def _decide_not_shown(action: ActionFacts, message: MessageReading) -> MessageDecision:
+    """Decide about a message that came in before the question was delivered."""
     match message.meaning:
         case "no" | "ambiguous_no":
             return Cancel()
@@ -369,6 +370,7 @@ def _decide_not_shown(action: ActionFacts, message: MessageReading) -> MessageDe
 
 
 def _decide_time_over(action: ActionFacts, message: MessageReading) -> MessageDecision:
+    """Decide about a message after the time to answer. The claim of a yes finds out, too."""
     match message.meaning:
         case "no" | "ambiguous_no":
             return Cancel()
@@ -393,6 +395,7 @@ def _decide_tampered(message: MessageReading) -> MessageDecision:
 
 
 def _decide_late(state: Literal["expired", "unknown"], message: MessageReading) -> MessageDecision:
+    """Decide about a message to a question that has ended in this state."""
     match message.meaning:
         case "yes" | "field_value":
             return TellOutcome("confirm")

@@ -48,8 +48,7 @@ MAX_MEMORIES = 5000
 class DirectTurns:
     """Answers turns of one channel without mailbox, outbox and lease. Thread-safe.
 
-    A question counts as shown as soon as it is returned. Histories stay in this process, as long as
-    the object lives.
+    A question counts as shown once it is returned. Histories stay in this object.
 
     `answer` is `ChannelAgent._answer`: it returns the answer to a turn, and changes nothing.
     """
@@ -125,8 +124,8 @@ class DirectTurns:
         open_action = await self._store.repository.load_open(conversation, user)
         last_question = self._last_questions.get(conversation)
         if open_action and last_question not in (None, open_action.action_id):
-            # The bot has said something else after the question. Turns without a worker all have the
-            # number 0, so any other number says that.
+            # The bot has said something else after the question. Turns without a worker all have
+            # the number 0, so any other number says that.
             open_action = replace(open_action, followed_after_seq=1)
 
         named_id = turn.continues
@@ -253,7 +252,7 @@ class DirectTurns:
 
 
 def _words_of_model(result: AgentResult) -> str:
-    """Return what the model wrote for the user in its last answer; "" if the reply is other text."""
+    """Return what the model wrote for the user in its last answer; "" for any other reply."""
     match result.stop_reason:
         case "answer":
             return result.content
@@ -265,7 +264,7 @@ def _words_of_model(result: AgentResult) -> str:
 def _text_to_print(text: str, model_text: str) -> str:
     """Return a reply without the escapes of Markdown, to be printed.
 
-    The part of it that the model wrote (`model_text`) stays as it is: the model has escaped nothing.
+    The part of it that the model wrote (`model_text`) is not changed: it has no escapes.
     """
     # Without the characters that cannot be stored, which no reply has.
     model_text = storable(model_text)

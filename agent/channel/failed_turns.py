@@ -115,8 +115,8 @@ class FailedTurns:
     ) -> StoredAction | None:
         """Return the action that the turn has decided, or whose ended question it tapped.
 
-        Return None if there is no such action. The records are read again: the turn may have changed
-        them before it failed.
+        Return None if there is no such action. The records are read again: the turn may have
+        changed them before it failed.
         """
         turn = context.turn
         ids = tuple(stored.action_id for stored in (context.named_action, open_action) if stored)
@@ -159,7 +159,7 @@ class FailedTurns:
             self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
 
     async def _outcome_of_decision(self, context: TurnContext, stored: StoredAction) -> TurnChange:
-        """Return the change that tells the outcome of an action that the turn decided and then failed.
+        """Return the change that tells the outcome of the action that the failed turn decided.
 
         If the action was claimed and not started, nothing was done. If it was started and has no
         end, its outcome is unknown.

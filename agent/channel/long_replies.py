@@ -1,4 +1,4 @@
-"""LongReplies: turns a very long reply into a message with its beginning, and a file with all of it."""
+"""LongReplies: sends of a very long reply its beginning as a message, and all of it as a file."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sayso.pending.turns import TurnChange
 
 log = logging.getLogger(__name__)
 
-#: A reply with more characters gets a file. This many characters are two messages of Telegram, three
-#: of Slack, five of WhatsApp.
+#: A reply with more characters gets a file. This many characters are two messages of Telegram,
+#: three of Slack, five of WhatsApp.
 MAX_REPLY_CHARS = 8000
 #: Characters of a longer reply that come before its file: one message of every platform.
 BEGINNING_CHARS = 1200

@@ -46,8 +46,8 @@ MAX_CUT_CHARS = 8000
 #: tokens: the newest text in full, older ones while there is room, and only the beginning of the
 #: others.
 MAX_HISTORY_CHARS = MAX_TEXT_CHARS
-#: Once there is no room, this many characters are left out at once. Until they are filled again, the
-#: model reads the same older texts in each turn, so that the vendor's cache knows them.
+#: Once there is no room, this many characters are left out at once. Until they are filled again,
+#: the model reads the same older texts in each turn, so that the vendor's cache knows them.
 HISTORY_STEP_CHARS = int(MAX_HISTORY_CHARS * LOW_WATER_SHARE)
 
 
@@ -137,6 +137,7 @@ class LongTexts:
         return shorten(text, room)
 
     def _load(self, reference: KeptText) -> str | None:
+        """Return a stored text; None if it was deleted or cannot be read. Blocks."""
         if self._store is None:
             return None
         try:

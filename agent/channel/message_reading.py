@@ -109,8 +109,8 @@ class MessageReader:
     ) -> Meaning:
         """Return what a text says. The first meaning that fits counts.
 
-        In other phases than "open", most meanings make no difference. They are not looked for there,
-        since each compares the words with the lists of all languages.
+        In other phases than "open", most meanings make no difference. They are not looked for
+        there, since each compares the words with the lists of all languages.
         """
         is_open = phase == "open"
         match answer.intent:

@@ -74,7 +74,7 @@ class OtherMessages:
     async def _with_replaced_question(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
     ) -> TurnAnswer:
-        """Return the answer, which asks a new question, below the text that ends the earlier one."""
+        """Return the answer with its new question, below the text that ends the earlier one."""
         transition = cancelled_or_expired_transition(context, stored, dropped_text(stored))
         self._outcomes.write_outcome(context, stored, "replaced")
         line = self._answers.as_line(stored, transition.to, transition.outcome_text)

@@ -159,8 +159,8 @@ class OutcomeAnswers:
     ) -> TurnAnswer:
         """Write the outcome of an action into the history, and return the answer that tells it.
 
-        `files` are sent after the text. `goes_on`: the agent goes on with the request, if the action
-        and the channel say so.
+        `files` are sent after the text. `goes_on`: the agent goes on with the request, if the
+        action and the channel say so.
         """
         undo = undo_of(stored)
         await self._outcomes.refresh(context, undo=undo)
@@ -225,7 +225,7 @@ class OutcomeAnswers:
         state: ActionState,
         outcome: str,
     ) -> TurnAnswer:
-        """Return the answer below the reply that edits the message of the question: it is closed now.
+        """Return the answer below the reply that closes the question, by an edit of its message.
 
         `state` and `outcome` say how the action ended. Without a worker that message is not known,
         and the answer is unchanged.
@@ -323,7 +323,7 @@ def with_settled_answer(
 
 
 def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> TurnAnswer:
-    """Return the answer of a continuation with a mark: a second tap on its question needs no answer.
+    """Return the answer of a continuation with a mark: a second tap then needs no answer.
 
     `stored` is the action that was decided. If the model asks for another yes or offers choices,
     there is no mark, because a tap may be meant for that.
@@ -357,7 +357,7 @@ def with_state_check(context: TurnContext, answer: TurnAnswer, action: PendingAc
 
 
 def _intent_of_ending(stored: StoredAction) -> SettledIntent | None:
-    """Return what the person said to an action that has ended; None if it ended by something else."""
+    """Return what the person said to an action that has ended; None if that did not end it."""
     if stored.state in EXECUTED_STATES:
         return "confirm"
     if stored.state != "cancelled":

@@ -43,7 +43,8 @@ MAX_CHARS_OF_REMOVED_TOOL = 2000
 
 #: The outcomes that the user has decided, by a yes or a no.
 _DECIDED: frozenset[ActionOutcome] = frozenset(("done", "failed", "denied", "unknown", "undone"))
-#: The note of an action that was refused outside of a turn, by the user or by the program that asked.
+#: The note of an action that was refused outside of a turn, by the user or by the program that
+#: asked.
 _REFUSED = "It was refused. Nothing was done."
 #: The note of an action whose undo failed. `undo_error` says why.
 _UNDO_FAILED = "The user tried to undo it, and that failed."
@@ -218,7 +219,7 @@ class OutcomeHistory:
         return {**records, **await self._read_by_id(scope, sorted(plans))}
 
     async def _read_by_id(self, scope: Scope, ids: Sequence[str]) -> dict[str, StoredAction | None]:
-        """Return the actions with these ids. A record that was tampered with is marked as changed."""
+        """Return the actions with these ids. Tampered ones are marked as changed."""
         signer = self._store.signer
         stored = await self._store.repository.load(scope.conversation.id, tuple(ids))
         records: dict[str, StoredAction | None] = dict(zip(ids, stored, strict=True))
@@ -228,7 +229,7 @@ class OutcomeHistory:
         return records
 
     def _current(self, link: ActionLink, records: Records, now: float) -> ActionLink:
-        """Return the link with the outcome that the records show. `now`: of the turn, in Unix seconds."""
+        """Return the link with the outcome of the records. `now`: of the turn, in Unix seconds."""
         if link.is_final:
             return link
 
@@ -286,8 +287,8 @@ class OutcomeHistory:
         if head is None or head.state != "cancelled":
             return "replaced"  # an earlier step of its plan did not end well
         # What a turn cancels, that turn writes into the history itself. Two cases are left. With a
-        # text, a yes was refused, because the tool, the preview or the record had changed. Without a
-        # text, the no came from outside of turns.
+        # text, a yes was refused, because the tool, the preview or the record had changed. Without
+        # a text, the no came from outside of turns.
         return "failed" if head.outcome_text else "denied"
 
     async def _entry(self, message: Message, link: ActionLink, records: Records) -> dict[str, Any]:
@@ -397,7 +398,7 @@ def _may_change(message: Message) -> bool:
 
 
 def _ended_link(link: ActionLink, ended: Mapping[str, ActionLink]) -> ActionLink:
-    """Return the link from `ended` for the same action, or `link` if there is none or it is final."""
+    """Return the link from `ended` for the same action; `link` if there is none or it is final."""
     if link.is_final or link.id not in ended:
         return link
     return replace(ended[link.id], arguments=link.arguments)
@@ -409,7 +410,7 @@ def _open_link(link: ActionLink) -> ActionLink:
 
 
 def _linked_to_successor(link: ActionLink, successors: Mapping[str, PendingAction]) -> ActionLink:
-    """Return the link to the action after the change; the same link if its action was not changed."""
+    """Return the link to the action after the change; `link` itself if there was no change."""
     action = successors.get(link.id)
     if action is None:
         return link
@@ -418,7 +419,7 @@ def _linked_to_successor(link: ActionLink, successors: Mapping[str, PendingActio
 
 
 def _linked_to_undo(link: ActionLink, undo_ids: Mapping[str, str]) -> ActionLink:
-    """Return the link with the undo of its action. `undo_ids`: undos, by the ids of their actions."""
+    """Return the link with the undo of its action. `undo_ids`: by the ids of the actions."""
     if link.id not in undo_ids:
         return link
     return replace(link, undo=undo_ids[link.id], is_final=False)

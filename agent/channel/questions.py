@@ -378,7 +378,7 @@ class Questions:
     ) -> StoredAction:
         """Take the choice at this place of an offer, unless one was taken before.
 
-        Return the offer as it is then. Its state is "done" if a choice was taken, by the event
+        Return the offer afterwards. Its state is "done" if a choice was taken, by the event
         `decided_by_event`, with the label as `outcome_text`. Raises LeaseLost and StaleTurn if the
         worker must stop or read the action again.
         """
@@ -525,8 +525,8 @@ def _earlier_run(
 ) -> str:
     """Return the text that says when the same action was done, or may have been done; "" for never.
 
-    `recent` are the stored actions of the person. They count for an hour, by the clock of the store:
-    a worker's own clock may be wrong, and the turn may have waited.
+    `recent` are the stored actions of the person. They count for an hour, by the clock of the
+    store: a worker's own clock may be wrong, and the turn may have waited.
 
     A call that needed no question and may have run is not among them: the reason of the new action
     names it, at any time. After an hour the text does not say when. `now`: when the turn came in,

@@ -143,7 +143,7 @@ class RunReplies:
         preface: str,
         prompt: str,
     ) -> tuple[tuple[Reply, str], TurnChange]:
-        """Return the question of a proposal with the id of its action, and the change to store it."""
+        """Return the question of a proposal with the id of its action, and the change to store."""
         names = ran_beside(result, self._agent.tools, proposal)
         proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
         proposal, changed = await self._changes.mark_changes(context, proposal)
@@ -210,7 +210,7 @@ def terminal_text(result: AgentResult, texts: Texts) -> str:
 def read_results(
     result: AgentResult, tools: Iterable[Tool], *, shown: Collection[str]
 ) -> list[str]:
-    """Return the results of read-only tools in the last answer of the model that has calls, as text.
+    """Return the results of read-only tools in the model's last answer with calls, as texts.
 
     If that answer also proposed an action, the run has ended before a model could report them.
     Errors are for models and are left out, and so are results that are `shown` already, and

@@ -145,8 +145,8 @@ class ToolExecutors(ActionKinds):
         asking = self._find(action.asked_by or name)
         if asking is None:
             return "pending.tool_gone"
-        # The arguments of the call that asked are not stored: only a rule without arguments can deny
-        # it.
+        # The arguments of the call that asked are not stored: only a rule without arguments can
+        # deny it.
         if self._is_denied(asking, None):
             return "pending.denied"
         return ""

@@ -55,8 +55,8 @@ class TurnContexts:
     def queued(self, queued: QueuedTurn, lease: Lease, memory: ConversationMemory) -> TurnContext:
         """Return a turn of a mailbox with everything that its worker knows.
 
-        `queued` is the turn with what was stored about it, `lease` the worker's right to work on the
-        conversation, `memory` the history of the person.
+        `queued` is the turn with what was stored about it, `lease` the worker's right to work on
+        the conversation, `memory` the history of the person.
         """
         # Several messages that came in quickly may be answered as one turn, and all count in
         # `waiting`. A turn of one message has no parts.
@@ -98,8 +98,8 @@ class TurnContexts:
         if open_action is not None:
             open_action = open_action.verified(signer, turn.scope)
         if named_action is not None:
-            # In a group, a person may tap the button of another one. The record is genuine if it was
-            # signed for the person whom it names; whether that is the sender is decided later.
+            # In a group, a person may tap the button of another one. The record is genuine if it
+            # was signed for the person whom it names; whether that is the sender is decided later.
             owner = replace(turn.scope, user_id=named_action.action.user_id)
             named_action = named_action.verified(signer, owner)
         texts = self.texts(turn, memory)

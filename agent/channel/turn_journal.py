@@ -91,7 +91,8 @@ class RedisJournals:
         turn.
 
         Raises LeaseLost if another worker has taken over, StaleTurn if the turn is not the next one
-        or earlier entries are missing, and redis.RedisError if the entries may or may not be stored.
+        or earlier entries are missing, and redis.RedisError if the entries may or may not be
+        stored.
         """
         answer = await self._scripts.arun(
             "append_journal", lease.conversation, {**lease.args, "seq": seq, "at": at}, *entries
@@ -433,8 +434,8 @@ class InterruptedRun:
     messages: tuple[Message, ...] = ()
     #: The calls whose outcome is unknown.
     unknown_outcomes: tuple[ToolCall, ...] = ()
-    #: The ids of the actions that its calls proposed. They were not stored: that happens only at the
-    #: end of a turn.
+    #: The ids of the actions that its calls proposed. They were not stored: that happens only at
+    #: the end of a turn.
     proposed: tuple[str, ...] = ()
 
 

@@ -126,7 +126,7 @@ class _Progress:
 
     @property
     def field_id(self) -> str:
-        """The id in the tokens of this field's buttons, by which a tap on an older field is known."""
+        """The id in the tokens of this field's buttons. A tap on another field's does nothing."""
         return hashlib.sha256(f"change {self.action_id} {self.place}".encode()).hexdigest()[:22]
 
 
@@ -403,7 +403,7 @@ class ChangeHandler:
         return await self._take_answer(context, stored, progress, text)
 
     async def take_tap(self, context: TurnContext, press: ButtonPress | None) -> TurnAnswer | None:
-        """Answer a tap on a button below a field. Return None unless this field is asked for now."""
+        """Answer a tap on a button below a field; None unless this field is asked for now."""
         stored = context.open_action
         if stored is None or stored.state != "shown":
             return None
@@ -430,7 +430,7 @@ class ChangeHandler:
         progress: _Progress,
         text: str | None,
     ) -> TurnAnswer:
-        """Take the answer for one field, and ask for the next one; after the last one, make the change.
+        """Take the answer for one field, and ask for the next one. After the last, make the change.
 
         `text` None keeps the value. A value with a problem is asked for again.
         """

@@ -50,7 +50,7 @@ class LoggingObserver(AgentObserver):
         self._seconds: dict[str, float] = {}
 
     def on_llm_call(self, run_id: str, call: LlmCall) -> None:
-        """Store the duration of a model call for `on_llm_end`, which follows a call that succeeded."""
+        """Store the duration of a call for `on_llm_end`, which follows if the call succeeded."""
         if call.error is None:
             self._seconds[run_id] = call.seconds
 
@@ -64,7 +64,7 @@ class LoggingObserver(AgentObserver):
         self._log("llm_end", run_id, tokens=tokens, **duration)
 
     def _log(self, event: str, run_id: str, **values: Any) -> None:
-        """Log one event of a run, or of a batch, with the fields of the turn that the run answers."""
+        """Log one event of a run or a batch, with the log fields of its turn."""
         if not self._logger.isEnabledFor(self._level):
             return
         id_name = "batch_id" if event.startswith("batch") else "run_id"
@@ -203,7 +203,8 @@ class MetricsObserver(AgentObserver):
     ) -> None:
         """Count a tool call that failed.
 
-        The name of an unknown tool is invented by the model, and may be any text: it counts as OTHER.
+        The name of an unknown tool is invented by the model, and may be any text: it counts as
+        OTHER.
         """
         tool = metrics.OTHER
         if not isinstance(error, ToolNotFoundError):
@@ -356,9 +357,8 @@ class VerboseObserver(AgentObserver):
         """Print why the run ended and what it cost."""
         usage = result.usage
         steps = result.iterations
-        _print(
-            f"{result.stop_reason} after {steps} steps, {usage.total_tokens} tokens, ${usage.cost_usd:.6f}"
-        )
+        used = f"{usage.total_tokens} tokens, ${usage.cost_usd:.6f}"
+        _print(f"{result.stop_reason} after {steps} steps, {used}")
 
 
 def _shortened(value: object) -> str:

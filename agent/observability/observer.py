@@ -199,8 +199,8 @@ for _event in EVENTS:
         AsyncAgentObserver, f"a_on_{_event}", _async_twin(getattr(AgentObserver, f"on_{_event}"))
     )
 
-#: Where a value of an event comes from: the name of a parameter, such as `result`, or the path of an
-#: attribute of it, such as `result.usage`; alone, or with a function that converts the value.
+#: Where a value of an event comes from: the name of a parameter, such as `result`, or the path of
+#: an attribute of it, such as `result.usage`; alone, or with a function that converts the value.
 Source = str | tuple[str, Callable[[Any], Any]]
 
 
@@ -218,6 +218,7 @@ def event_reader(
     id_parameter = tuple(signature.parameters)[1]
 
     def read(*args: Any, **kwargs: Any) -> tuple[str, dict[str, Any]]:
+        """Return the id of the run or batch, and the values by their names."""
         arguments = signature.bind(None, *args, **kwargs).arguments
         values = {}
         for name, source in sources.items():

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
 
-#: How many runs may have open spans at a time. Beyond that, the spans of the oldest run are ended: it
-#: may be one whose end was never reported.
+#: How many runs may have open spans at a time. Beyond that, the spans of the oldest run are ended:
+#: it may be one whose end was never reported.
 MAX_RUNS = 10_000
 
 
@@ -178,7 +178,7 @@ class OpenTelemetryObserver(AgentObserver):
         self._set_content(run.chat, gen_ai.INPUT_MESSAGES, [_message(each) for each in messages])
 
     def on_llm_call(self, run_id: str, call: LlmCall) -> None:
-        """Record the metrics of a model call, and end the chat span with its details and its cost."""
+        """Record the metrics of a model call, and end its span with its details and its cost."""
         self._metrics.record(call)
         run = self._runs.get(run_id)
         if run is None or run.chat is None:
@@ -243,7 +243,9 @@ class OpenTelemetryObserver(AgentObserver):
         # parallel call, it may end first, and its span must not become current again.
         current = self._trace.get_current_span()
         is_parallel = any(current is other.span for other in run.tools.values())
-        restore_to = run.outer_context if is_parallel else self._context.get_current()
+        restore_to = self._context.get_current()
+        if is_parallel:
+            restore_to = run.outer_context
         run.tools[call_id] = _ToolSpan(span, restore_to)
         self._context.attach(self._trace.set_span_in_context(span, run.inner_context))
 
@@ -289,6 +291,7 @@ class OpenTelemetryObserver(AgentObserver):
     def _end_chat(
         self, run: _RunSpans, error_type: str, error: BaseException | None = None
     ) -> None:
+        """End the span of the model call that runs now, if there is one."""
         if run.chat:
             self._end_span(run.chat, error_type, error)
             run.chat = None
@@ -296,6 +299,7 @@ class OpenTelemetryObserver(AgentObserver):
     def _end_tool(
         self, run: _RunSpans, call_id: str, error_type: str = "", error: BaseException | None = None
     ) -> None:
+        """End the span of a tool call, and restore the context that was current before it."""
         tool = run.tools.pop(call_id)
         # Not `detach(token)`: a run may be cancelled from another task, whose context does not know
         # the token.
@@ -399,7 +403,7 @@ def _call_attributes(call: LlmCall) -> dict[str, Any]:
 
 
 def _chat_attributes(call: LlmCall) -> dict[str, Any]:
-    """Return the attributes of a chat span: its request, and what is known of the answer or error."""
+    """Return the attributes of a chat span: the request, and what is known of answer or error."""
     attributes = _call_attributes(call)
     for name, value in call.settings.items():
         attribute = gen_ai.REQUEST_SETTINGS.get(name)

@@ -25,8 +25,8 @@ from sayso.infra.redaction import redact
 
 log = logging.getLogger(__name__)
 
-#: How many events non-blocking observers of this process may handle at the same time. Further events
-#: are dropped.
+#: How many events non-blocking observers of this process may handle at the same time. Further
+#: events are dropped.
 MAX_BACKGROUND_EVENTS = 10_000
 #: The tasks of non-blocking observers. An event loop holds its tasks only weakly, so without this
 #: reference they could vanish.
@@ -34,10 +34,10 @@ _background_tasks: set[asyncio.Task[None]] = set()
 
 
 class RunEvents:
-    """Tells the observers of one run about its events, and writes its trace. Lives as long as the run.
+    """Tells the observers of one run about its events, and writes its trace.
 
-    It also adds up `side_usage`, which is what model calls outside the agent loop used, such as
-    those for a summary.
+    Lives as long as the run. It also adds up `side_usage`, which is what model calls outside the
+    agent loop used, such as those for a summary.
 
     * `observers`: those of the agent, in the order in which they are called.
     * `parent_run_id`: the run that started this one, "" or None for none.
@@ -58,7 +58,11 @@ class RunEvents:
         run_id: str = "",
     ) -> None:
         #: Each observer with the names of its methods for events.
-        self._observers = [(observer, _event_methods(type(observer))) for observer in observers]  # type: ignore[arg-type]  # a class is hashable
+        self._observers: list[tuple[AgentObserver, frozenset[str]]] = []
+        for observer in observers:
+            # A class is hashable, which mypy does not see.
+            methods = _event_methods(type(observer))  # type: ignore[arg-type]
+            self._observers.append((observer, methods))
         handled: set[str] = set()
         for _, methods in self._observers:
             handled |= _handled_events(methods)
@@ -67,7 +71,8 @@ class RunEvents:
         self._asynchronous = asynchronous
         self._tool_result_chars = tool_result_chars
         self._start = time.perf_counter()
-        #: The ids of observers, each with an event at which it failed. Such a failure is logged once.
+        #: The ids of observers, each with an event at which it failed. Such a failure is logged
+        #: once.
         self._logged_failures: set[tuple[int, str]] = set()
         self.trace = AgentTrace(run_id or random_id(), parent_run_id or "", dict(metadata or {}))
         self.side_usage = NO_USAGE
@@ -122,7 +127,7 @@ class RunEvents:
         self.tell_side_usage(usage)
 
     def tell_side_usage(self, usage: UsageStats) -> None:
-        """Call `on_side_usage(run_id, usage)` of each observer that has it, unless no token was used."""
+        """Call `on_side_usage(run_id, usage)` of each observer that has it, if a token was used."""
         if usage.total_tokens:
             self.tell_now("side_usage", usage)
 
@@ -163,7 +168,7 @@ class RunEvents:
                 task.add_done_callback(_background_tasks.discard)
 
     def tell_now(self, event: str, *args: Any) -> None:
-        """Call `on_<event>(run_id, *args)` of each observer that overrides it, but no async method."""
+        """Call `on_<event>(run_id, *args)` of each observer that overrides it, and nothing async."""
         for observer, methods in self._observers:
             if f"on_{event}" in methods:
                 self._call(observer, event, args)
@@ -197,7 +202,7 @@ class RunEvents:
             self._log_failure(observer, event, exc)
 
     def _log_failure(self, observer: AgentObserver, event: str, error: BaseException) -> None:
-        """Log an observer's error, once for each observer and event of a run: most errors repeat."""
+        """Log an observer's error, once for each observer and event of a run, as most repeat."""
         failure = (id(observer), event)
         if failure in self._logged_failures:
             return

@@ -13,7 +13,8 @@ from typing import Any
 
 from sayso.agent.messages import NO_USAGE, UsageStats
 
-#: How many tool names are counted separately. A model may invent any name, so there must be a limit.
+#: How many tool names are counted separately. A model may invent any name, so there must be a
+#: limit.
 MAX_TOOLS = 1000
 #: The name under which the calls of all further tools are counted.
 OTHER_TOOLS = "(other)"

@@ -350,7 +350,8 @@ class RedisCache:
         """Raises ValueError for an empty prefix, and for a time to live of 0 or less."""
         if not prefix:
             raise ValueError(
-                "prefix is '': give one that only this cache has, because clear() removes all it begins"
+                "prefix is '': give one that only this cache has, "
+                "because clear() removes all it begins"
             )
         if default_ttl <= 0:
             raise ValueError(f"default_ttl is {default_ttl!r}: give a number of seconds above 0")
@@ -458,6 +459,7 @@ class _CacheCounter:
         self._lock = threading.Lock()
 
     def count(self, *, hits: int = 0, misses: int = 0, evictions: int = 0) -> None:
+        """Add to the counts."""
         with self._lock:
             stats = self.stats
             self.stats = CacheStats(

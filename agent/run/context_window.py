@@ -83,8 +83,8 @@ class ContextFitter:
         config = self._config
         messages = run.transcript
 
-        # A small transcript fits every known model. To estimate its tokens would take longer than all
-        # other work on a request.
+        # A small transcript fits every known model. To estimate its tokens would take longer than
+        # all other work on a request.
         limit = run.max_transcript_tokens
         has_own_window = config.context_tokens is not None or run.model in self._learned_windows
         if limit is None and (has_own_window or not self._is_small(messages)):
@@ -153,7 +153,7 @@ class ContextFitter:
         return self._config.max_tokens + sum(map(text_tokens, texts))
 
     def learn_window(self, run: RunState, request: ProviderRequest, tokens: int) -> None:
-        """Remember the window of a model that accepted `tokens` of a transcript, and refused more."""
+        """Remember the window of a model that accepts `tokens` of a transcript, and no more."""
         others = self._other_tokens(run, request.system_prompt, request.tools or ())
         window = tokens + others
         known = self._learned_windows.get(run.model, window + 1)
@@ -270,8 +270,8 @@ def fit_transcript(
     limit = min(result_tokens, max(max_tokens // 2, MIN_TEXT_TOKENS))
     history = shorten_results(history, limit)
     current = shorten_results(current, limit)
-    # The step is a power of two. The limit differs a little from turn to turn, since other texts need
-    # room too, and the step must not.
+    # The step is a power of two. The limit differs a little from turn to turn, since other texts
+    # need room too, and the step must not.
     wanted_step = max(int(max_tokens * LOW_WATER_SHARE), 1)
     step = 1 << (wanted_step.bit_length() - 1)
 

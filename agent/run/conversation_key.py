@@ -1,4 +1,4 @@
-"""ConversationKeys: tells a vendor which requests belong to one conversation, for its prompt cache."""
+"""ConversationKeys: names the conversation of each request, for the prompt caches of vendors."""
 
 from __future__ import annotations
 

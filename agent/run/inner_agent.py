@@ -17,9 +17,9 @@ from sayso.agent.tools.tool import Tool
 from sayso.pending.call_context import call_context
 from sayso.pending.executors import PendingConfirmation
 
-#: Runs an agent inside a tool of another one (`Agent._run_inside`). Its arguments are the request, or
-#: a paused run to go on with, the decisions about the calls of that run, and the log to write them
-#: to. It returns the result of the run.
+#: Runs an agent inside a tool of another one (`Agent._run_inside`). Its arguments are the request,
+#: or a paused run to go on with, the decisions about the calls of that run, and the log to write
+#: them to. It returns the result of the run.
 RunInside = Callable[
     [str, RunSnapshot | None, Mapping[str, Decision], DecisionLog | None],
     Awaitable[AgentResult],

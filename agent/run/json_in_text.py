@@ -1,7 +1,7 @@
 """Finds JSON in the text of a model, which may write words around it, and reads it.
 
-`extract_json` and `values_in` find the objects and arrays of a text. `decode_value` reads one at the
-start of a text, and can repair the mistakes that models make most often.
+`extract_json` and `values_in` find the objects and arrays of a text. `decode_value` reads one at
+the start of a text, and can repair the mistakes that models make most often.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 _SPACE = r"[ \t\n\r]*+"
-#: A JSON string. Unescaped line breaks and tabs are allowed, because models write them. The group is
-#: not repeated possessively: before Python 3.11.5, a possessive group that failed half way, such as
-#: at a wrong escape, counted as matched.
+#: A JSON string. Unescaped line breaks and tabs are allowed, because models write them. The group
+#: is not repeated possessively: before Python 3.11.5, a possessive group that failed half way, such
+#: as at a wrong escape, counted as matched.
 _STRING = r'"(?:[^"\\]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'
 _NUMBER = r"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?+[0-9]++)?"
 _SCALAR = rf"{_STRING}|{_NUMBER}|true|false|null"
@@ -75,7 +75,7 @@ def starts_in(text: str) -> Iterator[int]:
 
 
 def _spans(scanner: _JsonScanner, starts: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the values that begin at these positions, and not inside of another."""
+    """Yield start and end of the values at these positions that are not inside of another one."""
     until = 0
     for start in starts:
         if start < until:
@@ -118,7 +118,8 @@ class _JsonScanner:
                 return
             at = match.end()
 
-            # The last character says what was matched: a bracket, a colon, a comma, or else a value.
+            # The last character says what was matched: a bracket, a colon, a comma, or else a
+            # value.
             last = text[at - 1]
             if last in "[{":
                 opened.append(at - 1)
@@ -198,7 +199,7 @@ def _bracketed_length(text: str) -> int:
 
 
 def _repaired(match: re.Match[str]) -> str:
-    """Return the repair of what `_REPAIRABLE` matched; text that needs none stays as it is."""
+    """Return the repair of what `_REPAIRABLE` matched; unchanged if it needs none."""
     text = match[0]
     if not text.startswith("'"):
         return _REPAIRS.get(text, text)

@@ -150,9 +150,9 @@ def shorten_message(message: Message, max_tokens: int) -> Message:
 def shorten_result(text: str, max_chars: int, result_id: str = "") -> str:
     """Return beginning and end of a result in about `max_chars` characters, with a mark between.
 
-    The mark says what is left out and, with a `result_id`, how to read on; "" for no id. The text is
-    cut between lines, elements of JSON or words. The outcome of an action stays valid JSON, and a
-    fence stays around its text.
+    The mark says what is left out and, with a `result_id`, how to read on; "" for no id. The text
+    is cut between lines, elements of JSON or words. The outcome of an action stays valid JSON, and
+    a fence stays around its text.
     """
     if len(text) <= max_chars:
         return text
@@ -181,7 +181,8 @@ def _mark(head: int, tail: int, total: int, result_id: str) -> str:
 
 def part_note(full_text: str) -> str:
     """Return what the model reads below a summary that covers only a part of a result."""
-    return f'[this is about a part of the result; {READ_RESULT}(result_id="{digest_id(full_text)}") reads it]'
+    call = f'{READ_RESULT}(result_id="{digest_id(full_text)}")'
+    return f"[this is about a part of the result; {call} reads it]"
 
 
 def _shorten_json(text: str, max_chars: int, result_id: str) -> str | None:
@@ -237,7 +238,7 @@ def result_id(message: Message) -> str:
 
 
 def has_shortened_result(messages: Iterable[Message], max_tokens: int) -> bool:
-    """Return whether the model reads only a part of any result, if it reads `max_tokens` of each."""
+    """Return whether the model reads only a part of any result, with `max_tokens` of each."""
     for message in messages:
         if message.role is not Role.TOOL or message.tool_name == READ_RESULT:
             continue
@@ -272,7 +273,8 @@ async def find_result(
     if ids:
         known = f"; there are: {', '.join(ids)}"
     raise ToolError(
-        f"this conversation has no result {wanted!r}{known}. Call its tool again if it is still needed"
+        f"this conversation has no result {wanted!r}{known}."
+        " Call its tool again if it is still needed"
     )
 
 
@@ -285,7 +287,8 @@ async def _whole_text(message: Message, load: TextLoader | None) -> str:
         text = await load(message.kept)
     if text is None:
         raise ToolError(
-            f"the rest of this result of {message.tool_name!r} is not stored any more. Call the tool again"
+            f"the rest of this result of {message.tool_name!r} is not stored any more."
+            " Call the tool again"
         )
     return text
 
@@ -349,7 +352,8 @@ async def _read_result(
         shown = marked(result.tool_name, page, kinds)
     else:
         shown = fenced(page)
-    return f"Result {result_id.strip().lower()} of {result.tool_name}, {len(text)} characters. {heading}\n{shown}"
+    first_words = f"Result {result_id.strip().lower()} of {result.tool_name}"
+    return f"{first_words}, {len(text)} characters. {heading}\n{shown}"
 
 
 def _page(text: str, offset: int, max_bytes: int) -> tuple[str, str]:
@@ -410,7 +414,7 @@ def _occurrences(text: str, words: str, offset: int) -> Iterator[re.Match[str]]:
 
 
 def _places(text: str, words: str, offset: int) -> Iterator[tuple[int, int]]:
-    """Yield the start and the end of each passage with these words. Passages that overlap are one."""
+    """Yield start and end of each passage with these words. Passages that overlap are one."""
     passage: tuple[int, int] | None = None
     for match in _occurrences(text, words, offset):
         earliest = max(offset, match.start() - CONTEXT_CHARS)

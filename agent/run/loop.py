@@ -560,7 +560,7 @@ class AgentLoop:
         return result
 
     async def _store_in_memory(self, run: RunState, end: RunEnd) -> None:
-        """Let the memories learn from the run, then add all its messages to its conversation at once."""
+        """Let the memories learn from the run, then add its messages to the conversation."""
         config = self._config
         memory = run.memory
         run_memory = run.run_memory

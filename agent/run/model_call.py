@@ -150,7 +150,7 @@ class ModelCaller:
             self._usage.count_tool(call.tool_name)
 
     async def book_side_usage(self, run: RunState) -> None:
-        """Book what model calls outside the loop, such as summaries, used since the last booking."""
+        """Book what model calls outside the loop, such as summaries, used since the last time."""
         await self.book(run, run.events.take_unbilled_usage())
 
     async def book(self, run: RunState, usage: UsageStats) -> None:
@@ -320,7 +320,8 @@ class ModelCaller:
     ) -> None:
         """Report a call to observers.
 
-        `began`: its start by `perf_counter`. `outcome`: the fields of LlmCall that say how it ended.
+        `began`: its start by `perf_counter`. `outcome`: the fields of LlmCall that say how it
+        ended.
         """
         if not run.events.has_observer_of("llm_call"):
             return

@@ -23,7 +23,9 @@ PAUSED_RUN = "paused_run"
 WAITING = json.dumps(
     {
         "outcome": "waiting",
-        "note": "The user was asked and has not answered yet. Nothing was done. Do not call it again.",
+        "note": (
+            "The user was asked and has not answered yet. Nothing was done. Do not call it again."
+        ),
     }
 )
 #: The user message of a run that goes on, if other messages have followed its open calls.
@@ -94,7 +96,7 @@ def note_run_counts(memory: ConversationMemory, counts: RunCounts) -> None:
 
 
 def rename_actions(memory: ConversationMemory, new_ids: Mapping[str, str]) -> None:
-    """Replace the ids of actions that the paused run waits for, because a person changed a question.
+    """Replace the ids of actions that the paused run waits for: a person has changed a question.
 
     `new_ids`: the new ids by the earlier ones.
     """

@@ -140,7 +140,7 @@ class DecisionRunner:
         self._config = config
         self._caller = caller
         self._log: DecisionLog = run.request.decision_log or config.decision_log or OF_THIS_PROCESS
-        #: The replies of terminal tools, with the first of which the run ends.
+        #: The replies of terminal tools. The run ends with the first one.
         self._final_texts: list[str] = []
 
     async def carry_out(self) -> RunEnd | None:
@@ -214,8 +214,8 @@ class DecisionRunner:
         Raises DecisionError, before any call has run.
         """
         run = self._run
-        # Raises DecisionError if an inner agent is gone. This comes first, so that nothing is changed
-        # then.
+        # Raises DecisionError if an inner agent is gone. This comes first, so that nothing is
+        # changed then.
         for call_id in run.inner:
             if self._inner_decisions(call_id):
                 self._inner_tool(call_id)
@@ -299,7 +299,7 @@ class DecisionRunner:
                 self._write(call, decision, await self._approved(call, decision))
 
     async def _with_checked_words(self, decision: Deny) -> Deny:
-        """Return a no with its reason as the input guardrails pass it; withheld if they block it."""
+        """Return a no with its reason as the input guardrails pass it, or withhold it."""
         guardrails = self._config.guardrails
         if guardrails is None or not decision.message:
             return decision
@@ -351,7 +351,7 @@ class DecisionRunner:
         self._run.decided.append(decided)
 
     def _result(self, call_id: str, content: str, outcome: ActionOutcome, at: float) -> Message:
-        """Return the message that is the result of this call, now with a content and its outcome."""
+        """Return the message that is the result of this call, with this content and outcome."""
         (message,) = (each for each in self._run.earlier if each.tool_call_id == call_id)
         link = ActionLink(
             waiting_id(self._run.events.run_id, call_id),
@@ -386,12 +386,12 @@ class DecisionRunner:
     async def _approved(self, call: OpenCall, decision: Approve) -> Ending:
         """Run an approved call, at most once. Return how it ended.
 
-        | the decision log says that the call  | what happens                                          |
-        |--------------------------------------|-------------------------------------------------------|
-        | was not decided before               | it runs                                               |
-        | has ended                            | nothing runs, and that ending counts                  |
-        | has begun, and not that it ended     | a repeatable tool runs again; for any other tool, its |
-        |                                      | reconciler is asked how the call ended                |
+        | the decision log says that the call | what happens                                       |
+        |-------------------------------------|----------------------------------------------------|
+        | was not decided before              | it runs                                            |
+        | has ended                           | nothing runs, and that ending counts               |
+        | has begun, and not that it ended    | a repeatable tool runs again; of any other one,    |
+        |                                     | the reconciler is asked how the call ended         |
         """
         request = await self._request(call)
         if isinstance(request, Ending):
@@ -453,8 +453,9 @@ class DecisionRunner:
     async def _begin(self, key: str, call: OpenCall, tool: Tool | None = None) -> None:
         """Log that the decision about a call is carried out now.
 
-        Raises DecidedBefore if the call was decided before. If an earlier attempt has begun the call
-        and not ended it, a `tool` that is repeatable may begin again. `tool`: None if nothing runs.
+        Raises DecidedBefore if the call was decided before. If an earlier attempt has begun the
+        call and not ended it, a `tool` that is repeatable may begin again. `tool`: None if nothing
+        runs.
         """
         logged_ending = await call_in_thread(self._log.begin, key)
         if logged_ending is None:

@@ -36,8 +36,8 @@ from sayso.agent.toolsets.selectors import (
 NOTE = "tools"
 #: The most names that are stored with a conversation.
 MAX_NAMES = 200
-#: The most tokens of the schemas that a conversation is shown of a large catalog. If there are more,
-#: they are reduced to LOW_WATER_SHARE of this, so that it happens seldom.
+#: The most tokens of the schemas that a conversation is shown of a large catalog. If there are
+#: more, they are reduced to LOW_WATER_SHARE of this, so that it happens seldom.
 MAX_SHOWN_TOKENS = SHOW_ALL_TOKENS
 #: How many tokens of schemas a conversation begins with. Vendors cache no prompt that begins with
 #: fewer than 1,024 tokens of an earlier one, so fewer tools would cost more once others are added.
@@ -172,9 +172,9 @@ class ShownTools:
     ) -> Offer:
         """Return the part of a large catalog that the conversation needs.
 
-        These are the tools that it has needed so far, and those that it needs now. `allowed` are the
-        tools that the user may use, `schemas` their schemas, and `sizes` the tokens of each schema,
-        by name.
+        These are the tools that it has needed so far, and those that it needs now. `allowed` are
+        the tools that the user may use, `schemas` their schemas, and `sizes` the tokens of each
+        schema, by name.
         """
         finder = self._finder(run)
         # Without `rejected`: the user did not write the requests to correct an answer.

@@ -202,7 +202,7 @@ class Journal(Protocol):
         """
 
     async def save(self, *started: int) -> None:
-        """Write what was recorded, and that the calls `started` start: no attempt starts them again.
+        """Write what was recorded, and that the calls `started` start. They never start again.
 
         Raises LeaseLost if another worker has taken over the conversation.
         """
@@ -267,7 +267,8 @@ class RunRequest:
     #: The id, iterations and usage of the paused run, which this run counts on from; None for a new
     #: run. With counts alone, the calls of the paused run have their results in the memory.
     counts: RunCounts | None = None
-    #: The whole paused run, whose calls `decisions` are about. None for a new run, and on a channel.
+    #: The whole paused run, whose calls `decisions` are about. None for a new run, and on a
+    #: channel.
     snapshot: RunSnapshot | None = None
     #: What was decided about the open calls of the snapshot, by their ids.
     decisions: Mapping[str, Decision] = field(default_factory=dict)
@@ -363,8 +364,8 @@ class RunState:
     #: What is remembered and seldom changes: the summary, the facts and the notes. The model reads
     #: it before the history; "" for nothing.
     stable_context: str = ""
-    #: What is remembered and may change with every turn: entities and relationships. The model reads
-    #: it before the user's last message; "" for nothing.
+    #: What is remembered and may change with every turn: entities and relationships. The model
+    #: reads it before the user's last message; "" for nothing.
     changing_context: str = ""
     #: The number of the present iteration, from 1; an iteration is one model call with the calls of
     #: its answer. A run that goes on counts on from the paused one.
@@ -451,8 +452,8 @@ class RunState:
     def with_context(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages of a model call, with what is remembered added to them.
 
-        `messages` is the transcript as it is sent: its last messages are `self.messages` and
-        `self.rejected`, in their number if not in their words, since long ones may be cut.
+        `messages` is the transcript that is sent. It ends with `self.messages` and `self.rejected`,
+        of which long ones may be cut.
         """
         with_context = list(messages)
         # What changes from turn to turn stands behind the history: a vendor's cache knows only what
@@ -677,7 +678,8 @@ def going_on(
         )
     if decisions:
         raise DecisionError(
-            f"decisions about {sorted(decisions)} need the run that waits: give paused=result.paused"
+            f"decisions about {sorted(decisions)} need the run that waits:"
+            " give paused=result.paused"
         )
     return replace(request, counts=paused)
 
@@ -699,7 +701,8 @@ def to_messages(
     for message in checked:
         if not isinstance(message, Message):
             raise TypeError(
-                f"{message!r} is no Message: give a text or a list of Message(role=Role.USER, content=...)"
+                f"{message!r} is no Message: give a text"
+                " or a list of Message(role=Role.USER, content=...)"
             )
     if not checked:
         raise ValueError("there is no message to answer: give a text or at least one Message")

@@ -110,9 +110,9 @@ def build_schema_instruction(schema: Mapping[str, Any]) -> str:
     """Return the part of a system prompt that asks for JSON of this schema."""
     written = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     return (
-        "Your final answer must be one JSON value that fits the JSON Schema below: no words before or after it, no "
-        "comments, and an instance of the schema, not the schema itself. This says nothing about calling tools.\n"
-        f"{written}"
+        "Your final answer must be one JSON value that fits the JSON Schema below: no words before "
+        "or after it, no comments, and an instance of the schema, not the schema itself. This says "
+        f"nothing about calling tools.\n{written}"
     )
 
 
@@ -126,6 +126,7 @@ def validation_retry_message(error: str | Exception) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _model_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the JSON Schema of a pydantic model. Raises ValueError if it has none."""
     try:
         return model.model_json_schema()
     except Exception as exc:  # pydantic raises errors without a common base
@@ -142,8 +143,9 @@ def _schema_text(schema: Mapping[str, Any]) -> str:
 def _validator(written: str) -> Validator:
     """Return the validator of a schema, which is `written` as JSON.
 
-    It is cached, because checking a schema takes a millisecond. Raises jsonschema.SchemaError for an
-    invalid schema, and ValueError if it refers to something outside of it, which is never fetched.
+    It is cached, because checking a schema takes a millisecond. Raises jsonschema.SchemaError for
+    an invalid schema, and ValueError if it refers to something outside of it, which is never
+    fetched.
     """
     from referencing import Registry
     from referencing.exceptions import Unresolvable

@@ -67,7 +67,7 @@ class PromptBuilder:
         self.base_instructions = base_instructions
 
     def build(self, tools: Iterable[Tool | Mapping[str, Any]]) -> str:
-        """Return the instructions, the syntax of a call and the tools; without tools the first only."""
+        """Return the instructions, then the syntax of a call and the tools, if there are any."""
         texts = []
         for tool in tools:
             schema = tool.schema() if isinstance(tool, Tool) else tool
@@ -81,7 +81,8 @@ class PromptBuilder:
 #: How many broken payloads of one text are repaired at most. Each may be long, and takes time.
 MAX_REPAIRS = 16
 
-#: How many characters before a marker may belong to the call: the start of a code block, or emphasis.
+#: How many characters before a marker may belong to the call: the start of a code block, or
+#: emphasis.
 MAX_LEAD_CHARS = 40
 
 #: The keys that models use for the name of a tool.
@@ -285,7 +286,8 @@ class TextToolProvider:
         self.model_settings = getattr(provider, "model_settings", None)
         self._parser = parser or ToolCallParser()
         self._prompt_builder = prompt_builder or PromptBuilder("")
-        #: The `tools` of each request: none, or nothing at all for a provider without the parameter.
+        #: The `tools` of each request: none, or nothing at all for a provider without the
+        #: parameter.
         self._no_tools: tuple[()] | None = () if _takes_tools(provider) else None
         self._new_id = new_id
 

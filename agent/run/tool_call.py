@@ -174,7 +174,7 @@ class ToolCaller:
     async def _check_coherence(
         self, check: CoherenceCheck, call: ToolCall, description: str
     ) -> str:
-        """Return what the model reads about a call that the user did not ask for, "" if they did."""
+        """Return what the model reads if the call does not fit what the user asked for, else ""."""
         config = self._config
         began = perf_counter()
         result = await check_coherence(
@@ -319,12 +319,14 @@ class ToolCaller:
     async def _apply_policy(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
         """Run the tool, propose the call or ask for approval, as the policy decided.
 
-        | the policy says | on a channel     | the run may pause | neither                          |
-        |-----------------|------------------|-------------------|----------------------------------|
-        | deny            | refuse           | refuse            | refuse                           |
-        | allow           | run              | run               | run                              |
-        | review          | ask its user     | leave the call    | run if `confirm_action` approves |
-        |                 | (a proposal)     | open              |                                  |
+        | the policy says | on a channel | the run may pause   | neither                          |
+        |-----------------|--------------|---------------------|----------------------------------|
+        | deny            | refuse       | refuse              | refuse                           |
+        | allow           | run          | run                 | run                              |
+        | review          | ask its user | leave the call open | run if `confirm_action` approves |
+
+        To ask the user is a *proposal*: it is stored, and runs after a yes. A call that is left
+        open waits for the program that started the run.
 
         Raises ToolError.
         """
@@ -584,7 +586,8 @@ async def invoke(
             return await tool.ainvoke(dict(parameters), chunks, checked=checked)
     except TimeoutError as exc:
         raise EffectUnknownError(
-            f"Tool {tool.name!r} timed out: it gave no result within {seconds} seconds; it may still be running",
+            f"Tool {tool.name!r} timed out: it gave no result within {seconds} seconds;"
+            " it may still be running",
             tool_name=tool.name,
             error=exc,
         ) from exc
@@ -631,8 +634,8 @@ def _proposal_in(tool: Tool, value: Any) -> Any:
 def _has_no_effect(tool: Tool) -> bool:
     """Return whether the call that runs now has certainly had no effect.
 
-    Only a tool with `marks_effect` can tell. If its effect has not begun, this call prevents it from
-    beginning later.
+    Only a tool with `marks_effect` can tell. If its effect has not begun, this call prevents it
+    from beginning later.
     """
     if not tool.marks_effect:
         return False
@@ -641,7 +644,7 @@ def _has_no_effect(tool: Tool) -> bool:
 
 
 def _outcome(call: ToolCall, content: str, raw: str) -> CallOutcome:
-    """Return the outcome of a call whose result is `raw`, and is shown to the model as `content`."""
+    """Return the outcome of a call with the result `raw`, which the model reads as `content`."""
     raw_digest = ""
     if content != raw:
         raw_digest = text_digest(raw)

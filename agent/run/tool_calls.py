@@ -341,8 +341,8 @@ class _CallsRunner:
             if summary.failed:  # the next attempt may succeed, so nothing is cached
                 return outcome
 
-        # A cached result is reused without calling the tool, so the result must be all that the call
-        # has produced.
+        # A cached result is reused without calling the tool, so the result must be all that the
+        # call has produced.
         has_effects = outcome.artifacts or outcome.proposals or outcome.timers or outcome.choices
         if key and not has_effects and self.config.tool.cache is not None:
             await store_result(self.config.tool.cache, key, result, request.tool.cache_ttl)
@@ -388,7 +388,7 @@ class _CallsRunner:
         return request.runs_now and not self._repeats_unknown_outcome(at)
 
     def _repeats_unknown_outcome(self, at: int) -> bool:
-        """Return whether an earlier call of the run may already have had the effect of this call."""
+        """Return whether an earlier call of the run may have had the effect of this call."""
         return _is_among(self.calls[at], self.unknown_outcomes, self.tools)
 
 
