@@ -133,7 +133,7 @@ class AgentResult:
     unknown_outcomes: tuple[ToolCall, ...] = ()
     #: The replies of terminal tools in the same answer as a proposal: the run ends with the
     #: proposal, so these texts are not in `content`.
-    beside: tuple[str, ...] = ()
+    terminal_texts: tuple[str, ...] = ()
     #: The answers that tools offered as buttons; the last offer counts.
     choices: tuple[str, ...] = ()
     #: The calls that wait for a decision (`pause_for_approval`).

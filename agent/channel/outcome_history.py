@@ -74,6 +74,9 @@ class OutcomeHistory:
     async def refresh(self, context: TurnContext, *, undo: StoredAction | None = None) -> None:
         """Write into the history how actions have ended since their results were written.
 
+        An action may end without a turn that could write it: its time is over, a program decides
+        it, or its worker dies. So every turn calls this before a model reads the history.
+
         `undo` is an action that undid others in this turn, or tried to; None for none. The actions
         are read from the store in one step, and only those whose outcome may have changed.
         """
@@ -255,7 +258,7 @@ class OutcomeHistory:
         match outcome:
             case "expired":
                 at = stored.expires_at
-            case "" | "denied" | "replaced":  # when that was is not stored
+            case "" | "denied" | "replaced":  # the record does not say when
                 at = 0.0
             case _:
                 at = stored.started_at
@@ -265,7 +268,22 @@ class OutcomeHistory:
     def _outcome_of(
         self, stored: StoredAction, records: Records, now: float
     ) -> ActionOutcome | Literal[""]:
-        """Return what became of an action by its record; "" while it waits for an answer."""
+        """Return what became of an action by its record; "" while it waits for an answer.
+
+        | the state of the record                          | the outcome                          |
+        |--------------------------------------------------|--------------------------------------|
+        | armed, shown                                     | "", or expired if its time is over   |
+        | claimed, started, unknown                        | unknown                              |
+        | done, failed, expired                            | the same                             |
+        | superseded by a change of the person             | replaced                             |
+        | superseded because its worker died before it ran | failed                               |
+        | cancelled, because an earlier step of its plan   | replaced                             |
+        | did not end well                                 |                                      |
+        | cancelled, because its yes was refused           | failed                               |
+        | cancelled by a no from outside of turns          | denied                               |
+
+        A no within a turn is not among them: that turn writes the outcome into the history itself.
+        """
         state = stored.state
         match state:
             case "armed" | "shown":
@@ -276,31 +294,29 @@ class OutcomeHistory:
                 return state
             case "superseded":
                 changed = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
-                if stored.outcome_text.startswith(changed):
-                    return "replaced"
-                return "failed"  # it was claimed, and its worker died before it began
+                is_changed = stored.outcome_text.startswith(changed)
+                return "replaced" if is_changed else "failed"
 
-        # It was cancelled. Why a step was, only its plan knows.
+        # It was cancelled. Why a step was cancelled, only its plan knows.
         head: StoredAction | None = stored
         if stored.action.plan:
             head = records.get(stored.action.plan)
         if head is None or head.state != "cancelled":
-            return "replaced"  # an earlier step of its plan did not end well
-        # What a turn cancels, that turn writes into the history itself. Two cases are left. With a
-        # text, a yes was refused, because the tool, the preview or the record had changed. Without
-        # a text, the no came from outside of turns.
+            return "replaced"
+        # Only a refused yes has a text: the tool, the preview or the record had changed.
         return "failed" if head.outcome_text else "denied"
 
     async def _entry(self, message: Message, link: ActionLink, records: Records) -> dict[str, Any]:
         """Return what the model reads of one action, as JSON-ready data.
 
-        An undo describes the action that it took back, unless it failed: then the action is as it
-        was before.
+        If the action was undone, or may have been, the entry has the result of the undo. If the undo
+        failed, the action is as it was before: the entry has its own result, and says why the undo
+        failed.
         """
         has_failed_undo = _has_failed_undo(link)
-        described_id = link.undo or link.id
-        if has_failed_undo:
-            described_id = link.id
+        described_id = link.id
+        if link.undo and not has_failed_undo:
+            described_id = link.undo
         stored = records[described_id]
         entry = _outcome_entry(link)
         if stored is None:

@@ -121,19 +121,19 @@ class RunReplies:
         texts = context.texts
         # The person is told of unknown outcomes, whatever the model writes about them.
         unknown = [texts.unknown(literal(call.tool_name)) for call in result.unknown_outcomes]
-        beside: Sequence[str] = result.beside
+        terminal_texts: Sequence[str] = result.terminal_texts
         results: list[str] = []
         if proposal:
             if result.stop_reason == "terminal":
-                beside = [result.content]
+                terminal_texts = [result.content]
             results = [
-                *read_results(result, self._agent.tools, shown=beside),
-                *not_done_beside(result, self._agent.tools, proposal, texts),
+                *read_results(result, self._agent.tools, shown=terminal_texts),
+                *calls_without_effect(result, self._agent.tools, proposal, texts),
             ]
         # A tool that returned no value needs no text: the question names each tool that has run.
-        with_value = [each for each in beside if each != WITHOUT_VALUE]
-        beside_texts = [as_markdown(result_text(unfenced(each))) for each in with_value]
-        return paragraphs([*unknown, *results, *beside_texts])
+        with_value = [each for each in terminal_texts if each != WITHOUT_VALUE]
+        terminal_results = [as_markdown(result_text(unfenced(each))) for each in with_value]
+        return paragraphs([*unknown, *results, *terminal_results])
 
     async def _ask(
         self,
@@ -144,7 +144,7 @@ class RunReplies:
         prompt: str,
     ) -> tuple[tuple[Reply, str], TurnChange]:
         """Return the question of a proposal with the id of its action, and the change to store."""
-        names = ran_beside(result, self._agent.tools, proposal)
+        names = tools_already_run(result, self._agent.tools, proposal)
         proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
         proposal, changed = await self._changes.mark_changes(context, proposal)
         question, actions = await self._questions.ask(
@@ -236,7 +236,7 @@ def _last_round(result: AgentResult) -> Sequence[Message]:
     return ()
 
 
-def not_done_beside(
+def calls_without_effect(
     result: AgentResult, tools: Iterable[Tool], proposal: Proposal, texts: Texts
 ) -> list[str]:
     """Return what the user reads about calls that did nothing, in the same answer as a question.
@@ -266,7 +266,7 @@ def not_done_beside(
     return reports
 
 
-def ran_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal) -> str:
+def tools_already_run(result: AgentResult, tools: Iterable[Tool], proposal: Proposal) -> str:
     """Return the names of the tools that may have changed something in a run before its question.
 
     The names are Markdown, and "" if there are none. A tool whose code asked the question itself

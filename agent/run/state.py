@@ -73,14 +73,14 @@ class CallOutcome:
     ends: Literal["", "pending", "terminal"] = ""
     #: The text for the user, if the run ends with this call.
     final_text: str = ""
-    #: Whether it is unknown if the call has taken effect: the worker died during the call, the
-    #: called service never answered, or the call took too long.
+    #: Whether the outcome is unknown, so that the call may have taken effect or not: the worker died
+    #: during the call, the called service never answered, or the call took too long.
     is_unknown: bool = False
-    #: Whether the tool ran to its end: the text is its result, and not an error,
-    #: a proposal or a note.
+    #: Whether the tool ran to its end: the text is its result, and not an error, a proposal or a
+    #: note.
     has_result: bool = False
-    #: Whether no code of the tool ran, and nothing asks for it: the call was denied,
-    #: refused by its preview, wrong, or left out.
+    #: Whether no code of the tool ran, and no question about the call is open: the call was denied,
+    #: refused by its preview, invalid, or left out.
     not_run: bool = False
     #: The files that the tool made.
     artifacts: tuple[Artifact, ...] = ()
@@ -90,7 +90,7 @@ class CallOutcome:
     timers: tuple[TimerChange, ...] = ()
     #: The answers that the tool offers as buttons.
     choices: tuple[str, ...] = ()
-    #: Usage of the model that summarized the result, if one did.
+    #: What the model that summarized the result has used, if one did.
     usage: UsageStats = NO_USAGE
     #: The digest of the tool's raw result, if `content` is another text.
     raw_digest: str = ""
@@ -146,7 +146,7 @@ class CallOutcome:
 def _time_of_turn() -> float:
     """Return when the turn came in, in Unix seconds by the clock of the store.
 
-    Outside of a worker it is the present time.
+    Without a worker, return the present time.
     """
     timers = tool_environment().timers
     if timers is None:
@@ -172,7 +172,7 @@ class ModelAnswer:
 
 @dataclass(slots=True)
 class JournaledAnswer:
-    """An answer with tool calls that an earlier attempt at the same turn has got."""
+    """An answer with tool calls that was recorded by an earlier attempt at the same turn."""
 
     answer: ModelAnswer
     #: The known outcomes of its calls, by the index of the call in the answer.
@@ -262,7 +262,7 @@ class RunRequest:
     on_text: RunTextListener | None = None
     #: Whether async observers receive the events of the run, too.
     asynchronous: bool = True
-    #: Whether the run is one of a batch: it has a memory of its own, but the agent's knowledge.
+    #: Whether the run is one of a batch: it has the agent's knowledge, but a separate memory.
     is_of_batch: bool = False
     #: The id, iterations and usage of the paused run, which this run counts on from; None for a new
     #: run. With counts alone, the calls of the paused run have their results in the memory.
@@ -344,21 +344,23 @@ class RunState:
     events: RunEvents
     #: What the memories know and learn: facts, entities, relationships.
     run_memory: RunMemory
+
+    # The conversation and the messages.
+
     #: The conversation that the run belongs to; None: the run begins without a history.
     memory: ConversationMemory | None = None
+    #: Where the conversation is stored; None if it is not.
+    session: Session | None = None
     history: list[Message] = field(default_factory=list)
-    #: The names of the tools that the conversation has needed so far, in the order in which they
-    #: are shown.
-    shown_tools: list[str] = field(default_factory=list)
-    #: Summarizes long results; None: they are cut.
-    compressor: Compressor | None = None
-    #: Notices that the run repeats itself, from its first round on.
-    loop_watch: LoopWatch | None = None
-    #: Receives the reply while it arrives. None without a listener, and if a check of the complete
-    #: reply comes first.
-    on_text: RunTextListener | None = None
+    #: The calls that were decided since the pause have their results here.
+    earlier: list[Message] = field(default_factory=list)
+    #: Whether the memory has the messages of `earlier` already.
+    remembers_earlier: bool = False
     messages: list[Message] = field(default_factory=list)
     rejected: list[Message] = field(default_factory=list)
+
+    # What the model is shown in the next call.
+
     #: The instruction of the form of the answer, behind the system prompt; "" without a form.
     schema_instruction: str = ""
     #: What is remembered and seldom changes: the summary, the facts and the notes. The model reads
@@ -367,29 +369,50 @@ class RunState:
     #: What is remembered and may change with every turn: entities and relationships. The model
     #: reads it before the user's last message; "" for nothing.
     changing_context: str = ""
-    #: The number of the present iteration, from 1; an iteration is one model call with the calls of
-    #: its answer. A run that goes on counts on from the paused one.
-    iterations: int = 0
-    #: Whether the model was asked again because its answer was empty.
-    has_asked_again: bool = False
-    #: The text of the last answer.
-    answer_text: str = ""
-    #: The model that was asked last.
-    model: str = ""
-    #: Tokens that the transcript may take after the model rejected it as too long; None before
-    #: that.
-    max_transcript_tokens: int | None = None
+    #: The names of the tools that the conversation has needed so far, in the order in which they
+    #: are shown.
+    shown_tools: list[str] = field(default_factory=list)
     #: Whether the model is shown the tool that reads the rest of a result.
     can_read_on: bool = False
     #: Tokens that the model reads of one result.
     result_tokens: int = DEFAULT_RESULT_TOKENS
+    #: Tokens that the transcript may take after the model rejected it as too long; None before
+    #: that.
+    max_transcript_tokens: int | None = None
     #: Whether files are only named, because the vendor rejected a request with files.
     names_files_only: bool = False
+
+    # Where the run is now.
+
+    #: The number of the present iteration, from 1; an iteration is one model call with the calls of
+    #: its answer. A run that goes on counts on from the paused one.
+    iterations: int = 0
+    #: The model that was asked last.
+    model: str = ""
+    #: The text of the last answer.
+    answer_text: str = ""
     #: The cache key of the last answer.
     cache_key: str = ""
-    #: What the calls of the loop have used; calls beside it are in `events.side_usage`.
-    usage: UsageStats = NO_USAGE
-    #: For each iteration what the model wrote beside its tool calls, or "".
+    #: Whether the model was asked again because its answer was empty.
+    has_asked_again: bool = False
+    #: The round whose calls run now; None while the model is asked.
+    open_round: OpenRound | None = None
+    #: Whether the end of the run was reported to observers.
+    is_end_reported: bool = False
+
+    # What works for the run.
+
+    #: Receives the reply while it arrives. None without a listener, and if a check of the complete
+    #: reply comes first.
+    on_text: RunTextListener | None = None
+    #: Summarizes long results; None: they are cut.
+    compressor: Compressor | None = None
+    #: Notices that the run repeats itself, from its first round on.
+    loop_watch: LoopWatch | None = None
+
+    # What the run has produced and used.
+
+    #: For each iteration what the model wrote together with its tool calls; "" for nothing.
     reasoning: list[str] = field(default_factory=list)
     #: All calls of the run, in order.
     tool_calls: list[ToolCall] = field(default_factory=list)
@@ -401,25 +424,20 @@ class RunState:
     artifacts: list[Artifact] = field(default_factory=list)
     #: The answers that were last offered as buttons.
     choices: tuple[str, ...] = ()
-    #: The calls that run now; None while the model is asked.
-    open_round: OpenRound | None = None
-    #: Whether a call that needs an approval may wait for a decision of the program that started
-    #: the run.
+    #: What the model calls of the loop have used. All other model calls of the run, such as those
+    #: for summaries, are in `events.side_usage`.
+    usage: UsageStats = NO_USAGE
+
+    # Calls that wait for a decision of the program that started the run.
+
+    #: Whether a call that needs an approval may wait for such a decision.
     may_pause: bool = False
-    #: The calls that were decided since have their results here.
-    earlier: list[Message] = field(default_factory=list)
-    #: Whether the memory has the messages of `earlier` already.
-    remembers_earlier: bool = False
-    #: Where the conversation is stored; None if it is not.
-    session: Session | None = None
-    #: The calls that wait for a decision of the program.
+    #: The calls of this run that wait.
     open_calls: list[OpenCall] = field(default_factory=list)
     #: The paused runs of agents that are tools, by the id of the call that asked the agent.
     inner: dict[str, RunSnapshot] = field(default_factory=dict)
     #: What became of the calls that were decided at the beginning of this run.
     decided: list[DecidedCall] = field(default_factory=list)
-    #: Whether observers have been told how the run ends.
-    is_end_reported: bool = False
 
     @property
     def user_text(self) -> str:
@@ -456,7 +474,7 @@ class RunState:
         of which long ones may be cut.
         """
         with_context = list(messages)
-        # What changes from turn to turn stands behind the history: a vendor's cache knows only what
+        # What changes from turn to turn is put behind the history: a vendor's cache knows only what
         # precedes the first change.
         if self.changing_context:
             place = self._place_of_changing_context(messages)
@@ -524,12 +542,12 @@ class RunState:
 
     @property
     def open_actions(self) -> tuple[str, ...]:
-        """Return the ids of the actions of this run that wait for a decision."""
+        """The ids of the actions of this run that wait for a decision."""
         return open_actions([*self.earlier, *self.messages])
 
     @property
     def counts(self) -> RunCounts:
-        """Return what the run counts, for the run that goes on with it after a decision."""
+        """What the run counts, for another run that goes on with it after a decision."""
         return RunCounts(
             run_id=self.events.run_id,
             iterations=self.iterations,
@@ -559,8 +577,8 @@ class RunState:
         for outcome in outcomes:
             usage += outcome.usage
             self._collect(outcome)
-        # In this order: a sum has the provider and the model of its last part, and that is the
-        # model of the loop.
+        # A sum has the provider and the model of its last part. That must be the model of the loop,
+        # and not the one that writes summaries.
         self.usage = usage + self.usage
 
     def _message_of(self, outcome: CallOutcome) -> Message:
@@ -618,9 +636,9 @@ class RunState:
         texts_with_calls = [text for text in self.reasoning if text]
         last_reasoning = texts_with_calls[-1] if texts_with_calls else ""
         # The run ends with a question for a yes, and not with these replies of terminal tools.
-        beside: tuple[str, ...] = ()
+        terminal_texts: tuple[str, ...] = ()
         if end.stop_reason == "pending":
-            beside = tuple(self.terminal_texts)
+            terminal_texts = tuple(self.terminal_texts)
         open_calls: tuple[OpenCall, ...] = ()
         if paused is not None:
             open_calls = paused.open_calls
@@ -637,7 +655,7 @@ class RunState:
             tool_calls=tuple(self.tool_calls),
             messages=(*map(_without_details, self.earlier), *self.messages),
             unknown_outcomes=tuple(self.unknown_outcomes),
-            beside=beside,
+            terminal_texts=terminal_texts,
             choices=self.choices,
             open_calls=open_calls,
             paused=paused,
