@@ -54,7 +54,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptText:
+class TextReference:
     """The file of a long text: `ref` is the SHA-256 of the text, `chars` its length."""
 
     ref: str
@@ -65,7 +65,7 @@ class KeptText:
         return {"ref": self.ref, "chars": self.chars}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> KeptText:
+    def from_dict(cls, data: Mapping[str, Any]) -> TextReference:
         """Return the reference that `to_dict` wrote.
 
         Raises KeyError, ValueError or TypeError for anything else.
@@ -189,7 +189,7 @@ class Message:
     media: tuple[Media, ...] = ()
     #: The file of a long text; None for a text that is here in full. With a file, `content` is only
     #: the beginning of the text, for a result also its end.
-    kept: KeptText | None = None
+    text_file: TextReference | None = None
     #: JSON that a program stores with a tool's result. No model reads it.
     tool_result: Any = None
     #: What the vendor says of an answer: the model's reasoning, why it stopped.
@@ -218,8 +218,8 @@ class Message:
             data["tool_calls"] = tuple(call.to_dict() for call in self.tool_calls)
         if self.media:
             data["media"] = tuple(asdict(media) for media in self.media)
-        if self.kept:
-            data["kept"] = self.kept.to_dict()
+        if self.text_file:
+            data["text_file"] = self.text_file.to_dict()
         if self.tool_result is not None:
             data["tool_result"] = self.tool_result
         if self.actions:
@@ -239,9 +239,9 @@ class Message:
         reasoning = data.get("reasoning", {})
         if not isinstance(reasoning, Mapping):
             raise TypeError(f"a message has {type(reasoning).__name__!r} for its reasoning")
-        kept = None
-        if "kept" in data:
-            kept = KeptText.from_dict(data["kept"])
+        text_file = None
+        if "text_file" in data:
+            text_file = TextReference.from_dict(data["text_file"])
         details = None
         if "reasoning" in data:
             details = AnswerDetails(reasoning=reasoning)
@@ -250,7 +250,7 @@ class Message:
             role=Role(data["role"]),
             tool_calls=tuple(map(ToolCall.from_dict, data.get("tool_calls", ()))),
             media=tuple(Media(**media) for media in data.get("media", ())),
-            kept=kept,
+            text_file=text_file,
             actions=tuple(map(ActionLink.from_dict, data.get("actions", ()))),
             details=details,
         )

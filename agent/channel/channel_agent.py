@@ -353,11 +353,12 @@ class ChannelAgent:
         if intent == "confirm":
             question = await self._questions.find_question_elsewhere(turn, context.received_at)
             if question:
-                asked = texts_for(question.action.language).asked_elsewhere(question.action.preview)
+                action = question.action
+                elsewhere_text = texts_for(action.language).asked_elsewhere(action.preview)
                 # The yes may answer an earlier message of this thread.
                 if context.memory.get_history():
-                    return await self._run_agent(context, asked)
-                return fixed_answer(context, asked)
+                    return await self._run_agent(context, elsewhere_text)
+                return fixed_answer(context, elsewhere_text)
         has_lost_question = stored is None and context.lost_at and not context.is_loss_told
         if intent in ("confirm", "cancel") and has_lost_question:
             return self._confirmation.answer_lost_question(context)

@@ -128,8 +128,8 @@ class Commands:
         cancelled = texts_for(stored.action.language).cancelled(stored.action.preview)
         transition = cancelled_or_expired_transition(context, stored, cancelled)
         outcome = transition.outcome_text
-        closed = await self._questions.close(context.turn, stored, transition.to, outcome)
-        replies = (*closed, (Reply(f"{done}\n{outcome}"), ""))
+        closing_replies = await self._questions.close(context.turn, stored, transition.to, outcome)
+        replies = (*closing_replies, (Reply(f"{done}\n{outcome}"), ""))
         change = TurnChange(replies=replies, transition=transition, ends_conversation=True)
         return TurnAnswer(change)
 

@@ -296,13 +296,16 @@ def memory_from_json(
 
 async def load_history(context: TurnContext) -> ConversationMemory:
     """Return the history as the model reads it: with the long texts of people, if there is room."""
-    stored = context.memory
+    stored_memory = context.memory
     history = context.memory.get_history()
-    has_long_texts = any(message.kept and message.role is not Role.TOOL for message in history)
+    has_long_texts = any(message.text_file and message.role is not Role.TOOL for message in history)
     if context.long_texts is None or not has_long_texts:
-        return stored
+        return stored_memory
     memory = ConversationMemory(
-        stored.max_messages, stored.max_tokens, stored.summary, stored.notes
+        stored_memory.max_messages,
+        stored_memory.max_tokens,
+        stored_memory.summary,
+        stored_memory.notes,
     )
     full = await call_in_thread(context.long_texts.read_history, history)
     memory.add_many(full, trims=not context.summarizes)
@@ -395,8 +398,8 @@ class TurnFiles:
 
     async def store_all(self, artifacts: Sequence[Artifact], turn: Turn) -> list[Media]:
         """Store the files, and return those that can be delivered."""
-        stored = [await self.store(turn, artifact) for artifact in artifacts]
-        return [artifact.media for artifact in stored if artifact.media]
+        stored_files = [await self.store(turn, artifact) for artifact in artifacts]
+        return [artifact.media for artifact in stored_files if artifact.media]
 
     async def store_after_effect(
         self, artifacts: list[Artifact], turn: Turn, action_id: str

@@ -107,8 +107,8 @@ class Continuations:
         stored = context.named_action
         if stored and stored.state == "cancelled":
             # The model cannot propose again what was just refused.
-            refused = await self._other_messages.refused_by_no(context.turn.scope, stored)
-            context.run.denied_actions += refused
+            refused_actions = await self._other_messages.refused_by_no(context.turn.scope, stored)
+            context.run.denied_actions += refused_actions
         # The history may end with an answer that no model wrote, such as the one to a second tap. A
         # model answers only a message of a user, so one is added: the request goes on.
         if context.memory.get_history()[-1].role is Role.ASSISTANT:

@@ -78,9 +78,9 @@ class FailedTurns:
         is_choice = press is not None and press.choice is not None
 
         if not is_choice:  # a chosen answer settles no action
-            decided = await self._decided_action(context, open_action, press)
-            if decided:
-                return await self._outcome_of_decision(context, decided)
+            decided_action = await self._decided_action(context, open_action, press)
+            if decided_action:
+                return await self._outcome_of_decision(context, decided_action)
 
         # A failed message ends the action that waits. A chosen answer counts as a message; a tap on
         # a button of a question does not.
@@ -145,12 +145,12 @@ class FailedTurns:
         name the action.
         """
         outcome = transition.outcome_text
-        closed = await self._questions.close(context.turn, stored, "cancelled", outcome)
+        closing_replies = await self._questions.close(context.turn, stored, "cancelled", outcome)
         about_action = ""
         if not context.turn.maybe_other_person:
             about_action = self._answers.as_line(stored, "cancelled", outcome)
         text = "\n\n".join(filter(None, [about_action, failure_text]))
-        return TurnChange(replies=(*closed, (Reply(text), "")), transition=transition)
+        return TurnChange(replies=(*closing_replies, (Reply(text), "")), transition=transition)
 
     def _note_run(self, context: TurnContext, run: InterruptedRun, ending: str) -> None:
         """Add to the history what was asked, what the run had done, and how the turn ended."""
@@ -201,8 +201,8 @@ class FailedTurns:
         if continuation is not None:
             continuation = replace(continuation, tells_outcome=False)
 
-        closed = await self._questions.close(turn, stored, state, outcome)
+        closing_replies = await self._questions.close(turn, stored, state, outcome)
         line = Reply(self._answers.as_line(stored, state, outcome))
         return TurnChange(
-            replies=(*closed, (line, "")), transition=transition, continuation=continuation
+            replies=(*closing_replies, (line, "")), transition=transition, continuation=continuation
         )

@@ -76,11 +76,11 @@ class LongReplies:
         try:
             content = SpooledBytes(data, folder=self._files.spool_folder, most=len(data))
             artifact = Artifact(mime_type=MIME_TYPE, filename=FILENAME, content=content)
-            stored = await self._files.store(turn, artifact)
+            stored_file = await self._files.store(turn, artifact)
         except (NoRoom, TooLarge, OSError) as exc:
             log.warning("media.not_stored", extra={"reason": type(exc).__name__})
             return None
-        return stored.media
+        return stored_file.media
 
 
 def _is_too_long(reply: Reply) -> bool:

@@ -1,8 +1,8 @@
 """LongTexts: stores the texts of a turn that are too long for Redis in files.
 
-The history in Redis has a part of such a text, and a reference to its file (`KeptText`). A model
-reads on in a long result with the tool `read_result`; long texts of people it gets in full while
-there is room.
+The history in Redis has a part of such a text, and a reference to its file (`TextReference`). A
+model reads on in a long result with the tool `read_result`; long texts of people it gets in full
+while there is room.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import replace
 from typing import Any
 
 from sayso.agent.memory.conversation import LOW_WATER_SHARE, surplus_in_steps
-from sayso.agent.messages import KeptText, Message, Role
+from sayso.agent.messages import Message, Role, TextReference
 from sayso.agent.run.long_results import (
     MAX_WHOLE_CHARS,
     REMEMBERED_CHARS,
     digest_id,
     is_long,
-    kept_part,
+    part_to_store,
     shorten_result,
 )
 from sayso.agent.tools.call_texts import shorten
@@ -63,7 +63,7 @@ class LongTexts:
         self._store = store
         self._owner = owner
 
-    async def store(self, texts: Sequence[str]) -> list[KeptText | None]:
+    async def store(self, texts: Sequence[str]) -> list[TextReference | None]:
         """Store texts durably.
 
         Return the reference of each; None for one that could not be stored.
@@ -73,13 +73,13 @@ class LongTexts:
         try:
             store = self._store
             return await call_in_thread(
-                lambda: [KeptText(store.put(self._owner, text), len(text)) for text in texts]
+                lambda: [TextReference(store.put(self._owner, text), len(text)) for text in texts]
             )
         except OSError as exc:
             log.warning("texts.not_stored", extra={"reason": type(exc).__name__})
             return [None] * len(texts)
 
-    async def load(self, reference: KeptText) -> str | None:
+    async def load(self, reference: TextReference) -> str | None:
         """Return a stored text; None if it was deleted or cannot be read."""
         return await call_in_thread(self._load, reference)
 
@@ -91,7 +91,7 @@ class LongTexts:
         for message in messages:
             for call in message.get("tool_calls", ()):
                 call["parameters"] = _shorten_arguments(call["parameters"])
-        long_messages = [each for each in messages if "kept" not in each and _full_text(each)]
+        long_messages = [each for each in messages if "text_file" not in each and _full_text(each)]
         if not long_messages:
             return
         texts = [_full_text(message) for message in long_messages]
@@ -99,7 +99,7 @@ class LongTexts:
         for message, text, reference in zip(long_messages, texts, references, strict=True):
             message.update(_stored_part(message, text, reference))
             if reference is not None:
-                message["kept"] = reference.to_dict()
+                message["text_file"] = reference.to_dict()
             message.pop("full_text", None)
 
     def read_history(self, messages: Sequence[Message]) -> list[Message]:
@@ -110,8 +110,8 @@ class LongTexts:
         """
         references = {}
         for at, message in enumerate(messages):
-            if message.kept is not None and message.role is not Role.TOOL:
-                references[at] = message.kept
+            if message.text_file is not None and message.role is not Role.TOOL:
+                references[at] = message.text_file
         total = sum(reference.chars for reference in references.values())
 
         # From the oldest to the newest text: `room` is what remains after the characters that must
@@ -121,10 +121,10 @@ class LongTexts:
         for at, reference in references.items():
             room += reference.chars
             content = self._in_room(messages[at].content, reference, room)
-            complete[at] = replace(messages[at], content=content, kept=None)
+            complete[at] = replace(messages[at], content=content, text_file=None)
         return complete
 
-    def _in_room(self, beginning: str, reference: KeptText, room: int) -> str:
+    def _in_room(self, beginning: str, reference: TextReference, room: int) -> str:
         """Return a long text in at most `room` characters, which may be negative.
 
         If there is no room for even its beginning, return the beginning with a note.
@@ -136,7 +136,7 @@ class LongTexts:
             return with_lost_note(beginning, reference)
         return shorten(text, room)
 
-    def _load(self, reference: KeptText) -> str | None:
+    def _load(self, reference: TextReference) -> str | None:
         """Return a stored text; None if it was deleted or cannot be read. Blocks."""
         if self._store is None:
             return None
@@ -147,7 +147,7 @@ class LongTexts:
             return None
 
 
-def with_lost_note(beginning: str, reference: KeptText) -> str:
+def with_lost_note(beginning: str, reference: TextReference) -> str:
     """Return what the model sees of a text whose file was deleted."""
     return f"{beginning} [the rest is not there any more, was {reference.chars} characters]"
 
@@ -160,12 +160,12 @@ def _full_text(message: Mapping[str, Any]) -> str:
     if not is_long(text):
         return ""
     if message["role"] == Role.TOOL.value:
-        return kept_part(text)
+        return part_to_store(text)
     return shorten(text, MAX_TEXT_CHARS)
 
 
 def _stored_part(
-    message: Mapping[str, Any], text: str, reference: KeptText | None
+    message: Mapping[str, Any], text: str, reference: TextReference | None
 ) -> dict[str, str]:
     """Return the field `content` that stays in Redis of a message with this long text.
 
@@ -237,8 +237,8 @@ class TextFiles:
             data = file.read()
         if hashlib.sha256(data).hexdigest() != ref:
             raise KeyError(ref)
-        stored = self._objects.stat(name)
-        if stored and stored.modified_at < time.time() - DATE_SECONDS:
+        stored_object = self._objects.stat(name)
+        if stored_object and stored_object.modified_at < time.time() - DATE_SECONDS:
             self._objects.put(name, data)
         return data.decode("utf-8", "surrogatepass")
 

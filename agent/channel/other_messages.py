@@ -127,8 +127,8 @@ class OtherMessages:
         guardrails = self._agent.config.guardrails
         if guardrails is None:
             return turn.text
-        checked = await guardrails.acheck_input(turn.text)
-        return checked.content if checked.passed else WITHHELD
+        check = await guardrails.acheck_input(turn.text)
+        return check.content if check.passed else WITHHELD
 
     async def actions_of(self, scope: Scope, stored: StoredAction) -> list[PendingAction]:
         """Return an action, or the steps of a plan."""
@@ -142,15 +142,15 @@ class OtherMessages:
         If its person has changed the values of a call, the call before the change counts as well:
         they did not want that one either.
         """
-        refused: list[PendingAction] = []
+        refused_actions: list[PendingAction] = []
         actions = await self.actions_of(scope, stored)
         while actions:
-            refused += actions
+            refused_actions += actions
             ids_before = tuple(each.changes_of for each in actions if each.changes_of)
             actions = []
             if ids_before:
                 actions = await self._read(scope, ids_before)
-        return refused
+        return refused_actions
 
     async def _read(self, scope: Scope, ids: tuple[str, ...]) -> list[PendingAction]:
         """Return the actions with these ids that are still stored."""

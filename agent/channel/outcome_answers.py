@@ -232,20 +232,20 @@ class OutcomeAnswers:
         """
         if context.lease is None:
             return answer
-        closed = await self._questions.close(context.turn, stored, state, outcome)
-        return answer.changed(replies=(*closed, *answer.change.replies))
+        closing_replies = await self._questions.close(context.turn, stored, state, outcome)
+        return answer.changed(replies=(*closing_replies, *answer.change.replies))
 
     async def outcome_text(self, scope: Scope, stored: StoredAction) -> str:
         """Return the stored outcome of an action that has ended, else a text for its state.
 
         It says what was undone since.
         """
-        known = ""
+        outcome = ""
         if stored.state in EXECUTED_STATES:
-            known = await self._store.settlement.report(scope, stored)
-        known = known or stored.outcome_text
-        if known:
-            return known
+            outcome = await self._store.settlement.report(scope, stored)
+        outcome = outcome or stored.outcome_text
+        if outcome:
+            return outcome
 
         texts = texts_of(stored)
         preview = stored.action.preview

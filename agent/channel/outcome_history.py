@@ -178,11 +178,11 @@ class OutcomeHistory:
         # An action that ended before this turn may have been undone since.
         if is_plan or not is_settled_now:
             report = await self._store.settlement.report(context.turn.scope, stored, results="none")
-        asked = [stored]
+        possible_reasons = [stored]
         if is_plan and stored.state == "failed":
             steps = await self._read_by_id(context.turn.scope, step_ids(action))
-            asked += [step for step in steps.values() if step is not None]
-        answer = _own_words(stored, outcome_text, report, asked)
+            possible_reasons += [step for step in steps.values() if step is not None]
+        answer = _own_words(stored, outcome_text, report, possible_reasons)
 
         ids = action_ids(stored)
         is_linked = any(link.id in ids for link in links_in_history(context))
@@ -224,8 +224,8 @@ class OutcomeHistory:
     async def _read_by_id(self, scope: Scope, ids: Sequence[str]) -> dict[str, StoredAction | None]:
         """Return the actions with these ids. Tampered ones are marked as changed."""
         signer = self._store.signer
-        stored = await self._store.repository.load(scope.conversation.id, tuple(ids))
-        records: dict[str, StoredAction | None] = dict(zip(ids, stored, strict=True))
+        stored_actions = await self._store.repository.load(scope.conversation.id, tuple(ids))
+        records: dict[str, StoredAction | None] = dict(zip(ids, stored_actions, strict=True))
         for id_, record in records.items():
             if record is not None:
                 records[id_] = record.verified(signer, scope)
@@ -293,8 +293,9 @@ class OutcomeHistory:
             case "done" | "failed" | "expired":
                 return state
             case "superseded":
-                changed = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
-                is_changed = stored.outcome_text.startswith(changed)
+                texts = texts_for(stored.action.language)
+                text_of_change = texts.changed_meanwhile(stored.action.preview)
+                is_changed = stored.outcome_text.startswith(text_of_change)
                 return "replaced" if is_changed else "failed"
 
         # It was cancelled. Why a step was cancelled, only its plan knows.
@@ -309,9 +310,9 @@ class OutcomeHistory:
     async def _entry(self, message: Message, link: ActionLink, records: Records) -> dict[str, Any]:
         """Return what the model reads of one action, as JSON-ready data.
 
-        If the action was undone, or may have been, the entry has the result of the undo. If the undo
-        failed, the action is as it was before: the entry has its own result, and says why the undo
-        failed.
+        If the action was undone, or may have been, the entry has the result of the undo. If the
+        undo failed, the action is as it was before: the entry has its own result, and says why the
+        undo failed.
         """
         has_failed_undo = _has_failed_undo(link)
         described_id = link.id
@@ -370,18 +371,19 @@ def _own_words(
     stored: StoredAction,
     outcome_text: str,
     report: str,
-    asked: Iterable[StoredAction],
+    possible_reasons: Iterable[StoredAction],
 ) -> str:
     """Return what the bot itself says about the end of an action, without what a tool returned.
 
-    `report`: what the store knows of the steps of a plan, or of an undo; "" for nothing. `asked`:
-    the action and, of a plan, its steps. Each of them may be the reason why a yes was refused.
+    `report`: what the store knows of the steps of a plan, or of an undo; "" for nothing.
+    `possible_reasons`: the action and, of a plan, its steps. Each of them may be the reason why a
+    yes was refused.
     """
     action = stored.action
     texts = texts_for(action.language)
     # A refused yes ran no tool: the refusal is all that the user read.
     if stored.state == "failed":
-        refusals = (_refusal_in(outcome_text, each) for each in asked)
+        refusals = (_refusal_in(outcome_text, each) for each in possible_reasons)
         refusal = next(filter(None, refusals), "")
         if refusal:
             return refusal
@@ -500,7 +502,7 @@ def _with_outcomes(
         outcome = _common_outcome([link.outcome for link in links])
         content = {"outcome": outcome, "actions": list(entries)}
     text = storable(json.dumps(content, ensure_ascii=False))
-    with_outcome = replace(message, content=text, actions=links, kept=None, full_text="")
+    with_outcome = replace(message, content=text, actions=links, text_file=None, full_text="")
     (result,) = shorten_for_history([with_outcome])
     return result
 

@@ -6,7 +6,7 @@ from sayso.agent.channel.context import TurnAnswer, TurnContext, about_question,
 from sayso.agent.channel.decide import Obstacle
 from sayso.agent.channel.endings import texts_of
 from sayso.agent.channel.message_reading import words_id
-from sayso.agent.channel.questions import Questions
+from sayso.agent.channel.questions import Questions, seconds_to_answer
 from sayso.channels.i18n.texts import as_statement, brief
 from sayso.channels.types import Reply
 from sayso.pending.stored_action import StoredAction
@@ -87,10 +87,11 @@ class QuestionRepeats:
     def _question(
         self, context: TurnContext, stored: StoredAction, text: str, preview: str
     ) -> Reply:
+        """Return the question as a reply with this text and its buttons."""
         action = stored.action
-        left = max(1.0, action.expires_at - context.received_at)  # 0 would stand for no limit
+        seconds = seconds_to_answer(action, context.received_at)
         buttons = self._questions.buttons(action, context)
-        return Reply(text, buttons, answer_seconds=left, preview=preview)
+        return Reply(text, buttons, answer_seconds=seconds, preview=preview)
 
     def _with_noted_message(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction

@@ -86,14 +86,14 @@ class Questions:
         above: str,
         prompt: str = "",
         *,
-        changed: str = "",
+        changes_text: str = "",
     ) -> tuple[tuple[Reply, str], tuple[NewAction, ...]]:
         """Return the question with the id of its action, and the actions to store.
 
         * `above`: what is said above the question in the same message; "" for nothing.
         * `prompt`: the tool's own text below the preview; "" for none.
-        * `changed`: what differs from the question that this one replaces, whose values the person
-          has changed; "" for any other question.
+        * `changes_text`: what differs from the question that this one replaces because the person
+          has changed its values; "" for any other question.
         """
         head = proposal.head
         texts = texts_for(head.language)
@@ -101,10 +101,10 @@ class Questions:
         tools_already_run = ""
         if head.ran_beside:
             tools_already_run = texts.ran_beside(head.ran_beside)
-        notes = "\n".join(filter(None, [changed, earlier_runs, tools_already_run]))
+        notes = "\n".join(filter(None, [changes_text, earlier_runs, tools_already_run]))
 
-        asked = paragraphs([head.preview, notes, prompt])
-        question = texts.question(asked, head.ttl_seconds, head.code)
+        question_body = paragraphs([head.preview, notes, prompt])
+        question = texts.question(question_body, head.ttl_seconds, head.code)
         reply = Reply(
             paragraphs([above, question]),
             self.buttons(head, context),
@@ -121,8 +121,8 @@ class Questions:
         not asked. What was undone since counts as not done.
         """
         scope = context.turn.scope
-        stored = await self._store.repository.list_started(scope.conversation.id, scope.id)
-        genuine = [each for each in stored if each.is_genuine(self._store.signer, scope)]
+        recent_actions = await self._store.repository.list_started(scope.conversation.id, scope.id)
+        genuine = [each for each in recent_actions if each.is_genuine(self._store.signer, scope)]
         undone = {
             each.action.args["of"]
             for each in genuine
@@ -174,18 +174,19 @@ class Questions:
 
         texts = texts_for(head.language)
         buttons = decided_buttons(tuple(_question_buttons(head).values()), "")
-        closed = closed_question("", preview, "expired", "", buttons)
-        closed = replace(closed, language=head.language)
+        closing_reply = closed_question("", preview, "expired", "", buttons)
+        closing_reply = replace(closing_reply, language=head.language)
         if not self._expiry_notice:
             # No notice follows, so the edited message itself says what happened.
-            closed = replace(closed, text=outcome_line("expired", texts.expired(head.preview)))
-            return replace(action, ending=outbox_entry(here, closed, later=True))
+            text = outcome_line("expired", texts.expired(head.preview))
+            closing_reply = replace(closing_reply, text=text)
+            return replace(action, ending=outbox_entry(here, closing_reply, later=True))
 
         text = outcome_line("expired", texts.expired_unanswered(preview))
         notice = Reply(text, language=head.language)
         return replace(
             action,
-            ending=outbox_entry(here, closed, later=True),
+            ending=outbox_entry(here, closing_reply, later=True),
             notice=outbox_entry(here, notice, later=True),
         )
 
@@ -214,8 +215,8 @@ class Questions:
             text = above or text
             buttons = (Button(texts.undo_label, ""),)
         decision = _decision(texts, stored, state, outcome)
-        decided = decided_buttons(buttons, decision)
-        return ((closed_question(message, text, state, decision, decided), ""),)
+        dead_buttons = decided_buttons(buttons, decision)
+        return ((closed_question(message, text, state, decision, dead_buttons), ""),)
 
     def offer_undo(
         self, context: TurnContext, answer: TurnAnswer, effects: Sequence[Effect]
@@ -309,11 +310,11 @@ class Questions:
             return stored
 
         note = await repository.load_question_place(chat.id, turn.scope.id)
-        asked = json.loads(note) if note else {}
-        there = replace(chat, thread=asked.get("thread", here.thread))
+        place = json.loads(note) if note else {}
+        there = replace(chat, thread=place.get("thread", here.thread))
         if there == here:
             return None
-        (stored,) = await repository.load(there.id, (asked["action_id"],))
+        (stored,) = await repository.load(there.id, (place["action_id"],))
         return stored if self._is_open(stored, turn, there, now) else None
 
     def _is_open(
@@ -413,11 +414,11 @@ def _closed_offer(message: str, stored: StoredAction, state: ActionState, outcom
     labels = stored.action.args["labels"]
     chosen = next((label for label in labels if literal(label) == outcome), "")
     buttons = decided_buttons([Button(label, "") for label in labels], chosen)
-    closed = closed_question(message, text, state, outcome, buttons)
+    closing_reply = closed_question(message, text, state, outcome, buttons)
     if not chosen:
-        return closed
+        return closing_reply
     # A model wrote the label, so it must not look like the outcome of an action.
-    return replace(closed, text=f"{text}\n\n{_CHOICE_SIGN} {without_signs(outcome)}")
+    return replace(closing_reply, text=f"{text}\n\n{_CHOICE_SIGN} {without_signs(outcome)}")
 
 
 def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: str) -> str:
@@ -436,6 +437,14 @@ def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: s
     if is_undo(stored.action):
         return texts.undo_label
     return texts.confirm_label
+
+
+def seconds_to_answer(action: PendingAction, now: float) -> float:
+    """Return how long a question can still be answered. `now` is in Unix seconds.
+
+    It is at least 1: as the `answer_seconds` of a reply, 0 would stand for no limit.
+    """
+    return max(1.0, action.expires_at - now)
 
 
 def question_message(turn: Turn, stored: StoredAction) -> str:
@@ -498,7 +507,7 @@ def outcome_line(state: ActionState, text: str) -> str:
 
 def closed_question(
     message: str,
-    asked: str,
+    asked_text: str,
     state: ActionState,
     decision: str,
     buttons: tuple[Button, ...] = (),
@@ -506,7 +515,7 @@ def closed_question(
     """Return the reply that replaces the message of a question by what was asked and the decision.
 
     * `message`: the platform's id of the message; "" if it is filled in when the reply is sent.
-    * `asked`: what was asked, in short. `decision`: what the person decided; "" for nothing.
+    * `asked_text`: what was asked, in short. `decision`: what the person decided; "" for nothing.
     * `buttons`: what the question's buttons look like now. They do nothing any more.
 
     The outcome is not in it: it is in the message that follows. The reply is dropped if the message
@@ -516,7 +525,7 @@ def closed_question(
     if state == "superseded" and decision:
         symbol = _CHANGED
     mark = f"{symbol} {decision}".strip()
-    text = f"{asked}\n\n{mark}".strip()
+    text = f"{asked_text}\n\n{mark}".strip()
     return Reply(text, edits=message, optional=True, decided_buttons=buttons)
 
 

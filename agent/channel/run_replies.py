@@ -146,9 +146,9 @@ class RunReplies:
         """Return the question of a proposal with the id of its action, and the change to store."""
         names = tools_already_run(result, self._agent.tools, proposal)
         proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
-        proposal, changed = await self._changes.mark_changes(context, proposal)
+        proposal, changes_text = await self._changes.mark_changes(context, proposal)
         question, actions = await self._questions.ask(
-            context, proposal, preface, prompt, changed=changed
+            context, proposal, preface, prompt, changes_text=changes_text
         )
         await self._questions.note_question(context.turn, question[1])
         return question, TurnChange(new_actions=actions)
@@ -250,7 +250,7 @@ def calls_without_effect(
         asking |= {action.kind, action.asked_by}
     acting = {tool.name for tool in tools if not tool.read_only}
     unknown = {call.id for call in result.unknown_outcomes}
-    failed: list[str] = []
+    failed_tools: list[str] = []
     reports: list[str] = []
     for message in _last_round(result):
         may_have_acted = message.has_result or message.actions or message.tool_call_id in unknown
@@ -260,9 +260,9 @@ def calls_without_effect(
         if content.startswith(_NO_TARGET):
             reports.append(as_markdown(result_text(content)))
         elif content.startswith("Error") and message.tool_name not in asking:
-            failed.append(f"`{message.tool_name}`")
-    if failed:
-        reports.append(texts.failed_beside(", ".join(dict.fromkeys(failed))))
+            failed_tools.append(f"`{message.tool_name}`")
+    if failed_tools:
+        reports.append(texts.failed_beside(", ".join(dict.fromkeys(failed_tools))))
     return reports
 
 

@@ -363,12 +363,12 @@ def tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
 
     These are the tools that run, and those whose code asked.
     """
-    needed = [action.kind, action.asked_by]
+    kinds = [action.kind, action.asked_by]
     if action.kind == PLAN_KIND:
-        needed = []
+        kinds = []
         for step in action.args["steps"]:
-            needed += [step["kind"], step["asked_by"]]
-    names = {name.removeprefix(UNDO_PREFIX) for name in needed}
+            kinds += [step["kind"], step["asked_by"]]
+    names = {name.removeprefix(UNDO_PREFIX) for name in kinds}
     return [tool for tool in tools if tool.name in names]
 
 

@@ -27,8 +27,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from sayso.agent.channel.long_texts import BEGINNING_CHARS, LongTexts, with_lost_note
-from sayso.agent.messages import KeptText, Message, Role, ToolCall, UsageStats
-from sayso.agent.run.long_results import MAX_FULL_CHARS, is_long, kept_part, shorten_for_history
+from sayso.agent.messages import Message, Role, TextReference, ToolCall, UsageStats
+from sayso.agent.run.long_results import MAX_FULL_CHARS, is_long, part_to_store, shorten_for_history
 from sayso.agent.run.state import (
     NOT_RUN,
     CallOutcome,
@@ -166,7 +166,7 @@ class TurnJournal:
         return entries.journaled
 
     async def _with_long_texts(
-        self, outcome: CallOutcome, references: Mapping[str, KeptText]
+        self, outcome: CallOutcome, references: Mapping[str, TextReference]
     ) -> CallOutcome:
         """Return an outcome with its long texts, by the names of the fields that have a part.
 
@@ -239,27 +239,27 @@ class TurnJournal:
 
         Its files are stored, and its texts are cut to MAX_FULL_CHARS.
         """
-        stored = await self._with_files(outcome)
-        content = kept_part(stored.content, MAX_FULL_CHARS)
-        final_text = shorten(stored.final_text, MAX_FULL_CHARS)
-        stored = replace(stored, content=content, final_text=final_text)
+        stored_outcome = await self._with_files(outcome)
+        content = part_to_store(stored_outcome.content, MAX_FULL_CHARS)
+        final_text = shorten(stored_outcome.final_text, MAX_FULL_CHARS)
+        stored_outcome = replace(stored_outcome, content=content, final_text=final_text)
         if content != outcome.content:
-            stored = replace(stored, raw_digest=outcome.fingerprint)
+            stored_outcome = replace(stored_outcome, raw_digest=outcome.fingerprint)
 
-        entry = {"call": at, **_outcome_to_dict(stored)}
-        long_texts = _long_texts_of(stored)
+        entry = {"call": at, **_outcome_to_dict(stored_outcome)}
+        long_texts = _long_texts_of(stored_outcome)
         references = await self._store_long_texts(long_texts)
         for name in references:
             if name != "full_text":  # an entry has no part of it: `content` is one
                 tool_name = outcome.call.tool_name
                 entry[name] = _part_in_journal(name, long_texts[name], tool_name)
         if references:
-            entry["kept"] = {name: each.to_dict() for name, each in references.items()}
+            entry["text_files"] = {name: each.to_dict() for name, each in references.items()}
         self._size += sum(map(_counted_chars, references.values()))
         self._record(json.dumps(entry, default=str))
-        return stored
+        return stored_outcome
 
-    async def _store_long_texts(self, texts: Mapping[str, str]) -> dict[str, KeptText]:
+    async def _store_long_texts(self, texts: Mapping[str, str]) -> dict[str, TextReference]:
         """Store texts in files, and return their references by the same names.
 
         A text that cannot be stored has none: it stays in the entry as a whole.
@@ -273,11 +273,11 @@ class TurnJournal:
         If one cannot be stored, the model reads that and the run goes on: the call may have had an
         effect, and the user must be told about it all the same.
         """
-        stored: list[Artifact] = []
+        stored_files: list[Artifact] = []
         lost_names: list[str] = []
         for artifact in outcome.artifacts:
             try:
-                stored.append(await self._store_file(artifact))
+                stored_files.append(await self._store_file(artifact))
             except (NoRoom, TooLarge, OSError) as exc:
                 reason = str(exc)
                 if isinstance(exc, OSError) and not isinstance(exc, StoreUnavailable):
@@ -285,13 +285,13 @@ class TurnJournal:
                 log.warning("media.not_stored", extra={"reason": reason})
                 lost_names.append(artifact.filename or "file")
         if not lost_names:
-            return replace(outcome, artifacts=tuple(stored))
+            return replace(outcome, artifacts=tuple(stored_files))
 
         note = f"[{', '.join(lost_names)}: could not be stored, so the user does not get it]"
         # A terminal result does not end the run now: the model must say what is missing.
         ends: Literal["", "pending"] = "pending" if outcome.ends == "pending" else ""
         return replace(
-            outcome, content=f"{note}\n{outcome.content}", ends=ends, artifacts=tuple(stored)
+            outcome, content=f"{note}\n{outcome.content}", ends=ends, artifacts=tuple(stored_files)
         )
 
     def begin_call(self, at: int) -> str:
@@ -469,7 +469,7 @@ def _interrupted(answers: Iterable[_AnswerEntries], run_at: float) -> Interrupte
             message = replace(
                 outcome.message,
                 pictures=(),
-                kept=references.get("full_text") or references.get("content"),
+                text_file=references.get("full_text") or references.get("content"),
                 at=run_at if outcome.is_unknown else 0.0,
             )
             has_more = outcome.timers or outcome.artifacts or outcome.choices
@@ -488,7 +488,7 @@ def _long_texts_of(outcome: CallOutcome) -> dict[str, str]:
     if is_long(outcome.final_text):
         texts["final_text"] = outcome.final_text
     if outcome.full_text:
-        texts["full_text"] = kept_part(outcome.full_text, MAX_FULL_CHARS)
+        texts["full_text"] = part_to_store(outcome.full_text, MAX_FULL_CHARS)
     return texts
 
 
@@ -504,7 +504,7 @@ def _part_in_journal(name: str, text: str, tool_name: str) -> str:
     return message.content
 
 
-def _counted_chars(reference: KeptText) -> int:
+def _counted_chars(reference: TextReference) -> int:
     return min(reference.chars, MAX_COUNTED_CHARS)
 
 
@@ -565,7 +565,7 @@ class _AnswerEntries:
     started: set[int] = field(default_factory=set)
     outcomes: dict[int, CallOutcome] = field(default_factory=dict)
     #: The references of an outcome's long texts, by the field that has a part of the text.
-    long_texts: dict[int, Mapping[str, KeptText]] = field(default_factory=dict)
+    long_texts: dict[int, Mapping[str, TextReference]] = field(default_factory=dict)
 
     @property
     def chars_in_files(self) -> int:
@@ -623,9 +623,9 @@ def _parse_entry(answers: list[_AnswerEntries], entry: Mapping[str, Any]) -> Non
         case {"call": at}:
             call = answers[-1].answer.message.tool_calls[_checked_index(at)]
             answers[-1].outcomes[at] = _parse_outcome(call, entry)
-            references = entry.get("kept", {}).items()
+            references = entry.get("text_files", {}).items()
             answers[-1].long_texts[at] = {
-                name: KeptText.from_dict(each) for name, each in references
+                name: TextReference.from_dict(each) for name, each in references
             }
         case _:
             raise ValueError("unknown entry")

@@ -19,7 +19,7 @@ from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.channel.decide import Phase
 from sayso.agent.channel.outcome_history import OutcomeHistory
-from sayso.agent.channel.questions import Questions
+from sayso.agent.channel.questions import Questions, seconds_to_answer
 from sayso.agent.run.edited_call import EditedCall, EditRefused, edited_call
 from sayso.agent.tools.call_texts import literal, result_text, serialize
 from sayso.agent.tools.definition import name_in_words
@@ -191,9 +191,9 @@ class ChangeHandler:
         action = stored.action
         texts = texts_for(action.language)
         text = "\n\n".join(filter(None, [problem, texts.unchanged(action.preview, action.code)]))
-        left = max(1.0, action.expires_at - context.received_at)  # 0 would stand for no limit
+        seconds = seconds_to_answer(action, context.received_at)
         buttons = self._questions.buttons(action, context)
-        reply = Reply(text, buttons, answer_seconds=left, preview=brief(action.preview))
+        reply = Reply(text, buttons, answer_seconds=seconds, preview=brief(action.preview))
         return TurnAnswer(TurnChange(replies=((reply, f"{ABOUT}{stored.action_id}"),)))
 
     async def _changed_proposal(
@@ -240,11 +240,13 @@ class ChangeHandler:
             return [stored.action]
         scope = context.turn.scope
         steps = await self._store.repository.load(scope.conversation.id, step_ids(stored.action))
-        known = [step for step in steps if step]
-        genuine = [step.action for step in known if step.is_genuine(self._store.signer, scope)]
-        if len(genuine) < len(steps):
+        existing_steps = [step for step in steps if step]
+        actions = [
+            step.action for step in existing_steps if step.is_genuine(self._store.signer, scope)
+        ]
+        if len(actions) < len(steps):
             raise _Refused(texts_for(stored.action.language).tampered())
-        return genuine
+        return actions
 
     async def _changed_action(
         self,
@@ -316,7 +318,7 @@ class ChangeHandler:
             context,
             change.proposal,
             "",
-            changed=change.text,
+            changes_text=change.text,
         )
         await self._questions.note_question(context.turn, question[1])
         outcome = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
@@ -328,11 +330,15 @@ class ChangeHandler:
             decided_by_event=context.turn.event_id,
         )
         self._outcomes.link_to_change(context, change.successors)
-        closed: tuple[tuple[Reply, str], ...] = ()
+        closing_replies: tuple[tuple[Reply, str], ...] = ()
         if context.lease:
-            closed = await self._questions.close(context.turn, stored, "superseded", outcome)
+            closing_replies = await self._questions.close(
+                context.turn, stored, "superseded", outcome
+            )
         return TurnAnswer(
-            TurnChange(replies=(*closed, question), new_actions=actions, transition=transition),
+            TurnChange(
+                replies=(*closing_replies, question), new_actions=actions, transition=transition
+            ),
             predecessors=change.predecessors,
         )
 
@@ -342,11 +348,11 @@ class ChangeHandler:
         The question stays open: its buttons work, and so does a yes that quotes it. It gets more
         time, because values take longer to type than a yes.
         """
-        opened = await self._store.repository.open_form(
+        open_form = await self._store.repository.open_form(
             context.turn.conversation.id, stored.action_id
         )
-        if opened is not None:
-            stored = replace(stored, expires_at=opened.expires_at)
+        if open_form is not None:
+            stored = replace(stored, expires_at=open_form.expires_at)
         return self._ask_field(context, stored, _Progress(stored.action_id, 0, {}))
 
     def takes_message(self, context: TurnContext, stored: StoredAction, phase: Phase) -> bool:
@@ -477,10 +483,8 @@ class ChangeHandler:
         if field.type == "choice":
             choices = texts.field_problem(FieldProblem("choice", ", ".join(field.choice_texts)))
         text = "\n\n".join(filter(None, [problem, texts.ask_field(label, value), choices]))
-        left = max(
-            1.0, stored.action.expires_at - context.received_at
-        )  # 0 would stand for no limit
-        reply = Reply(text, tuple(buttons), answer_seconds=left, asks_value=True)
+        seconds = seconds_to_answer(stored.action, context.received_at)
+        reply = Reply(text, tuple(buttons), answer_seconds=seconds, asks_value=True)
         return TurnAnswer(TurnChange(replies=((reply, ""),)))
 
     def _progress(self, context: TurnContext, stored: StoredAction) -> _Progress | None:
@@ -612,11 +616,11 @@ def _what_changed(texts: Texts, differences: Sequence[_Difference]) -> str:
         parts.append(f"{label}: ~~{_shown(texts, each.before)}~~ → {_shown(texts, each.after)}")
     if not parts:
         return ""
-    shown = parts[:MAX_SHOWN_CHANGES]
-    left_out = len(parts) - len(shown)
+    shown_parts = parts[:MAX_SHOWN_CHANGES]
+    left_out = len(parts) - len(shown_parts)
     if left_out:
-        shown.append(f"+{left_out}")
-    return texts.what_changed("; ".join(shown))
+        shown_parts.append(f"+{left_out}")
+    return texts.what_changed("; ".join(shown_parts))
 
 
 def _is_in(preview: str, value: Any) -> bool:

@@ -223,12 +223,12 @@ def _count_usage(model: str, usage: UsageStats) -> None:
     The tokens of the prompt are counted by what happened in the vendor's prompt cache: they were
     read from it ("cache_read"), written to it ("cache_write"), or neither ("input").
     """
-    read = max(0, usage.cache_read_tokens)
-    written = max(0, usage.cache_write_tokens)
+    read_tokens = max(0, usage.cache_read_tokens)
+    written_tokens = max(0, usage.cache_write_tokens)
     tokens = {
-        "input": max(0, usage.prompt_tokens - read - written),
-        "cache_read": read,
-        "cache_write": written,
+        "input": max(0, usage.prompt_tokens - read_tokens - written_tokens),
+        "cache_read": read_tokens,
+        "cache_write": written_tokens,
         "output": max(0, usage.completion_tokens),
     }
     for type_, number in tokens.items():
@@ -307,10 +307,10 @@ class VerboseObserver(AgentObserver):
 
     def on_usage(self, run_id: str, usage: UsageStats) -> None:
         """Print the tokens and the cost of a model call."""
-        cached = ""
+        cached_note = ""
         if usage.cache_read_tokens:
-            cached = f" ({usage.cache_read_tokens} cached)"
-        tokens = f"{usage.prompt_tokens}{cached} + {usage.completion_tokens} tokens"
+            cached_note = f" ({usage.cache_read_tokens} cached)"
+        tokens = f"{usage.prompt_tokens}{cached_note} + {usage.completion_tokens} tokens"
         _print(f"{usage.model or 'model'}: {tokens}, ${usage.cost_usd:.6f}")
 
     def on_cache_hit(self, run_id: str, model: str, response: str) -> None:

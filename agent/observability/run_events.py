@@ -168,7 +168,7 @@ class RunEvents:
                 task.add_done_callback(_background_tasks.discard)
 
     def tell_now(self, event: str, *args: Any) -> None:
-        """Call `on_<event>(run_id, *args)` of each observer that overrides it, and nothing async."""
+        """Call `on_<event>(run_id, *args)` of each observer that overrides it; nothing async."""
         for observer, methods in self._observers:
             if f"on_{event}" in methods:
                 self._call(observer, event, args)

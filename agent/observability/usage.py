@@ -168,10 +168,11 @@ class AgentUsage:
             total = self.total
             calls = self._calls
             tools = sorted(self._tools.items())
-        cached = ""
+        cached_note = ""
         if total.cache_read_tokens:
-            cached = f", {total.cache_read_tokens:,} of them cached"
-        tokens = f"{total.prompt_tokens:,} prompt{cached}, {total.completion_tokens:,} completion"
+            cached_note = f", {total.cache_read_tokens:,} of them cached"
+        prompt = f"{total.prompt_tokens:,} prompt{cached_note}"
+        tokens = f"{prompt}, {total.completion_tokens:,} completion"
         lines = [
             f"Tokens: {total.total_tokens:,} ({tokens})",
             f"Cost: ${total.cost_usd:.6f}",

@@ -157,14 +157,14 @@ async def cached_answer(
 
 def _with_new_ids(message: Message, transcript: Iterable[Message]) -> Message:
     """Return the answer with a new id for each call whose id the transcript already has."""
-    taken: set[str] = set()
+    taken_ids: set[str] = set()
     for each in transcript:
-        taken.update(call.id for call in each.tool_calls if call.id)
+        taken_ids.update(call.id for call in each.tool_calls if call.id)
 
     calls = []
     for call in message.tool_calls:
         new_id = call.id
-        if new_id in taken:
+        if new_id in taken_ids:
             new_id = f"call_{random_id()}"
         calls.append(replace(call, id=new_id))
     return replace(message, tool_calls=tuple(calls))

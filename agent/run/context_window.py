@@ -156,8 +156,8 @@ class ContextFitter:
         """Remember the window of a model that accepts `tokens` of a transcript, and no more."""
         others = self._other_tokens(run, request.system_prompt, request.tools or ())
         window = tokens + others
-        known = self._learned_windows.get(run.model, window + 1)
-        if window >= known:
+        known_window = self._learned_windows.get(run.model, window + 1)
+        if window >= known_window:
             return
         self._learned_windows[run.model] = window
         log.warning(

@@ -57,8 +57,8 @@ class ConversationKeys:
 
 def _secret_of_environment() -> bytes:
     """Return the secret of SAYSO_SECRET_KEYS, else that of this process."""
-    listed = os.environ.get("SAYSO_SECRET_KEYS", "").split(",")
-    keys = [key.strip() for key in listed if key.strip()]
+    listed_keys = os.environ.get("SAYSO_SECRET_KEYS", "").split(",")
+    keys = [key.strip() for key in listed_keys if key.strip()]
     if keys:
         return conversation_secret(keys)
     return _PROCESS_SECRET

@@ -88,31 +88,33 @@ async def edited_call(
     editable = editable_names(tool, config.tool_policy)
     if sealed is not None:
         editable = tuple(name for name in editable if name in sealed)
-    refused = sorted(set(changes) - set(editable))
-    if refused:
+    refused_names = sorted(set(changes) - set(editable))
+    if refused_names:
         known = f"editable of {tool.name!r}: {sorted(editable)!r}"
-        raise EditRefused("not_editable", f"{refused!r} cannot be changed; {known}", refused)
+        raise EditRefused(
+            "not_editable", f"{refused_names!r} cannot be changed; {known}", refused_names
+        )
 
     # An argument that is changed to None is removed, so that the tool's default counts.
-    given = {**args, **changes}
+    new_args = {**args, **changes}
     for name, value in changes.items():
         if value is None:
-            del given[name]
+            del new_args[name]
     try:
         # Load the schema in a thread, since it may call an injector that blocks. `validate_record`
         # needs it.
         await tool.aschema()
-        changed = tool.validate_record(given)
+        checked_args = tool.validate_record(new_args)
     except ToolParameterError as exc:
         names = [name for name in changes if name in exc.param_name]
         raise EditRefused("invalid", str(exc), names) from exc
     except ToolError as exc:
         raise EditRefused("no_preview", str(exc)) from exc
 
-    decision = effective_decision(tool, changed, config.tool_policy)
+    decision = effective_decision(tool, checked_args, config.tool_policy)
     if decision.decision == "deny":
         raise EditRefused("denied", f"{tool.name!r} is denied: {decision.reason}", list(changes))
-    return await _with_preview(tool, editable, changed, config)
+    return await _with_preview(tool, editable, checked_args, config)
 
 
 async def _with_preview(

@@ -109,7 +109,7 @@ class _JsonScanner:
         """Store the ends of the value at `start` and of all values inside it, as far as they go."""
         text = self._text
         #: The positions of the brackets that are open.
-        opened = list[int]()
+        open_brackets = list[int]()
         expected = _VALUE
         at = start
         while True:
@@ -122,16 +122,16 @@ class _JsonScanner:
             # value.
             last = text[at - 1]
             if last in "[{":
-                opened.append(at - 1)
+                open_brackets.append(at - 1)
                 self._ends[at - 1] = 0
                 expected = _AFTER_OPENING[last]
                 continue
             if last in "]}":
-                self._ends[opened.pop()] = at
-                if not opened:
+                self._ends[open_brackets.pop()] = at
+                if not open_brackets:
                     return
 
-            bracket = text[opened[-1]]
+            bracket = text[open_brackets[-1]]
             if last == ":":
                 expected = _VALUE
             elif last == ",":

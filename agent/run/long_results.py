@@ -86,7 +86,7 @@ def shorten_for_history(messages: Iterable[Message]) -> list[Message]:
     long_results: set[str] = set()
     for message in messages:
         content = message.content
-        if message.role is Role.TOOL and is_long(content) and message.kept is None:
+        if message.role is Role.TOOL and is_long(content) and message.text_file is None:
             long_results.add(content)
             shortened.append(_result_for_history(message))
         elif message.role is Role.ASSISTANT and content in long_results:
@@ -101,7 +101,7 @@ def is_long(text: str) -> bool:
     return len(text) > MAX_WHOLE_CHARS
 
 
-def kept_part(text: str, max_chars: int = MAX_FULL_CHARS) -> str:
+def part_to_store(text: str, max_chars: int = MAX_FULL_CHARS) -> str:
     """Return what is stored of a result for `read_result`.
 
     That is the whole text, or its beginning and end in `max_chars` characters. The end matters
@@ -124,7 +124,7 @@ def _result_for_history(message: Message) -> Message:
     """
     if message.tool_name == READ_RESULT:
         return replace(message, content=shorten_result(message.content, REMEMBERED_CHARS))
-    full_text = kept_part(message.full_text or message.content)
+    full_text = part_to_store(message.full_text or message.content)
     content = shorten_result(message.content, REMEMBERED_CHARS, digest_id(full_text))
     return replace(message, content=content, full_text=full_text)
 
@@ -138,7 +138,8 @@ def shorten_message(message: Message, max_tokens: int) -> Message:
         return message
     text = message.full_text or message.content
     max_chars = len(text) * max_tokens // text_tokens(text)
-    if message.kept is not None:  # only the text in the file is whole, and a mark names it already
+    # Only the text in the file is whole, and a mark in this one names it already.
+    if message.text_file is not None:
         return replace(message, content=truncate(text, max_chars))
     # A page of `read_result` can be read again itself, so it gets no reference.
     reference = ""
@@ -173,10 +174,10 @@ def shorten_result(text: str, max_chars: int, result_id: str = "") -> str:
 
 def _mark(head: int, tail: int, total: int, result_id: str) -> str:
     """Return the mark of a result of `total` characters, shown with its first and last ones."""
-    shown = f"{head + tail} of {total} characters are shown: the first {head} and the last {tail}"
+    extent = f"{head + tail} of {total} characters are shown: the first {head} and the last {tail}"
     if not result_id:
-        return f"[... {shown} ...]"
-    return f'[... {shown}. {READ_RESULT}(result_id="{result_id}", offset={head}) reads on ...]'
+        return f"[... {extent} ...]"
+    return f'[... {extent}. {READ_RESULT}(result_id="{result_id}", offset={head}) reads on ...]'
 
 
 def part_note(full_text: str) -> str:
@@ -232,8 +233,8 @@ def digest_id(text: str) -> str:
 
 def result_id(message: Message) -> str:
     """Return the id by which `read_result` finds the whole text of a result."""
-    if message.kept is not None:
-        return message.kept.ref[:ID_CHARS]
+    if message.text_file is not None:
+        return message.text_file.ref[:ID_CHARS]
     return digest_id(message.full_text or message.content)
 
 
@@ -242,7 +243,7 @@ def has_shortened_result(messages: Iterable[Message], max_tokens: int) -> bool:
     for message in messages:
         if message.role is not Role.TOOL or message.tool_name == READ_RESULT:
             continue
-        if message.kept is not None or message.full_text:
+        if message.text_file is not None or message.full_text:
             return True
         # The exact count needs the bytes of the text. A short text is not encoded, to save time.
         may_be_long = len(message.content) * MAX_CHAR_BYTES > max_tokens * BYTES_PER_TOKEN
@@ -267,24 +268,24 @@ async def find_result(
         id_ = result_id(message)
         if id_ == wanted:
             return message.tool_name, await _whole_text(message, load)
-        if message.kept or message.full_text:
+        if message.text_file or message.full_text:
             ids[id_] = None
-    known = ""
+    known_ids = ""
     if ids:
-        known = f"; there are: {', '.join(ids)}"
+        known_ids = f"; there are: {', '.join(ids)}"
     raise ToolError(
-        f"this conversation has no result {wanted!r}{known}."
+        f"this conversation has no result {wanted!r}{known_ids}."
         " Call its tool again if it is still needed"
     )
 
 
 async def _whole_text(message: Message, load: TextLoader | None) -> str:
     """Return the whole text of a result, from its file if it has one. Raises ToolError."""
-    if message.kept is None:
+    if message.text_file is None:
         return message.full_text or message.content
     text = None
     if load is not None:
-        text = await load(message.kept)
+        text = await load(message.text_file)
     if text is None:
         raise ToolError(
             f"the rest of this result of {message.tool_name!r} is not stored any more."
@@ -335,12 +336,12 @@ async def _read_result(
         heading, page = _page(text, offset, max_bytes)
 
     # Of a very long result the middle was not stored.
-    lost: re.Match[str] | None = None
+    lost_middle: re.Match[str] | None = None
     if len(text) >= MIN_CUT_CHARS:
-        lost = _LOST_MIDDLE_MARK.search(text)
-    if lost is not None:
-        not_kept = f"{lost[1]} of them, after character {lost.start()}, are not kept"
-        heading = f"Its tool gave {lost[2]}; {not_kept}. {heading}"
+        lost_middle = _LOST_MIDDLE_MARK.search(text)
+    if lost_middle is not None:
+        not_kept = f"{lost_middle[1]} of them, after character {lost_middle.start()}, are not kept"
+        heading = f"Its tool gave {lost_middle[2]}; {not_kept}. {heading}"
 
     # An injected instruction may begin on one page and end on the next, so the whole text is
     # screened, and not only this page.
@@ -349,11 +350,11 @@ async def _read_result(
     else:
         kinds = await call_in_thread(suspicions, text)
     if kinds:
-        shown = marked(result.tool_name, page, kinds)
+        shown_page = marked(result.tool_name, page, kinds)
     else:
-        shown = fenced(page)
+        shown_page = fenced(page)
     first_words = f"Result {result_id.strip().lower()} of {result.tool_name}"
-    return f"{first_words}, {len(text)} characters. {heading}\n{shown}"
+    return f"{first_words}, {len(text)} characters. {heading}\n{shown_page}"
 
 
 def _page(text: str, offset: int, max_bytes: int) -> tuple[str, str]:

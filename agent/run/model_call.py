@@ -236,22 +236,22 @@ class ModelCaller:
             return await self._call(run, request, None)
 
         run.cache_key = key
-        cached = await cached_answer(cache, key, transcript=request.messages)
-        if cached is None:
+        cached_completion = await cached_answer(cache, key, transcript=request.messages)
+        if cached_completion is None:
             completion = await self._call(run, request, None)
             await store_answer(cache, key, completion, max_tokens=request.max_tokens)
             return completion
 
         # The usage of a cached answer is counted again, as if the model had been asked. It is not
         # taken from the budget: nothing was paid for it.
-        answer, usage = cached
+        answer, usage = cached_completion
         run.usage += usage
         self._add_usage(usage)
         run.events.note("cache_hit", model=run.model, prompt_tokens=usage.prompt_tokens)
         if run.events.has_observer_of("cache_hit", "llm_end"):
             await run.events.tell("cache_hit", run.model, answer.content)
             await run.events.tell("llm_end", answer.content, usage)
-        return cached
+        return cached_completion
 
     async def _call(
         self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None
@@ -409,25 +409,25 @@ def _with_unique_ids(answer: Message, run: RunState) -> Message:
     if not answer.tool_calls:
         return answer
 
-    taken = {call.id for call in run.tool_calls}
+    taken_ids = {call.id for call in run.tool_calls}
     for message in run.history:
-        taken.update(call.id for call in message.tool_calls)
+        taken_ids.update(call.id for call in message.tool_calls)
     ids = {call.id for call in answer.tool_calls}
-    are_unique = len(ids) == len(answer.tool_calls) and taken.isdisjoint(ids)
+    are_unique = len(ids) == len(answer.tool_calls) and taken_ids.isdisjoint(ids)
     if are_unique and "" not in ids:
         return answer
 
     calls = []
     for at, call in enumerate(answer.tool_calls):
         new_id = call.id
-        if not new_id or new_id in taken:
+        if not new_id or new_id in taken_ids:
             new_id = f"call_{run.iterations}_{at}"
         suffix = 0
-        while new_id in taken:
+        while new_id in taken_ids:
             suffix += 1
             new_id = f"call_{run.iterations}_{at}_{suffix}"
         calls.append(replace(call, id=new_id))
-        taken.add(new_id)
+        taken_ids.add(new_id)
     return replace(answer, tool_calls=tuple(calls))
 
 

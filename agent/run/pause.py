@@ -161,13 +161,13 @@ def _calls_with_results(messages: Iterable[Message]) -> Iterator[tuple[ToolCall,
 
 def with_waiting_results(messages: Sequence[Message]) -> list[Message]:
     """Return the messages as a model reads them: the result of an open call says that it waits."""
-    shown = []
+    shown_messages = []
     for message in messages:
         if _is_open_call(message):
-            shown.append(replace(message, content=_waiting_result(message)))
+            shown_messages.append(replace(message, content=_waiting_result(message)))
         else:
-            shown.append(message)
-    return shown
+            shown_messages.append(message)
+    return shown_messages
 
 
 def _waiting_result(message: Message) -> str:
@@ -175,10 +175,11 @@ def _waiting_result(message: Message) -> str:
 
     If its person has changed the arguments, it has the changed ones.
     """
-    changed = [inert_json(link.arguments) for link in message.actions if link.arguments is not None]
-    if not changed:
-        return WAITING
-    return json.dumps({**json.loads(WAITING), "arguments": changed[0]}, ensure_ascii=False)
+    for link in message.actions:
+        if link.arguments is not None:
+            entry = {**json.loads(WAITING), "arguments": inert_json(link.arguments)}
+            return json.dumps(entry, ensure_ascii=False)
+    return WAITING
 
 
 def _is_open_call(message: Message) -> bool:

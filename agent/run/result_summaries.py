@@ -14,7 +14,7 @@ from sayso.agent.config import AgentConfig, CachedResult, ResultCache
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall, is_cut_off, reason_for_log
 from sayso.agent.run.cache import ExpiringLru
-from sayso.agent.run.long_results import kept_part, part_note, shorten_result, text_tokens
+from sayso.agent.run.long_results import part_note, part_to_store, shorten_result, text_tokens
 from sayso.agent.tools.screening import fenced, result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.infra.concurrency import call_in_thread
@@ -149,7 +149,7 @@ async def with_summary(
     content = await result_for_model(tool, raw, summary=summary, mark=mark)
     if not mark or text_tokens(raw) <= result_tokens or tool.metadata.max_result_size is not None:
         return content, ""
-    full_text = kept_part(raw)
+    full_text = part_to_store(raw)
     return f"{content}\n{part_note(full_text)}", full_text
 
 

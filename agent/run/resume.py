@@ -188,14 +188,14 @@ class DecisionRunner:
 
         own = {call.call_id: call for call in run.open_calls}
         for call_id in [*own, *run.inner]:
-            known = results.get(waiting_id(run.events.run_id, call_id))
-            if known is None or open_actions([known]):
+            known_result = results.get(waiting_id(run.events.run_id, call_id))
+            if known_result is None or open_actions([known_result]):
                 continue
             if call_id in own:
-                run.decided.append(_decided_before(own[call_id], known))
+                run.decided.append(_decided_before(own[call_id], known_result))
             else:
                 self._report_late_decisions(call_id)
-            self._close_call(call_id, known)
+            self._close_call(call_id, known_result)
 
     def _report_late_decisions(self, call_id: str) -> None:
         """Report an unknown outcome for each decision about an inner run that has ended."""
@@ -220,11 +220,11 @@ class DecisionRunner:
             if self._inner_decisions(call_id):
                 self._inner_tool(call_id)
 
-        changed: dict[int, OpenCall] = {}
+        changed_calls: dict[int, OpenCall] = {}
         for at, call in enumerate(run.open_calls):
             decision = self._decisions.get(call.id)
             if isinstance(decision, Edit):
-                changed[at] = await self._changed(call, decision)
+                changed_calls[at] = await self._changed(call, decision)
 
         for call_id, snapshot in run.inner.items():
             decisions = self._inner_decisions(call_id)
@@ -232,7 +232,7 @@ class DecisionRunner:
             if edits:
                 result = await self._ask_inner(call_id, snapshot, edits)
                 run.inner[call_id] = result.paused or snapshot
-        await self._replace_calls(changed)
+        await self._replace_calls(changed_calls)
 
     async def _replace_calls(self, changed: Mapping[int, OpenCall]) -> None:
         """Replace open calls by their changed ones, so that no yes runs the earlier ones any more.

@@ -233,9 +233,9 @@ class ShownTools:
                 return NOT_FOUND
             return "\n".join([_FOUND, *map(_line, nearest)])
 
-        taken = {tool.name for tool in self._toolset.all()}
+        taken_names = {tool.name for tool in self._toolset.all()}
         names = chain(FINDER_NAMES, (f"{FINDER_NAMES[0]}_{number}" for number in count(2)))
-        name = next(each for each in names if each not in taken)
+        name = next(each for each in names if each not in taken_names)
         metadata = ToolMetadata(source=SEARCH)
         finder = Tool(
             name,
@@ -283,10 +283,10 @@ def within_limit(
     staying = set(needed)
     tokens_left = int(max_tokens * LOW_WATER_SHARE) - sum(sizes.get(name, 0) for name in staying)
     places_left = MAX_NAMES // 2 - len(staying)
-    known = set(names)
+    all_names = set(names)
     latest_first = dict.fromkeys([*reversed([*called]), *reversed(names)])
     for name in latest_first:
-        if name not in known or name in staying:
+        if name not in all_names or name in staying:
             continue
         tokens_left -= sizes.get(name, 0)
         places_left -= 1

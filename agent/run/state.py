@@ -73,8 +73,8 @@ class CallOutcome:
     ends: Literal["", "pending", "terminal"] = ""
     #: The text for the user, if the run ends with this call.
     final_text: str = ""
-    #: Whether the outcome is unknown, so that the call may have taken effect or not: the worker died
-    #: during the call, the called service never answered, or the call took too long.
+    #: Whether the outcome is unknown, so that the call may have taken effect or not: the worker
+    #: died during the call, the called service never answered, or the call took too long.
     is_unknown: bool = False
     #: Whether the tool ran to its end: the text is its result, and not an error, a proposal or a
     #: note.
@@ -715,13 +715,13 @@ def to_messages(
     if isinstance(messages, str):
         return (Message(Role.USER, messages),)
 
-    checked = tuple(messages)
-    for message in checked:
+    checked_messages = tuple(messages)
+    for message in checked_messages:
         if not isinstance(message, Message):
             raise TypeError(
                 f"{message!r} is no Message: give a text"
                 " or a list of Message(role=Role.USER, content=...)"
             )
-    if not checked:
+    if not checked_messages:
         raise ValueError("there is no message to answer: give a text or at least one Message")
-    return checked
+    return checked_messages

@@ -57,8 +57,8 @@ def schema_from_response_format(fmt: ResponseFormat) -> dict[str, Any]:
     import jsonschema
 
     try:
-        written = _schema_text(fmt)
-        _validator(written)
+        schema_text = _schema_text(fmt)
+        _validator(schema_text)
     except jsonschema.SchemaError as exc:
         where = "/".join(map(str, exc.absolute_path)) or "its top"
         cure = "give the schema itself, in no wrapping of a vendor's"
@@ -67,7 +67,7 @@ def schema_from_response_format(fmt: ResponseFormat) -> dict[str, Any]:
         ) from exc
     except (TypeError, ValueError, RecursionError) as exc:
         raise ValueError(f"response_format is no usable JSON Schema: {_first_line(exc)}") from exc
-    schema: dict[str, Any] = json.loads(written)
+    schema: dict[str, Any] = json.loads(schema_text)
     return schema
 
 
@@ -108,11 +108,11 @@ def parse_and_validate(text: str, fmt: ResponseFormat) -> Any:
 
 def build_schema_instruction(schema: Mapping[str, Any]) -> str:
     """Return the part of a system prompt that asks for JSON of this schema."""
-    written = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+    schema_text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     return (
         "Your final answer must be one JSON value that fits the JSON Schema below: no words before "
         "or after it, no comments, and an instance of the schema, not the schema itself. This says "
-        f"nothing about calling tools.\n{written}"
+        f"nothing about calling tools.\n{schema_text}"
     )
 
 

@@ -71,8 +71,8 @@ class PromptBuilder:
         texts = []
         for tool in tools:
             schema = tool.schema() if isinstance(tool, Tool) else tool
-            shown = {key: schema[key] for key in _SHOWN_KEYS if key in schema}
-            texts.append(json.dumps(shown, ensure_ascii=False, indent=2))
+            shown_schema = {key: schema[key] for key in _SHOWN_KEYS if key in schema}
+            texts.append(json.dumps(shown_schema, ensure_ascii=False, indent=2))
         if not texts:
             return self.base_instructions
         return "\n\n".join([self.base_instructions, _CONTRACT, *texts]).strip()
@@ -231,19 +231,19 @@ def _as_call(value: Any) -> ToolCall | None:
         return None
 
     # Without a known key, all keys beside the name are parameters.
-    given: Any = rest
+    parameters: Any = rest
     key = next((each for each in _PARAMETERS if each in rest), None)
     if key is not None:
-        given = rest[key]
-    if isinstance(given, str):
-        decoded, _ = decode_value(given.strip(), repair=False)
-        given = decoded or given.strip()
+        parameters = rest[key]
+    if isinstance(parameters, str):
+        decoded, _ = decode_value(parameters.strip(), repair=False)
+        parameters = decoded or parameters.strip()
 
-    if given is None or given in ("", []):
+    if parameters is None or parameters in ("", []):
         return ToolCall(name.strip(), {})
-    if isinstance(given, dict):
-        return ToolCall(name.strip(), given)
-    return ToolCall(name.strip(), {NOT_JSON: str(given)[:MAX_NOT_JSON_CHARS]})
+    if isinstance(parameters, dict):
+        return ToolCall(name.strip(), parameters)
+    return ToolCall(name.strip(), {NOT_JSON: str(parameters)[:MAX_NOT_JSON_CHARS]})
 
 
 def _name_and_rest(value: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -314,24 +314,24 @@ class TextToolProvider:
         """
         parsed_request = ProviderRequest(**request)
         text = ""
-        sent = 0  # how many characters of the text were yielded
+        sent_chars = 0  # how many characters of the text were yielded
         async with aclosing(stream_items(self.provider, self._in_text(parsed_request))) as stream:
             async for item in stream:
                 if isinstance(item, Restart):
                     text = ""
-                    sent = 0
+                    sent_chars = 0
                 if not isinstance(item, str) or not parsed_request.tools:
                     yield item
                     continue
                 text += item
-                complete = self._parser.complete_chars(text, sent)
-                if complete > sent:
-                    yield text[sent:complete]
-                    sent = complete
+                complete = self._parser.complete_chars(text, sent_chars)
+                if complete > sent_chars:
+                    yield text[sent_chars:complete]
+                    sent_chars = complete
 
         parsed = self._parser.parse(text)
-        if parsed.text[sent:]:
-            yield parsed.text[sent:]
+        if parsed.text[sent_chars:]:
+            yield parsed.text[sent_chars:]
         for call in self._with_ids(parsed.tool_calls):
             yield call
 
@@ -382,7 +382,7 @@ def _takes_tools(provider: Provider) -> bool:
 
 def _transcript_in_text(messages: Sequence[Message], parser: ToolCallParser) -> list[Message]:
     """Return the transcript with calls and results as text. Results in a row become one message."""
-    written: list[Message] = []
+    text_messages: list[Message] = []
     for is_result, group in groupby(messages, key=lambda message: message.role is Role.TOOL):
         texts = [_as_text(message, parser) for message in group]
         if is_result:
@@ -390,8 +390,8 @@ def _transcript_in_text(messages: Sequence[Message], parser: ToolCallParser) -> 
             media = tuple(chain.from_iterable(text.media for text in texts))
             pictures = tuple(chain.from_iterable(text.pictures for text in texts))
             texts = [Message(Role.USER, content, media=media, pictures=pictures)]
-        written += texts
-    return written
+        text_messages += texts
+    return text_messages
 
 
 def _as_text(message: Message, parser: ToolCallParser) -> Message:
@@ -408,6 +408,6 @@ def _as_text(message: Message, parser: ToolCallParser) -> Message:
 
     texts = [message.content] if message.content else []
     for call in message.tool_calls:
-        written = {"tool_name": call.tool_name, "parameters": call.parameters}
-        texts.append(f"{MARKER}\n{json.dumps(written, ensure_ascii=False)}")
+        call_data = {"tool_name": call.tool_name, "parameters": call.parameters}
+        texts.append(f"{MARKER}\n{json.dumps(call_data, ensure_ascii=False)}")
     return replace(message, content="\n\n".join(texts), tool_calls=())

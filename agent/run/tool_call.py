@@ -490,26 +490,32 @@ class ToolCaller:
         config = self._config
 
         key = ""
-        cached = None
+        cached_result = None
         if config.tool.cache is not None:
             key = cache_key(tool, request.checked.json)
             if key:
-                cached = await load_result(config.tool.cache, key)
+                cached_result = await load_result(config.tool.cache, key)
 
-        if cached is None:
+        if cached_result is None:
             value = await invoke(
                 tool, call.parameters, config.tool_timeout_seconds, chunks, checked=request.checked
             )
             return await self._finished_run(request, value, key)
 
-        outcome = await self._result_outcome(request, cached.raw)
-        if not cached.compressed or outcome.ends or not config.tool.compress_results:
+        outcome = await self._result_outcome(request, cached_result.raw)
+        if not cached_result.compressed or outcome.ends or not config.tool.compress_results:
             return ToolRun(outcome)
         content, full_text = await with_summary(
-            tool, cached.raw, cached.compressed, cached.mark, config.result_tokens
+            tool,
+            cached_result.raw,
+            cached_result.compressed,
+            cached_result.mark,
+            config.result_tokens,
         )
         return ToolRun(
-            replace(_outcome(call, content, cached.raw), has_result=True, full_text=full_text)
+            replace(
+                _outcome(call, content, cached_result.raw), has_result=True, full_text=full_text
+            )
         )
 
     async def _finished_run(self, request: ToolRequest, value: Any, key: str = "") -> ToolRun:

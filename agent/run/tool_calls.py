@@ -99,27 +99,27 @@ async def check_call(
     """
     tool = tools.get(call.tool_name)
     if tool is None:
-        known: Iterable[Tool] = tools.values()
+        known_tools: Iterable[Tool] = tools.values()
         if config.tool_policy:
-            known = config.tool_policy.without_denied(known)
-        error = f"Error: {unknown_tool(call.tool_name, [each.name for each in known])}"
+            known_tools = config.tool_policy.without_denied(known_tools)
+        error = f"Error: {unknown_tool(call.tool_name, [each.name for each in known_tools])}"
         return CallOutcome(call, error, not_run=True)
 
     if NOT_JSON in call.parameters:
-        written = call.parameters[NOT_JSON]
-        error = f"Error: {call.tool_name!r} was called with {NOT_JSON}: {written!r}"
+        raw_arguments = call.parameters[NOT_JSON]
+        error = f"Error: {call.tool_name!r} was called with {NOT_JSON}: {raw_arguments!r}"
         return CallOutcome(call, error, not_run=True)
 
     try:
         # Load the schema here: `check` would call the tool's injector itself, and block the loop.
         await tool.aschema()
-        checked = tool.check(call.parameters)
+        checked_args = tool.check(call.parameters)
         # Only a policy reads the arguments as JSON here, and to write them takes time.
         args: Mapping[str, Any] = {}
         if config.tool_policy is not None:
-            args = checked.json
+            args = checked_args.json
         decision = effective_decision(tool, args, config.tool_policy)
-        return ToolRequest(call, tool, checked, decision, may_pause)
+        return ToolRequest(call, tool, checked_args, decision, may_pause)
     except ToolError as exc:
         error = f"Error: {exc}"
         if tool.screen_output:
@@ -226,11 +226,11 @@ class _CallsRunner:
     async def _calls_to_start(self, group: Sequence[int]) -> dict[int, ToolRequest]:
         """Return the calls that passed all checks, by index. All others get their outcome here."""
         if len(group) == 1:  # one call needs no task of asyncio
-            checked = [await self._check_before_start(group[0])]
+            results = [await self._check_before_start(group[0])]
         else:
-            checked = await asyncio.gather(*map(self._check_before_start, group))
+            results = await asyncio.gather(*map(self._check_before_start, group))
         requests = {}
-        for at, result in zip(group, checked, strict=True):
+        for at, result in zip(group, results, strict=True):
             if isinstance(result, CallOutcome):
                 self.round.outcomes[at] = await self.journal.record_outcome(at, result)
             else:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from sayso.agent.messages import KeptText
+from sayso.agent.messages import TextReference
 from sayso.agent.tools.errors import ToolError
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import Texts, texts_for
@@ -128,7 +128,7 @@ class ReceivedFile:
 #: Lists the files of the current user, oldest first.
 FileListing = Callable[[], Sequence[ReceivedFile]]
 #: Loads a long text that the history only refers to; None if it is not stored any more.
-TextLoader = Callable[[KeptText], Awaitable[str | None]]
+TextLoader = Callable[[TextReference], Awaitable[str | None]]
 
 
 class LongResult(NamedTuple):

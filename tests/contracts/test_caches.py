@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sayso.agent.config import Cache, CacheStats
-from sayso.agent.messages import KeptText, Message, Role, ToolCall, UsageStats
+from sayso.agent.messages import Message, Role, TextReference, ToolCall, UsageStats
 from sayso.agent.run.cache import InMemoryCache, RedisCache
 from sayso.channels.types import Media
 
@@ -32,7 +32,9 @@ def test_stored_answer_comes_back_whole(cache):
     """Every field of a message and its usage come back."""
     calls = (ToolCall("price", {"of": ["tëa", None, 1.5]}, "c1"), ToolCall("price", {}, "c2"))
     media = (Media("ref", "image/png", "x.png", 3, stored=True),)
-    answer = Message(Role.ASSISTANT, "\U0001f375 \n\x00", calls, media=media, kept=KeptText("r", 9))
+    answer = Message(
+        Role.ASSISTANT, "\U0001f375 \n\x00", calls, media=media, text_file=TextReference("r", 9)
+    )
     cache.set("k", (answer, USAGE))
     assert cache.get("k") == (answer, USAGE)
 

@@ -97,7 +97,7 @@ def test_failing_disk_leaves_a_cut_text_in_redis():
 def test_forged_reference_reads_nothing(tmp_path: Path, ref: Any):
     """A changed reference in Redis reads no other file and breaks no turn."""
     (tmp_path / "secret_keys").write_text("s3cret")
-    forged = {"role": "user", "content": "beginning", "kept": {"ref": ref, "chars": 9}}
+    forged = {"role": "user", "content": "beginning", "text_file": {"ref": ref, "chars": 9}}
     seen = shown(
         LongTexts(TextFiles(LocalObjects(tmp_path / "texts")), ANA), [Message.from_dict(forged)]
     )
@@ -143,8 +143,8 @@ def test_result_is_stored_whole_and_its_beginning_and_end_stay_in_redis(tmp_path
     for messages in ([result(LONG)], shorten_for_history([result(LONG)])):
         (kept,) = through_redis(texts, messages)
         assert shown(texts, [kept]) == [shorten_result(LONG, 1600, digest_id(LONG))]
-        assert kept.kept is not None
-        assert asyncio.run(texts.load(kept.kept)) == LONG
+        assert kept.text_file is not None
+        assert asyncio.run(texts.load(kept.text_file)) == LONG
 
 
 def test_result_without_a_file_names_no_way_to_read_on():
