@@ -1,5 +1,8 @@
-"""What stands in for the outside world while a bot is tested.
+"""Tools for testing a bot without the outside world. Nothing here runs in production.
 
-`platforms` are fakes of Twilio, Telegram and Slack that speak HTTP, `simulation` is
-`sayso simulate`, and `bench` is `sayso bench`. Nothing here runs in production.
+| what | where |
+|---|---|
+| fakes of Twilio, Telegram and Slack that speak HTTP | `platforms/` |
+| `sayso simulate`: people who talk to a bot that is broken on purpose | `simulation/` |
+| `sayso bench`: how much a machine takes, and what limits it | `bench/` |
 """

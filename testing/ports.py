@@ -1,6 +1,4 @@
-"""ReservedPort: a free TCP port for a server that is started on it later,
-and that may be restarted there.
-"""
+"""ReservedPort: a free TCP port for a server that a test starts later, or restarts."""
 
 from __future__ import annotations
 
@@ -9,20 +7,21 @@ import sys
 
 
 class ReservedPort:
-    """A port of 127.0.0.1 that no other process takes.
+    """A port of 127.0.0.1 that no other process gets, until `release` or the end of this process.
 
-    Lives until `release`, at the latest until its process ends.
+    The kernel chooses a free port for each server that asks for any, and for each outgoing
+    connection. So a port that was only looked up may be gone before its server listens, or while
+    that server restarts. Here a socket stays bound to the port, but does not listen. A server that
+    sets SO_REUSEADDR, as ours do, can listen on it all the same.
 
-    The kernel chooses ports for servers that ask for any, and for each outgoing connection. A port
-    that was only found to be free may be chosen before its server listens, or while that server
-    restarts. So a socket stays bound to it. A server that sets SO_REUSEADDR, as ours do, can listen
-    beside it. This needs Linux: elsewhere the port was free at first, and is not held.
+    This works only on Linux. Elsewhere the port was free when it was chosen, and is not held.
     """
 
     def __init__(self) -> None:
         self._holder = socket.socket()
         self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._holder.bind(("127.0.0.1", 0))
+        #: The number of the port.
         self.number: int = self._holder.getsockname()[1]
         if sys.platform != "linux":
             self.release()

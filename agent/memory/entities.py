@@ -1,7 +1,7 @@
 """EntityMemory: the people, organizations and things that a conversation is about.
 
-A model extracts them from messages (`extraction.py`). An agent with an EntityMemory reads them at
-the beginning of each run.
+A model extracts them from messages (`extraction.py`). The model of an agent with an EntityMemory
+reads them at the beginning of each run.
 """
 
 from __future__ import annotations
@@ -33,13 +33,17 @@ PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Something that was mentioned. All texts are short and on one line; times are Unix seconds."""
+    """Something that was mentioned. All texts are on one line, and cut to their limits."""
 
     name: str
+    #: What it is, such as "person"; "unknown" if the model did not say.
     entity_type: str = "unknown"
+    #: What was said about it, such as "role": "manager"; at most MAX_ATTRIBUTES.
     attributes: Mapping[str, str] = field(default_factory=dict)
+    #: When it was mentioned first and last, in Unix seconds.
     first_mentioned: float = 0.0
     last_mentioned: float = 0.0
+    #: In how many extractions it was mentioned.
     mention_count: int = 1
 
     def __post_init__(self) -> None:
@@ -82,9 +86,12 @@ class Entity:
 class EntityMemory(ExtractingMemory[Entity]):
     """The entities of one conversation. Thread-safe.
 
-    The `model` of the `provider` extracts them from the latest `relevance_window` messages; None is
-    the default model of the provider. At most `max_entities` are kept: those not mentioned for
-    longest are removed first. `clock` returns Unix seconds. Raises ValueError for a limit below 1.
+    * `provider`, `model`: extract them from the latest `relevance_window` messages. None is the
+      default model of the provider.
+    * `max_entities`: how many are kept; those not mentioned for longest are removed first.
+    * `clock`: returns Unix seconds.
+
+    Raises ValueError for a limit below 1.
     """
 
     kind = "entities"
@@ -101,7 +108,8 @@ class EntityMemory(ExtractingMemory[Entity]):
     ) -> None:
         super().__init__(provider, model, relevance_window, clock, max_entities=max_entities)
         self.max_entities = max_entities
-        self._entities: dict[str, Entity] = {}  # the last mentioned is last
+        #: The entities by their keys, the last mentioned last.
+        self._entities: dict[str, Entity] = {}
         self._lock = threading.Lock()
 
     @property

@@ -105,7 +105,7 @@ class ExtractingMemory(ABC, Generic[T]):
         """Raise ValueError if `relevance_window` or one of the `limits` of a subclass is below 1."""
         limits = {**limits, "relevance_window": relevance_window}
         if min(limits.values()) < 1:
-            *others, last = (f"{name}={limit!r}" for name, limit in limits.items())
+            *others, last = [f"{name}={limit!r}" for name, limit in limits.items()]
             raise ValueError(f"{', '.join(others)} and {last} must be 1 or more")
         self.provider = provider
         self.model = model
@@ -129,13 +129,14 @@ class ExtractingMemory(ABC, Generic[T]):
             return [], UsageStats()
 
         # One JSON object a line, so that the text of a message cannot pass for another message.
-        lines = (
-            {"from": message.role.value, "text": message.content[:MAX_MESSAGE_CHARS]}
-            for message in conversation
-        )
-        text = "\n".join(storable(json.dumps(line, ensure_ascii=False)) for line in lines)
+        lines = []
+        for message in conversation:
+            line = {"from": message.role.value, "text": message.content[:MAX_MESSAGE_CHARS]}
+            lines.append(storable(json.dumps(line, ensure_ascii=False)))
+        text = "\n".join(lines)
+        default_model = str(getattr(self.provider, "default_model", ""))
         request = ProviderRequest(
-            model=model or self.model or str(getattr(self.provider, "default_model", "")),
+            model=model or self.model or default_model,
             system_prompt=self.prompt + RULES,
             messages=(Message(Role.USER, f"The conversation:\n{fenced(text)}"),),
             max_tokens=MAX_TOKENS,
@@ -155,7 +156,8 @@ class ExtractingMemory(ABC, Generic[T]):
 
     def extract(self, messages: Sequence[Message], model: str | None = None) -> list[T]:
         """Do the same as `aextract` for sync code, without the cost."""
-        return run_sync(self.aextract(messages, model))[0]
+        items, _ = run_sync(self.aextract(messages, model))
+        return items
 
     @abstractmethod
     def _item(self, extracted: Mapping[str, Any], turn: int) -> T | None:

@@ -61,13 +61,17 @@ CREATE TABLE IF NOT EXISTS triples (
     UNIQUE (scope, key)
 );
 """
+#: The columns of a Triple, in the order of its fields.
 _COLUMNS = "subject, relation, object, confidence, source_turn, created_at"
+#: Stores a triple as the newest of its scope. Its parameters are the scope, the key, and the fields
+#: of the Triple. A triple that is stored already keeps its first `created_at`.
 _FIRST_CREATED = "COALESCE((SELECT created_at FROM triples WHERE scope = ?1 AND key = ?2), ?8)"
 _INSERT = (
     f"INSERT OR REPLACE INTO triples (scope, key, words, {_COLUMNS}) "  # noqa: S608  # constants
     f"VALUES (?1, ?2, '', ?3, ?4, ?5, ?6, ?7, {_FIRST_CREATED})"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM triples WHERE scope = ? ORDER BY n"  # noqa: S608  # a constant
+#: Removes the oldest triples of a scope. Its parameters are the scope, twice, and how many stay.
 _PRUNE = "DELETE FROM triples WHERE scope = ? AND n NOT IN (SELECT n FROM triples WHERE scope = ? ORDER BY n DESC LIMIT ?)"
 
 
@@ -77,17 +81,19 @@ class TripleStoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Triple:
-    """A relationship: subject, relation and object, each short and on one line.
+    """A relationship, such as "Alice", "manages", "Project Alpha".
 
-    `confidence` is from 0 to 1. `source_turn` is the number of user messages when it was extracted,
-    `created_at` the time when it was first stated, in Unix seconds.
+    Subject, relation and object are each on one line, and cut to PART_CHARS.
     """
 
     subject: str
     relation: str
     object: str
+    #: How sure the extracting model was, from 0 to 1.
     confidence: float = 1.0
+    #: The number of user messages in the conversation when the triple was extracted.
     source_turn: int = 0
+    #: When it was first stated, in Unix seconds.
     created_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -298,11 +304,11 @@ class KnowledgeGraphMemory(ExtractingMemory[Triple]):
         if not keywords:
             return newest_first[: self.max_context_triples]
 
-        hits = {
-            each: sum(has_word(each.text.casefold(), keyword) for keyword in keywords)
-            for each in newest_first
-        }
-        matching = [each for each in newest_first if hits[each]]
+        hits: dict[Triple, int] = {}
+        for triple in newest_first:
+            text = triple.text.casefold()
+            hits[triple] = sum(has_word(text, keyword) for keyword in keywords)
+        matching = [triple for triple in newest_first if hits[triple]]
         matching.sort(key=lambda triple: -hits[triple])  # stable: the newest stay first
         return matching[: self.max_context_triples]
 
@@ -335,14 +341,16 @@ def _keywords_of(query: str) -> list[str]:
     They are all words but the short and the common ones. In scripts without spaces between words,
     every two adjacent characters are a keyword.
     """
-    letters = "".join(
+    # Letters, numbers and combining marks are parts of words; all other characters separate them.
+    words = "".join(
         char if unicodedata.category(char)[0] in "LNM" else " " for char in query.casefold()
-    )
-    keywords: dict[str, None] = {}
-    for word in letters.split():
-        if any(map(needs_no_space, word)):
+    ).split()
+    keywords: list[str] = []
+    for word in words:
+        if any(needs_no_space(char) for char in word):
             starts = range(max(1, len(word) - 1))
-            keywords |= dict.fromkeys(word[start : start + 2] for start in starts)
+            keywords += [word[start : start + 2] for start in starts]
         elif len(word) >= MIN_KEYWORD_CHARS and word not in _COMMON_WORDS:
-            keywords[word] = None
-    return list(keywords)[:MAX_KEYWORDS]
+            keywords.append(word)
+    distinct = list(dict.fromkeys(keywords))
+    return distinct[:MAX_KEYWORDS]

@@ -40,8 +40,8 @@ FACTS = "MEMORY.md"
 SCOPES = "scopes"
 #: The name of the file in the folder of a scope that contains the name of the scope.
 SCOPE_NAME = ".scope"
-#: The logs of how many days are kept. If a model reads more days, these are kept. Older logs are
-#: removed with the first note of a day.
+#: For how many days logs are kept, or for `recent_days` if that is more. Older logs are removed
+#: with the first note of a day.
 KEEP_DAYS = 30
 #: The description of the tool for the model.
 DESCRIPTION = (
@@ -110,7 +110,8 @@ class KnowledgeMemory:
 
         Return a sentence for the model on what was saved.
         """
-        note = Note(content, category, "" if persistent else f"{self._clock():%H:%M}")
+        time = "" if persistent else f"{self._clock():%H:%M}"
+        note = Note(content, category, time)
         if not note.content:
             return "Nothing was kept: there were no words."
 
@@ -158,7 +159,8 @@ class KnowledgeMemory:
             room -= len(facts_section) + len("\n\n")
         logs_section = section("[Recent Memory]", _newest_first(logs), room)
 
-        return "\n\n".join(filter(None, [facts_section, logs_section]))
+        sections = [text for text in (facts_section, logs_section) if text]
+        return "\n\n".join(sections)
 
     def prune_old_logs(self, keep_days: int | None = None) -> int:
         """Remove all logs but those of the last `keep_days` days. Today counts as one of them.
@@ -270,10 +272,11 @@ def _log_day(path: Path) -> date | None:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note of one line. `time` is HH:MM in logs, and "" in facts."""
+    """A note of one line."""
 
     content: str
     category: str = "general"
+    #: When it was written, in UTC, as HH:MM; "" for a fact.
     time: str = ""
 
     def __post_init__(self) -> None:
@@ -289,7 +292,8 @@ class Note:
     @property
     def line(self) -> str:
         """The note as it is written to its file and shown to the model."""
-        return " ".join(filter(None, ("-", self.time, f"[{self.category}]", self.content)))
+        time = f"{self.time} " if self.time else ""
+        return f"- {time}[{self.category}] {self.content}"
 
 
 class NotesFile:

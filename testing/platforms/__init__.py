@@ -1,1 +1,1 @@
-"""Fakes: working twins of the chat platforms, and signers for the webhooks they would send."""
+"""Fakes of the chat platforms, which speak HTTP, and the webhooks that the platforms would send."""

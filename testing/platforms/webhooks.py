@@ -1,4 +1,8 @@
-"""Webhook bodies of what people do on each platform, and the functions that sign them."""
+"""The webhooks of what people do on each platform: their bodies, and the functions that sign them.
+
+The people, chats and dates are the same in all tests: Ada Test writes to Acme, in a private chat
+unless a test says otherwise. `extra` adds fields to a body or replaces them.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,12 @@ from sayso.channels.whatsapp.incoming import whatsapp_hook as whatsapp_hook
 
 #: The body of a Telegram webhook.
 Update = dict[str, Any]
+#: What Telegram marks in a text: @name, /command and /command@name.
+_MENTION_OR_COMMAND = re.compile(
+    r"(?<![\w/@])(?:@\w{4,32}|/\w{1,32}(?:@\w{4,32})?)(?!\w)", re.ASCII
+)
 
-#: The beginning of a JPEG, which is enough to recognize one.
+#: A file that begins and ends like a JPEG, which is enough to be recognized as one.
 JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01" + bytes(range(256)) * 40 + b"\xff\xd9"
 
 
@@ -28,7 +36,7 @@ def whatsapp_text(
     user: str = "whatsapp:+4915100000042",
     **extra: str,
 ) -> dict[str, str]:
-    """Return the form of a typed message; `extra` adds or replaces fields."""
+    """Return the form of a typed message. `sid` is its id, `user` the address of the person."""
     form = {
         "MessageSid": sid,
         "AccountSid": account_sid,
@@ -61,8 +69,9 @@ def whatsapp_photo(
 def telegram_text(
     update_id: int, text: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any
 ) -> Update:
-    """Return the update of a typed message with its mentions and commands;
-    private unless `chat` is negative.
+    """Return the update of a typed message, with its mentions and commands.
+
+    It is private unless `chat` is negative; None is the chat with `user`.
     """
     message = {
         **_telegram_message(update_id, user, chat),
@@ -74,45 +83,46 @@ def telegram_text(
 
 
 def _telegram_entities(text: str) -> dict[str, Any]:
-    """Return the mentions and commands of a text, with offsets in UTF-16 code units."""
-    entities = [
-        {
-            "type": "mention" if match.group().startswith("@") else "bot_command",
-            "offset": len(text[: match.start()].encode("utf-16-le", "replace")) // 2,
-            "length": len(match.group()),
-        }
-        for match in re.finditer(
-            r"(?<![\w/@])(?:@\w{4,32}|/\w{1,32}(?:@\w{4,32})?)(?!\w)", text, re.ASCII
+    """Return the field with the mentions and commands of a text; empty without any.
+
+    Offsets are in UTF-16 code units.
+    """
+    entities = []
+    for match in _MENTION_OR_COMMAND.finditer(text):
+        text_before = text[: match.start()]
+        entities.append(
+            {
+                "type": "mention" if match.group().startswith("@") else "bot_command",
+                "offset": len(text_before.encode("utf-16-le", "replace")) // 2,
+                "length": len(match.group()),
+            }
         )
-    ]
-    if entities:
-        return {"entities": entities}
-    return {}
+    return {"entities": entities} if entities else {}
 
 
 def telegram_edit(update_id: int, text: str, *, message_id: int, **extra: Any) -> Update:
-    """Return the update of an edited message."""
+    """Return the update of an edited message: `message_id` is edited, and has the new text."""
     message = telegram_text(update_id, text, **extra)["message"]
-    return {
-        "update_id": update_id,
-        "edited_message": {**message, "message_id": message_id, "edit_date": 1795204801},
-    }
+    edited = {**message, "message_id": message_id, "edit_date": 1795204801}
+    return {"update_id": update_id, "edited_message": edited}
 
 
 def telegram_member(update_id: int, status: str, *, chat: int = 5123456789, **extra: Any) -> Update:
-    """Return the update of the bot's new status in a chat: blocked, added or removed."""
+    """Return the update of the bot's new status in a chat, such as "kicked" or "administrator"."""
     message = _telegram_message(update_id, 5123456789, chat)
-    member = {
+    new_member = {
         "user": {"id": 7000000001, "is_bot": True, "first_name": "Acme"},
         "status": status,
         **extra,
     }
-    change = {key: message[key] for key in ("from", "chat", "date")}
-    old = {**member, "status": "member"}
-    return {
-        "update_id": update_id,
-        "my_chat_member": {**change, "old_chat_member": old, "new_chat_member": member},
+    change = {
+        "from": message["from"],
+        "chat": message["chat"],
+        "date": message["date"],
+        "old_chat_member": {**new_member, "status": "member"},
+        "new_chat_member": new_member,
     }
+    return {"update_id": update_id, "my_chat_member": change}
 
 
 def telegram_photo(
@@ -124,8 +134,9 @@ def telegram_photo(
     chat: int | None = None,
     **extra: Any,
 ) -> Update:
-    """Return the update of a photo in two sizes, as Telegram sends it;
-    private unless `chat` is negative.
+    """Return the update of a photo in two sizes, of which `file_id` is the larger one.
+
+    It is private unless `chat` is negative; None is the chat with `user`.
     """
     sizes = [
         {"file_id": f"small-{file_id}", "width": 90, "height": 90},
@@ -173,10 +184,15 @@ def telegram_tap(
 
 
 def _telegram_message(message_id: int, user: int, chat: int | None) -> dict[str, Any]:
+    """Return the fields of every message of a person."""
     chat_id = chat or user
-    kind = "private" if chat_id > 0 else "supergroup"
-    place = {"id": chat_id, "type": kind}
-    return {"message_id": message_id, "from": _person(user), "chat": place, "date": 1795204800}
+    chat_type = "private" if chat_id > 0 else "supergroup"
+    return {
+        "message_id": message_id,
+        "from": _person(user),
+        "chat": {"id": chat_id, "type": chat_type},
+        "date": 1795204800,
+    }
 
 
 def _person(user: int) -> dict[str, Any]:
@@ -192,18 +208,18 @@ def slack_text(
     kind: str = "message",
     **extra: Any,
 ) -> bytes:
-    """Return the body of a message event, or of an app_mention by `kind`.
+    """Return the body of a message event, or of another `kind`, such as "app_mention".
 
-    `text` is as Slack sends it, `& < >` escaped. Channels starting with D are direct messages.
+    `text` is as Slack sends it, with `& < >` escaped. A channel that begins with D is a direct
+    message.
     """
-    channel_type = "im" if channel.startswith("D") else "channel"
     event = {
         "type": kind,
         "user": user,
         "text": text,
         "ts": ts,
         "channel": channel,
-        "channel_type": channel_type,
+        "channel_type": _slack_channel_type(channel),
     }
     return slack_event(f"Ev{kind}{ts}", {**event, **extra})
 
@@ -217,21 +233,24 @@ def slack_edit(
     channel: str = "D0ADA",
     at: str = "1795204999.000100",
 ) -> bytes:
-    """Return the body of an edit event: the new message and the previous one."""
+    """Return the body of an edit event: a message `ts` whose text `before` was changed at `at`."""
     message = {"type": "message", "user": user, "ts": ts}
-    edited = {**message, "text": text, "edited": {"user": user, "ts": at}}
     event = {
         "type": "message",
         "subtype": "message_changed",
         "hidden": True,
         "channel": channel,
+        "channel_type": _slack_channel_type(channel),
         "ts": at,
+        "event_ts": at,
+        "message": {**message, "text": text, "edited": {"user": user, "ts": at}},
+        "previous_message": {**message, "text": before},
     }
-    changed = {"message": edited, "previous_message": {**message, "text": before}, "event_ts": at}
-    return slack_event(
-        f"Ev{at}",
-        {**event, **changed, "channel_type": "im" if channel.startswith("D") else "channel"},
-    )
+    return slack_event(f"Ev{at}", event)
+
+
+def _slack_channel_type(channel: str) -> str:
+    return "im" if channel.startswith("D") else "channel"
 
 
 def slack_event(event_id: str, event: Mapping[str, Any], **outer: Any) -> bytes:
@@ -247,12 +266,17 @@ def slack_event(event_id: str, event: Mapping[str, Any], **outer: Any) -> bytes:
 
 
 def slack_interaction(kind: str, **payload: Any) -> bytes:
-    """Return the body of an interaction: a button, a menu, a form or a shortcut."""
-    who = {
+    """Return the body of an interaction: a button, a menu, a form or a shortcut.
+
+    `payload` adds or replaces fields.
+    """
+    fields = {
+        "type": kind,
         "user": {"id": "U0ADA", "username": "ada", "team_id": "T0ACME"},
         "team": {"id": "T0ACME"},
+        **payload,
     }
-    return urlencode({"payload": json.dumps({"type": kind, **who, **payload})}).encode()
+    return urlencode({"payload": json.dumps(fields)}).encode()
 
 
 def slack_photo(
@@ -279,16 +303,14 @@ def slack_tap(
     thread_ts: str = "",
     block_id: str = "confirm",
 ) -> bytes:
-    """Return the body of a tapped button.
+    """Return the body of a tapped button with this data.
 
-    A real tap repeats the block id of the message: pass the sent one.
+    `message_ts` is the message with the button, `thread_ts` its thread, "" for none. A real tap
+    repeats the id of the block with the button, so pass the one that the bot sent as `block_id`.
     """
-    message = {
-        "type": "message",
-        "ts": message_ts,
-        "text": "?",
-        **({"thread_ts": thread_ts} if thread_ts else {}),
-    }
+    message = {"type": "message", "ts": message_ts, "text": "?"}
+    if thread_ts:
+        message["thread_ts"] = thread_ts
     action = {
         "type": "button",
         "action_id": "button-0",
@@ -310,12 +332,14 @@ def slack_tap(
 def slack_command(
     trigger_id: str, text: str, *, user: str = "U0ADA", channel: str = "C0OPS"
 ) -> bytes:
-    """Return the body of a slash command."""
+    """Return the body of the slash command `/acme` with a text."""
     form = {
         "command": "/acme",
         "text": text,
         "user_id": user,
         "user_name": "ada",
         "channel_id": channel,
+        "team_id": "T0ACME",
+        "trigger_id": trigger_id,
     }
-    return urlencode({**form, "team_id": "T0ACME", "trigger_id": trigger_id}).encode()
+    return urlencode(form).encode()
