@@ -1,5 +1,6 @@
-"""Files on this machine's disk that only our own user may read: atomic writes, private folders,
-SQLite databases.
+"""Files on this machine's disk: atomic writes, SQLite databases, locks, and private folders.
+
+What is created here may only be read by the user of this process.
 """
 
 from __future__ import annotations
@@ -36,62 +37,62 @@ class NotLocal(Exception):
 def open_database(
     path: Path, schema: str, *, version: int = 1, synchronous: Literal["FULL", "EXTRA"] = "FULL"
 ) -> Iterator[sqlite3.Connection]:
-    """Open a SQLite file that only our own user may read, and close it when the block ends.
+    """Open a SQLite file to read and write, and close it when the block ends.
 
-    Raises sqlite3.Error.
+    A missing folder, the file and the tables of the `schema` are created. `schema` is SQL that may
+    be executed again, `version` its version, which the file gets. What is deleted is overwritten in
+    the file. Each statement is committed at once and on disk, unless it is part of a `transaction`.
+    `synchronous` says how carefully SQLite syncs the disk.
 
-    A missing folder (OSError if it cannot be created), the file and the tables of the `schema` are
-    created. The file has the `version` of its schema; a file of a higher one is refused, as
-    sqlite3.DatabaseError. What is deleted is overwritten in the file. Each statement is committed
-    at once and on disk, unless it is part of a `transaction`.
+    A connection lives for one block only, so that threads share none and processes may fork.
 
-    Connections live for one block only, so that threads share none and processes may fork.
+    Raises OSError if the folder or the file cannot be created, and sqlite3.Error, also for a file
+    with a higher version.
     """
     make_private(path.parent)
-    path.touch(mode=0o600)  # SQLite itself would make it readable for others
+    # SQLite itself would make the file readable for others.
+    path.touch(mode=0o600)
     with closing(sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)) as database:
         database.execute(f"PRAGMA synchronous = {synchronous}")
         database.execute("PRAGMA secure_delete = ON")
-        found = _checked_version(database, version)
+        file_version = _checked_version(database, version)
         _create_tables(database, schema)
-        if found != version:
+        if file_version != version:
             database.execute(f"PRAGMA user_version = {version}")
         yield database
 
 
 @contextmanager
 def read_database(path: Path, *, version: int | None = None) -> Iterator[sqlite3.Connection]:
-    """Open an existing SQLite file for reading only.
+    """Open an existing SQLite file for reading only, and close it when the block ends.
 
-    With a `version`, a file of a higher one is refused.
-
-    Raises sqlite3.Error.
+    With a `version`, a file of a higher one is refused. Raises sqlite3.Error.
     """
-    with closing(
-        sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCK_SECONDS)
-    ) as database:
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, timeout=LOCK_SECONDS)) as database:
         if version is not None:
             _checked_version(database, version)
         yield database
 
 
 def _checked_version(database: sqlite3.Connection, version: int) -> int:
-    """Return the version of a file's schema: 0 in a new file,
-    and in one from before there were versions.
+    """Return the version of a file's schema, 0 for a new file.
+
+    Raises sqlite3.DatabaseError if it is higher than `version`.
     """
-    found = int(database.execute("PRAGMA user_version").fetchone()[0])
-    if found > version:
+    (file_version,) = database.execute("PRAGMA user_version").fetchone()
+    if file_version > version:
         raise sqlite3.DatabaseError(
-            f"its schema has version {found}, and this process knows up to {version}: upgrade this process"
+            f"its schema has version {file_version}, and this process knows up to {version}: upgrade this process"
         )
-    return found
+    return int(file_version)
 
 
 def _create_tables(database: sqlite3.Connection, schema: str) -> None:
     """Execute the schema, and retry while another process does the same.
 
-    When two processes switch one new file to WAL, SQLite refuses one of
-    them without waiting for its timeout.
+    When two processes switch one new file to WAL, SQLite refuses one of them at once, without
+    waiting for its timeout.
     """
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
@@ -107,7 +108,7 @@ def _create_tables(database: sqlite3.Connection, schema: str) -> None:
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Make the block one transaction, all or nothing, which is on disk when the block ends."""
+    """Make the block one transaction, all or nothing. It is on disk when the block ends."""
     database.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -120,7 +121,7 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, even if the power fails.
 
-    It is on disk when this returns. Raises OSError.
+    A missing folder is created. The file is on disk when this returns. Raises OSError.
     """
     make_private(path.parent)
     with NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as temporary:
@@ -146,25 +147,25 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def folder_lock(folder: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder against other threads and processes.
+    """Hold the lock of a folder against other threads and processes, and wait for it if needed.
 
-    A missing folder is created. Raises OSError.
+    Several holders may have a `shared` lock at once. A missing folder is created. Raises OSError.
     """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     handle = os.open(make_private(folder) / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        fcntl.flock(handle, kind)
         yield
     finally:
-        os.close(handle)  # releases the lock
+        # This releases the lock, too.
+        os.close(handle)
 
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Yield whether this process has the lock of a file, without waiting for it.
+    """Try to lock a file without waiting, and yield whether this process has the lock.
 
-    The file is created. Raises OSError.
-
-    The lock ends with the block, and with the process.
+    The file is created. The lock ends with the block, and with the process. Raises OSError.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open_private(path, "ab") as lock:
@@ -177,11 +178,11 @@ def try_lock(path: Path) -> Iterator[bool]:
 
 
 def open_private(path: Path, mode: Literal["ab", "wb"]) -> BinaryIO:
-    """Open a file to write bytes.
+    """Open a file to write bytes, at its end or in place of its content. The caller closes it.
 
-    If it is created, only our own user may read it. Raises OSError.
+    If it is created, only the user of this process may read it. Raises OSError.
     """
-    return cast("BinaryIO", open(path, mode, opener=_open_private))  # the caller closes it
+    return cast("BinaryIO", open(path, mode, opener=_open_private))
 
 
 def _open_private(path: str, flags: int) -> int:
@@ -195,7 +196,8 @@ def remove_older(files: Iterable[Path], oldest: float) -> int:
     """
     removed = 0
     for path in list(files):
-        with contextlib.suppress(FileNotFoundError):  # another worker is removing it
+        # FileNotFoundError: another worker is removing it.
+        with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime < oldest:
                 path.unlink()
                 removed += 1
@@ -203,9 +205,9 @@ def remove_older(files: Iterable[Path], oldest: float) -> int:
 
 
 def make_private(folder: Path) -> Path:
-    """Create a folder and its missing parents for our own user alone, and return the folder.
+    """Create a folder and its missing parents for the user of this process alone.
 
-    Raises OSError.
+    Return the folder. Rights of a folder that exists do not change. Raises OSError.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
@@ -216,9 +218,8 @@ def make_private(folder: Path) -> Path:
 def make_tree_private(folder: Path) -> None:
     """Create a data folder, and withdraw all rights of other users to what is in it.
 
+    Hidden folders in it do not change, nor does a folder that all users share, such as /tmp.
     Raises OSError.
-
-    Hidden folders in it are left alone, and so is a folder that all users share, such as /tmp.
     """
     make_private(folder)
     if folder.stat().st_mode & stat.S_ISVTX:
@@ -231,7 +232,7 @@ def make_tree_private(folder: Path) -> None:
 
 
 def _withdraw_rights(path: Path) -> None:
-    # Removed by another process, or another user's.
+    # FileNotFoundError: another process removed it. PermissionError: it is another user's.
     with contextlib.suppress(FileNotFoundError, PermissionError):
         mode = path.lstat().st_mode
         if mode & 0o077 and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -241,22 +242,32 @@ def _withdraw_rights(path: Path) -> None:
 def check_local(folder: Path, *, mounts: Path | None = None) -> None:
     """Raise NotLocal if a folder, which need not exist, is on a network file system.
 
-    Checked on Linux only.
-
     SQLite's write-ahead log is shared memory: machines that share the file do not see each other's.
+    Checked on Linux only. `mounts` replaces the system's list in tests.
     """
     try:
-        lines = (
-            (mounts or MOUNTS).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-        )
+        table = (mounts or MOUNTS).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return
-    kinds = dict[Path, str]()
-    for line in lines:  # of several mounts at one place the last one counts
-        before, _, after = line.partition(" - ")
-        place = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split()[4])
-        kinds[Path(place)] = after.split()[0]
+    file_systems = _file_systems(table)
     resolved = folder.resolve()
-    kind = next((kinds[each] for each in (resolved, *resolved.parents) if each in kinds), "")
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise NotLocal(f"{folder} is on a network file system ({kind!r})")
+    for place in (resolved, *resolved.parents):
+        if place in file_systems:
+            kind = file_systems[place]
+            if kind in NETWORK_FILE_SYSTEMS:
+                raise NotLocal(f"{folder} is on a network file system ({kind!r})")
+            return
+
+
+def _file_systems(table: str) -> dict[Path, str]:
+    """Return the kind of the file system at each mount point in a table of Linux (mountinfo)."""
+    kinds: dict[Path, str] = {}
+    for line in table.splitlines():
+        # "36 35 98:0 / /mount/point rw - ext4 ...": a variable number of fields before the dash.
+        before, _, after = line.partition(" - ")
+        mount_point = before.split()[4]
+        # Spaces and the like are written as octal numbers, as in "\040".
+        place = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), mount_point)
+        # Of several mounts at one place the last one counts.
+        kinds[Path(place)] = after.split()[0]
+    return kinds

@@ -1,4 +1,7 @@
-"""ObjectStore: stores files and long texts, in a folder (`LocalObjects`) or in a bucket (`s3.py`)."""
+"""ObjectStore: stores files and long texts, in a folder (`LocalObjects`) or in a bucket (`s3.py`).
+
+An *object* is a sequence of bytes under a name. It never changes: other bytes get another name.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from typing import BinaryIO, Protocol
 
 from sayso.infra.storage.files import make_private, sync, write_atomically
 
-#: Seconds for which `ObjectStore.put` need not renew the date of a stored object.
-#: It saves uploads to a bucket.
+#: Seconds after which `ObjectStore.put` must renew the date of a stored object. Renewing it each
+#: time would upload the object to a bucket each time.
 DATE_SECONDS = 3600
+#: Two hexadecimal digits, which spread the objects over folders, and a file name.
 _NAME = re.compile(r"[0-9a-f]{2}/[0-9a-z.-]{1,150}")
 
 
@@ -24,13 +28,18 @@ class StoreUnavailable(OSError):
     """
 
     def __init__(self, says: str, cure: str = "") -> None:
-        super().__init__(f"{says}: {cure}" if cure else says)
+        message = says
+        if cure:
+            message = f"{says}: {cure}"
+        super().__init__(message)
+        #: What is wrong.
         self.says = says
+        #: What an operator can do, "" if that is not known.
         self.cure = cure
 
     @property
     def reason(self) -> str:
-        """The message: what is wrong, and the cure if it is known."""
+        """Return the message: what is wrong, and the cure if it is known."""
         return str(self)
 
 
@@ -39,38 +48,37 @@ class StoreSilent(StoreUnavailable):
 
 
 class StoreRefused(StoreUnavailable):
-    """Raised when the bucket, its region or the credentials are wrong,
-    so that waiting does not help.
-    """
+    """Raised when the bucket, its region or the credentials are wrong: waiting does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One object in a store: its size in bytes, and when it was stored, in Unix seconds."""
+    """What a store knows of one object."""
 
     name: str
+    #: In bytes.
     size: int
+    #: When it was stored last, in Unix seconds.
     modified_at: float
 
 
 class ObjectStore(Protocol):
-    """Stores bytes under names.
+    """Stores bytes under names, in a folder or in a bucket.
 
-    A name is `ab/...` in lower case. Objects with equal names have equal bytes.
-
-    One instance serves a whole process, from any thread. All methods raise OSError,
-    and KeyError for an invalid name.
+    A name is `ab/...` in lower case, where `ab` are two hexadecimal digits. Objects with equal names
+    have equal bytes. One instance serves a whole process, from any thread. All methods raise
+    OSError, and KeyError for an invalid name.
     """
 
     #: Whether each call is a request over the network. A file that is opened there has no `seek`.
     is_remote: bool
 
     def put(self, name: str, content: bytes | Path) -> bool:
-        """Store an object whole or not at all, durably, and date it now,
-        or at most DATE_SECONDS ago.
+        """Store an object whole or not at all, durably, and return whether it is new.
 
-        A file at a path may be moved; it is on the disk of a store that has one.
-        Return whether the object is new.
+        `content` is the bytes, or the path of a file with them, which may be moved: it must be on
+        the same disk as a store that has one. Afterwards the date of the object is at most
+        DATE_SECONDS ago.
         """
 
     def open(self, name: str, start: int = 0) -> BinaryIO:
@@ -99,10 +107,17 @@ def check_name(name: str) -> str:
     return name
 
 
-def sweep(objects: ObjectStore, keep_seconds: float, now: float) -> int:
-    """Delete the objects that were not stored for `keep_seconds`.
+def size_of(content: bytes | Path) -> int:
+    """Return the size of bytes, or of a file, in bytes. Raises OSError."""
+    if isinstance(content, bytes):
+        return len(content)
+    return content.stat().st_size
 
-    Return how many. Raises OSError.
+
+def sweep(objects: ObjectStore, keep_seconds: float, now: float) -> int:
+    """Delete the objects that were not stored again for `keep_seconds`.
+
+    `now` is in Unix seconds. Return how many were deleted. Raises OSError.
     """
     oldest = now - keep_seconds - DATE_SECONDS
     count = 0
@@ -117,7 +132,7 @@ def sweep(objects: ObjectStore, keep_seconds: float, now: float) -> int:
 
 
 class LocalObjects:
-    """Objects in the files of one folder. The processes of several machines may share it."""
+    """The ObjectStore in the files of one folder. The processes of several machines may share it."""
 
     is_remote = False
 
@@ -127,12 +142,9 @@ class LocalObjects:
     def put(self, name: str, content: bytes | Path) -> bool:
         """Write a file whole or not at all, even if the power fails. A file at a path is moved."""
         path = self._path(name)
-        if isinstance(content, bytes):
-            size = len(content)
-        else:
-            size = content.stat().st_size
-        if self._is_renewed(path, size):
-            sync(path.parent)  # the process that wrote it may not have done so yet
+        if self._renew(path, size_of(content)):
+            # The process that wrote it may not have synced the folder yet.
+            sync(path.parent)
             return False
         if isinstance(content, bytes):
             write_atomically(path, content)
@@ -155,27 +167,29 @@ class LocalObjects:
     def stat(self, name: str) -> StoredObject | None:
         """Return size and date of a file."""
         try:
-            found = self._path(name).stat()
+            status = self._path(name).stat()
         except FileNotFoundError:
             return None
-        return StoredObject(name, found.st_size, found.st_mtime)
+        return StoredObject(name, status.st_size, status.st_mtime)
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         """Yield the files, also those that a killed process left half written."""
         folder, _, beginning = prefix.rpartition("/")
-        for path in list(self._folder.glob(f"{folder or '[0-9a-f][0-9a-f]'}/{beginning}*")):
+        folder = folder or "[0-9a-f][0-9a-f]"
+        for path in list(self._folder.glob(f"{folder}/{beginning}*")):
             try:
-                found = path.stat()
-            except FileNotFoundError:  # another worker is removing it
+                status = path.stat()
+            except FileNotFoundError:
+                # Another worker is removing it.
                 continue
-            yield StoredObject(f"{path.parent.name}/{path.name}", found.st_size, found.st_mtime)
+            yield StoredObject(f"{path.parent.name}/{path.name}", status.st_size, status.st_mtime)
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files."""
         for name in names:
             self._path(name).unlink(missing_ok=True)
 
-    def _is_renewed(self, path: Path, size: int) -> bool:
+    def _renew(self, path: Path, size: int) -> bool:
         """Set the date of a file to now, if it has this size. Return whether it has."""
         try:
             if path.stat().st_size != size:
@@ -186,8 +200,10 @@ class LocalObjects:
         return True
 
     def _path(self, name: str) -> Path:
+        """Return the path of an object. Raises KeyError for an invalid name."""
         folder, _, file = name.partition("/")
-        if file.startswith(".") and "/" not in file:  # what a killed process left is swept
+        # A killed process leaves a half-written file with such a name, which `sweep` removes.
+        if file.startswith(".") and "/" not in file:
             check_name(f"{folder}/x")
             return self._folder / folder / file
         return self._folder / check_name(name)

@@ -1,4 +1,8 @@
-"""Bucket: objects in a bucket on Amazon S3, or on any server that speaks its protocol."""
+"""Bucket: objects in a bucket on Amazon S3, or on any server that speaks its protocol.
+
+The library is obstore. Its errors hold addresses and keys, so all are translated into
+StoreUnavailable and its subclasses, whose messages name the cure for an operator.
+"""
 
 from __future__ import annotations
 
@@ -21,60 +25,65 @@ from sayso.infra.storage.objects import (
     StoreSilent,
     StoreUnavailable,
     check_name,
+    size_of,
     sweep,
 )
 
 if TYPE_CHECKING:
+    from obstore import GetOptions
     from obstore.store import S3Store
 
-#: How long a connection may take, a read from it, and a whole answer, in seconds.
-#: No upload or call takes longer.
+#: Seconds that opening a connection may take.
 CONNECT_SECONDS = 3
+#: Seconds to wait for the next bytes.
 READ_SECONDS = 10
+#: Seconds for a whole answer. No upload or call takes longer.
 ANSWER_SECONDS = 60
-#: How often a call is repeated after a refused connection or a server's error, and until when,
-#: in seconds.
+#: How often a call is repeated after a refused connection or a server's error.
 RETRIES = 4
+#: Seconds after its beginning in which a call is repeated.
 RETRY_SECONDS = 8
 #: Seconds without calls after a call that got no answer. Then one call tries again, and all others
 #: fail until it ends: a bucket that does not answer must not block every thread for READ_SECONDS.
 PAUSE_SECONDS = 2.0
-#: Bytes of one part of a larger file, and parts that are sent at a time:
-#: together the memory of one upload.
+#: A larger file is sent in parts of so many bytes.
 PART_BYTES = 5 * 1024 * 1024
+#: How many parts are sent at a time. Times PART_BYTES, this is the memory of one upload.
 PARTS_AT_A_TIME = 2
-#: Variables with an address, as the library reads them.
+#: Variables with the address of the server, as the library reads them.
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 #: The variable that names a file with certificates of authorities to trust besides those of the
 #: system, as for Amazon's own tools.
 AUTHORITIES = "AWS_CA_BUNDLE"
 #: The variable with the address that gives a container the credentials of its role.
 CONTAINER_ROLE = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
+#: The variables with the credentials.
+KEY_ID = "AWS_ACCESS_KEY_ID"
+SECRET_KEY = "AWS_SECRET_ACCESS_KEY"  # noqa: S105  # the name of a variable
+SESSION_TOKEN = "AWS_SESSION_TOKEN"  # noqa: S105
 #: Variables that become headers of requests: on a line break in one of them the library panics.
-_HEADERS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_REGION",
-    "AWS_DEFAULT_REGION",
-)
+_HEADERS = (KEY_ID, SECRET_KEY, SESSION_TOKEN, "AWS_REGION", "AWS_DEFAULT_REGION")
 _READ_BYTES = 256 * 1024
-#: The server's code, in its answer or in what the library says of an object that was not deleted.
+#: Finds the server's error code, in its answer or in what the library says of an object that was
+#: not deleted.
 _CODE = re.compile(r"(?:<Code>|\(code: )(\w{1,60})")
 _STATUS = re.compile(r"status code: (\d{3})")
+#: Error codes for a login that is refused.
 _LOGIN_CODES = frozenset(
     """InvalidAccessKeyId SignatureDoesNotMatch ExpiredToken InvalidToken InvalidClientTokenId
     TokenRefreshRequired""".split()
 )
+#: Error codes for a bucket in another region.
 _REGION_CODES = frozenset(
     {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"}
 )
+#: Error codes for a clock that is wrong.
 _CLOCK_CODES = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
-#: Parts of the library's messages when it cannot get credentials.
-#: It hides the address of Amazon's token service.
+#: Parts of the library's messages when the role of the machine gives no credentials. In the second
+#: one the library hides the address of Amazon's token service.
 _ROLE_FAILURES = ("token file", "POST REDACTED")
-#: Parts of the library's messages on TLS that will not work later either,
-#: with the reason and the cure.
+#: Parts of the library's messages on TLS that waiting does not mend, each with the reason and the
+#: cure.
 _TLS_FAILURES = (
     (
         "UnknownIssuer",
@@ -99,39 +108,34 @@ _SILENCES = (
 class Bucket:
     """A bucket, or the part of it below a prefix.
 
-    One instance serves a whole process, from any thread.
-
-    A process must not fork after its first call: the library's threads do not follow. Credentials
-    come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), or from
-    the role of the machine.
+    One instance serves a whole process, from any thread. A process must not fork after its first
+    call: the library's threads do not follow. Credentials come from the environment
+    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), or from the role of the machine.
     """
 
     def __init__(self, url: str, *, endpoint: str = "", region: str = "") -> None:
-        """Take `s3://bucket/prefix`. No call is made.
+        """Prepare the bucket `s3://bucket/prefix`. No call is made.
 
-        Raises ImportError without the library, obstore,
-        and StoreRefused for variables that cannot be used.
+        `endpoint` is the address of the server; "": that of the environment, or of Amazon. `region`
+        is that of the bucket; "": that of the environment. Raises ImportError without the library,
+        obstore, and StoreRefused for variables that cannot be used.
         """
         from obstore.exceptions import BaseError
         from obstore.store import S3Store
 
-        remember(
-            [
-                value
-                for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-                if (value := os.environ.get(name))
-            ]
-        )
-        config: dict[str, Any] = {"endpoint": endpoint, "region": region}
         self.url = url
         self._bucket = url.removeprefix("s3://").partition("/")[0]
-        #: Why the last call had no answer, "" if it had one, and until when no other is made.
+        #: Why the last call had no answer, "" if it had one.
         self._failure = ""
+        #: Until when no other call is made after such a call, by the monotonic clock.
         self._paused_until = 0.0
+
+        secrets = [os.environ.get(name, "") for name in (SECRET_KEY, SESSION_TOKEN)]
+        remember(filter(None, secrets))
         self._check_variables()
-        if endpoint:
-            addresses = [endpoint]
-        else:
+        config: dict[str, Any] = {"endpoint": endpoint, "region": region}
+        addresses = [endpoint]
+        if not endpoint:
             addresses = [os.environ.get(name, "") for name in ENDPOINTS]
         try:
             self._store = S3Store.from_url(
@@ -149,51 +153,54 @@ class Bucket:
                     "retry_timeout": timedelta(seconds=RETRY_SECONDS),
                 },
             )
-        except (BaseError, ValueError):  # whose messages may hold values
+        except (BaseError, ValueError):
+            # The cause is left out: its message may hold values of the variables.
             cure = f"check variables AWS_..., and the file of {AUTHORITIES}"
             raise self._refused("the library for buckets refuses its settings", cure) from None
 
     def _check_variables(self) -> None:
+        """Refuse credentials that cannot be sent, or of which a part is missing."""
         for name in _HEADERS:
-            if (
-                not (value := os.environ.get(name, "")).isprintable()
-                or not value.isascii()
-                or value != value.strip()
-            ):
+            value = os.environ.get(name, "")
+            can_be_sent = value.isprintable() and value.isascii() and value == value.strip()
+            if not can_be_sent:
                 cure = "set it again, without quotes, spaces and line breaks around it"
                 raise self._refused(f"{name} has a character that cannot be in it", cure)
-        key_id, secret = (bool(os.environ.get(name)) for name in _HEADERS[:2])
-        if key_id != secret:
-            raise self._refused(
-                f"{_HEADERS[key_id]} is missing", f"set it beside {_HEADERS[secret]}"
-            )
+
+        key_id = os.environ.get(KEY_ID)
+        secret_key = os.environ.get(SECRET_KEY)
+        if key_id and not secret_key:
+            raise self._refused(f"{SECRET_KEY} is missing", f"set it beside {KEY_ID}")
+        if secret_key and not key_id:
+            raise self._refused(f"{KEY_ID} is missing", f"set it beside {SECRET_KEY}")
 
     def _authorities(self) -> dict[str, Any]:
         """Return the option with the certificates to trust, if the environment names any.
 
         Raises StoreRefused.
         """
-        if not (name := os.environ.get(AUTHORITIES)):
+        file = os.environ.get(AUTHORITIES)
+        if not file:
             return {}
         try:
-            return {"root_certificate": Path(name).read_bytes()}
+            return {"root_certificate": Path(file).read_bytes()}
         except OSError as exc:
-            raise self._refused(
-                f"{AUTHORITIES} names {name!r}: {exc.strerror}", "name a PEM file"
-            ) from None
+            reason = f"{AUTHORITIES} names {file!r}: {exc.strerror}"
+            raise self._refused(reason, "name a PEM file") from None
 
     def objects(self, folder: str) -> S3Objects:
         """Return the objects below a folder of the bucket."""
         return S3Objects(self, self._store, folder)
 
     def check(self) -> None:
-        """List, write, read and delete an object.
+        """List, write, read and delete an object, to see whether the bucket can be used.
 
         Raises StoreRefused, and StoreUnavailable while nothing answers.
         """
         objects = self.objects("check")
         name = f"00/{random_id(8)}"
-        # Of killed processes. Listing comes first: a refused HEAD does not say why.
+        # Deletes what killed processes left. It comes first because it lists: a refused list says
+        # why, and a refused HEAD does not.
         sweep(objects, 0, time.time())
         objects.put(name, b"sayso")
         with objects.open(name) as file:
@@ -202,9 +209,9 @@ class Bucket:
 
     @contextmanager
     def call(self, action: str) -> Iterator[None]:
-        """Make a call in the block, unless the last one had no answer. `action` is what is tried.
+        """Make a call in the block, unless the last one had no answer: a circuit breaker.
 
-        Raises StoreUnavailable, and FileNotFoundError.
+        `action` is what is tried, as a verb. Raises StoreUnavailable, and FileNotFoundError.
         """
         self._pass_breaker()
         try:
@@ -214,11 +221,8 @@ class Bucket:
             self._failure = exc.reason
             self._paused_until = time.monotonic() + PAUSE_SECONDS
             raise
-        except (
-            StoreUnavailable,
-            FileNotFoundError,
-        ):
-            # An answer: one such as SlowDown is not that of the next call.
+        except (StoreUnavailable, FileNotFoundError):
+            # The server answered, so the next call is made, even after an answer such as SlowDown.
             self._failure = ""
             raise
         self._failure = ""
@@ -228,15 +232,16 @@ class Bucket:
 
         After its pause it lets one call through.
         """
-        if self._failure:
-            now = time.monotonic()
-            if now < self._paused_until:
-                raise StoreSilent(self._failure)
-            self._paused_until = now + READ_SECONDS
+        if not self._failure:
+            return
+        now = time.monotonic()
+        if now < self._paused_until:
+            raise StoreSilent(self._failure)
+        self._paused_until = now + READ_SECONDS
 
     @contextmanager
     def errors(self, action: str) -> Iterator[None]:
-        """Translate the errors of the library.
+        """Translate the errors of the library in the block. `action` is what is tried, as a verb.
 
         Their messages contain addresses and keys, which must not be shown.
         """
@@ -247,29 +252,29 @@ class Bucket:
         except StoreUnavailable:
             raise
         except BaseException as exc:
-            # Of the library; it is no Exception, and would end a worker.
+            # The library raises it for a defect. It is no Exception, and would end a worker.
             if type(exc).__name__ == "PanicException":
                 raise self._refused(
                     "the library for buckets failed", "see AWS_... for line breaks, also in files"
                 ) from None
             if not isinstance(exc, BaseError | OSError):
                 raise
-            if match := _CODE.search(str(exc)):
-                code = match[1]
-            else:
-                code = ""
+            match = _CODE.search(str(exc))
+            code = match[1] if match else ""
             if isinstance(exc, FileNotFoundError) and code != "NoSuchBucket":
                 raise
             raise self._explained(exc, code, action) from None
 
     def _explained(self, exc: Exception, code: str, action: str) -> StoreUnavailable:
+        """Return the error to raise for one of the library. `code` is the server's, "" for none."""
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         message = str(exc)
-        if any(
-            part in message
-            for part in (*_ROLE_FAILURES, os.environ.get(CONTAINER_ROLE) or _ROLE_FAILURES[0])
-        ):
+        role_failures = [*_ROLE_FAILURES]
+        container_role = os.environ.get(CONTAINER_ROLE)
+        if container_role:
+            role_failures.append(container_role)
+        if any(part in message for part in role_failures):
             cure = "see its AWS_... variables, and that it may be taken here"
             return self._refused("the role of this machine, pod or task gives no credentials", cure)
         if code == "NoSuchBucket":
@@ -298,25 +303,32 @@ class Bucket:
         return self._failed(f"{self.url}: could not {action} objects", message, code)
 
     def _failed(self, beginning: str, message: str, code: str) -> StoreUnavailable:
-        """Return the error for a failure that may pass,
-        from the library's message and the server's code.
+        """Return the error for a failure that may pass.
+
+        `message` is the library's, `code` the server's, "" for none.
         """
-        if status := _STATUS.search(message):
+        status = _STATUS.search(message)
+        if status:
             hint = code or "not as S3 does: see media.endpoint"
             return StoreUnavailable(f"{beginning}: it answered {status[1]} ({hint})")
         if code:
             return StoreUnavailable(f"{beginning}: it answered {code}")
         if "HTTP error" in message:
-            details = [f" ({meaning})" for part, meaning in _SILENCES if part in message]
-            return StoreSilent(f"{beginning}: it did not answer{''.join(details[:1])}")
+            detail = ""
+            for part, meaning in _SILENCES:
+                if part in message:
+                    detail = f" ({meaning})"
+                    break
+            return StoreSilent(f"{beginning}: it did not answer{detail}")
         return StoreUnavailable(f"{beginning}: its answer is not that of S3: see media.endpoint")
 
     def _refused(self, reason: str, cure: str) -> StoreRefused:
+        """Return the error for a failure that waiting does not mend."""
         return StoreRefused(f"{self.url}: {reason}", cure)
 
 
 class S3Objects:
-    """The objects below one folder of a bucket."""
+    """The ObjectStore in one folder of a bucket. One instance serves a whole process."""
 
     is_remote = True
 
@@ -330,10 +342,7 @@ class S3Objects:
         import obstore
 
         stored = self.stat(name)
-        if isinstance(content, bytes):
-            size = len(content)
-        else:
-            size = content.stat().st_size
+        size = size_of(content)
         if stored and stored.size == size and stored.modified_at > time.time() - DATE_SECONDS:
             return False
         with self._bucket.call("write"):
@@ -347,19 +356,19 @@ class S3Objects:
         return stored is None
 
     def open(self, name: str, start: int = 0) -> BinaryIO:
-        """Open an object. Its bytes come as they are read; so may errors."""
+        """Open an object. Its bytes arrive while they are read, and reading may raise, too."""
         import obstore
 
+        options: GetOptions = {}
+        if start:
+            options["range"] = {"offset": start}
         try:
             with self._bucket.call("read"):
-                found = obstore.get(
-                    self._store,
-                    self._path(name),
-                    options={"range": {"offset": start}} if start else {},
-                )
+                result = obstore.get(self._store, self._path(name), options=options)
         except FileNotFoundError:
             raise KeyError(name) from None
-        download = _Download(self._bucket, iter(found.stream(min_chunk_size=_READ_BYTES)))
+        parts = iter(result.stream(min_chunk_size=_READ_BYTES))
+        download = _Download(self._bucket, parts)
         return cast("BinaryIO", io.BufferedReader(download, _READ_BYTES))
 
     def stat(self, name: str) -> StoredObject | None:
@@ -368,10 +377,10 @@ class S3Objects:
 
         try:
             with self._bucket.call("read"):
-                found = obstore.head(self._store, self._path(name))
+                head = obstore.head(self._store, self._path(name))
         except FileNotFoundError:
             return None
-        return StoredObject(name, found["size"], found["last_modified"].timestamp())
+        return StoredObject(name, head["size"], head["last_modified"].timestamp())
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         """Yield the objects, a thousand for each request."""
@@ -381,8 +390,8 @@ class S3Objects:
         folder = f"{self._folder}/{prefix.rpartition('/')[0]}".rstrip("/")
         beginning = f"{self._folder}/{prefix}"
         with self._bucket.call("list"):
-            for found in obstore.list(self._store, folder, chunk_size=1000):
-                for each in found:
+            for batch in obstore.list(self._store, folder, chunk_size=1000):
+                for each in batch:
                     if each["path"].startswith(beginning):
                         name = each["path"].removeprefix(f"{self._folder}/")
                         yield StoredObject(name, each["size"], each["last_modified"].timestamp())
@@ -391,7 +400,8 @@ class S3Objects:
         """Delete objects, a thousand with each request."""
         import obstore
 
-        if paths := [self._path(name) for name in names]:
+        paths = [self._path(name) for name in names]
+        if paths:
             with self._bucket.call("delete"):
                 obstore.delete(self._store, paths)
 
@@ -405,6 +415,7 @@ class _Download(io.RawIOBase):
     def __init__(self, bucket: Bucket, parts: Iterator[Any]) -> None:
         self._bucket = bucket
         self._parts = parts
+        #: What was not read yet of the part that arrived last.
         self._part = memoryview(b"")
 
     def readable(self) -> bool:
@@ -420,5 +431,6 @@ class _Download(io.RawIOBase):
             with self._bucket.errors("read"):
                 self._part = memoryview(next(self._parts, b""))
         count = min(len(self._part), len(buffer))
-        buffer[:count], self._part = self._part[:count], self._part[count:]
+        buffer[:count] = self._part[:count]
+        self._part = self._part[count:]
         return count

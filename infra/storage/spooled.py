@@ -1,4 +1,4 @@
-"""SpooledBytes: bytes that wait to be stored, in memory or, if they are many, in a nameless file."""
+"""SpooledBytes: bytes that wait to be stored, in memory or, if there are many, in a nameless file."""
 
 from __future__ import annotations
 
@@ -13,38 +13,44 @@ from typing import BinaryIO, cast
 
 from sayso.infra.storage.files import make_private
 
-#: Bytes of one file that are held in memory.
+#: More bytes than this are written to a file.
 MAX_IN_MEMORY = 64 * 1024
 _READ_BYTES = 256 * 1024
 
 
 class SpooledBytes:
-    """The bytes of one file.
+    """The bytes of one file, copied from a source. Used from any thread.
 
-    Their place on the disk is free again when the object or its process ends.
-
-    `size` is in bytes, `sha256` in hex. Used from any thread.
+    Their place on the disk is free again when this object or its process ends.
     """
 
     def __init__(self, source: bytes | BinaryIO, *, folder: Path | None = None, most: int) -> None:
         """Copy a source, but at most `most` bytes and one more, which shows that it is too large.
 
-        `folder` is where more than MAX_IN_MEMORY bytes lie, and created if it is missing; None: the
+        `folder` is where more than MAX_IN_MEMORY bytes are, and created if it is missing; None: the
         system's folder for temporary files, which may be in memory. Raises OSError.
         """
         if folder is not None:
             make_private(folder)
-        digest = hashlib.sha256()
+        #: How many bytes there are.
         self.size = 0
         self._lock = threading.Lock()
         place = str(folder) if folder else None
         file = SpooledTemporaryFile(MAX_IN_MEMORY, dir=place)  # noqa: SIM115  # open as long as this object
         self._file = cast("BinaryIO", file)
-        reader = BytesIO(source) if isinstance(source, bytes) else source
-        while self.size <= most and (block := reader.read(min(_READ_BYTES, most + 1 - self.size))):
+
+        reader = source
+        if isinstance(reader, bytes):
+            reader = BytesIO(reader)
+        digest = hashlib.sha256()
+        while self.size <= most:
+            block = reader.read(min(_READ_BYTES, most + 1 - self.size))
+            if not block:
+                break
             self._file.write(block)
             digest.update(block)
             self.size += len(block)
+        #: Their SHA-256, in hex.
         self.sha256 = digest.hexdigest()
 
     def read(self) -> bytes:
@@ -60,5 +66,6 @@ class SpooledBytes:
             yield self._file
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # the constructor failed
+        # AttributeError: the constructor failed.
+        with contextlib.suppress(AttributeError):
             self._file.close()
