@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from sayso.agent import (
@@ -65,11 +65,12 @@ from sayso.pending.error_texts import error_text
 from sayso.pending.executors import ExecutorFactory
 from sayso.workers.access import role_names
 
-#: How long a process waits at its start for remote sources, in seconds.
-#: Later answers are used when they arrive.
+#: How long a process waits at its start for remote sources, in seconds. An answer that comes later
+#: is used when it arrives.
 OPEN_SECONDS = 10.0
 #: The most tools of one source that are listed as left out.
 MAX_LEFT_OUT_LINES = 20
+#: The end of the error about a remote source that does not answer.
 _GOES_ON = "the bot runs without its tools, and tries again until it answers"
 
 
@@ -77,7 +78,9 @@ _GOES_ON = "the bot runs without its tools, and tries again until it answers"
 class OpenTools:
     """All tools of a configuration. Lives as long as the process."""
 
+    #: The tools that exist now, by their names.
     registry: ToolRegistry = field(default_factory=ToolRegistry)
+    #: By the kind of a stored action, what rebuilds the function that runs it.
     executor_factories: dict[str, ExecutorFactory] = field(default_factory=dict)
     #: The modules, files and folders that can be loaded again and given to `replace`. Open remote
     #: sources put their tools into the `registry` whenever they list them.
@@ -92,11 +95,12 @@ class OpenTools:
     #: What each source itself calls all its tools, without `include`, `exclude` and `namespace`, by
     #: its position in the YAML. A source that could not be listed has no entry.
     own_names: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    #: What keeps the tools of remote sources up to date, None without such a source.
     live: ToolsetRefresher | None = None
-    #: What each source of this machine has loaded, in the order of the YAML.
+    #: What each source of this machine has loaded, by its id and in the order of the YAML.
     _contents: dict[str, Sequence[Tool]] = field(default_factory=dict)
-    #: The tools that each of them put into the registry. A tool that several
-    #: sources import belongs to the first.
+    #: The tools that each of them put into the registry. A tool that several sources import belongs
+    #: to the first of them.
     _owned: dict[str, list[Tool]] = field(default_factory=dict)
 
     @property
@@ -111,30 +115,36 @@ class OpenTools:
         return SelectedTools(self.registry, patterns)
 
     def replace(self, source: str, loaded: LoadedTools) -> None:
-        """Replace the tools of a source. Raises ToolValidationError, and then has changed nothing.
+        """Replace the tools of a source of this machine, by the source's id.
 
         Several sources may import one tool, which belongs to the first of them. That is decided
-        anew here, so that the result is the same as after a restart.
+        anew here for all sources, so that the result is the same as after a restart. Raises
+        ToolValidationError, and has changed nothing then.
         """
         contents = {**self._contents, source: loaded.tools}
         owned: dict[str, list[Tool]] = {}
+        taken: list[Tool] = []
         for each, tools in contents.items():
-            taken = list(chain.from_iterable(owned.values()))
             owned[each] = [tool for tool in dict.fromkeys(tools) if not _is_among(tool, taken)]
-        before = self._owned
-        changed = [each for each in owned if each == source or owned[each] != before.get(each, [])]
+            taken += owned[each]
+
+        changed = []
+        for each, tools_now in owned.items():
+            if each == source or tools_now != self._owned.get(each, []):
+                changed.append(each)
         self.registry.replace_sources({each: owned[each] for each in changed})
         self._contents.update(contents)
         self._owned.update(owned)
 
     def close(self) -> None:
-        """Disconnect from all remote sources. Idempotent."""
+        """Disconnect from all remote sources. It may be called again."""
         if self.live is not None:
             atexit.unregister(self.live.close)
             self.live.close()
 
 
 def _is_among(tool: Tool, tools: Sequence[Tool]) -> bool:
+    """Return whether this very tool is among others: equal tools of two modules are two tools."""
     return any(tool is each for each in tools)
 
 
@@ -146,7 +156,7 @@ class SelectedTools:
     patterns: Sequence[str]
 
     def all(self) -> list[Tool]:
-        """Return the matching tools in the order loaded."""
+        """Return the matching tools, in the order in which they were loaded."""
         return [
             tool
             for tool in self.registry.all()
@@ -157,21 +167,22 @@ class SelectedTools:
 def open_tools(
     settings: Settings, *, remote: bool = False, strict: bool = False, seconds: float = OPEN_SECONDS
 ) -> OpenTools:
-    """Load the tools that the configuration names, with `remote` also those of remote sources.
+    """Load the tools that the configuration names.
 
-    Relative paths start beside the configuration. A source that cannot be loaded is one of the
-    `problems` of the result. So is a remote source that does not answer within `seconds`; it is
-    asked again until it does.
+    With `remote`, which every process that runs tools sets, the remote sources are asked, too. A
+    source that cannot be loaded is one of the `problems` of the result. So is a remote source that
+    does not answer within `seconds`; it is asked again until it does. Relative paths start in the
+    folder of the YAML.
 
-    With `strict`, raises ConfigError for all problems but those of remote sources. Every process
-    that runs tools sets `remote`. It raises ConfigError for a missing library, which no later try
-    would find.
+    Raises ConfigError: with `remote` for a missing library, which no later attempt would find; with
+    `strict` for all problems but those of remote sources.
     """
     if remote:
         require_tool_libraries(settings)
+
     ids = [_id(index) for index in range(len(settings.tools))]
     opened = OpenTools(_contents=dict.fromkeys(ids, ()))
-    # The order of tools is that of the YAML, whichever source answers first.
+    # The order of tools is that of the YAML, no matter which source answers first.
     opened.registry.reserve_places(ids)
 
     problems: list[str] = []
@@ -187,6 +198,8 @@ def open_tools(
     if problems and strict:
         raise ConfigError(problems)
 
+    # The refresher puts the tools of remote sources into the registry. What remains is to collect
+    # what is wrong with them.
     live = None
     unreachable: dict[int, str] = {}
     if remote:

@@ -40,7 +40,7 @@ from redis import Redis
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.data_folder import KEYS_FILE
 from sayso.infra.storage.files import folder_lock, make_private, read_database
-from sayso.ops.server.snapshot import count_kinds, read_snapshot, watermark_of
+from sayso.ops.server.snapshot import count_kinds, count_writes, read_snapshot
 from sayso.pending.action import derived_keys
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.workers.data_loss.resume import halts_of
@@ -88,7 +88,8 @@ class Manifest:
     taken_at: float
     #: A digest of each secret key, by which a restore knows whether it has the same ones.
     keys: Sequence[str]
-    #: How many writing scripts the bot's Redis had run; 0 for a backup without Redis.
+    #: How many writing scripts the bot's Redis had run when the backup began; 0 for a backup
+    #: without Redis.
     watermark: int = 0
     #: How much of each kind the backup has, by the names that `count_kinds` gives; `files` are
     #: those of the data folder.
@@ -200,7 +201,7 @@ def write_backup(
         # Redis comes first: a file is on disk before Redis names it. So each file that the keys
         # name is in the backup, too.
         if bot.client is not None:
-            manifest = replace(manifest, watermark=watermark_of(bot.client, bot.prefix))
+            manifest = replace(manifest, watermark=count_writes(bot.client, bot.prefix))
             writer.add_redis(bot.client, bot.prefix, manifest.counts)
         if bot.ledger.exists():
             writer.add_file(bot.ledger, LEDGER_MEMBER)

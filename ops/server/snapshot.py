@@ -65,7 +65,11 @@ class _NoSync(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key of Redis with its value. Bytes that are not UTF-8 are lone surrogates in its texts."""
+    """A key of Redis with its value.
+
+    Its texts may hold any bytes: those that are not UTF-8 are lone surrogates in them, as Python's
+    error handler `surrogateescape` makes them.
+    """
 
     #: Its name without the bot's prefix.
     name: str
@@ -96,7 +100,7 @@ def read_snapshot(client: Redis, folder: Path, *, prefix: str) -> Iterator[Itera
     On a Cluster it is one moment for each master. `folder` is created for the snapshots, and
     removed afterwards. Raises SnapshotError, redis.RedisError and OSError.
     """
-    # A slot that moves takes its keys from a master that was not read yet to one that was.
+    # Keys of a slot that moves may be missed: their new master may have been read already.
     slots = _slots_of(client)
     try:
         with contextlib.closing(_read_servers(client, folder, prefix)) as keys:
@@ -242,11 +246,11 @@ def _read_unchanged(
     gives no snapshot. Raises SnapshotError where scripts wrote at each attempt.
     """
     for _ in range(ATTEMPTS):
-        before = watermark_of(client, prefix)
+        before = count_writes(client, prefix)
         with TemporaryFile("w+", encoding="ascii", dir=make_private(folder)) as lines:
             # The keys wait in a file for the end of the reading: they may not fit into memory.
             lines.writelines(f"{key.to_json()}\n" for key in _read_keys(server, prefix))
-            if watermark_of(client, prefix) == before:
+            if count_writes(client, prefix) == before:
                 lines.seek(0)
                 yield from map(StoredKey.from_json, lines)
                 return
@@ -256,7 +260,7 @@ def _read_unchanged(
     )
 
 
-def watermark_of(client: Redis, prefix: str) -> int:
+def count_writes(client: Redis, prefix: str) -> int:
     """Return how many writing scripts the servers of the bot have run for it: a sum over shards."""
     pipe = client.pipeline(transaction=False)
     for shard in range(SHARDS):
