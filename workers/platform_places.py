@@ -9,14 +9,15 @@ from sayso.channels.base import Channel
 
 
 class PlatformPlaces:
-    """Gives each platform its own number of places for calls that need memory or time.
+    """Gives each platform a number of places for calls that need memory or time.
 
-    If all platforms shared the places, one that accepts connections and never answers would keep
-    the others waiting. All channels of one adapter class share the places of their platform. One
-    object per process and use.
+    If all platforms shared the places, a platform that accepts connections and never answers would
+    keep the others waiting. All channels of one adapter class share the places of their platform.
+    One object per process and use.
     """
 
     def __init__(self, places: int) -> None:
+        """`places`: how many calls to one platform may be under way at a time."""
         self._semaphores: defaultdict[type, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(places)
         )

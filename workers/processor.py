@@ -1,8 +1,14 @@
 """ConversationProcessor: sends the replies and answers the turns of a conversation, one by one.
 
-A worker works on a conversation only while it holds the *lease*, so that its turns are answered in
-order, one at a time. A turn is answered in four steps: what it needs is fetched, the agent answers,
-the replies are fitted to the platform, and one script commits all that the turn changes.
+A worker works on a conversation only while it holds the *lease* of the conversation, so its turns
+are answered in order, one at a time. A turn is answered in four steps:
+
+1. what it needs is fetched: files, a quoted message;
+2. the agent answers;
+3. the replies are fitted to the platform;
+4. one script commits all that the turn changes.
+
+`_run` takes the lease, `_work` is the loop, and `_turn` answers one turn.
 """
 
 from __future__ import annotations
@@ -70,63 +76,67 @@ from sayso.workers.turn_fetcher import TurnFetcher
 
 log = logging.getLogger(__name__)
 
-#: Turns after which a busy conversation lets others go first.
+#: After how many turns a busy conversation lets others go first.
 MAX_TURNS = 5
-#: Seconds after which a busy conversation lets others go first.
+#: After how many seconds a busy conversation lets others go first.
 MAX_SECONDS = 20.0
-#: Seconds that a turn may take; then it ends and the user is told.
+#: How many seconds a turn may take. Then it ends, and the user is told.
 TURN_TIMEOUT = 120.0
 #: How often a turn is begun: a turn that kills its worker must not do so forever.
 MAX_TURN_ATTEMPTS = 10
-#: Seconds within which a conversation that is cut off must release its lease;
-#: its worker waits a little longer.
+#: Within how many seconds a conversation that is cut off must release its lease. Its worker waits a
+#: little longer (`CUT_SECONDS` of the RQ worker).
 LET_GO_SECONDS = 2.0
 #: How long a conversation of a channel that no worker knows is kept for one that does, in seconds.
 #: During a rolling change some workers know a channel and others do not. After this its turns and
 #: replies are given up.
 UNKNOWN_CHANNEL_SECONDS = 24 * 3600.0
-#: Seconds after which a user is told that their turn takes longer.
+#: After how many seconds a user is told that their turn takes longer.
 NOTICE_AFTER = 30.0
-#: Characters of replies that are split on the event loop at once: about 50 ms in the worst case.
+#: How many characters of replies are split on the event loop: that takes about 50 ms in the worst
+#: case. Longer replies are split in a thread.
 LONG_CHARS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationProcessor:
-    """Works through conversations. One instance serves a whole worker, on its event loop.
-
-    `channels`, `agents`: by the name of a channel.
-    """
+    """Works through conversations. One instance serves a whole worker, on its event loop."""
 
     mailbox: RedisMailbox
     sender: ReplySender
+    #: The adapters, by the name of the channel.
     channels: Mapping[str, Channel]
+    #: What answers the turns, by the name of the channel.
     agents: Mapping[str, TurnHandler]
     #: The texts in the language of a turn.
     texts_for: TextsForTurn
-    #: Remember across workers in which message an answer is shown while it is generated, for the
-    #: channels in `streams`. `media`: where inbound files are stored; without it the agent gets
-    #: them as the platform's handles.
+    #: Notes for all workers: in which message an answer is shown while it is generated.
     notes: SharedCache
+    #: Fetches the files of a turn, and the message that it quotes.
     fetcher: TurnFetcher = field(default_factory=TurnFetcher)
     #: How long a turn may take, in seconds.
     turn_timeout: float = TURN_TIMEOUT
-    #: Answer plain messages in a row as one.
+    #: Whether plain messages in a row are answered as one.
     joins: bool = False
     #: The name of this worker in the tokens of its leases.
     worker: str = ""
     #: After how many seconds people are told that their turn takes longer, 0 for never.
     notice_after: float = NOTICE_AFTER
+    #: The channels that show an answer while it is generated.
     streams: Collection[str] = frozenset()
-    #: Those whose platform takes money for each message.
+    #: The channels whose platform takes money for each message.
     paid_channels: Collection[str] = frozenset()
+    #: A monotonic clock, in seconds.
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     #: The rate limiter of drafts, by channel.
     _draft_limiters: dict[str, DraftRateLimiter] = field(default_factory=dict)
-    #: The tasks that remove typing signs. The event loop itself would not keep them alive.
-    _removals: set[asyncio.Task[None]] = field(default_factory=set)
+    #: The tasks that remove typing signs and show states of conversations. The event loop itself
+    #: would not keep them alive.
+    _sign_tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    #: Set when this worker stops.
     _stopping: threading.Event = field(default_factory=threading.Event)
+    #: The leases that this worker holds, by the id of the conversation.
     _held_leases: dict[str, HeldLease] = field(default_factory=dict)
     #: Conversations that were cut off and whose leases were not released.
     _cut_off: set[str] = field(default_factory=set)
@@ -145,8 +155,8 @@ class ConversationProcessor:
 
         It waits for LAST_CALL_SECONDS at most.
         """
-        if self._removals:
-            await asyncio.wait(self._removals, timeout=LAST_CALL_SECONDS)
+        if self._sign_tasks:
+            await asyncio.wait(self._sign_tasks, timeout=LAST_CALL_SECONDS)
 
     def renew_now(self, conversation: str) -> None:
         """Renew the lease of a conversation at once, to learn that its user said stop."""
@@ -155,9 +165,9 @@ class ConversationProcessor:
             held.renew_now()
 
     async def run(self, conversation: str) -> None:
-        """Empty a conversation's outbox and mailbox, in order.
+        """Send the replies and answer the turns of a conversation, until none is left.
 
-        Nothing happens if another worker holds its lease.
+        Nothing happens if another worker holds its lease. This is the work of one RQ job.
         """
         with context_field(
             "log_fields", {"conversation": conversation, **call_context().log_fields}
@@ -182,6 +192,7 @@ class ConversationProcessor:
             _log_other_version(conversation, exc)
             return
         if taken is None:
+            # Another worker has the lease.
             return
 
         lease, first_item = taken
@@ -223,7 +234,7 @@ class ConversationProcessor:
     async def _leave_to_other_worker(self, conversation: str) -> bool:
         """Leave the conversation to a worker that knows its channel.
 
-        Return False once it has waited too long.
+        Return False once it has waited too long: then this worker gives up its turns and replies.
         """
         try:
             waited = await self.mailbox.leave_to_other_worker(conversation)
@@ -231,6 +242,7 @@ class ConversationProcessor:
             _log_left(conversation, "Halted")
             return True
         if waited is None:
+            # A worker that knows the channel is at work.
             return True
         if waited == 0:
             log.warning("conversation.unknown_channel", extra={"conversation": conversation})
@@ -242,8 +254,8 @@ class ConversationProcessor:
         """Release a lease in the middle of its work.
 
         The next worker continues where the journal of the turn ends. A tool call without a result
-        is then as uncertain as after a kill. `abandoned` tells of each call in a thread that was
-        cut off whether it has ended.
+        is then as uncertain as after a kill. `abandoned`: for each call in a thread that was cut
+        off, a function that returns whether the call has ended.
         """
         lease = held.lease
         # A tool that cannot be stopped may still act, and the next worker must not overtake it. So
@@ -272,40 +284,45 @@ class ConversationProcessor:
             work = await self.mailbox.release(held.lease)
 
         while work is not None:
-            match work:
-                case QueuedReply():
-                    # Before the first turn, it is the reply of a dead worker, or the notice that a
-                    # question's time has ended.
-                    if turns == 0:
-                        held.note_left_reply(work)
-                    work = await self._send(held, work)
-                case QueuedTurn() if (
-                    turns >= MAX_TURNS or self.clock() > until or self._stopping.is_set()
-                ):
-                    await self.mailbox.release(held.lease, hand_over=True)
-                    return
-                case QueuedTurn() if (pause := album.next_pause(work)) > 0:
-                    if album_sign is None:
-                        album_sign = self._begin_album_sign(work)
-                    await self.sleep(pause)
-                    # This releases nothing, as the turn waits. It reads the turn again, which may
-                    # have more parts now.
-                    work = await self.mailbox.release(held.lease)
-                case QueuedTurn():
-                    if album_sign is not None:
-                        # The turn shows the typing sign again.
-                        await album_sign.end(at_once=True)
-                        album_sign = None
-                    turns += 1
-                    ids = {"seq": work.seq, "event": work.turn.event_hash}
-                    with context_field("log_fields", {**call_context().log_fields, **ids}):
-                        work = await self._turn(held, self._joined(work))
-                    held.turn_seq = 0
+            if isinstance(work, QueuedReply):
+                # Before the first turn, it is the reply of a dead worker, or the notice that a
+                # question's time has ended.
+                if turns == 0:
+                    held.note_left_reply(work)
+                work = await self._send(held, work)
+                continue
+
+            had_its_share = turns >= MAX_TURNS or self.clock() > until
+            if had_its_share or self._stopping.is_set():
+                await self.mailbox.release(held.lease, hand_over=True)
+                return
+
+            # The turn is part of an album, and more parts may come.
+            pause = album.next_pause(work)
+            if pause > 0:
+                if album_sign is None:
+                    album_sign = self._begin_album_sign(work)
+                await self.sleep(pause)
+                # This releases nothing, as the turn waits. It reads the turn again, which may have
+                # more parts now.
+                work = await self.mailbox.release(held.lease)
+                continue
+
+            # The turn shows the typing sign again.
+            if album_sign is not None:
+                await album_sign.end(at_once=True)
+                album_sign = None
+
+            turns += 1
+            ids = {"seq": work.seq, "event": work.turn.event_hash}
+            with context_field("log_fields", {**call_context().log_fields, **ids}):
+                work = await self._turn(held, self._joined(work))
+            held.turn_seq = 0
 
         self._begin_state_at_end(held)
 
     async def _send(self, held: HeldLease, reply: QueuedReply) -> NextItem:
-        """Send a reply. Return what is next."""
+        """Send a reply, and return what is next. The log lines of the work name the reply."""
         about: dict[str, str] = {}
         if reply.action_id:
             about["action"] = reply.action_id
@@ -325,21 +342,19 @@ class ConversationProcessor:
             return
         channel = self.channels.get(end.conversation.channel)
         if isinstance(channel, ShowsState):
-            self._begin_removal(self._show_state(channel, end))
+            self._begin_sign_task(self._show_state(channel, end))
 
     async def _show_state(self, channel: ShowsState, end: StateAtEnd) -> None:
         """Show the state of a conversation on its channel. A failure is ignored."""
-        with contextlib.suppress(RedisError, Halted):  # the next turn shows the state again
+        # The next turn shows the state again.
+        with contextlib.suppress(RedisError, Halted):
             state = end.state
             if await self.mailbox.waits_for_answer(end.conversation.id):
                 state = "suspended"
             await channel.show_state(end.conversation, state, after=end.event_id)
 
     def _begin_album_sign(self, queued: QueuedTurn) -> BackgroundTask:
-        """Show the typing sign once while the further parts of an album are awaited.
-
-        Return the task that does.
-        """
+        """Show the typing sign once while parts of an album are awaited. Return the task."""
         sign = BackgroundTask()
         channel = self.channels.get(queued.turn.conversation.channel)
         if channel:
@@ -347,7 +362,7 @@ class ConversationProcessor:
         return sign
 
     def _joined(self, queued: QueuedTurn) -> QueuedTurn:
-        """Return the turn merged with those behind it that are answered with it."""
+        """Return the turn merged with those behind it that are answered together with it."""
         agent = self.agents.get(queued.turn.conversation.channel)
         if not queued.following or agent is None or queued.is_stopped:
             return queued
@@ -457,24 +472,22 @@ class ConversationProcessor:
                 state = None
             else:
                 held.state_at_end = None
-            self._begin_removal(progress.remove_typing(replied=replied, state=state))
+            self._begin_sign_task(progress.remove_typing(replied=replied, state=state))
         return change
 
-    def _begin_removal(self, removal: Coroutine[Any, Any, None]) -> None:
-        """Remove a typing sign in a task. The commit and the reply do not wait for it."""
-        task = asyncio.create_task(removal)
-        self._removals.add(task)
-        task.add_done_callback(self._removals.discard)
+    def _begin_sign_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin to change what the platform shows of a conversation. No reply waits for it."""
+        task = asyncio.create_task(work)
+        self._sign_tasks.add(task)
+        task.add_done_callback(self._sign_tasks.discard)
 
     async def _commit(
         self, lease: Lease, queued: QueuedTurn, change: TurnChange, draft: DraftMessage | None
     ) -> NextItem:
         """Commit what a turn changes, with its replies as the platform takes them.
 
-        `draft` is the message in which the answer was shown while it was written; the answer
-        replaces it. None: there is no such message. Return what is next.
-
-        Raises LeaseLost and StaleTurn.
+        `draft`: the message in which the answer was shown while it was written; the answer replaces
+        it. None if there is no such message. Return what is next. Raises LeaseLost and StaleTurn.
         """
         channel = self.channels.get(queued.turn.conversation.channel)
         replies = tuple(
@@ -482,8 +495,9 @@ class ConversationProcessor:
         )
         if draft and draft.shown:
             replies = replace_draft(draft.shown, replies)
-        is_charged = channel is not None and channel.name in self.paid_channels
+
         # Where each message costs money, one that says nothing new is left out.
+        is_charged = channel is not None and channel.name in self.paid_channels
         if is_charged:
             replies = tuple(
                 (reply, action_id)
@@ -491,6 +505,7 @@ class ConversationProcessor:
                 if reply.edits or not reply.optional
             )
         change = replace(change, replies=replies)
+
         # Splitting a long text takes as long as a whole turn, and would block the event loop.
         if sum(len(reply.text) for reply, _ in replies) > LONG_CHARS:
             change = await call_in_thread(split_replies, change, channel, joins=is_charged)
@@ -498,7 +513,12 @@ class ConversationProcessor:
             change = split_replies(change, channel, joins=is_charged)
 
         following = await self.mailbox.commit(lease, queued, change, let_go=True)
+        self._log_answer(queued, change)
+        return following
 
+    def _log_answer(self, queued: QueuedTurn, change: TurnChange) -> None:
+        """Count and log a turn that was committed."""
+        channel = queued.turn.conversation.channel
         extra: dict[str, Any] = {"attempt": queued.attempt, "replies": len(change.replies)}
         if change.new_actions:
             extra["action"] = ",".join(action.action_id for action in change.new_actions)
@@ -508,17 +528,17 @@ class ConversationProcessor:
             outcome: str = change.ended
             if not outcome:
                 outcome = "unfinished" if is_unfinished else "answered"
-            CONTINUATIONS.labels(queued.turn.conversation.channel, outcome).inc()
+            CONTINUATIONS.labels(channel, outcome).inc()
         if queued.upto:
             extra["upto"] = queued.upto
-        TURNS.labels(queued.turn.conversation.channel, change.ended or "answered").inc()
+        TURNS.labels(channel, change.ended or "answered").inc()
         log.info("turn.answered", extra=extra)
-        return following
 
     def _draft(self, lease: Lease, queued: QueuedTurn, channel: Channel) -> DraftMessage | None:
-        """Return the message that shows the answer while it is written, or only a notice.
+        """Return the message that shows the answer while it is written, None without drafts.
 
-        None: the channel shows no drafts.
+        On a channel outside of `streams` the message shows only the notice that a turn takes
+        longer.
         """
         limit = channel.rate_limit(queued.turn.conversation)
         if limit.draft_gap <= 0 or queued.turn.ephemeral:
@@ -551,9 +571,9 @@ class ConversationProcessor:
     ) -> TurnChange:
         """Return what a turn changes: the agent's answer, or why there is none.
 
-        `draft` shows the text while it is written, `steps` the tool calls; None: it is not shown.
-
-        Raises LeaseLost, StaleTurn and RedisError: the next worker tries the turn again then.
+        `draft` shows the text while it is written, and `steps` the tool calls; None where that is
+        not shown. Raises LeaseLost, StaleTurn and RedisError: then the next worker tries the turn
+        again.
         """
         lease = held.lease
         texts = partial(self.texts_for, queued.turn)
@@ -581,12 +601,13 @@ class ConversationProcessor:
                 return await self._give_up(lease, queued, "", "stopped")
             log.error("turn.timeout")
             return await self._give_up(lease, queued, texts().too_long(), "timeout")
-        except JournalUnreadable as exc:  # no traceback: it may quote the user
+        except JournalUnreadable as exc:
+            # Without a traceback, which may quote the user.
             log.error("turn.unreadable", extra={"reason": str(exc)})
             return await self._give_up(lease, queued, texts().interrupted_before(), "unreadable")
         except (LeaseLost, StaleTurn, RedisError):
-            # The state of the turn is not known, so nothing is said:
-            # the next worker tries it again.
+            # The state of the turn is not known, so nothing is said. The next worker tries it
+            # again.
             raise
         except Exception:
             # Whatever a tool or a model broke, the user gets a reply and the next turn goes on.
@@ -612,14 +633,14 @@ class ConversationProcessor:
             return TurnChange(replies=((Reply(text), ""),), ended=ended)
 
     async def _forward(self, queued: QueuedTurn) -> bool:
-        """Forward a turn to the main address of its conversation. Return whether it was forwarded.
+        """Forward a turn that came in under another address of its conversation to the main one.
 
-        It is forwarded if it has come in under another address.
+        Return whether it was forwarded. The mailbox there stores it once, so after a crash it is
+        forwarded again without effect. Turns that were joined are forwarded one by one: the next
+        attempt may not join them. If the mailbox there refuses the turn, its sender is told there.
 
-        The mailbox there stores it once, so after a crash it is forwarded again without effect.
-        Turns that were joined are forwarded one by one: the next attempt may not join them. A
-        refusal is told there. A tap, a continuation and a turn that was begun here are answered
-        here, as is a turn whose main address cannot be found.
+        A tap, a continuation and a turn that was begun here are answered here, and so is a turn
+        whose main address cannot be found.
         """
         here = queued.turn.conversation
         channel = self.channels.get(here.channel)
@@ -644,10 +665,7 @@ def _log_left(conversation: str, reason: str, seq: int = 0) -> None:
 
 
 def _log_other_version(conversation: str, error: OtherVersion) -> None:
-    """Log that a conversation is left to a worker of another version.
-
-    It is tried again each second or two.
-    """
+    """Log that a conversation is left to a worker of another version. It is due again soon."""
     log.warning(
         "conversation.other_version", extra={"conversation": conversation, "advice": str(error)}
     )
@@ -658,7 +676,7 @@ def _reply_without_agent(
 ) -> tuple[str, TurnEnd | Literal[""]] | None:
     """Return the text of the reply to a turn that needs no agent, and why it has no other answer.
 
-    None for a turn that the agent answers. The text "" sends no reply of its own; the reason "" is
+    None for a turn that the agent answers. With the text "" no reply is sent here. The reason "" is
     that of a turn whose text is its answer.
     """
     # The turn with /stop gets the reply.

@@ -23,8 +23,7 @@ NO_WORDS = "…"
 
 
 def has_new_message(change: TurnChange) -> bool:
-    """Return whether a turn's replies add a message to the conversation that all its members
-    see."""
+    """Return whether a turn's replies add a message that all members of the conversation see."""
     replies = [reply for reply, _ in change.replies if reply.text or reply.media]
     return any(not (reply.edits or reply.only_for) for reply in replies)
 
@@ -51,9 +50,12 @@ def join_replies(change: TurnChange, channel: Channel) -> TurnChange:
     """
     joined: list[tuple[Reply, str]] = []
     for below in change.replies:
-        if not (below[0].text or below[0].media):
+        reply, _ = below
+        if not (reply.text or reply.media):
             continue
-        both = _joined(joined[-1], below, channel) if joined else None
+        both = None
+        if joined:
+            both = _joined(joined[-1], below, channel)
         if both:
             joined[-1] = both
         else:
@@ -72,7 +74,9 @@ def _joined(
         return None
     if any(each.edits or each.collapse or each.answers_tap for each in (first, second)):
         return None
-    text = "\n\n".join(filter(None, [first.text, second.text]))
+    text = first.text
+    if second.text:
+        text = f"{first.text}\n\n{second.text}"
     both = replace(
         second,
         text=text,
@@ -99,12 +103,17 @@ def split_replies(
     for reply, action_id in change.replies:
         if not (reply.text or reply.media):
             continue
-        found = _pieces(reply, channel) if channel else [reply]
-        if not found and not action_id:  # an edit, on a platform that edits no messages
+        pieces_of_reply: Sequence[Reply] = [reply]
+        if channel:
+            pieces_of_reply = _pieces(reply, channel)
+        # An edit has no pieces on a platform that edits no messages. A question is sent all the
+        # same.
+        if not pieces_of_reply and not action_id:
             continue
 
-        *firsts, last = found or [reply]
-        if reply.collapse and not firsts:  # a reply of several messages replaces no other
+        *firsts, last = pieces_of_reply or [reply]
+        # A reply of several messages replaces no other.
+        if reply.collapse and not firsts:
             last = replace(last, collapse=reply.collapse)
         part_id = action_id
         if action_id and not action_id.startswith(ABOUT):
@@ -138,9 +147,9 @@ def _can_edit(channel: Channel | None) -> bool:
 
 
 def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:
-    """Return the pieces of a reply.
+    """Return the pieces of a reply, the whole reply if the adapter fails to split it.
 
-    An adapter that cannot split it must not make the turn fail again and again.
+    Otherwise the turn would fail again and again.
     """
     try:
         return channel.split(reply)

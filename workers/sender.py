@@ -1,7 +1,11 @@
 """ReplySender, which sends the replies of a conversation one by one, and RedisOutbox, their queue.
 
 A reply waits for the rate limit of its channel, and is tried again after an error, until it is
-delivered or given up. ReceiptFiles, on disk, tell the next worker what a killed worker had sent.
+delivered or given up. `decide_after_error` says which of these an error leads to.
+
+A worker may be killed after a platform took a reply and before Redis knows it. Then the reply is
+*doubtful*: the next worker looks for a receipt of it (ReceiptFiles, on the disk of the machine),
+and sends it again, marked as repeated, if there is none.
 """
 
 from __future__ import annotations
@@ -65,30 +69,38 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Attempts after which a reply is given up.
+#: After how many attempts a reply is given up.
 MAX_SEND_ATTEMPTS = 10
 #: The longest pause between two attempts, in seconds, unless the platform asks for more.
 MAX_BACKOFF_SECONDS = 60.0
-#: The longest wait that a platform can ask for, in seconds: after a day it is tried again.
+#: The longest wait that a platform can ask for, in seconds. After a day it is tried again.
 MAX_ASKED_SECONDS = 86400.0
-#: Seconds during which nothing is sent on a channel that its platform does not accept.
+#: For how many seconds nothing is sent on a channel that its platform does not accept.
 DOWN_SECONDS = 60.0
-#: Seconds for which a worker keeps a lease while a reply waits for its slot; for longer waits it
-#: releases the lease. Less than what is left of a lease that was just renewed.
+#: For how many seconds a worker keeps a lease while a reply waits for its slot. For longer waits it
+#: releases the lease. This is less than what is left of a lease that was just renewed.
 MAX_HOLD_SECONDS = 0.5
-#: Files that a process sends to one platform at a time. They are read in parts;
-#: each holds a connection and a place.
+#: How many files a process sends to one platform at a time. Each holds a connection.
 MAX_FILES_SENT = 4
-#: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the
-#: address takes no messages, `opted_out` its person wants none, `barred` the bot may not write
-#: there, `chat_barred` nor in another thread of the chat, `limited` the platform asks the whole
-#: channel to wait.
+#: How a reply ends that is given up:
+#:   dead         it cannot arrive
+#:   doubtful     its last attempt may have arrived
+#:   closed       its address takes no messages
+#:   opted_out    its person wants no messages
+#:   barred       the bot may not write there
+#:   chat_barred  the bot may not write in any thread of the chat
+#:   limited      the platform asks the whole channel to wait
 FinalState = Literal["dead", "doubtful", "closed", "opted_out", "barred", "chat_barred", "limited"]
-#: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the
-#: platform does not accept the channel, its slot is later, or the user must write first.
+#: Why a reply is postponed:
+#:   tried         the attempt failed
+#:   suspect       the attempt may have arrived
+#:   limited       the platform asks the whole channel to wait
+#:   down          the platform does not accept the channel; not counted as an attempt
+#:   rate_limited  its slot is later; not counted as an attempt
+#:   held          the user must write first
 PostponeReason = Literal["tried", "suspect", "limited", "down", "rate_limited", "held"]
-#: Why a reply is postponed after an error (None: it is given up at once), and how it ends when it
-#: is given up. The first row that fits counts.
+#: What follows an error: why the reply is postponed (None: it is given up at once), and how it ends
+#: when it is given up. The first row whose error fits counts.
 _AFTER_ERROR: tuple[tuple[type[SendError], PostponeReason | None, FinalState], ...] = (
     (ConversationRateLimited, "tried", "dead"),
     (RateLimited, "limited", "limited"),
@@ -103,10 +115,11 @@ _AFTER_ERROR: tuple[tuple[type[SendError], PostponeReason | None, FinalState], .
 )
 #: The folder's name in the data folder.
 RECEIPTS = "receipts"
-#: Bytes of one file, 3,000 receipts; then a new file is begun and only the one before it is kept.
+#: The size of one file in bytes, about 3,000 receipts. Then a new file is begun, and only the one
+#: before it is kept.
 MAX_RECEIPTS_BYTES = 256 * 1024
-#: Seconds for which a receipt is looked for: longer than a conversation waits for
-#: its next worker while Redis is up.
+#: For how many seconds a receipt is looked for. A conversation waits less for its next worker while
+#: Redis is up.
 KEEP_RECEIPTS_SECONDS = 3600
 
 
@@ -139,13 +152,13 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """A reply is tried again after this many seconds.
+    """A reply is tried again later."""
 
-    `why` is what the outbox has to know of the error, `reason` what an operator reads.
-    """
-
+    #: What the outbox has to know of the error.
     why: PostponeReason
+    #: After how many seconds the reply is tried again.
     seconds: float
+    #: Why, in words for an operator; "" if the log says it already.
     reason: str = ""
 
 
@@ -200,11 +213,7 @@ def log_failed_send(delivery: Delivery, error: SendError, following: Postponed |
 
 
 class ReplySender:
-    """Sends one reply at a time to its channel and records the result.
-
-    `rates` are the messages a second that accounts allow, by channel: 0 for no limit. For other
-    channels the platform's own limit holds.
-    """
+    """Sends one reply at a time to its channel, and records the result. One per worker process."""
 
     def __init__(
         self,
@@ -218,6 +227,10 @@ class ReplySender:
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`channels`: the adapters, by name. `rates`: the messages a second that an account allows,
+        by channel, 0 for no limit; for other channels the limit of the platform holds. `chance`:
+        returns a random number from 0 to 1, which spreads the pauses of many replies.
+        """
         self._outbox = outbox
         self._channels = channels
         self._texts_for = texts_for
@@ -265,12 +278,11 @@ class ReplySender:
             closed = GivenUp(reply.closed_reason, "closed", error="AddressClosed")
             return await self._give_up(lease, reply, closed)
 
-        # The reply waits for the user to write. They have not, so the platform would refuse it again.
+        # The reply waits for the user to write, who has not: the platform would refuse it again.
         if reply.held_seconds is not None:
             if reply.held_seconds >= KEEP_HELD_MS / 1000:
-                reason = (
-                    f"WindowClosed: the user did not write for {KEEP_HELD_MS / 1000 / 86400:g} days"
-                )
+                days = KEEP_HELD_MS / 1000 / 86400
+                reason = f"WindowClosed: the user did not write for {days:g} days"
                 return await self._give_up(lease, reply, GivenUp(reason, error="WindowClosed"))
             await self._outbox.postpone(lease, reply, 0.0, "held")
             raise ConversationParked(lease.conversation)
@@ -435,7 +447,7 @@ class ReplySender:
         return following
 
     async def _send(self, channel: Channel, delivery: Delivery, *, suspect: bool) -> Receipt:
-        """Send, and translate each error that is no SendError.
+        """Send the reply, and return the receipt of its platform. Raises SendError and RedisError.
 
         `suspect`: an earlier attempt may have delivered the reply. A crash of the adapter counts as
         a failed attempt, so that it cannot block a conversation forever.
@@ -491,22 +503,23 @@ def _result_of(reply: Reply, receipt: Receipt) -> Literal["sent", "edited", "lef
 
 
 class RedisOutbox:
-    """The replies of each conversation, first in first out.
+    """The replies of each conversation, first in first out. One per process.
 
-    Each call is one script in Redis, and safe to repeat.
+    Each call is one script in Redis, and safe to repeat. All methods raise redis.RedisError.
     """
 
     def __init__(self, scripts: ShardedScripts, wake_up: WakeUp = no_wake_up) -> None:
+        """`wake_up`: makes the job that wakes a worker for a forwarded reply."""
         self._scripts = scripts
         self._wake_up = wake_up
 
     async def mark_delivered(
         self, lease: Lease, reply: QueuedReply, result: Sent | GivenUp, *, let_go: bool = False
     ) -> NextItem:
-        """Record what became of the reply, and return what is next.
+        """Record what became of the reply, and return what is next, None if nothing is left.
 
-        The window to answer a question opens here, when its last piece was sent. None: nothing is
-        left. With `let_go` the lease is released then. Raises LeaseLost.
+        The window to answer a question opens here, when its last piece was sent. `let_go`: release
+        the lease if nothing is left to do. Raises LeaseLost.
         """
         price_class: PriceClass = "free"
         match result:
@@ -532,10 +545,14 @@ class RedisOutbox:
             "cause": cause,
             "price_class": price_class,
         }
+
+        # Two things are in another shard than the conversation, and are stored there first: the
+        # rate of the channel on a cluster, and what holds for the whole chat.
         if reply.rate_is_elsewhere and outcome == "limited":
             await self._silence(lease, gap)
         if outcome == "chat_barred":
             await self._note_chat(lease, reply, barred=True)
+
         answer = json.loads(
             await self._scripts.arun(
                 "delivered", lease.conversation, {**_reply_args(lease, reply), **args}
@@ -543,7 +560,7 @@ class RedisOutbox:
         )
         if answer["status"] == "lost":
             raise LeaseLost(lease.conversation)
-        if answer.get("lifts_bar"):
+        if answer["lifts_bar"]:
             await self._note_chat(lease, reply, barred=False)
         return await parse_or_release(self._scripts, lease, answer["next_item"])
 
