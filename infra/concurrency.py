@@ -5,7 +5,7 @@ process, or never end.
 
 | called from | runs | with |
 |---|---|---|
-| a coroutine | our own short blocking function | `call_in_thread` |
+| a coroutine | a short blocking function of Sayso | `call_in_thread` |
 | a coroutine | foreign blocking code | `call_in_tool_thread`, `call_in_caller_thread` |
 | a coroutine | foreign code, sync or async | `call_foreign`, with a time limit `run_with_timeout` |
 | sync code | a coroutine | `run_sync` |
@@ -65,8 +65,8 @@ class _CallState(NamedTuple):
     #: The time limits of the blocks around this code, the outermost first. They stand still while a
     #: call waits for a thread.
     time_limits: tuple[asyncio.Timeout, ...] = ()
-    #: Collects the calls that nothing waits for any more, as functions that say whether the call has
-    #: ended (`track_abandoned_calls`); None: they are not collected.
+    #: Collects the calls that nothing waits for any more, as functions that return whether the call
+    #: has ended (`track_abandoned_calls`); None: they are not collected.
     abandoned_calls: list[Callable[[], bool]] | None = None
     #: Whether the sync caller of this code lends its thread to `call_in_caller_thread`.
     lends_thread: bool = False
@@ -88,7 +88,7 @@ LateOutcomeHandler = Callable[[Any, BaseException | None], Awaitable[None]]
 
 
 async def call_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run one of our own short blocking functions, such as a write to disk, in a daemon thread."""
+    """Run a short blocking function of Sayso, such as a write to disk, in a daemon thread."""
     if has_no_loop.get():
         return function(*args, **kwargs)
     call = _CallInThread(functools.partial(function, *args, **kwargs), own_pool())
@@ -233,9 +233,9 @@ async def _report_late_outcome(
 
 
 def track_abandoned_calls() -> list[Callable[[], bool]]:
-    """Collect, from now on, the calls of foreign code that go on although their caller was cancelled.
+    """Collect the calls of foreign code that go on although their caller was cancelled.
 
-    Covers the calls of this context and of those that are copied from it. Return the list that is
+    Begins with the next call. Covers the calls of this context and of those that are copied from it. Return the list that is
     filled: for each call it gets a function that says whether the call has ended.
     """
     calls: list[Callable[[], bool]] = []
@@ -359,7 +359,7 @@ class _ThreadLoop:
         with contextlib.suppress(Exception):
             if self._pid != os.getpid():
                 # A forked process shares its parent's epoll. To close the loop would remove from it
-                # what wakes the parent's loop, so the selector gets an epoll of its own first.
+                # what wakes the parent's loop, so the selector gets a new epoll first.
                 self._selector.__init__()  # type: ignore[misc]
             self.loop.close()
 

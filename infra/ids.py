@@ -6,5 +6,5 @@ import secrets
 
 
 def random_id(size: int = 16) -> str:
-    """Return `size` random bytes as hexadecimal digits: an id that nothing else has or can guess."""
+    """Return `size` random bytes as hexadecimal digits: a unique id that cannot be guessed."""
     return secrets.token_hex(size)

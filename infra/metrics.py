@@ -77,13 +77,13 @@ class _ProcessNumber:
 
 
 # prometheus-client chose the class of its values when it was imported, with files named by process
-# ids. Its own choice is replaced before the first metric is defined, for files named by our numbers.
+# ids. That choice is replaced before the first metric is defined, for files named by our numbers.
 if os.environ.get(FOLDER):
     values.ValueClass = values.MultiProcessValue(_ProcessNumber(Path(os.environ[FOLDER])))
 
 #: All metrics below, and none of other libraries.
 REGISTRY = CollectorRegistry()
-#: How many values of one label are counted separately. Each value is a time series of its own.
+#: How many values of one label are counted separately. Each value is a separate time series.
 MAX_VALUES = 100
 #: The label of all further values, and of texts that are no name, which may hold anything.
 OTHER = "other"

@@ -92,7 +92,7 @@ class MetricsEndpoint:
         return bool(self._token)
 
     def is_reader(self, authorization: str) -> bool:
-        """Return whether this `Authorization` header has the token. Without a token, all may read."""
+        """Return whether an `Authorization` header has the token. Without a token, all may read."""
         if not self._token:
             return True
         expected = f"Bearer {self._token}".encode()

@@ -8,8 +8,9 @@ from sayso.infra.redaction import redact
 
 
 def one_line(text: str, width: int) -> str:
-    """Return a text from outside as one line of at most `width` characters, without secrets and
-    without control characters, which could command a terminal.
+    """Return a text from outside as one line of at most `width` characters.
+
+    Secrets are replaced. So are control characters, which could command a terminal.
     """
     printable = (letter if letter.isprintable() else " " for letter in redact(text))
     line = " ".join("".join(printable).split())

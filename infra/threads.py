@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 #: How many tools run in threads at a time unless `set_tool_thread_limit` says otherwise.
 MAX_TOOL_THREADS = 32
-#: How many functions of our own run in threads at a time.
+#: How many functions of Sayso run in threads at a time.
 MAX_OWN_THREADS = 16
 #: Seconds after which an unused thread ends.
 IDLE_SECONDS = 30.0
@@ -85,7 +85,7 @@ class DaemonThreadPool:
         return self._hung
 
     def start(self, call: ThreadCall, *, beyond_limit: bool = False) -> None:
-        """Run the call as soon as a thread is free; with `beyond_limit` at once, in an extra thread.
+        """Run the call when a thread is free; with `beyond_limit` at once, in an extra thread.
 
         Raises RuntimeError when the system gives no thread.
         """
@@ -205,7 +205,7 @@ def tool_pool() -> DaemonThreadPool:
 
 
 def own_pool() -> DaemonThreadPool:
-    """Return the pool for our own functions.
+    """Return the pool for functions of Sayso.
 
     They are short, so an abandoned one is worth no more than a debug line.
     """

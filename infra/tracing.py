@@ -141,7 +141,7 @@ def record_wait(name: str, seconds: float, *, parent: str, attributes: Mapping[s
 
 
 def current_trace() -> str:
-    """Return the traceparent of the current span, "" while tracing is off and outside of any span."""
+    """Return the traceparent of the current span, "" while tracing is off and outside a span."""
     if _tracer is None:
         return ""
     from opentelemetry.trace import get_current_span

@@ -1,4 +1,8 @@
-"""Pending: proposals that wait for a yes, and the kernel that runs each confirmed one once."""
+"""Pending: actions that wait for a person's yes, and what runs each confirmed one once.
+
+A tool that would destroy something does not run when a model calls it. Its call is stored as a
+pending action, and the person is asked. These names are public; `action.py` says what an action is.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +60,8 @@ __all__ = [
 ]
 
 #: The modules that define these names, in the order in which they are searched. They are imported
-#: on first use: all that touches Redis is below this package, and a command of an operator needs
-#: none of these modules.
+#: on first use. Each import of a module in this package runs this file first, and most commands of
+#: an operator need none of these modules.
 _MODULES = (
     "action",
     "consent",
@@ -78,7 +82,8 @@ def __getattr__(name: str) -> Any:
         module = importlib.import_module(f"{__name__}.{module_name}")
         if name in vars(module):
             break
-    value = globals()[name] = getattr(module, name)
+    value = getattr(module, name)
+    globals()[name] = value  # so that Python does not ask for it again
     return value
 
 

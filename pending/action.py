@@ -35,9 +35,9 @@ MAX_PREVIEW_CHARS = 16_000
 MAX_ARGS_CHARS = 65_536
 #: Most characters of a person's name in a record.
 MAX_NAME_CHARS = 60
-#: The prefix of our own kinds, which tools must not use.
+#: The prefix of the kinds that Sayso uses itself, and tools must not use.
 RESERVED_PREFIX = "sayso:"
-#: The kind of a plan's own record. A plan has no effect of its own: its steps have.
+#: The kind of a plan: an action that has no effect itself, and whose steps have one each.
 PLAN_KIND = f"{RESERVED_PREFIX}plan"
 
 #: Bytes of MAC in a button token: 96 bits, so that the whole token stays under Telegram's 64 bytes.

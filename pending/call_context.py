@@ -70,7 +70,7 @@ def call_context() -> CallContext:
 
 
 def add_log_fields(record: logging.LogRecord) -> bool:
-    """Add the conversation and the number of the turn to a log record. A filter for log handlers."""
+    """Add the conversation and the number of the turn to a log record: a filter of log handlers."""
     for name, value in _context.get().log_fields.items():
         vars(record).setdefault(name, value)
     return True

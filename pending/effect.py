@@ -1,6 +1,7 @@
 """EffectStart: the moment at which the effect of one call begins.
 
-All that a tool does before it is preparation, which may run again.
+What a tool does before this moment is preparation, which may run again after a crash. From this
+moment on the call is not repeated, because its effect may have happened.
 """
 
 from __future__ import annotations
@@ -68,13 +69,14 @@ class EffectStart:
             return self._has_begun
 
     def _needs_note(self) -> bool:
+        """Return whether the effect has not begun. Raises EffectRefused in a closed attempt."""
         with self._lock:
             if self._is_closed and not self._has_begun:
                 raise _too_late()
             return not self._has_begun
 
     def _enter(self) -> None:
-        """Begin the effect, unless the attempt was ended while the note was stored."""
+        """Begin the effect, unless the attempt was closed while the note was stored."""
         with self._lock:
             if self._is_closed:
                 raise _too_late()
@@ -121,15 +123,15 @@ def begin_effect(start: EffectStart | None) -> Awaitable[None]:
     begun when this returns.
     """
     if start is None:
-        return _nothing()
+        return _Done()
     if is_in_loop():
         return start.begin()
     start.begin_now()
-    return _nothing()
+    return _Done()
 
 
-class _nothing:  # noqa: N801  # used like a function. A coroutine would warn if it is not awaited
-    """An awaitable that is done."""
+class _Done:
+    """An awaitable that is done. Unlike a coroutine, it gives no warning if it is not awaited."""
 
     __slots__ = ()
 

@@ -17,7 +17,7 @@ UNREADABLE = "(its text cannot be read)"
 def readable_text(error: BaseException) -> str | None:
     """Return the text of an exception; None if its own code fails or gives no text."""
     try:
-        # A subclass of `str` may have code of its own, too.
+        # `str.__str__` ignores what a subclass of `str` defines.
         return str.__str__(str(error))
     except (Exception, *FATAL_ERRORS):  # noqa: BLE001  # an author's code may raise anything
         return None

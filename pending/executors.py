@@ -48,7 +48,7 @@ class Comparison:
     #: `gone`: nothing may run the action any more, such as after its tool was removed or denied.
     #: `unknown`: it could not be found out.
     state: Literal["same", "changed", "gone", "unknown"]
-    #: What the preview says by now in place of a question, in words for the user; "" for a question.
+    #: What the preview says by now in place of a question, for the user; "" if it is a question.
     why: str = ""
 
 
@@ -83,7 +83,7 @@ class ActionKinds:
         return Comparison("gone")
 
     def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
-        """Return what finds out how an interrupted action of this kind ended, None if nothing can."""
+        """Return what finds out how interrupted actions of this kind ended, None for nothing."""
         return own
 
     def undo_seconds(self, kind: str) -> float:
@@ -162,7 +162,7 @@ class Executors:
         return await self.kinds.compare(action, render=render, has_own=has_own)
 
     def reconciler(self, kind: str) -> Reconciler | None:
-        """Return what finds out how an interrupted action of this kind ended, None if nothing can."""
+        """Return what finds out how interrupted actions of this kind ended, None for nothing."""
         return self.kinds.reconciler(kind, self._reconcilers.get(kind))
 
     def undo_seconds(self, kind: str) -> float:

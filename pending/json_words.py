@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-#: The most rows of a list that stand on lines of their own.
+#: The most rows of a list that are written one a line.
 MAX_ROWS = 50
-#: The most fields of an object that stand on lines of their own.
+#: The most fields of an object that are written one a line.
 MAX_LINES = 60
 #: The most values of a list inside a line.
 MAX_VALUES = 20
@@ -57,8 +57,8 @@ _NAMES = (
 )
 #: The fields with the address of a page that people can open.
 _PAGES = frozenset(
-    """html_url htmlUrl html_link htmlLink web_url webUrl web_link webLink webViewLink permalink permalink_url
-    receipt_url hosted_invoice_url order_status_url""".split()
+    """html_url htmlUrl html_link htmlLink web_url webUrl web_link webLink webViewLink permalink
+    permalink_url receipt_url hosted_invoice_url order_status_url""".split()
 )
 #: Fields that only programs read.
 _TECHNICAL = frozenset(
@@ -235,7 +235,7 @@ class _Writer:
     def _line(self, key: str, value: Any) -> str:
         """Return one field of the outermost object.
 
-        A list of objects that is long has lines of its own.
+        The objects of a long list are written below it, one a line.
         """
         label = _heading(key)
         value = decoded(value)

@@ -6,7 +6,7 @@ and its maximum in `pending/action.py`.
 
 from __future__ import annotations
 
-#: How long a conversation without turns is kept.
+#: How long a conversation without turns is stored.
 KEEP_CONVERSATION_MS = 30 * 24 * 3600 * 1000
 #: How long the mark that a person opted out is stored: a year after the last reply to them.
 KEEP_OPT_OUT_MS = 365 * 24 * 3600 * 1000
@@ -16,15 +16,15 @@ KEEP_IDENTITY_MS = 90 * 24 * 3600 * 1000
 KEEP_STRANGER_MS = 3600 * 1000
 #: The most ids of one person that are stored.
 MAX_IDS = 8
-#: How long a pending action is kept, so that a repeated turn finds its outcome.
+#: How long a pending action is stored after it ended, so that a repeated turn finds its outcome.
 KEEP_ACTION_MS = 48 * 3600 * 1000
-#: How long a person who asks for the same again is told that it was done,
-#: and the most actions that are remembered.
+#: How long a person who asks for the same again is told that it was done.
 KEEP_RECENT_MS = 3600 * 1000
+#: The most started actions of a person that are remembered for that.
 MAX_RECENT = 50
 #: How long a question stays open at least once its person has opened its form.
 FORM_MS = 600_000
-#: How long the status of a reply is kept.
+#: How long the status of a reply is stored.
 KEEP_DELIVERY_MS = 7 * 24 * 3600 * 1000
 #: For this long after the outcome of a yes or no, the same answer again
 #: repeats it and is not answered.
@@ -33,14 +33,14 @@ REPEAT_MS = 60_000
 KEEP_LOSS_MS = 24 * 3600 * 1000
 #: How long a reply is held until the user writes.
 KEEP_HELD_MS = 7 * 24 * 3600 * 1000
-#: How long the id of a conversation's job is kept on a queue server of its own.
+#: How long the id of a conversation's job is stored, if the queue has a separate server.
 KEEP_JOB_MS = 24 * 3600 * 1000
-#: How long the rate limit of a channel is kept.
+#: How long the state of a channel's rate limit is stored.
 KEEP_RATE_MS = 24 * 3600 * 1000
 
-#: A day, and how long the paid messages of one day are counted:
-#: until `sayso doctor` has shown them the day after.
+#: A day: paid messages are counted by the day.
 DAY_MS = 24 * 3600 * 1000
+#: How long the count of one day is stored: until `sayso doctor` has shown it the day after.
 KEEP_PAID_MS = 3 * 24 * 3600 * 1000
 
 #: After this time a wake-up that no worker answered is repeated.
@@ -51,7 +51,7 @@ LOOK_AGAIN_MS = 10_000
 #: A conversation that is due within this time has work or a lease;
 #: a later one waits for a platform or a timer.
 SOON_MS = 15_000
-#: An action that was begun this long ago, outside of a conversation, has lost its process.
+#: An action that was claimed or started this long ago, without a lease, has lost its process.
 STALE_MS = 120_000
 #: For this long messages are dropped where the bot may not write; then the next one is answered,
 #: to try again.

@@ -47,7 +47,7 @@ class _Element(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """Return the value of the element: its text alone, or its fields with the text among them."""
+        """Return the value of the element: its text alone, or its fields and the text."""
         words = " ".join("".join(self.texts).split())
         if not self.fields:
             return words

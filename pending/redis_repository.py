@@ -78,7 +78,7 @@ class RedisActionRepository:
     async def change(
         self, conversation: str, change: TurnChange
     ) -> tuple[str, StoredAction | None]:
-        """Make a transition or store new actions, without a lease. Return an answer and the action."""
+        """Make a transition or store new actions. Return an answer and the action."""
         text = await self._scripts.arun("change", conversation, {"change": change.to_dict()})
         answer = json.loads(text)
         return answer["status"], _action_of(answer)

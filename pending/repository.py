@@ -16,10 +16,17 @@ from sayso.pending.action import ActionSigner, ActionState, PendingAction, encod
 from sayso.pending.stored_action import SIGNED_FIELDS, SIGNED_ID, StoredAction
 from sayso.pending.turns import Lease, NewAction, TurnChange
 
-#: The answer to a claim. Only `mine` may go on; with any other, nothing is executed. `other`: an
-#: earlier decision has the action. `gone`: no such action waits. `expired`: its window has closed.
-#: `early`: the answer came in before the question was shown. `tampered`: the record is not the one
-#: that was verified. `lost`: another worker has the lease. `moved`: the turn is no longer the first.
+#: The answer to a claim. Only with `mine` the action is executed:
+#:
+#: * `mine`: this claim has won the action;
+#: * `other`: an earlier decision has the action;
+#: * `gone`: no such action waits;
+#: * `expired`: the window to answer has closed;
+#: * `early`: the answer came in before the question was shown;
+#: * `tampered`: the record is not the one that was verified;
+#: * `lost`: another worker has the lease;
+#: * `moved`: the turn is no longer the first in its mailbox, or the action has ended since it was
+#:   read.
 ClaimStatus = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]
 #: The answer to a decision made without a lease. Only `mine` may go on. `stale`: the process that
 #: ran the action has died. `mismatch`: the kind, the id or the code is not the expected one.

@@ -43,8 +43,8 @@ _FENCE = re.compile(r"^```[ \t]*(\w*)[ \t]*$", re.MULTILINE)
 _BASE64 = re.compile(r"(?:data:[\w/+.-]{1,100};base64,)?[A-Za-z0-9+/_-]{2000,}={0,2}")
 #: Characters that no text has.
 _NO_TEXT = re.compile("[\x00-\x08\x0e-\x1a\ufffd]")
-#: The beginning of a JSON object, or of a list of objects, on a line of its own, perhaps behind a
-#: label.
+#: The beginning of a JSON object, or of a list of objects, at the beginning of a line, perhaps
+#: behind a label.
 _IN_LINE = re.compile(r"^(?P<label>[^\n{}\[\]\"]{1,80}:)?[ \t]*(?=[{\[])", re.MULTILINE)
 #: The same behind any other text.
 _BEHIND_TEXT = re.compile(r'(?=\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")(?P<label>)')
@@ -255,7 +255,7 @@ def _left_out(size: int) -> str:
 def json_in_words(text: str, *, is_quoted: bool = False) -> str:
     """Return a text with the JSON objects that end their lines in words, for people.
 
-    They stand on lines of their own, perhaps behind a label such as "Created:". With `is_quoted`
+    Each begins a line, perhaps behind a label such as "Created:". With `is_quoted`
     the text is an error that quotes an answer of another system: then an object may stand behind
     any text, and one that is cut off is left out.
 

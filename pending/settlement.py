@@ -549,7 +549,7 @@ class Settlement:
     async def _run_step(
         self, claim: Claim, stored: StoredAction, plan: PendingAction, deadline: float
     ) -> ConfirmOutcome | None:
-        """Run a step of a plan, unless an earlier worker did. None: the step cannot run any more."""
+        """Run a step of a plan, unless an earlier worker did. None: it cannot run any more."""
         if stored.state == "done":
             effects = (Effect(stored.action, stored.result),)
             return effect_outcome(stored.action, "done", stored.outcome_text, effects=effects)

@@ -105,6 +105,8 @@ class PendingActionStore:
         exact JSON, ValueError when a limit of `check_proposal` or of the arguments' size is
         exceeded.
         """
+        if ttl_seconds is None:
+            ttl_seconds = self.default_ttl_seconds
         action = PendingAction(
             user_id=user_id,
             kind=kind,
@@ -112,7 +114,7 @@ class PendingActionStore:
             **exact_args(args),
             channel_id=channel_id,
             conversation_id=conversation_id,
-            ttl_seconds=self.default_ttl_seconds if ttl_seconds is None else ttl_seconds,
+            ttl_seconds=ttl_seconds,
             requested_at=time.time(),
             parser_version=self.parser.version,
         )

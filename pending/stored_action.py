@@ -159,7 +159,7 @@ class StoredAction:
             return 1
 
     def is_genuine(self, signer: ActionSigner, scope: Scope) -> bool:
-        """Return whether the record is exactly what was signed, under this id and for this scope."""
+        """Return whether the record is exactly what was signed for this id and this scope."""
         if not signer.verify(self.record, self.mac):
             return False
 

@@ -1,7 +1,8 @@
-"""ToolContext: what a tool can learn about the person and the conversation it works for."""
+"""ToolContext: what a tool can learn about the person and the conversation that it works for."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import types
@@ -16,21 +17,23 @@ from sayso.pending.effect import EffectBlock, EffectStart, begin_effect
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """The person a turn comes from. `id` is the platform's; `phone` has the form +4915100000042.
+    """The person a turn comes from. A value that is not known is ""."""
 
-    A value that the platform does not give is "", as is the role when none is configured.
-    """
-
+    #: The platform's id of the person.
     id: str
+    #: What the platform calls the person.
     name: str = ""
+    #: The role by the configuration, "" if none is configured.
     role: str = ""
+    #: In the form +4915100000042.
     phone: str = ""
 
 
 class _EffectHolder:
     """Holds where the effect of a call begins.
 
-    It is no field of a ToolContext: `asdict` and `==` leave it out.
+    A base class with a slot, since it must be no field of a ToolContext: `asdict` and `==` leave it
+    out.
     """
 
     __slots__ = ("_effect",)
@@ -41,21 +44,22 @@ class _EffectHolder:
 class ToolContext(_EffectHolder):
     """The person, the conversation and the yes of a call.
 
-    Sayso fills parameters with this type; models never see them.
+    A tool that has a parameter of this type gets one; models never see the parameter. Outside a
+    conversation `person` is None and the texts are "".
     """
 
     person: Person | None = None
-    #: The channel's name in the YAML, `conversation` its address there, `language` a BCP 47 tag.
-    #: Outside a conversation `person` is None and the texts are "".
+    #: The channel's name in the YAML.
     channel: str = ""
+    #: The address of the conversation in the channel.
     conversation: str = ""
+    #: The language of the conversation, as a BCP 47 tag.
     language: str = ""
-    #: None unless the call runs by a person's yes.
+    #: The yes by which the call runs; None if it runs without one.
     confirmed: Confirmation | None = None
 
     def effect(self) -> EffectBlock:
-        """Return the block of the tool's effect: `with context.effect():`,
-        in an async tool `async with`.
+        """Return the block of the tool's effect, for `with` and, in an async tool, `async with`.
 
         Only for a tool with `marks_effect=True`. What the tool does before the block is
         preparation: it runs again if its worker dies there. From the beginning of the block on the
@@ -68,33 +72,34 @@ class ToolContext(_EffectHolder):
         return EffectBlock(self._effect_start)
 
     def effect_begins(self) -> Awaitable[None]:
-        """Say that the effect begins now: `await context.effect_begins()`,
-        in a sync tool without `await`.
+        """Say that the effect begins now. An async tool must await the result.
 
         It does what entering the block of `effect` does.
         """
         return begin_effect(self._effect_start)
 
     def begins_at(self, effect: EffectStart | None) -> ToolContext:
-        """Set where the effect of the call begins.
+        """Set where the effect of the call begins, and return this context.
 
-        Return this context. Only Sayso calls it, before the tool runs.
+        Only Sayso calls it, before the tool runs. None sets nothing.
         """
         if effect is not None:
+            # The dataclass is frozen.
             object.__setattr__(self, "_effect", effect)
         return self
 
     def __reduce__(self) -> tuple[Callable[..., ToolContext], tuple[Any, ...]]:
-        """Return what makes a copy, in this or another process.
+        """Return how pickle and copy make a copy, in this or another process.
 
-        A copy cannot say that the effect begins.
+        A copy cannot say that the effect begins: it could outlive the call.
         """
         return _copied_context, tuple(getattr(self, each.name) for each in fields(self))
 
     @property
     def _effect_start(self) -> EffectStart | None:
-        # A context made by `replace`, or by a test, has none of its own.
-        return getattr(self, "_effect", None) or call_context().effect
+        # A context that was made by `replace`, or by a test, has no such slot value.
+        own: EffectStart | None = getattr(self, "_effect", None)
+        return own or call_context().effect
 
 
 def _copied_context(*values: Any) -> ToolContext:
@@ -113,7 +118,8 @@ def context_parameters(function: Callable[..., Any] | None) -> tuple[str, ...]:
     try:
         names = inspect.signature(function).parameters
         hints = _hints(function)
-    except (ValueError, TypeError):  # some built-ins have no signature
+    except (ValueError, TypeError):
+        # Some built-ins have no signature.
         return ()
     return tuple(name for name in names if is_context(hints.get(name)))
 
@@ -130,17 +136,20 @@ def is_context(hint: Any) -> bool:
 def with_context(
     function: Callable[..., Any], context: Callable[[], ToolContext]
 ) -> Mapping[str, ToolContext]:
-    """Return the context arguments of a function; none if it has no such parameter."""
+    """Return the arguments for a function's parameters of type ToolContext; {} if it has none.
+
+    `context` returns the context, and is only called if there is such a parameter.
+    """
     names = context_parameters(function)
-    if names:
-        return dict.fromkeys(names, context())
-    return {}
+    if not names:
+        return {}
+    return dict.fromkeys(names, context())
 
 
 def own_function(function: Any) -> Any:
-    """Return the function behind decorators and partials; for a callable instance, its `__call__`."""
+    """Return the function behind decorators and partials, or the `__call__` of an instance."""
     target = inspect.unwrap(function)
-    # Other objects may have any attribute, as a Mock does.
+    # Not `hasattr(target, "func")`: other objects may have any attribute, as a Mock does.
     while isinstance(target, functools.partial):
         target = inspect.unwrap(target.func)
     if not hasattr(target, "__annotations__") or isinstance(target, type):
@@ -149,21 +158,22 @@ def own_function(function: Any) -> Any:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Resolve the annotations that may name ToolContext.
+    """Return the annotations of a function that may be ToolContext, by the parameter's name.
 
-    Others may use names that only type checkers know.
+    `typing.get_type_hints` would evaluate all annotations. Some use names that only type checkers
+    know, and it would fail.
     """
     target = own_function(function)
     names = {**getattr(target, "__globals__", {})}
     names.setdefault("ToolContext", ToolContext)
+    annotations = getattr(target, "__annotations__", None) or {}
     hints: dict[str, Any] = {}
-    for name, hint in (getattr(target, "__annotations__", None) or {}).items():
-        if isinstance(hint, str):
-            if "ToolContext" not in hint:
-                continue
-            try:
-                hint = eval(hint, names)  # noqa: S307, PLW2901  # the author's own annotation, as typing evaluates it
-            except Exception:  # noqa: BLE001, S112  # an annotation that cannot be evaluated is not ToolContext
-                continue
-        hints[name] = hint
+    for name, annotation in annotations.items():
+        if not isinstance(annotation, str):
+            hints[name] = annotation
+        elif "ToolContext" in annotation:
+            # An annotation that cannot be evaluated is not ToolContext.
+            with contextlib.suppress(Exception):
+                # It is the author's code, and `typing` evaluates annotations in the same way.
+                hints[name] = eval(annotation, names)  # noqa: S307
     return hints

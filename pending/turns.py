@@ -427,7 +427,7 @@ class TurnChange:
 
 
 def _continuation_to_dict(turn: Turn) -> dict[str, str]:
-    """Return a continuation as the scripts read it. `stopped_turn` takes its place after a /stop."""
+    """Return a continuation as the scripts read it. After a /stop they store `stopped_turn`."""
     stopped = replace(turn, asks_model=False)
     return {"action_id": turn.continues, "turn": turn.to_json(), "stopped_turn": stopped.to_json()}
 
@@ -481,8 +481,8 @@ class StreamListener(Protocol):
         """Start a new text: the model has called tools."""
 
 
-#: Receives each change of a tool call of the turn: its number in the turn, the name of the tool, and
-#: its state. None: it was no call after all.
+#: Receives each change of a tool call of the turn: its number in the turn, the name of the tool,
+#: and its state; None if there is no such call after all.
 OnStep = Callable[[int, str, StepState | None], None]
 
 
@@ -543,7 +543,7 @@ class QueuedTurn:
     server's clock.
     """
 
-    #: The number of the turn. Turns of a conversation are numbered from 1 in the order they came in.
+    #: The number of the turn in its conversation, from 1, in the order in which turns came in.
     seq: int
     received_at: float
     #: The id of its person in this conversation (`Scope.id`).

@@ -184,7 +184,7 @@ def servers_of(client: Redis) -> list[Redis]:
 
 
 def nodes_of(client: Redis) -> list[Redis]:
-    """Return a client of each server that is known: of each node of a cluster, with its replicas."""
+    """Return a client of each known server: of each node of a cluster, with its replicas."""
     if isinstance(client, ClusterClient):
         return client.nodes()
     return [client]

@@ -272,7 +272,7 @@ class ClusterClient(RedisCluster):
         try:
             return self._ask_master(key, command, replicas)
         except _ELSEWHERE:
-            # With a command of its own, redis-py finds the master that has the slot now.
+            # By another command, redis-py finds the master that has the slot now.
             super().execute_command("EXISTS", key)  # type: ignore[no-untyped-call]
             return self._ask_master(key, command, replicas)
 
@@ -352,9 +352,10 @@ def with_redis_errors(send: Callable[[], Any]) -> Any:
 
 
 def _raise_as_away(exc: Exception) -> None:
-    """Raise the error of a server that does not answer for one of a cluster that cannot serve a key.
+    """Raise ClusterAway for a cluster that cannot serve a key, NotWritable for a replica.
 
-    Callers treat both alike: they wait and try again. Any other error raises nothing.
+    Callers treat both like a server that does not answer: they wait and try again. Any other error
+    raises nothing.
     """
     if isinstance(exc, ResponseError) and takes_no_writes(exc):
         raise NotWritable(str(exc)) from exc
@@ -484,7 +485,7 @@ async def _ask_with_wait(client: AsyncRedisCluster, command: tuple[Any, ...], re
             if isinstance(each.result, Exception):
                 raise each.result
     except _ELSEWHERE as exc:
-        # With a command of its own, redis-py finds the master that has the slot now. The caller
+        # By another command, redis-py finds the master that has the slot now. The caller
         # sends again.
         await client.execute_command("EXISTS", key)
         raise RedisConnectionError(

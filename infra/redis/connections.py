@@ -1,4 +1,4 @@
-"""Connections: sends commands to Redis, from threads and from event loops, behind a circuit breaker.
+"""Connections: sends commands to Redis from threads and event loops, behind a circuit breaker.
 
 Threads take a connection of redis-py's pool. In an event loop the commands that wait travel in one
 packet over one connection (`AutoPipeline`), while `redis.asyncio.Redis` takes a connection for
@@ -181,8 +181,8 @@ class Connections:
         self.replicas = 0
         #: Set while the server has lost writes and could not be halted: then no command is sent.
         self.halted = threading.Event()
-        #: By shard, the highest write counter that this process has read. Scripts compare it with the
-        #: one in Redis, which is lower after a loss of data (`sayso.workers.data_loss.guard`).
+        #: By shard, the highest write counter that this process has read. Scripts compare it with
+        #: the one in Redis, which is lower after a loss of data (`sayso.workers.data_loss.guard`).
         self.watermarks: Mapping[int | str, int] = {}
         #: The circuit breaker for calls of threads; None: they wait as long as it takes.
         self.circuit_breaker: RedisCircuitBreaker | None = None
@@ -414,7 +414,7 @@ class AutoPipeline:
                 await self._connection.disconnect(nowait=True)
 
     async def _send_until_replicated(self) -> None:
-        """Send what waits, and send writes again that too few replicas have, until enough have them.
+        """Send what waits, and send it again while too few replicas have the writes in it.
 
         A caller that got an error would not know whether its write survives. What came meanwhile is
         sent too. Raises RedisError.

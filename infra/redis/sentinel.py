@@ -97,7 +97,7 @@ class SentinelService:
         raise NoPrimary(max(problems).text)
 
     def unreachable(self, address: Address, exc: OSError) -> RedisError:
-        """Return the error for a primary that does not answer at the address that Sentinels name."""
+        """Return the error for a primary that does not answer at its address."""
         cure = "start it or, if it is alive, set replica-announce-ip and replica-announce-port to what is reached here"
         says = f"the Sentinels name {_text(address)} as the primary of {self.name!r}, which does not answer from here"
         text = f"{says} ({type(exc).__name__}): {cure}"

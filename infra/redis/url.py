@@ -183,7 +183,7 @@ def _sentinel_url(scheme: str, rest_of_url: str) -> RedisUrl:
         else:
             server_parameters.append((name, value))
 
-    # The options of the server are read from a URL that names it. Its host comes from the Sentinels.
+    # The options of the server are read from a URL that names it. Sentinels name its host.
     server_scheme = _SENTINEL[scheme]
     server_url = f"{server_scheme}://{login}@service/{db or 0}?{urlencode(server_parameters)}"
     options = _options(server_scheme, server_url)
@@ -233,7 +233,7 @@ def check_password(rest: str, *, has_host: bool) -> None:
 
 
 def split_login(netloc: str) -> tuple[str, str]:
-    """Return the login and the list of hosts, as texts. Raises ValueError if each host has a login."""
+    """Return the login and the list of hosts. Raises ValueError if each host has a login."""
     login, _, hosts = netloc.rpartition("@")
     if "@" in login and "," in login:
         raise ValueError(

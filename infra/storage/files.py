@@ -21,9 +21,9 @@ from typing import BinaryIO, Literal, cast
 #: The mount points of this process, as Linux lists them.
 MOUNTS = Path("/proc/self/mountinfo")
 #: File systems that several machines share, by their names in Linux.
-NETWORK_FILE_SYSTEMS = frozenset(
-    """nfs nfs4 cifs smb3 smbfs 9p afs ceph glusterfs lustre beegfs gpfs gfs2 ocfs2 fuse.sshfs fuse.glusterfs fuse.ceph
-    fuse.s3fs fuse.gcsfuse fuse.rclone fuse.juicefs""".split()  # twenty quoted words read worse
+NETWORK_FILE_SYSTEMS = frozenset(  # one text: twenty quoted words read worse
+    """nfs nfs4 cifs smb3 smbfs 9p afs ceph glusterfs lustre beegfs gpfs gfs2 ocfs2 fuse.sshfs
+    fuse.glusterfs fuse.ceph fuse.s3fs fuse.gcsfuse fuse.rclone fuse.juicefs""".split()
 )
 #: How long a SQLite connection waits for another process that writes to the same file, in seconds.
 LOCK_SECONDS = 5.0

@@ -132,7 +132,7 @@ def sweep(objects: ObjectStore, keep_seconds: float, now: float) -> int:
 
 
 class LocalObjects:
-    """The ObjectStore in the files of one folder. The processes of several machines may share it."""
+    """The ObjectStore in the files of one folder. Processes of several machines may share it."""
 
     is_remote = False
 

@@ -1,4 +1,4 @@
-"""SpooledBytes: bytes that wait to be stored, in memory or, if there are many, in a nameless file."""
+"""SpooledBytes: bytes that wait to be stored, in memory or, if there are many, on the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bodies of the audit log: the signed record of each action, and the outcome that its user read.
+"""The bodies of the audit log: the signed record of each action, and what its user was told.
 
 A body is what is personal about an action. It is stored beside the entries, so that it can be
 erased while the chain of entries still verifies: an entry holds only the MAC of the record.
@@ -82,7 +82,7 @@ class AuditBody:
 
     @property
     def changes_of(self) -> str:
-        """Return the id of the earlier proposal that the person changed to this one, "" for none."""
+        """Return the id of the proposal that the person changed to this one, "" for none."""
         return str(_fields(self.record).get("changes_of") or "")
 
     @property

@@ -218,7 +218,7 @@ class Chain:
                 texts.add(recorded.text)
 
     def _signatures(self) -> Iterator[Fault]:
-        """Find spoiled entries. "bad signature": the entry fits the chain, only the seal is wrong."""
+        """Find spoiled entries: with a "bad signature" if they fit the chain, else "edited"."""
         for number, recorded in self._spoiled.items():
             reason: FaultReason = "edited"
             if self._fits(number, recorded):

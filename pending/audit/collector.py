@@ -215,7 +215,9 @@ class AuditCollector:
         drained_since = self._uncollected.drained()
 
         by_shard = [parse_entries(shard, texts) for shard, texts in enumerate(texts_by_shard)]
-        collected = [recorded for entries in by_shard for recorded in entries]
+        collected: list[RecordedEntry] = []
+        for entries in by_shard:
+            collected += entries
         actions = self._actions_of(collected)
         for shard, entries in enumerate(by_shard):
             numbers = [recorded.number for recorded in entries]

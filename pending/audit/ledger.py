@@ -141,7 +141,7 @@ class AuditLedger:
     def _find(self, condition: str, *values: str | int) -> Iterator[tuple[int, AuditEntry]]:
         with self._read() as connection:
             rows = connection.execute(
-                f"SELECT shard, text FROM entries WHERE {condition}",  # noqa: S608  # conditions of our own
+                f"SELECT shard, text FROM entries WHERE {condition}",  # noqa: S608  # conditions of this class
                 values,
             )
             for shard, text in rows:
@@ -220,7 +220,7 @@ class AuditLedger:
                 connection.execute(f"DROP TRIGGER {table}_delete")
                 for shard, last in last_numbers.items():
                     rows = connection.execute(
-                        f"DELETE FROM {table} WHERE shard = ? AND n > ?",  # noqa: S608  # names of our own
+                        f"DELETE FROM {table} WHERE shard = ? AND n > ?",  # noqa: S608  # names of this class
                         (shard, last),
                     )
                     removed += rows.rowcount

@@ -45,12 +45,12 @@ from sayso.pending.consent.words import (
     word_splits,
 )
 
-#: Characters. Longer messages are never a decision. The limit also bounds the work on hostile input.
+#: Messages of more characters are never a decision. This bounds the work on hostile input, too.
 MAX_DECISION_CHARS = 60
-#: Longer messages, in characters or words, are never an unclear answer.
+#: Messages of more characters or words are never an unclear answer.
 MAX_UNCLEAR_CHARS = 30
 MAX_UNCLEAR_WORDS = 3
-#: Characters. Longer messages carry no code. The limit also bounds the work on hostile input.
+#: Messages of more characters have no code. This bounds the work on hostile input, too.
 MAX_CODED_CHARS = 80
 #: Letters of a decision of one word that may be misspelled.
 _MISSPELLED_LETTERS = range(3, 11)

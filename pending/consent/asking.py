@@ -137,8 +137,8 @@ def _asking_of(phrases: AskingPhrases, words: Sequence[str]) -> Asking:
 
     "" if a part of them is no phrase.
     """
-    # `kinds_of_first[n]`: what the first n words may ask, by each way in which phrases make them up.
-    # It stays empty if phrases cannot make them up.
+    # `kinds_of_first[n]`: what the first n words may ask, by each way in which they are made of
+    # phrases. It stays empty if they are not made of phrases.
     kinds_of_first: list[set[Asking]] = [set() for _ in range(len(words) + 1)]
     kinds_of_first[0].add("")
     for start, kinds_before in enumerate(kinds_of_first):
@@ -164,7 +164,7 @@ def _kind_of(phrases: AskingPhrases, words: str) -> Asking | None:
 
 
 def _without_effect(words: Sequence[str], action: PendingAction) -> Sequence[str]:
-    """Return the words before those of the effect at their end; () if they end with no such word."""
+    """Return the words without those of the effect at their end; () if there are no such words."""
     effect = letters_of(f"{action.preview} {action.kind}")
     count = 0  # of the words at the end that belong to the effect
     while count < min(MAX_EFFECT_WORDS, len(words)):

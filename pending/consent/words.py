@@ -8,6 +8,7 @@ compare single words of any text, such as those of a preview.
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -220,7 +221,8 @@ def accent_variants(words: str, with_accents: frozenset[str]) -> list[str]:
         spellings = {word}
         if word not in with_accents:
             spellings.add(_without_accents(word))
-        variants = [f"{start} {spelling}".strip() for start in variants for spelling in spellings]
+        longer = itertools.product(variants, spellings)
+        variants = [f"{start} {spelling}".strip() for start, spelling in longer]
     return variants
 
 
