@@ -201,14 +201,14 @@ def channel_model(platform: str) -> type[ChannelSettings] | None:
 
     It has the platform's own keys and those of every channel.
     """
-    found = find_platform(platform)
-    if found is None:
+    known_platform = find_platform(platform)
+    if known_platform is None:
         return None
-    name = f"{found.settings.__name__.removesuffix('Settings')}ChannelSettings"
+    name = f"{known_platform.settings.__name__.removesuffix('Settings')}ChannelSettings"
     # Any: the types of pydantic's `create_model` know no bases of two classes.
-    bases: Any = (found.settings, ChannelSettings)
+    bases: Any = (known_platform.settings, ChannelSettings)
     model: type[ChannelSettings] = create_model(
-        name, __base__=bases, __doc__=found.settings.__doc__
+        name, __base__=bases, __doc__=known_platform.settings.__doc__
     )
     return model
 

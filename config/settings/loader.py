@@ -32,7 +32,7 @@ from sayso.config.settings.tools import Path_
 from sayso.infra.redaction import remember, secrets_of
 from sayso.infra.spelling import did_you_mean, nearest
 
-#: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start beside the YAML file.
+#: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start in the folder of the YAML.
 _REFERENCE = re.compile(
     r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|\$\{file:(?P<file>[^}]+)\}"
 )
@@ -140,7 +140,7 @@ def load_settings(
     looked up, so that it may still be missing. Raises ConfigError with all problems of the file.
     """
     variables = os.environ if environ is None else environ
-    return _validated(_Reader(file, variables, without_secrets), _compose(file))
+    return _validate(_Reader(file, variables, without_secrets), _compose(file))
 
 
 def load_for_terminal(
@@ -171,10 +171,10 @@ def load_for_terminal(
             only_channel.value = [
                 pair for pair in only_channel.value if getattr(pair[0], "value", "") != "escalate"
             ]
-    return _validated(reader, root)
+    return _validate(reader, root)
 
 
-def _validated(reader: _Reader, root: yaml.Node) -> Settings:
+def _validate(reader: _Reader, root: yaml.Node) -> Settings:
     """Return the checked settings of a file. Raises ConfigError with all problems of it."""
     # From here on the secrets of the environment are left out of every message and log line.
     remember(secrets_of(reader.environ))
@@ -212,8 +212,8 @@ def _value(node: yaml.Node, key: str) -> yaml.Node | None:
         return None
     for name, value in node.value:
         if name.value == key:
-            found: yaml.Node = value
-            return found
+            value_node: yaml.Node = value
+            return value_node
     return None
 
 
@@ -365,18 +365,18 @@ class _Reader:
 
     def _pairs(self, node: yaml.MappingNode, path: Path_) -> Iterator[tuple[str, Any]]:
         """Yield the keys of a section with their values. A key that stands twice is a problem."""
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 problem = f"{self._place(key_node.start_mark)}: a key must be a plain word"
                 self.problems.append((path, problem))
                 continue
             key = str(key_node.value)
-            if key in seen:
+            if key in keys:
                 place = self._place(key_node.start_mark)
                 problem = f"{place}: {key}: written twice: keep one of them"
                 self.problems.append(((*path, key), problem))
-            seen.add(key)
+            keys.add(key)
             self.marks[*path, key] = key_node.start_mark
             yield key, self.read(value_node, (*path, key))
 

@@ -1,6 +1,6 @@
 """The settings of a whole YAML file: every key with its type and its default.
 
-The sections of agents, channels and tools are in the modules beside this one. The docstring below a
+The sections of agents, channels and tools are in the other modules of this folder. The docstring below a
 field is its text in the reference of the YAML. `Origin` remembers where each value stands in the
 file, for errors that are found later. The functions at the end answer questions about the models:
 which keys are secrets, and which keys a section has.

@@ -207,7 +207,7 @@ class SelectorSettings(Section):
         return any(part.restricts for part in parts)
 
 
-#: The fields of which a selector has exactly one, which is its kind.
+#: The kinds of selectors. A selector has exactly one of these fields.
 _SELECTORS = ("keyword", "roles", "embedding", "any_of", "all_of", "plugin")
 #: The kind that each option belongs to, for options of one kind only.
 _SELECTOR_OPTIONS = {"whole_words": "keyword", "options": "plugin", "on_error": "plugin"}

@@ -109,7 +109,7 @@ class AgentDeps:
     data: Path
     #: What answers in place of the configured models; None for these.
     provider: Provider | None = None
-    #: The observers of all channels. Each channel adds one of its own for spans.
+    #: The observers of all channels. Each channel adds another one for spans.
     observers: tuple[AgentObserver, ...] = ()
     #: The checks of what people and models write; None without any.
     guardrails: GuardrailsPipeline | None = None
@@ -265,7 +265,7 @@ def _guardrail(settings: Settings, guardrail: GuardrailSettings, path: Path_) ->
 def load_plugin(settings: Settings, name: str, kind: type[T], path: Path_) -> T:
     """Import the class `module:Class` and return an instance, created without arguments.
 
-    Modules beside the configuration are found, too. Raises ConfigError, which names the line at
+    Modules in the folder of the YAML are found, too. Raises ConfigError, which names the line at
     `path`, also for an instance that is not a `kind`.
     """
     try:
@@ -287,24 +287,26 @@ def load_plugin(settings: Settings, name: str, kind: type[T], path: Path_) -> T:
 def _whole_config(deps: AgentDeps, agent: AgentSettings, channel: str) -> AgentConfig:
     """Return the configuration of a channel's agent, with everything that the settings ask for.
 
-    Tasks outside of the conversation, such as a summary, may have a model of their own
-    (`Models.beside`). Raises ConfigError for a model that cannot be asked.
+    Tasks outside of the conversation, such as a summary, may have another model
+    (`Models.for_side_task`). Raises ConfigError for a model that cannot be asked.
     """
     memory = agent.memory
     guards = agent.guards
     budget = agent.budget
     results = agent.results
 
-    summary_provider, summary_model = deps.models.beside(
+    summary_provider, summary_model = deps.models.for_side_task(
         memory.summarize, channel, "memory", "summarize"
     )
-    compress_provider, compress_model = deps.models.beside(
+    compress_provider, compress_model = deps.models.for_side_task(
         results if results.compress else None, channel, "results"
     )
 
     coherence = None
     if guards.coherence is not None:
-        provider, model = deps.models.beside(guards.coherence, channel, "guards", "coherence")
+        provider, model = deps.models.for_side_task(
+            guards.coherence, channel, "guards", "coherence"
+        )
         coherence = CoherenceCheck(
             provider=provider, model=model, fail_closed=guards.coherence.fail_closed
         )
@@ -318,11 +320,11 @@ def _whole_config(deps: AgentDeps, agent: AgentSettings, channel: str) -> AgentC
 
     entities = None
     if memory.entities is not None:
-        provider, model = deps.models.beside(memory.entities, channel, "memory", "entities")
+        provider, model = deps.models.for_side_task(memory.entities, channel, "memory", "entities")
         entities = EntityMemory(provider or deps.models.of(channel), model)
     graph = None
     if memory.relationships is not None:
-        provider, model = deps.models.beside(
+        provider, model = deps.models.for_side_task(
             memory.relationships, channel, "memory", "relationships"
         )
         graph = KnowledgeGraphMemory(

@@ -95,7 +95,7 @@ class Services:
     #: The Redis of conversations and actions.
     redis_url: str
     redis: Redis
-    #: The server of RQ's keys: that of `redis`, or one of its own.
+    #: The server of RQ's keys: that of `redis`, or a separate one.
     queue_url: str
     queue: Redis
     #: The way in for turns: it checks who may talk, then appends them to the mailbox.
@@ -344,12 +344,12 @@ def _open_tools(settings: Settings, *, is_worker: bool) -> OpenTools:
     return opened
 
 
-def _trusted_url(settings: Settings, given: str) -> str:
+def _trusted_url(settings: Settings, given_url: str) -> str:
     """Return where platforms reach the web, and allow replies to link to its host.
 
     Raises ConfigError for a console without a password at a public address.
     """
-    public_url = find_public_url(settings, given)
+    public_url = find_public_url(settings, given_url)
     check_consoles(settings, public_url)
     trust_hosts([urlsplit(public_url).hostname or "", *settings.link_hosts])
     return public_url

@@ -1,7 +1,7 @@
 """The providers of the configured models.
 
 A *provider* sends requests to the API of a model's vendor. A *side task* is a request besides the
-conversation, such as a summary; it may have a model of its own. Each provider is created once and
+conversation, such as a summary; it may have another model. Each provider is created once and
 shared by all channels and tasks that reach the same model in the same way.
 """
 
@@ -134,7 +134,7 @@ class Models:
             self._by_channel[channel] = self._build(channel)
         return self._by_channel[channel]
 
-    def beside(
+    def for_side_task(
         self, side: SideSettings | None, channel: str, *path: str
     ) -> tuple[Provider | None, str | None]:
         """Return the provider and the model of a side task, None for those of the conversation.

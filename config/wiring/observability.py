@@ -109,7 +109,7 @@ class JsonFormatter(logging.Formatter):
 
         # Our own fields come first, and no fact can replace one of them.
         fields = own_fields | facts | own_fields
-        redacted_fields = {key: _redacted(value) for key, value in fields.items()}
+        redacted_fields = {key: _json_value(value) for key, value in fields.items()}
         return json.dumps(redacted_fields, ensure_ascii=False)
 
 
@@ -162,7 +162,10 @@ def _printable(text: str) -> str:
     letters = []
     for letter in _cut(redact(text)):
         is_harmless = letter.isprintable() or letter in "\n\t"
-        letters.append(letter if is_harmless else letter.encode("unicode_escape").decode())
+        if not is_harmless:
+            letters.append(letter.encode("unicode_escape").decode())
+            continue
+        letters.append(letter)
     return "".join(letters)
 
 
@@ -177,7 +180,7 @@ def _cut(text: str) -> str:
     return f"{text[:half]} … {text[-half:]}"
 
 
-def _redacted(value: object) -> Any:
+def _json_value(value: object) -> Any:
     """Return a value for JSON, without secrets: a number, a truth value, None, or else a text."""
     if isinstance(value, bool | int | None):
         return value

@@ -123,10 +123,12 @@ class OpenTools:
         """
         contents = {**self._contents, source: loaded.tools}
         owned: dict[str, list[Tool]] = {}
-        taken: list[Tool] = []
+        claimed_tools: list[Tool] = []
         for each, tools in contents.items():
-            owned[each] = [tool for tool in dict.fromkeys(tools) if not _is_among(tool, taken)]
-            taken += owned[each]
+            owned[each] = [
+                tool for tool in dict.fromkeys(tools) if not _is_among(tool, claimed_tools)
+            ]
+            claimed_tools += owned[each]
 
         changed = []
         for each, tools_now in owned.items():
@@ -337,11 +339,11 @@ def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTool
             return load_tools(source, folder, again=again)
         case ModuleSource():
             loaded = load_tools(source.module, folder, again=again)
-            return _taken(source, loaded)
+            return _apply_section(source, loaded)
         case ToolboxSource():
             file_folder = folder / source.folder if source.folder else None
             tools = open_toolbox(source.toolbox, folder=file_folder, hosts=source.hosts)
-            return _taken(source, LoadedTools(tuple(tools)))
+            return _apply_section(source, LoadedTools(tuple(tools)))
         case _:
             provider = tool_provider(source, folder)
             listed = run_sync(provider.list_tools())
@@ -355,7 +357,7 @@ def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTool
             )
 
 
-def _taken(source: SourceSettings, loaded: LoadedTools) -> LoadedTools:
+def _apply_section(source: SourceSettings, loaded: LoadedTools) -> LoadedTools:
     """Return what was loaded, as the section of a source wants it.
 
     `include` and `exclude` choose tools; `namespace`, `confirm` and `timeout` change them. The

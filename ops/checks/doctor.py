@@ -286,8 +286,8 @@ class Doctor:
         channels = self._settings.channels.items()
         vendors = [name for name, channel in channels if channel.needs_public_url]
         if vendors and is_local(self._url):
-            given = bare_url(self._url)
-            says = f"{given} is this machine or its own network: {', '.join(vendors)} would never reach it"
+            shown_url = bare_url(self._url)
+            says = f"{shown_url} is this machine or its own network: {', '.join(vendors)} would never reach it"
             cure = "set public_url to the https address at which your proxy or tunnel answers from outside"
             yield CheckResult("public_url", "fail", says, cure)
         cure = "start the web, and see that public_url leads to it"
@@ -298,19 +298,19 @@ class Doctor:
 
         `check` is the name of the result. `cure` is for a URL that does not answer at all.
         """
-        given = bare_url(url)
+        shown_url = bare_url(url)
         try:
             answer = await self._web.get(f"{url}/healthz")
             is_sayso = answer.status_code == 200 and answer.json() == {"status": "ok"}
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             if url == self._url:
                 self._takes_webhooks = False
-            says = f"{given} does not answer from here ({type(exc).__name__})"
+            says = f"{shown_url} does not answer from here ({type(exc).__name__})"
             return CheckResult(check, "fail", says, cure, id="web-away")
         except ValueError:  # the answer is not JSON
             is_sayso = False
         if not is_sayso:
-            says = f"{given}/healthz was answered with {answer.status_code}, and not by Sayso"
+            says = f"{shown_url}/healthz was answered with {answer.status_code}, and not by Sayso"
             cure = "see what public_url leads to: the proxy must pass every path on"
             return CheckResult(check, "fail", says, cure, id="web-foreign")
 
@@ -319,11 +319,13 @@ class Doctor:
         if bot_id and self._bot_ids and bot_id not in self._bot_ids:
             if url == self._url:
                 self._takes_webhooks = False
-            says = f"another bot of Sayso answers at {given}, or this one with other secret keys"
+            says = (
+                f"another bot of Sayso answers at {shown_url}, or this one with other secret keys"
+            )
             cure = "see what listens there and where public_url leads; give both the same SAYSO_SECRET_KEYS and name"
             return CheckResult(check, "fail", says, cure, id="web-other-bot")
         reach = ", for this machine only" if is_local(url) else ""
-        return CheckResult(check, "ok", f"{given} answers{reach}")
+        return CheckResult(check, "ok", f"{shown_url} answers{reach}")
 
     async def _check_channel(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
         """Check a channel at its platform, and send it a forged and a signed webhook."""
@@ -408,8 +410,8 @@ class Doctor:
         except (ConfigError, ValueError, RedisError):
             return
         for name in charged:
-            count_today = _counted(today, name)
-            count_yesterday = _counted(yesterday, name)
+            count_today = _by_price_class(today, name)
+            count_yesterday = _by_price_class(yesterday, name)
             says = f"paid messages today: {count_today}; yesterday: {count_yesterday} (UTC)"
             yield CheckResult("paid", "ok", says, channel=name)
 
@@ -469,7 +471,7 @@ def _added_messages(settings: Settings, name: str, channel: AnyChannel) -> Itera
         yield CheckResult("paid", "warn", says, cure, name, id="paid-messages")
 
 
-def _counted(counts: Mapping[tuple[str, str], int], name: str) -> str:
+def _by_price_class(counts: Mapping[tuple[str, str], int], name: str) -> str:
     """Return the paid messages of a channel by price class, such as "3 (2 service, 1 utility)".
 
     `counts` has them by channel and price class.

@@ -220,7 +220,7 @@ class _Call:
 
     def decide(self, known: Explanation, raw_args: Mapping[str, Any] | None) -> Explanation:
         """Complete an explanation: the arguments, the decision of the policy, the question."""
-        args, problem = self._validated(raw_args)
+        args, problem = self._validate(raw_args)
         if problem:
             return replace(known, problem=problem)
 
@@ -249,7 +249,7 @@ class _Call:
             return replace(explanation, verdict="asks")
         return replace(explanation, verdict=_VERDICTS[decision.decision])
 
-    def _validated(self, raw_args: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, str]:
+    def _validate(self, raw_args: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, str]:
         """Return the arguments as the tool would get them, and what is wrong with them.
 
         The problem is in the words that a model would read, "" for none. The arguments are None
@@ -369,9 +369,9 @@ def explanation_lines(explanation: Explanation) -> Iterator[str]:
 def _part_lines(explanation: Explanation, user: str) -> Iterator[str]:
     """Yield a line for each part of the configuration that mattered, in the order of a call."""
     if explanation.shown is None:
-        yield f"channel: does not have it: {_cited(explanation.has_tool)}"
+        yield f"channel: does not have it: {_with_place(explanation.has_tool)}"
         return
-    yield f"channel: has it: {_cited(explanation.has_tool)}"
+    yield f"channel: has it: {_with_place(explanation.has_tool)}"
     yield f"shown: {_visibility(explanation, user)}"
 
     if explanation.decision is None:
@@ -385,9 +385,9 @@ def _part_lines(explanation: Explanation, user: str) -> Iterator[str]:
     decision = DECISIONS[explanation.decision.decision]
     if explanation.asks_by_itself:
         decision = "asks by itself"
-    yield f"decision: {decision}: {_cited(explanation.decided_by)}"
+    yield f"decision: {decision}: {_with_place(explanation.decided_by)}"
     for rule in explanation.open_rules:
-        yield f"decision: may be denied by its arguments: {_cited(rule)}"
+        yield f"decision: may be denied by its arguments: {_with_place(rule)}"
 
     if explanation.problem:
         yield f"question: {explanation.problem}"
@@ -402,7 +402,7 @@ def _part_lines(explanation: Explanation, user: str) -> Iterator[str]:
         yield f"undo: for {explanation.undo_seconds:g} s after the outcome"
     if explanation.after:
         after = AFTER_TEXTS[explanation.after]
-        yield f"after the outcome: {after}: {_cited(explanation.after_because)}"
+        yield f"after the outcome: {after}: {_with_place(explanation.after_because)}"
 
 
 def _question_lines(question: ExpectedQuestion, user: str) -> Iterator[str]:
@@ -422,7 +422,7 @@ def _question_lines(question: ExpectedQuestion, user: str) -> Iterator[str]:
         yield f"change: {user} may change {arguments} before the yes, and is asked anew"
 
 
-def _cited(reason: ExplainedReason | None) -> str:
+def _with_place(reason: ExplainedReason | None) -> str:
     """Return a reason with its place in the YAML, "" for no reason."""
     if reason is None:
         return ""

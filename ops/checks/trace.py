@@ -693,7 +693,9 @@ def _steps(journal: Sequence[str]) -> Iterator[str]:
             elif "started" in entry:
                 yield f"{', '.join(names[at] for at in entry['started'])} began"
             elif "call" in entry:
-                outcome = "has an unknown outcome" if entry.get("is_unknown") else "returned"
+                outcome = "returned"
+                if entry.get("is_unknown"):
+                    outcome = "has an unknown outcome"
                 yield f"{names[entry['call']]} {outcome}"
         except (AttributeError, IndexError, KeyError, TypeError):
             yield "an entry of the journal that cannot be read"

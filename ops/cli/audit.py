@@ -24,9 +24,9 @@ from sayso.ops.cli.command import (
     Options,
     SaysoGroup,
     clear_errors,
-    counted,
     fail,
     pass_options,
+    with_noun,
 )
 
 if TYPE_CHECKING:
@@ -114,10 +114,12 @@ def chain_lines(report: ChainReport, notes: Sequence[str]) -> Iterator[str]:
     if len(report.faults) > MAX_FAULTS:
         yield f"... and {len(report.faults) - MAX_FAULTS:,} more"
 
-    entries = counted(report.entries, "entry", "entries")
-    shards = counted(report.shards, "shard", "shards")
-    faults = counted(len(report.faults), "fault", "faults")
-    conclusion = "the chain is broken" if report.faults else "the chain holds"
+    entries = with_noun(report.entries, "entry", "entries")
+    shards = with_noun(report.shards, "shard", "shards")
+    faults = with_noun(len(report.faults), "fault", "faults")
+    conclusion = "the chain holds"
+    if report.faults:
+        conclusion = "the chain is broken"
     yield f"{entries}, {shards}, {faults}: {conclusion}"
 
 
@@ -288,9 +290,9 @@ def erase(options: Options, user: str) -> None:
     if settings and settings.media.store:
         where = f"{data} and {settings.media.store}"
     lines = [
-        f"{counted(bodies, 'body', 'bodies')} of {user!r} erased; the chain still verifies.",
-        f"{counted(texts, 'long text', 'long texts')} erased from {where}.",
-        f"{counted(memories, 'file or relationship', 'files and relationships')} of the agents' memories erased from "
+        f"{with_noun(bodies, 'body', 'bodies')} of {user!r} erased; the chain still verifies.",
+        f"{with_noun(texts, 'long text', 'long texts')} erased from {where}.",
+        f"{with_noun(memories, 'file or relationship', 'files and relationships')} of the agents' memories erased from "
         f"{data}.",
         "Redis holds records for up to 48 hours: run this again to erase those that come from there later.",
         "Redis holds each conversation's last messages, its short texts, its summary and entities for 30 days: "

@@ -17,9 +17,9 @@ from sayso.ops.cli.command import (
     Options,
     SaysoCommand,
     clear_errors,
-    counted,
     fail,
     pass_options,
+    with_noun,
 )
 
 if TYPE_CHECKING:
@@ -198,5 +198,5 @@ def contents_line(manifest: Manifest) -> str:
         "waiting_turns": ("waiting message", "waiting messages"),
         "files": ("file", "files"),
     }
-    parts = [counted(counts[name], *nouns) for name, nouns in kinds.items() if name in counts]
+    parts = [with_noun(counts[name], *nouns) for name, nouns in kinds.items() if name in counts]
     return ", ".join(parts)

@@ -240,7 +240,7 @@ def recover(options: Options, channel: str, since: float, *, dry_run: bool) -> N
     with _message_log(options, channel) as (settings, message_log):
         from sayso.config.wiring.ingress import find_missed_messages
 
-        found = find_missed_messages(
+        logged_messages = find_missed_messages(
             settings,
             options.data,
             channel,
@@ -248,13 +248,13 @@ def recover(options: Options, channel: str, since: float, *, dry_run: bool) -> N
             since,
             take=not dry_run,
         )
-        states = asyncio.run(_print_messages(options, found))
+        states = asyncio.run(_print_messages(options, logged_messages))
     if states["refused"]:
         sys.exit(FINDING)
 
 
 async def _print_messages(
-    options: Options, found: AsyncIterator[FoundMessage]
+    options: Options, logged_messages: AsyncIterator[FoundMessage]
 ) -> Counter[MessageState]:
     """Print each message as soon as it is handled, so that a later error does not hide it.
 
@@ -262,7 +262,7 @@ async def _print_messages(
     """
     states: Counter[MessageState] = Counter()
     messages = []
-    async for message in found:
+    async for message in logged_messages:
         states[message.state] += 1
         if options.as_json:
             messages.append(asdict(message))

@@ -12,10 +12,10 @@ from sayso.ops.cli.command import (
     Options,
     SaysoCommand,
     clear_errors,
-    counted,
     fail,
     logs_beside_findings,
     pass_options,
+    with_noun,
 )
 
 _CHECK_EXAMPLES = ["sayso check", "sayso check -c bot.yaml --json", "sayso check --offline"]
@@ -67,7 +67,7 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
     options.print(value, lines)
     if unreachable:
         if not options.as_json:
-            count = counted(len(unreachable), "source of tools", "sources of tools")
+            count = with_noun(len(unreachable), "source of tools", "sources of tools")
             problem = f"{count} cannot be reached; --offline checks the rest"
             click.echo(f"Error: {file}: {problem}", err=True)
         sys.exit(FINDING)

@@ -306,7 +306,7 @@ def check_id(settings: Settings, channel: str, user_id: str) -> None:
         raise click.UsageError(f"{user_id!r} {problem}")
 
 
-def counted(number: int, one: str, many: str) -> str:
+def with_noun(number: int, one: str, many: str) -> str:
     """Return a number with its noun, such as `2 entries`. `one` is the singular."""
     noun = one if number == 1 else many
     return f"{number:,} {noun}"
@@ -314,9 +314,9 @@ def counted(number: int, one: str, many: str) -> str:
 
 def resumed_parts(resumed: Resumed) -> str:
     """Return as a sentence what was changed in a Redis before it went on after a loss of data."""
-    conversations = counted(
+    conversations = with_noun(
         resumed.conversations, "conversation has new numbers", "conversations have new numbers"
     )
-    replies = counted(resumed.replies, "waiting reply goes out", "waiting replies go out")
-    actions = counted(resumed.actions, "open question is closed", "open questions are closed")
+    replies = with_noun(resumed.replies, "waiting reply goes out", "waiting replies go out")
+    actions = with_noun(resumed.actions, "open question is closed", "open questions are closed")
     return f"{conversations}, {replies} marked as perhaps repeated, {actions}; what they asked may have run"

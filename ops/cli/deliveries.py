@@ -59,7 +59,7 @@ def list_(options: Options, channel: str, state: str | None, last: int) -> None:
     perhaps sent twice. held: waiting for the user to write again.
     """
     states = cast("Sequence[UndeliveredState]", [state] if state else ["dead", "failed"])
-    with _opened(options) as (stored, load_alerts):
+    with _open_stores(options) as (stored, load_alerts):
         undelivered: list[DeliveryStatus] = []
         for each in states:
             undelivered += stored.undelivered(each)
@@ -93,7 +93,7 @@ def show(options: Options, delivery: str) -> None:
     Dead ones are shown with their text.
     """
     conversation, _, number = delivery.partition("#")
-    with _opened(options) as (stored, _):
+    with _open_stores(options) as (stored, _):
         latest, closed = stored.statuses(conversation)
         dead = [
             status
@@ -124,7 +124,7 @@ def retry(options: Options, delivery: str) -> None:
 
     It works once for each delivery.
     """
-    with _opened(options) as (stored, _):
+    with _open_stores(options) as (stored, _):
         new_id = stored.retry(delivery)
     options.print(
         {"delivery": delivery, "new_id": new_id}, [f"{delivery} waits again, as {new_id}"]
@@ -132,7 +132,7 @@ def retry(options: Options, delivery: str) -> None:
 
 
 @contextmanager
-def _opened(options: Options) -> Iterator[tuple[RedisDeliveries, Callable[[], list[Alert]]]]:
+def _open_stores(options: Options) -> Iterator[tuple[RedisDeliveries, Callable[[], list[Alert]]]]:
     """Yield the deliveries, and a function that returns the alerts of all channels."""
     from sayso.config.wiring.redis_parts import open_deliveries
 

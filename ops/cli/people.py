@@ -62,7 +62,7 @@ def people() -> None:
 @pass_options
 def list_(options: Options, channel: str) -> None:
     """List the people approved or blocked on CHANNEL, and those who wait, with their codes."""
-    with _opened(options, channel) as commands:
+    with _open_commands(options, channel) as commands:
         waiting = commands.access_list.waiting(channel)
         decided = commands.access_list.people(channel)
     lines = [_row("waiting", each, each.code) for each in waiting]
@@ -85,7 +85,7 @@ def approve(options: Options, channel: str, person: str) -> None:
 
     People who waited are told.
     """
-    with _opened(options, channel) as commands:
+    with _open_commands(options, channel) as commands:
         waiting = commands.register.approve(channel, commands.code_or_id(person))
         is_told = waiting is not None and commands.tell(waiting)
         remarks = list(commands.remarks(person, waiting))
@@ -108,7 +108,7 @@ def approve(options: Options, channel: str, person: str) -> None:
 @pass_options
 def block(options: Options, channel: str, person: str) -> None:
     """Ignore a person on CHANNEL, by CODE or ID. They are not told."""
-    with _opened(options, channel) as commands:
+    with _open_commands(options, channel) as commands:
         commands.register.block(channel, commands.code_or_id(person))
     name = one_line(person, WIDTH)
     options.print({"person": name, "channel": channel}, [f"{name} is blocked on {channel}"])
@@ -120,7 +120,7 @@ def block(options: Options, channel: str, person: str) -> None:
 @pass_options
 def forget(options: Options, channel: str, person: str) -> None:
     """Delete what was decided about a person on CHANNEL, by CODE or ID: approval, block, code."""
-    with _opened(options, channel) as commands:
+    with _open_commands(options, channel) as commands:
         commands.register.forget(channel, commands.code_or_id(person))
     name = one_line(person, WIDTH)
     options.print(
@@ -236,7 +236,7 @@ class _PeopleCommands:
 
 
 @contextmanager
-def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
+def _open_commands(options: Options, channel: str) -> Iterator[_PeopleCommands]:
     """Yield what the commands need on a channel. Exits where the channel lets everybody talk."""
     from sayso.config.wiring.access import rules_of
     from sayso.config.wiring.redis_parts import open_people

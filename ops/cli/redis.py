@@ -62,7 +62,9 @@ def status(options: Options) -> None:
 
     # Each shard of the keys is halted by itself. One reason sums up all of them.
     reason = HaltReason.sum(halts.values())
-    part = f" ({len(halts)} of {SHARDS} shards)" if len(halts) < SHARDS else ""
+    part = ""
+    if len(halts) < SHARDS:
+        part = f" ({len(halts)} of {SHARDS} shards)"
     page = manual("how-to/redis-in-production.md", "what-resume-does")
     lines = [
         f"redis: halted{part}: {reason}",

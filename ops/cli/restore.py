@@ -28,9 +28,9 @@ from sayso.ops.cli.command import (
     Options,
     SaysoCommand,
     clear_errors,
-    counted,
     pass_options,
     resumed_parts,
+    with_noun,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def restore(options: Options, file: str, *, replace: bool, without_redis: bool) 
     with (
         clear_errors(),
         disk_errors(place, options.data),
-        _opened(file) as content,
+        _open_backup(file) as content,
         open_bot(options, without_redis=without_redis, new=True) as bot,
     ):
         restored = restore_backup(content, bot, keys, replace=replace)
@@ -77,7 +77,7 @@ def restore(options: Options, file: str, *, replace: bool, without_redis: bool) 
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[IO[bytes]]:
+def _open_backup(name: str) -> Iterator[IO[bytes]]:
     """Yield the content of a file.
 
     Standard input is read whole first: a pipe that breaks off restores nothing.
@@ -99,7 +99,7 @@ def _report(file: str, restored: Restored) -> Iterator[str]:
     yield f"{file}: taken {taken_at} UTC by sayso {manifest.sayso}: {contents_line(manifest)}"
 
     if restored.resumed:
-        keys = counted(restored.keys, "key that has not expired", "keys that have not expired")
+        keys = with_noun(restored.keys, "key that has not expired", "keys that have not expired")
         yield f"redis: {keys}; {resumed_parts(restored.resumed)}"
     else:
         yield "redis: nothing was restored"

@@ -64,8 +64,8 @@ _WORK = ".backup"
 #: Folders of the data folder that no backup contains: they are of use to this machine or its
 #: processes only.
 _LEFT_OUT = ("redis", "bots", "media/arriving")
-#: How the names of the files end that SQLite writes beside a database while it is in use. A backup
-#: has none of them: a copy made by SQLite itself has all their content inside.
+#: How the names of the further files end that SQLite writes while a database is in use. A backup has
+#: none of them: a copy made by SQLite itself has all their content inside.
 SQLITE_SIDE_FILES = ("-wal", "-shm", "-journal")
 #: How a SQLite file begins.
 _SQLITE = b"SQLite format 3\0"

@@ -405,9 +405,9 @@ def find_config(config: Path | None, data: Path) -> Path:
     running bots it is ./sayso.yaml if that is one of them. Raises ConfigError where it is none of
     them, and where there is no file.
     """
-    given = config or given_config()
-    if given:
-        return given
+    chosen_file = config or given_config()
+    if chosen_file:
+        return chosen_file
     bots = {bot.config.resolve(): bot for bot in running_bots(data)}
     if not bots:
         return default_config()

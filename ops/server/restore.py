@@ -348,7 +348,7 @@ def _place_files(folder: Path, bot: Bot) -> None:
         except OSError as exc:
             if exc.errno != errno.EXDEV:
                 raise
-            # The folder of the target is another disk. Copied beside it, the file can be renamed.
+            # The target is on another disk. Copied to that disk first, the file can be renamed.
             near = target.with_name(f".{target.name}.restored")
             shutil.copy2(path, near)
             near.replace(target)
@@ -373,7 +373,7 @@ def _set_aside(ledger: Path, restored: Path) -> None:
 
 
 def _check_audit_log(bot: Bot, client: Redis | None, keys: Sequence[str]) -> ChainReport | None:
-    """Return the result of checking the audit log as it is now; None where there is no log."""
+    """Check the audit log after the restore, and return the result; None where there is no log."""
     ledgers = []
     if bot.ledger.exists():
         ledgers.append(bot.ledger)

@@ -148,7 +148,7 @@ def _read_servers(client: Redis, folder: Path, prefix: str) -> Generator[StoredK
     for server in servers_of(client):
         with contextlib.ExitStack() as stack:
             try:
-                copy = stack.enter_context(_loaded(server, folder))
+                copy = stack.enter_context(_load_copy(server, folder))
             except _NoSync as exc:
                 log.warning("backup.without_sync", extra={"reason": str(exc)})
                 yield from _read_unchanged(server, client, folder, prefix, str(exc))
@@ -157,7 +157,7 @@ def _read_servers(client: Redis, folder: Path, prefix: str) -> Generator[StoredK
 
 
 @contextmanager
-def _loaded(client: Redis, folder: Path) -> Iterator[Redis]:
+def _load_copy(client: Redis, folder: Path) -> Iterator[Redis]:
     """Yield a client of a temporary server that has loaded a snapshot of the client's server.
 
     Raises _NoSync.

@@ -326,16 +326,16 @@ def _prepare_part() -> None:
     delay_interrupts()
 
 
-def python_path(given: str) -> str:
+def python_path(present: str) -> str:
     """Return PYTHONPATH for children, so that they run this code from a checkout, too.
 
-    `given` is the present value, "" for none. An installed Sayso needs no addition.
+    `present` is the value of this process, "" for none. An installed Sayso needs no addition.
     """
     root = str(Path(__file__).parents[3])
     is_installed = root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     if is_installed:
-        return given
-    return os.pathsep.join(filter(None, [root, given]))
+        return present
+    return os.pathsep.join(filter(None, [root, present]))
 
 
 def full_health(address: str, seconds: float = 5.0) -> dict[str, Any]:

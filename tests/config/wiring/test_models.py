@@ -183,7 +183,7 @@ def test_one_model_has_one_pool_of_connections(tmp_path: Path):
     models = Models(settings)
     assert models.of("web") is models.of("web")
     assert settings.agent.memory.entities
-    assert models.beside(settings.agent.memory.entities, "web", "memory", "entities") == (
+    assert models.for_side_task(settings.agent.memory.entities, "web", "memory", "entities") == (
         models.of("web"),
         "a",
     )
