@@ -1,8 +1,8 @@
-"""Patterns for arguments of tool calls: whether a forbidden value is in an argument, however written.
+"""Patterns for the arguments of tool calls: find a forbidden value, however it is written.
 
-A `deny_when` rule of a policy forbids a value, such as the address eve@example.com. A model that was
-talked into using it may hide it: inside a list or a URL, in capital letters, with an invisible
-character, as `eve+1@example.com`, as the IP address 0x7f000001. So before an argument is compared
+A `deny_when` rule of a policy forbids a value, such as the address eve@example.com. A model that
+was talked into using it may hide it: inside a list or a URL, in capital letters, with an invisible
+character, as `eve+1@example.com`, or an IP address as 0x7f000001. So before an argument is compared
 with a pattern, it is brought into the forms in which the pattern would find it:
 
 * Each value inside the argument is compared, and each key.
@@ -11,7 +11,7 @@ with a pattern, it is brought into the forms in which the pattern would find it:
 * If the rule says what the argument holds (an address, a host, a path, a number), everything in the
   text that can be read as one is brought into one spelling, and compared too.
 
-A false alarm costs a refused call; a missed value can harm somebody. So where a text can be read in
+A false alarm costs a refused call, but a missed value can do harm. So where a text can be read in
 two ways, both are compared. The work is proportional to the length of the text, because a stranger
 may have written it.
 """
@@ -123,7 +123,7 @@ def pattern_problem(form: ArgumentForm, pattern: str) -> str:
 
 
 def matches_text(text: str, pattern: str) -> bool:
-    """Return whether the text matches the shell pattern, as written or in one of their plain forms."""
+    """Return whether the text matches the shell pattern, as written or in plain forms."""
     if fnmatchcase(text, pattern):
         return True
     patterns = plain_forms(pattern)
@@ -343,7 +343,7 @@ def _can_be_in_local_part(char: str) -> bool:
 
 
 def _hosts(text: str) -> Iterator[str]:
-    """Yield the hosts that a text may name: in its mail addresses, in its URLs, and as plain words."""
+    """Yield the hosts that a text may name: in mail addresses, in URLs, and as plain words."""
     for reading in _readings(text):
         for word in _BETWEEN_HOSTS.split(reading.replace("\\", "/")):
             if "@" in word:

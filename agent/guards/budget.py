@@ -117,7 +117,7 @@ class Budget(Protocol):
     """
 
     async def refusal(self, scope: str) -> BudgetRefusal | None:
-        """Return the limit that forbids this conversation a model call now; None if there is none."""
+        """Return the limit that forbids this conversation a model call now, None for none."""
         ...
 
     async def book(self, scope: str, usage: UsageStats) -> None:

@@ -113,11 +113,13 @@ async def check_coherence(
 def _request(
     call: ToolCall, tool_description: str, user_words: str, model: str, timeout: float | None
 ) -> ProviderRequest:
+    """Return the request to the checking model."""
     call_text = json.dumps(
         {"tool": call.tool_name, "arguments": call.parameters}, ensure_ascii=False, default=str
     )
     question = (
-        f"What the user said:\n{fenced(user_words)}\n\nThe tool's description:\n{fenced(tool_description)}\n\n"
+        f"What the user said:\n{fenced(user_words)}\n\n"
+        f"The tool's description:\n{fenced(tool_description)}\n\n"
         f"The call:\n{fenced(call_text)}"
     )
     return ProviderRequest(

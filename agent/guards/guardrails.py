@@ -36,10 +36,13 @@ GuardStage = Literal["input", "output"]
 
 
 class GuardrailAction(StrEnum):
-    """What to do with a text that fails a check: end the run, replace the text, or only report it."""
+    """What to do with a text that fails a check."""
 
+    #: End the run.
     BLOCK = "block"
+    #: Go on with another text, which the guardrail returns.
     REWRITE = "rewrite"
+    #: Go on with the text, and only report it.
     WARN = "warn"
 
 
@@ -119,11 +122,11 @@ class GuardrailsPipeline:
         self.output = tuple(output)
 
     async def acheck_input(self, content: str) -> GuardrailResult:
-        """Check the user's text. The result's `content` is what the model may read. Never raises."""
+        """Check the user's text. The result's `content` is for the model. Never raises."""
         return await _run(self.input, content)
 
     async def acheck_output(self, content: str) -> GuardrailResult:
-        """Check an answer. The result's `content` is what the user may read. Never raises."""
+        """Check an answer. The result's `content` is for the user. Never raises."""
         return await _run(self.output, content)
 
     def check_input(self, content: str) -> GuardrailResult:
@@ -163,7 +166,8 @@ async def _check(guardrail: Guardrail, content: str) -> tuple[GuardrailResult, G
         if not isinstance(result, GuardrailResult) or not isinstance(result.content, str):
             # A guardrail written as a predicate would otherwise let every text through.
             raise TypeError(
-                f"a guardrail returned {type(result).__name__}: return a GuardrailResult with a text"
+                f"a guardrail returned {type(result).__name__}: "
+                "return a GuardrailResult with a text"
             )
         return result, GuardrailAction(guardrail.action)
     except Exception as exc:  # only its class is reported: its text may quote the content
@@ -277,21 +281,21 @@ class PatternGuardrail(Guardrail):
         for pattern in self._patterns:
             if pattern.search(""):
                 raise ValueError(
-                    f"the pattern {pattern.pattern!r} is found in an empty text: it would stop everything"
+                    f"the pattern {pattern.pattern!r} is found in an empty text: "
+                    "it would stop everything"
                 )
 
     def check(self, content: str) -> GuardrailResult:
         """Search for the patterns. The reason names them by their position, from 1."""
-        positions = [
-            position
-            for position, pattern in enumerate(self._patterns, 1)
-            if pattern.search(content)
-        ]
+        positions = []
+        redacted = content
+        for position, pattern in enumerate(self._patterns, 1):
+            if pattern.search(content):
+                positions.append(str(position))
+                redacted = pattern.sub(REDACTED, redacted)
         if not positions:
             return self.passed(content)
-        for position in positions:
-            content = self._patterns[position - 1].sub(REDACTED, content)
-        return self.tripped(content, f"found: pattern {', '.join(map(str, positions))}")
+        return self.tripped(redacted, f"found: pattern {', '.join(positions)}")
 
 
 class TopicGuardrail(Guardrail):

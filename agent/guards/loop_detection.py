@@ -106,6 +106,6 @@ class LoopWatch:
 
 
 def _digest(round_: Sequence[tuple[ToolCall, str]]) -> str:
-    """Return a digest of the calls and results of a round, whatever the order and ids of its calls."""
+    """Return a digest of the calls and results of a round. Order and ids make no difference."""
     texts = sorted((call.tool_name, _to_json(call.parameters), result) for call, result in round_)
     return hashlib.sha256(repr(texts).encode()).hexdigest()

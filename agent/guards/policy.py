@@ -133,8 +133,8 @@ class ToolPolicy:
             has_keys = set(rule) - {"matches"} == _RULE_KEYS
             if not has_keys or not all(isinstance(part, str) for part in rule.values()):
                 raise ValueError(
-                    f"deny_when rule {dict(rule)!r} needs the keys 'tool', 'arg' and 'pattern', each with text, "
-                    "and may have 'matches'"
+                    f"deny_when rule {dict(rule)!r} needs the keys 'tool', 'arg' and 'pattern', "
+                    "each with text, and may have 'matches'"
                 )
             if rule.get("matches", "text") not in FORMS:
                 known = ", ".join(FORMS)
@@ -160,12 +160,14 @@ class ToolPolicy:
     def _check_editable(self) -> None:
         if not isinstance(self.editable, Mapping):
             raise ValueError(
-                f"editable={self.editable!r} must be a dict of patterns, such as {{'refund_*': ['note']}}"
+                f"editable={self.editable!r} must be a dict of patterns, "
+                "such as {'refund_*': ['note']}"
             )
         for pattern, names in self.editable.items():
             if isinstance(names, str) or not all(isinstance(name, str) for name in names):
                 raise ValueError(
-                    f"editable={{{pattern!r}: {names!r}}} must be a list of arguments, such as ['note']"
+                    f"editable={{{pattern!r}: {names!r}}} must be a list of arguments, "
+                    "such as ['note']"
                 )
 
     def evaluate(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision:

@@ -39,7 +39,7 @@ LOW_WATER_SHARE = 1 / 2
 #: How many messages beyond `max_messages` may wait for a summary, as they do while the summarizing
 #: model cannot be reached.
 MAX_WAITING_MESSAGES = 500
-#: A model is shown at most this many times the limits of a memory whose messages wait for a summary.
+#: A model is shown at most this many times the limits of a memory, while messages wait for a summary.
 SHOWN_LIMITS = 2
 #: The most characters of one message that a summary is made from.
 MESSAGE_CHARS = 2000
@@ -314,7 +314,7 @@ class ConversationMemory:
         return copy
 
     def to_dict(self) -> dict[str, Any]:
-        """Return limits and messages as JSON-ready data, with summary and notes if there are any."""
+        """Return limits and messages as JSON-ready data, with summary and notes if any."""
         data: dict[str, Any] = {
             "max_messages": self.max_messages,
             "max_tokens": self.max_tokens,

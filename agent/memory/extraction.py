@@ -64,7 +64,8 @@ def required_scope(scope: str) -> str:
     """Return the scope unchanged. Raise ValueError for "", which all users would share."""
     if not scope:
         raise ValueError(
-            f"scope={scope!r} is shared by all users: name one, such as the id of a user and a conversation"
+            f"scope={scope!r} is shared by all users: "
+            "name one, such as the id of a user and a conversation"
         )
     return scope
 
@@ -102,7 +103,7 @@ class ExtractingMemory(ABC, Generic[T]):
         clock: Callable[[], float],
         **limits: int,
     ) -> None:
-        """Raise ValueError if `relevance_window` or one of the `limits` of a subclass is below 1."""
+        """Raise ValueError if `relevance_window` or one of a subclass's `limits` is below 1."""
         limits = {**limits, "relevance_window": relevance_window}
         if min(limits.values()) < 1:
             *others, last = [f"{name}={limit!r}" for name, limit in limits.items()]

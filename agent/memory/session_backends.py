@@ -109,7 +109,8 @@ class JsonFileSessionStore(KeyValueSessions):
         return self._folder / key.namespace_digest / f"{key.digest}.json"
 
     def _place_and_cure(self, error: Exception) -> str:
-        return f"{self._folder}: {getattr(error, 'strerror', None) or error}; check its disk and rights"
+        problem = getattr(error, "strerror", None) or error
+        return f"{self._folder}: {problem}; check its disk and rights"
 
 
 class RedisSessionStore(KeyValueSessions):
@@ -172,7 +173,10 @@ class RedisSessionStore(KeyValueSessions):
         return f"{self._prefix}{key.namespace_digest}:{key.digest}"
 
     def _place_and_cure(self, error: Exception) -> str:
-        return f"Redis ({type(error).__name__}): check that the server is running, accepts writes and has memory left"
+        return (
+            f"Redis ({type(error).__name__}): "
+            "check that the server is running, accepts writes and has memory left"
+        )
 
 
 class SQLiteSessionStore(KeyValueSessions):

@@ -161,7 +161,8 @@ class SessionRecord:
             return json.dumps({field.name: getattr(self, field.name) for field in fields(self)})
         except (TypeError, ValueError, RecursionError) as exc:
             raise BrokenSession(
-                f"session {self.session_id!r} cannot be kept: {exc}; leave only JSON-ready data in its notes and calls"
+                f"session {self.session_id!r} cannot be kept: {exc}; "
+                "leave only JSON-ready data in its notes and calls"
             ) from exc
 
     @classmethod
@@ -199,7 +200,8 @@ class KeyValueSessions(ABC):
     ) -> None:
         if default_ttl is not None and default_ttl <= 0:
             raise ValueError(
-                f"default_ttl={default_ttl!r} keeps nothing: use seconds above 0, or None to keep for ever"
+                f"default_ttl={default_ttl!r} keeps nothing: "
+                "use seconds above 0, or None to keep for ever"
             )
         self._ttl = default_ttl
         self._clock = clock
@@ -350,8 +352,8 @@ def _broken(key: SessionKey) -> BrokenSession:
     if key.namespace is not None:
         namespace = f" of namespace {key.namespace!r}"
     return BrokenSession(
-        f"what is kept as session {key.session_id!r}{namespace} is no conversation of ours, and stays as it is: "
-        "restore it from a backup, or delete the session to begin anew"
+        f"what is kept as session {key.session_id!r}{namespace} is no conversation of ours, "
+        "and stays as it is: restore it from a backup, or delete the session to begin anew"
     )
 
 

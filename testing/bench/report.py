@@ -76,6 +76,7 @@ def _summary(result: BenchResult, steps: Sequence[Step]) -> dict[str, Any]:
 
 
 def _step(step: Step) -> dict[str, Any]:
+    """Return one step for programs; None stands for what is unknown."""
     usage = step.usage
     replies = [exchange.reply_seconds for exchange in step.exchanges if exchange.reply_seconds]
     waiting = None

@@ -92,7 +92,10 @@ class Steps:
         stopped = asyncio.Event()
 
         async def talk_once() -> None:
-            connection = idle_connections.pop() if idle_connections else next(new_connections)
+            if idle_connections:
+                connection = idle_connections.pop()
+            else:
+                connection = next(new_connections)
             await self.talk(self._port(connection), connection)
             idle_connections.append(connection)
 

@@ -137,7 +137,7 @@ class ScriptedFailure:
 class RequestLog:
     """The log of what arrived at all fake platforms, in order. Safe to use from threads.
 
-    One log serves all fakes of a test. It holds five things, all of which `reset` removes:
+    One log serves all fakes of a test. It holds five things, and `reset` removes them all:
 
     * `sent`: the accepted messages, in the form that `append_message` describes. The number of a
       message is its place in this list, from 1. Fakes make the platform's ids from it.

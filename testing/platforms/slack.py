@@ -163,7 +163,7 @@ class FakeSlack:
 
     @property
     def session_titles(self) -> dict[tuple[str, str], str]:
-        """The title that each session got when it was created, by channel and thread; "" for none."""
+        """The title that each session was created with, by channel and thread; "" for none."""
         titles: dict[tuple[str, str], str] = self._log.state.setdefault("slack session titles", {})
         return titles
 
@@ -276,7 +276,7 @@ class FakeSlack:
         return self.failure("unknown_method")
 
     def failure(self, error: str) -> FakeResponse:
-        """Return a scripted error: an HTTP status such as "503", or Slack's code with status 200."""
+        """Return a scripted error: an HTTP status such as "503", or an error code of Slack."""
         if error == "429":
             return json_response({"ok": False, "error": "ratelimited"}, 429, Retry_After="7")
         if error.isdecimal():
@@ -586,7 +586,10 @@ def _message_error(method: str, params: dict[str, Any], blocks: list[dict[str, A
 
 
 def _are_valid(blocks: list[dict[str, Any]]) -> bool:
-    """Return whether the models of Slack's SDK know every field of the blocks, and ids are unique."""
+    """Return whether Slack accepts blocks.
+
+    The models of Slack's SDK must know every field of them, and no id may appear twice.
+    """
     try:
         are_known = [block.to_dict() for block in Block.parse_all(blocks)] == blocks
     # Raised for a value out of bounds, for an unknown kind, and for what is not a block.

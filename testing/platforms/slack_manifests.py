@@ -17,9 +17,9 @@ from sayso.testing.platforms.server import FakeResponse, json_response
 SlackPayload = dict[str, Any]
 #: The pattern of a URL.
 _URL = "^https://[^/]+"
-#: The part of Slack's manifest schema that our apps use. The value of a key is its longest text, its
-#: pattern or its type; a list has one value, which stands for all. Keys that end with "!" are
-#: required.
+#: The part of Slack's manifest schema that our apps use. The value of a key is the length of its
+#: longest text, its pattern or its type; a list has one value, which stands for all. Keys that end
+#: with "!" are required.
 SCHEMA: SlackPayload = {
     "_metadata": {"major_version": int, "minor_version": int},
     "display_information!": {
@@ -127,13 +127,17 @@ class SlackManifests:
         return "invalid_app_id" if needs_app and not is_known else ""
 
     def _assistant_view_errors(self, app_id: str, manifest: Any) -> Iterator[dict[str, str]]:
-        """Yield an error if an app without the assistant view asks for it: Slack gives it no more."""
+        """Yield an error if an app asks for the assistant view, which no app can get any more.
+
+        Apps that have it keep it.
+        """
         has_view = "assistant_view" in self.apps.get(app_id, {}).get("features", {})
         wants_view = isinstance(manifest, dict) and "assistant_view" in manifest.get("features", {})
         if wants_view and not has_view:
             yield _error("New apps can only use agent_view", "/features/assistant_view")
 
     def _create(self, manifest: SlackPayload) -> FakeResponse:
+        """Create an app. Return its id, its credentials, and the URL that installs it."""
         app_id = f"A0FAKE{len(self.apps):02d}"
         self.apps[app_id] = manifest
         scopes = ",".join(_scopes(manifest))

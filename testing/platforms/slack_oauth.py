@@ -79,7 +79,7 @@ class FakeInstallations:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def allow(self, team_id: str, name: str = "", *, organization: str = "") -> str:
-        """Allow the app in a workspace or organization. Return the code that the person brings back.
+        """Allow the app in a workspace or organization. Return the code for the bot.
 
         `name` is "" for the id itself, `organization` the id of the workspace's organization.
         """
@@ -157,6 +157,7 @@ class FakeInstallations:
             self._refresh_tokens[grant.refresh_token] = grant.token
 
     def _refresh(self, refresh_token: str) -> dict[str, Any]:
+        """Return the answer to oauth.v2.access for a refresh token."""
         self.refreshed.append(refresh_token)
         token = self._refresh_tokens.get(refresh_token, "")
         now = self.clock()

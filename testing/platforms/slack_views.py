@@ -71,7 +71,7 @@ class FakeViews:
         return views
 
     def open(self, params: Mapping[str, Any], team: str) -> dict[str, Any]:
-        """Answer `views.open`, called with the token of a workspace; `team` is "" for the only one."""
+        """Answer `views.open`. `team` is the workspace of the token, "" for the only one."""
         trigger = str(params.get("trigger_id") or "")
         view = params.get("view")
         error = self._trigger_error(trigger) or view_error(view)
@@ -215,7 +215,10 @@ def view_error(view: object) -> str:
 
 
 def _has_valid_element(block: SlackView) -> bool:
-    """Return whether Slack accepts the element of an input block, as far as the SDK does not check."""
+    """Return whether Slack accepts the element of an input block.
+
+    Only rules that the SDK does not check are checked here.
+    """
     element = block["element"]
     kind = element["type"]
     options = element.get("options") or []

@@ -321,6 +321,7 @@ class FakeTelegram:
         return self._send(method, chat, call)
 
     def _send(self, method: str, chat: str, call: RecordedRequest) -> FakeResponse:
+        """Check and log a new message. Raises TelegramRefusal."""
         params = call.params
         self._check_ephemeral(chat, params)
         text = _checked_text(params, "caption" if method in _UPLOADS else "text")
@@ -652,6 +653,7 @@ def _language(params: dict[str, Any]) -> str:
 
 
 def _set_webhook(log: RequestLog, params: dict[str, Any]) -> bool:
+    """Answer setWebhook. An empty URL removes the webhook. Raises TelegramRefusal."""
     url = str(params.get("url", ""))
     if not url:
         return _delete_webhook(log, params)

@@ -88,6 +88,7 @@ def _check_blocks(blocks: Any) -> None:
 
 
 def _check_block(block: Any) -> None:
+    """Raise TelegramRefusal for a block that Telegram refuses, and for all that it holds."""
     kind = block.get("type")
     if kind not in _BLOCKS:
         raise TelegramRefusal(f"unsupported block type {kind!r}")
@@ -110,6 +111,7 @@ def _check_block(block: Any) -> None:
 
 
 def _check_fields(part: dict[str, Any], fields: _Fields) -> None:
+    """Raise TelegramRefusal if a field is missing or unknown."""
     missing = set(fields.required) - part.keys()
     if missing:
         raise TelegramRefusal(f"rich message lacks {sorted(missing)}")

@@ -65,9 +65,8 @@ def plain_text(text: str, parse_mode: str | None) -> str:
     for closing, name, _ in _TAG.findall(text):
         _check_tag(open_tags, bool(closing), name.lower())
     if open_tags:
-        raise TelegramRefusal(
-            f"can't parse entities: Can't find end tag corresponding to start tag \"{open_tags[-1]}\""
-        )
+        rule = f'Can\'t find end tag corresponding to start tag "{open_tags[-1]}"'
+        raise TelegramRefusal(f"can't parse entities: {rule}")
     plain = _TAG.sub("", text)
     if "<" in plain:
         raise TelegramRefusal("can't parse entities: Unsupported start tag")
@@ -133,6 +132,7 @@ def disabled_labels(markup: Any) -> list[str]:
 
 
 def _check_button(button: Any) -> None:
+    """Raise TelegramRefusal for a button that Telegram refuses."""
     if not isinstance(button, dict) or not button.get("text"):
         raise TelegramRefusal("inline keyboard button text must be non-empty")
 

@@ -51,15 +51,21 @@ _SERVICE_FIELDS = {
     "StatusCallback": "status_callback",
     "UseInboundWebhookOnNumber": "use_inbound_webhook_on_number",
 }
+#: The keys of the webhook of a sender.
 _WEBHOOK_FIELDS = frozenset(
-    f"{kind}_{field}"
-    for kind in ("callback", "fallback", "status_callback")
-    for field in ("url", "method")
+    {
+        "callback_url",
+        "callback_method",
+        "fallback_url",
+        "fallback_method",
+        "status_callback_url",
+        "status_callback_method",
+    }
 )
 #: The default number of messages in a page of the list, and the largest one.
 PAGE_SIZE = 50
 MAX_PAGE_SIZE = 1000
-#: A day, or a time, of which only the day counts.
+#: A day, or a time. Only the day of a time counts.
 _DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(T\d{2}:\d{2}:\d{2}Z)?")
 #: A person or a sender: a phone number, or an id of a person without one.
 _ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
@@ -237,7 +243,7 @@ class FakeTwilio:
         return FakeResponse(302, b"", {"Location": self.redirect or f"{self._url}/cdn/{digest}"})
 
     def _download(self, call: RecordedRequest) -> FakeResponse:
-        """Return a file. Its link is signed, and a request with credentials is refused, as at S3."""
+        """Return a file. The link is signed, so a request with credentials is refused, as at S3."""
         self._log.append_call("twilio", "cdn", dict(call.headers))
         if "authorization" in call.headers:
             return FakeResponse(
@@ -341,7 +347,9 @@ class FakeTwilio:
                     headers.get_filename() or "", headers.get_content_type(), data
                 )
             except (OSError, ValueError) as exc:
-                reason = exc.reason if isinstance(exc, urllib.error.URLError) else exc
+                reason: object = exc
+                if isinstance(exc, urllib.error.URLError):
+                    reason = exc.reason
                 # No web listened, or it was killed while it answered.
                 is_restarting = isinstance(reason, ConnectionError)
                 if not is_restarting or time.monotonic() > deadline:
@@ -349,6 +357,7 @@ class FakeTwilio:
             time.sleep(0.1)
 
     def _create_content(self, content: dict[str, Any]) -> FakeResponse:
+        """Store a Content, which can be sent at once. Raises TwilioRefusal."""
         is_named = content.get("friendly_name") and content.get("language")
         if not is_named or len(content["types"]) != 1:
             raise TwilioRefusal(60200, "Invalid parameter")
@@ -408,6 +417,7 @@ class FakeTwilioSetup:
         return self._template(call)
 
     def _change_sender(self, call: RecordedRequest) -> FakeResponse:
+        """Change the webhook of the sender."""
         webhook = json.loads(call.body).get("webhook") or {}
         # An empty URL removes the webhook.
         values = [value for name, value in webhook.items() if name.endswith("_url")]
@@ -419,6 +429,7 @@ class FakeTwilioSetup:
         return json_response(self.sender, 202)
 
     def _change_service(self, call: RecordedRequest) -> FakeResponse:
+        """Change the messaging service."""
         fields = {name: values[0] for name, values in call.form.items()}
         if set(fields) - set(_SERVICE_FIELDS):
             return json_response(

@@ -90,9 +90,10 @@ def _telegram_entities(text: str) -> dict[str, Any]:
     entities = []
     for match in _MENTION_OR_COMMAND.finditer(text):
         text_before = text[: match.start()]
+        is_mention = match.group().startswith("@")
         entities.append(
             {
-                "type": "mention" if match.group().startswith("@") else "bot_command",
+                "type": "mention" if is_mention else "bot_command",
                 "offset": len(text_before.encode("utf-16-le", "replace")) // 2,
                 "length": len(match.group()),
             }
@@ -134,7 +135,7 @@ def telegram_photo(
     chat: int | None = None,
     **extra: Any,
 ) -> Update:
-    """Return the update of a photo in two sizes, of which `file_id` is the larger one.
+    """Return the update of a photo in two sizes; `file_id` is the larger one.
 
     It is private unless `chat` is negative; None is the chat with `user`.
     """
@@ -170,7 +171,11 @@ def telegram_rich(
 def telegram_tap(
     update_id: int, data: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any
 ) -> Update:
-    """Return the update of a tapped inline button; `extra` goes into the message with the button."""
+    """Return the update of a tapped inline button with this data.
+
+    `extra` goes into the message with the button. The tap is in a private chat unless `chat` is
+    negative; None is the chat with `user`.
+    """
     message = {**_telegram_message(update_id, 7000000001, chat or user), "text": "?", **extra}
     message["from"] = {"id": 7000000001, "is_bot": True, "first_name": "Acme"}
     query = {

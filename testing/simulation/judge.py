@@ -7,7 +7,7 @@ sent), the messages that arrived in the person's chat, and the effects that the 
 * Every request for an effect names a bill, such as `b5`. It links the question, the decisions (yes
   or no), the messages about the outcome, and the effects.
 * A statement is what one message says about one bill, see `outcomes`.
-* A stranger is another member of a group, who answers questions that were asked to somebody else.
+* A stranger is another member of the person's group, who answers questions that are not theirs.
 """
 
 from __future__ import annotations
@@ -362,13 +362,13 @@ class _ConversationJudge:
         return [act for act in decisions if act.number not in dropped]
 
     def _count_repeats(self, number: int, messages: Sequence[ChatMessage]) -> None:
-        """Count messages that say the same again, and check that each repeat says that it is one."""
+        """Count messages that say the same again, and check that repeats are marked as such."""
         self.result.repeated += max(0, len(messages) - 1)
-        unmarked = [
-            message.text
-            for message in messages
-            if not message.statement.marked and number not in _asked_about_instead(message)
-        ]
+        unmarked = []
+        for message in messages:
+            asks_whether_file_arrived = number in _asked_about_instead(message)
+            if not message.statement.marked and not asks_whether_file_arrived:
+                unmarked.append(message.text)
         if len(unmarked) > 1:
             self._fault(
                 "unmarked", number, f"heard {unmarked[-1]!r} {len(unmarked)} times without a mark"
@@ -482,9 +482,10 @@ class _ConversationJudge:
             )
 
     def _check_expiry(self, ask: Act, own: Sequence[Act], messages: Sequence[ChatMessage]) -> None:
-        """Check that a person who agreed in time, by the text of the question, is not told to be late.
+        """Check that a person who agreed in time is not told to be late.
 
-        `own` are the decisions of the person who was asked.
+        The text of the question says how long it is open. `own` are the decisions of the person who
+        was asked.
         """
         spare = _spare_seconds(own, messages)
         # A second of tolerance: Redis does not read its clock when the web accepts the yes.
@@ -594,12 +595,13 @@ def answers_to_decisions(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
 
     The others are questions, corrections and rests, or part of the answer to something else.
     """
-    return [
-        message
-        for message in messages
-        if message.statement.kind not in ("question", "correction", "rest")
-        and not (message.turns or message.statement.in_passing)
-    ]
+    answers = []
+    for message in messages:
+        statement = message.statement
+        is_part_of_other = bool(message.turns) or statement.in_passing
+        if statement.kind not in ("question", "correction", "rest") and not is_part_of_other:
+            answers.append(message)
+    return answers
 
 
 def check_first_tries(messages: Sequence[ChatMessage], acts: Sequence[Act]) -> list[ChatMessage]:

@@ -69,7 +69,10 @@ def text_pattern(key: str, **values: str) -> str:
     # The names of the placeholders stand between the parts of the text.
     for at, part in enumerate(re.split(r"\{(\w+)\}", text)):
         is_placeholder = at % 2 == 1
-        pattern += values.get(part, r"[^\0]*") if is_placeholder else re.escape(part)
+        if is_placeholder:
+            pattern += values.get(part, r"[^\0]*")
+        else:
+            pattern += re.escape(part)
     return pattern
 
 
@@ -211,7 +214,7 @@ class ChatReader:
         rest = _REST.search(unmarked)
         if rest is None:
             return self._read_message(text)
-        # The line names the bill of the first step. A text that says why the line is missing does not.
+        # The line names the bill of the first step. A text that says why it is missing does not.
         bill = rest[2] or self._last_asked
         statement = BillStatement("rest", rest[1], marked=mark is not None)
         above = unmarked[: rest.start()].strip()

@@ -447,7 +447,9 @@ class Machine:
     def _worker_parent(self, place: int) -> Child:
         """Return the parent of workers at a place in the list of parents."""
         # If clocks are wrong, every second parent is ahead and the others are behind.
-        skew = self._profile.clock_skew if place % 2 else -self._profile.clock_skew
+        skew = self._profile.clock_skew
+        if place % 2 == 0:
+            skew = -skew
         command = [
             *self._python(skew),
             "sayso.testing.simulation.model",
@@ -496,6 +498,7 @@ class Machine:
         return [*python, "sayso", "web", *self._options(self._data), "--port", port]
 
     def _proxy_command(self) -> list[str]:
+        """Return the command of the proxy, see `proxy.py`."""
         profile = self._profile
         return [
             *self._python(),
@@ -523,7 +526,7 @@ class Machine:
         return Child(name, command, self._environ(), log=self._log)
 
     def _environ(self) -> dict[str, str]:
-        """Return the environment of a process, with the secrets that the configuration refers to."""
+        """Return the environment of a process, with the secrets of the configuration."""
         low_ms, high_ms = self._profile.model_ms
         redis_url = self.redis_url
         if self._profile.through_proxy:

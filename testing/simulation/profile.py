@@ -393,7 +393,7 @@ def _story(file: Path, name: str, definition: Any) -> Story:
 
 
 def _check_further_steps(place: str, steps: Sequence[StoryStep]) -> None:
-    """Raise InvalidStories if a story waits for more questions than its request has further bills."""
+    """Raise InvalidStories if a story waits for more questions than its request has steps."""
     remaining_bills = 0
     for step in steps:
         if step.verb == "ask":

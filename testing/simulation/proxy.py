@@ -68,6 +68,7 @@ class Proxy:
                 task.add_done_callback(self._connections.discard)
 
     async def _handle(self, client: socket) -> None:
+        """Forward between one client and Redis, until one of them hangs up or a reply is lost."""
         self.counts["connections"] += 1
         client.setblocking(False)
         with client, _new_socket() as redis, contextlib.suppress(OSError):

@@ -271,7 +271,7 @@ class SimulationReport:
         return lines
 
     def _unexplained_outcomes(self) -> list[str]:
-        """Return a line for each kind of bad outcome that happened more often than faults explain."""
+        """Return a line for each bad outcome that happened more often than faults explain."""
         lines = []
         explained = self.interruptions + self._waiting_at_crashes
         if self.unknown > explained:

@@ -96,7 +96,8 @@ class Simulation:
                 faults.inject_due(time.monotonic())
             else:
                 faults.end(time.monotonic())
-            users.delivery.during = faults.outage.record.statuses if faults.outage.is_on else None
+            outage = faults.outage
+            users.delivery.during = outage.record.statuses if outage.is_on else None
             memory_meter.update(time.monotonic())
             time.sleep(STEP_SECONDS)
 

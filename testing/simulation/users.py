@@ -197,11 +197,11 @@ async def follow_typing_signs(
 async def follow_tap_answers(
     calls: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]
 ) -> None:
-    """Put every notice that Telegram shows after a tap into the inbox of its chat, until cancelled."""
+    """Put every notice that Telegram shows after a tap into an inbox, until cancelled."""
     async for call in _each_new(calls):
-        text = call["params"].get("text") if call["method"] == "answerCallbackQuery" else ""
-        if not text:
+        if call["method"] != "answerCallbackQuery" or not call["params"].get("text"):
             continue
+        text = call["params"]["text"]
         # The notice names only the tap, whose id the fake made from the number of its act.
         number = int(call["params"]["callback_query_id"].removeprefix("cb"))
         for inbox in inboxes.values():
@@ -542,7 +542,7 @@ def _answer_all(turns: Set[int], messages: Sequence[ChatMessage]) -> bool:
 
 
 class SimulatedUsers:
-    """All simulated users. From `with` to its end they live in a separate thread with an event loop.
+    """All simulated users. From `with` to its end they act in a separate thread.
 
     Read `people` only once `is_done`, because until then that thread changes them.
     """
@@ -622,6 +622,7 @@ class SimulatedUsers:
         return sum(len(person.inbox.messages) for person in self.people)
 
     async def _live(self) -> None:
+        """Play all stories, and read messages until the `with` block ends."""
         inboxes = {person.client.chat: person.inbox for person in self.people}
         following = [
             asyncio.create_task(follow(lambda: self._platforms.sent, inboxes)),

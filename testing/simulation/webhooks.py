@@ -172,6 +172,7 @@ class WebhookDelivery:
         return answer
 
     def _post_in_thread(self, address: str, path: str, hook: SignWebhook) -> DeliveryResponse:
+        """Deliver once, and block until the response."""
         began = time.monotonic()
         # Each thread has one open connection to each web: a new one for each webhook would be slow.
         connections = vars(self._local)
