@@ -233,7 +233,7 @@ class AgentLoop:
         token = run.request.cancellation_token
         run.may_pause = self._may_pause(run.request)
         with own_context(ToolEnvironment) as own:
-            own.pauses = run.may_pause
+            own.may_pause = run.may_pause
             own.artifacts = run.artifacts
             own.memory_scope = run.run_memory.tool_scope
             own.find_result = _result_finder(run, own.load_text)
@@ -262,7 +262,7 @@ class AgentLoop:
 
         outer = tool_environment()
         if request.is_inner:
-            return outer.pauses
+            return outer.may_pause
         # Inside any other tool no call may wait: the code of that tool could not go on later.
         is_inside_tool = outer.find_result is not None
         return self._config.pause_for_approval and not is_inside_tool

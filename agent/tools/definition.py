@@ -244,6 +244,7 @@ class ToolDefinition:
         self._take_functions_of_tools()
         self._reconcile_aliases(_original)
 
+        # Fill what is left out, or follows from the function or from another field.
         function = self.function
         is_async = bool(self.is_async) or self.metadata.is_async or returns_awaitable(function)
         tags = self.metadata.tags
@@ -265,6 +266,8 @@ class ToolDefinition:
             editable=tuple(editable),
         )
 
+        # One JSON Schema, given as `parameters`, becomes `input_schema`, and its properties become
+        # the parameters.
         if is_json_schema(self.parameters):
             try:
                 schema = frozen(thawed(dict(self.parameters)))

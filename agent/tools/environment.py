@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 from sayso.agent.messages import TextReference
@@ -53,7 +53,6 @@ CANNOT_SCHEDULE = (
     "Nothing can be scheduled here: that needs a channel, and a tool that its policy allows "
     "without a confirmation."
 )
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +71,11 @@ class Artifact:
     sha256: str = ""
     #: In bytes; 0 if unknown.
     size: int = 0
-    #: What the file is for, and how long to store it, in the words of the tool. Sayso only passes
-    #: both on, to programs that read `AgentResult.artifacts`.
+    #: What the file is for, as the tool calls it. Sayso does not use it; a program reads it in
+    #: `AgentResult.artifacts`.
     role: str = "primary"
+    #: How long to store the file, as the tool calls it; "" for nothing said. Sayso does not use it
+    #: either.
     retention: str = ""
     #: Whether the model sees the file too, if it is an image.
     shown: bool = False
@@ -205,14 +206,15 @@ class ToolEnvironment(CallContext):
     suspicions: list[str] | None = None
     #: The scope of the memory that the tools read and write. "" is a memory without an owner.
     memory_scope: str | None = None
-    #: Loads the long texts of the user's conversation, which are stored in files.
+    #: Loads the whole of a long text of the user's conversation, which is stored in a file.
     load_text: TextLoader | None = None
     #: Finds the shortened results of the run, so that the model can read on in them.
     find_result: ResultFinder | None = None
     #: Whether the run that called the tool can wait for a decision about a call.
-    pauses: bool = False
+    may_pause: bool = False
 
 
+#: The environment of code that no run has called.
 _OUTSIDE = ToolEnvironment()
 
 
@@ -312,8 +314,8 @@ def emit_artifact(
         filename: The name that the user sees; "" for the name of the path.
         sha256: The digest of the file at a URL, in hex. It is computed for files and bytes.
         size: The size of the file at a URL, in bytes. It is computed for files and bytes.
-        role: Carried on the Artifact for programs. Delivery does not use it.
-        retention: The same.
+        role: What the file is for, for a program that reads the Artifact. Sayso does not use it.
+        retention: How long to store it, for the same program.
         shown: Whether a model that accepts images sees the image in this run.
 
     Returns the Artifact, also outside a run. Raises ValueError for a URL that no platform can

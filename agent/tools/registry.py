@@ -148,7 +148,7 @@ class ToolRegistry:
     def __init__(self, tools: Iterable[Tool] = (), *, think_augment: bool = False) -> None:
         """Register `tools`. With `think_augment` models give a reason with each call.
 
-        A tool whose metadata says otherwise is left as it is. Raises like `register`.
+        A tool whose metadata says otherwise does not change. Raises like `register`.
         """
         self._tools: dict[str, _RegistryEntry] = {}
         #: Why tools are disabled, by name. A tool that is loaded again stays disabled.

@@ -7,6 +7,10 @@ program (`injected_kwargs`, `config_injector`), and from Sayso, which fills a pa
 ToolContext. The model sees none but its own. `arguments.py` checks arguments, `signature.py` reads
 the parameters of a function.
 
+A call may need the yes of a person. Then it is *proposed*: its arguments and its *preview*, the
+words that the person agrees to, are stored as a *record*, and the yes runs exactly that record. A
+*policy* decides for each call whether it runs at once, is proposed, or is refused.
+
 Which of the many methods to use:
 
 | to | call |
@@ -397,14 +401,16 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         seconds = self.metadata.timeout
         if seconds is None:
             with self._as_running_tool():
-                return await self._value(parameters, checked, chunk_callback, call_in_caller_thread)
+                return await self._call_function(
+                    parameters, checked, chunk_callback, call_in_caller_thread
+                )
 
         # In a tool thread, since a call in the caller's thread blocks the event loop, and the time
         # limit could not end it.
         try:
             async with execution_timeout(seconds) as limit:
                 with self._as_running_tool():
-                    return await self._value(
+                    return await self._call_function(
                         parameters, checked, chunk_callback, call_in_tool_thread
                     )
         except TimeoutError as exc:
@@ -433,7 +439,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             )
         )
 
-    async def _value(
+    async def _call_function(
         self,
         parameters: Mapping[str, Any],
         checked: ValidatedArguments | None,
@@ -442,7 +448,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     ) -> Any:
         """Call the function and await its value.
 
-        It is called `in_thread`, or in the event loop if neither the function nor an injector can
+        It is called `in_thread`, or on the event loop if neither the function nor an injector can
         block.
         """
 

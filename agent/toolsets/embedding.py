@@ -343,7 +343,7 @@ class HttpEmbedder:
 
 
 def _vectors(answer: Any, count: int) -> list[list[float]]:
-    """Return the vectors in an answer, in the order of the texts: each has the index of its text."""
+    """Return the vectors in an answer, in the order of the texts. Raises EmbeddingError."""
     try:
         by_index = {entry["index"]: entry["embedding"] for entry in answer["data"]}
         return [by_index[index] for index in range(count)]

@@ -3,6 +3,9 @@
 A document may offer several media types for a body. They are tried in the order of `_preference`,
 and the first that a request can express is used. If there is none, the operation cannot be used,
 also where the body is optional: without its body the operation may mean something else.
+
+The *essence* of a media type is the type without its parameters: `text/csv` of
+`text/csv; charset=utf-8`.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sayso.agent.tools.json_schema import types_of
 from sayso.agent.toolsets.base import SourceError
 from sayso.agent.toolsets.openapi_document import Document, Inliner, as_mapping
 
@@ -107,9 +111,15 @@ def body_of(
 
     is_required = definition.get("required") is True
     problems = []
-    for kind in sorted(content, key=_preference):
-        media = as_mapping(content[kind])
-        reader = _BodyReader(document, inliner, str(kind), media, is_required, method)
+    for content_type in sorted(content, key=_preference):
+        reader = _BodyReader(
+            document=document,
+            inliner=inliner,
+            content_type=str(content_type),
+            media=as_mapping(content[content_type]),
+            is_required=is_required,
+            method=method,
+        )
         try:
             return reader.read()
         except SourceError as exc:
@@ -117,9 +127,9 @@ def body_of(
     raise SourceError("; ".join(dict.fromkeys(problems)))
 
 
-def _preference(kind: Any) -> int:
+def _preference(content_type: Any) -> int:
     """Return the rank of a media type; the lowest is tried first."""
-    essence = essence_of(str(kind))
+    essence = essence_of(str(content_type))
     if essence == "application/json":
         return 0
     # Models write a list of changes badly, and documents describe it as a plain object.
@@ -163,48 +173,51 @@ class _BodyReader:
     document: Document
     inliner: Inliner
     #: The media type with its parameters, as the document writes it.
-    kind: str
+    content_type: str
     #: What the document says about it: its schema and encoding.
     media: Mapping[str, Any]
     #: Whether the document says that the body must be sent.
     is_required: bool
+    #: The HTTP method, in lower case.
     method: str
 
     def read(self) -> Body:
         """Return the body. Raises SourceError with the reason."""
-        essence = essence_of(self.kind)
+        essence = essence_of(self.content_type)
         schema = self.inliner.inline(self.media.get("schema", {}))
-        if "charset=" in self.kind.lower() and "utf-8" not in self.kind.lower():
-            raise SourceError(f"its body is {self.kind}: UTF-8 is supported")
+        if "charset=" in self.content_type.lower() and "utf-8" not in self.content_type.lower():
+            raise SourceError(f"its body is {self.content_type}: UTF-8 is supported")
         if "*" in essence:
             return self._of_any_type(essence, schema)
 
         if _is_empty_object(schema) and (is_json_type(essence) or essence == FORM):
-            return Body(self.kind, (), self.is_required)
+            return Body(self.content_type, (), self.is_required)
         if is_json_type(essence):
-            return self._json(self.kind, schema)
+            return self._json(self.content_type, schema)
         if essence in (FORM, MULTIPART):
             return self._form(schema, is_multipart=essence == MULTIPART)
         if is_text_schema(schema) and _is_text_type(essence) and not is_file(schema):
-            return self._whole(self.kind, schema)
+            return self._whole_body(self.content_type, schema)
         if (is_file(schema) or _is_untyped(schema)) and not essence.startswith("multipart/"):
             return self._file(essence, schema)
         raise self._unsupported()
 
     def _unsupported(self) -> SourceError:
-        return SourceError(f"its body is {self.kind}: JSON, forms, text and files are supported")
+        return SourceError(
+            f"its body is {self.content_type}: JSON, forms, text and files are supported"
+        )
 
     def _of_any_type(self, essence: str, schema: Any) -> Body:
         """Return a body whose media type is a range, such as `image/*`."""
         if is_file(schema) or _is_untyped(schema):
             return self._file(essence, schema)
         if essence in (ANY_TYPE, "text/*") and is_text_schema(schema):
-            return self._whole("text/plain", schema)
+            return self._whole_body("text/plain", schema)
         if essence in (ANY_TYPE, "application/*"):
             return self._json("application/json", schema)
         raise self._unsupported()
 
-    def _whole(self, content_type: str, schema: Any) -> Body:
+    def _whole_body(self, content_type: str, schema: Any) -> Body:
         """Return a body that is one argument, named `body`."""
         place = Place("body", "body", is_whole_body=True)
         return Body(content_type, (Argument(place, schema, self.is_required),), self.is_required)
@@ -223,7 +236,7 @@ class _BodyReader:
             where = f" {files[0]!r}" if files else ""
             raise SourceError(f"its body has the file{where} in JSON, which holds no files")
         if not _is_list_of_fields(schema):
-            return self._whole(content_type, schema)
+            return self._whole_body(content_type, schema)
         arguments = []
         for name, each in properties.items():
             arguments.append(self._argument(schema, Place(name, "body"), each))
@@ -245,14 +258,14 @@ class _BodyReader:
         encodings = as_mapping(self.media.get("encoding"))
         if not _is_list_of_fields(merged):
             if is_multipart or encodings or not _is_object(merged):
-                raise SourceError(f"its body is {self.kind} without a fixed list of fields")
-            return self._whole(self.kind, merged)
+                raise SourceError(f"its body is {self.content_type} without a fixed list of fields")
+            return self._whole_body(self.content_type, merged)
         arguments = []
         for name, each in merged["properties"].items():
             encoding = self.document.resolved(encodings.get(name, {}))
             place, field_schema = _field(name, each, encoding, is_multipart=is_multipart)
             arguments.append(self._argument(merged, place, field_schema))
-        return Body(self.kind, tuple(arguments), self.is_required)
+        return Body(self.content_type, tuple(arguments), self.is_required)
 
 
 def _field(
@@ -275,12 +288,12 @@ def _field(
         problem = f"has the header {headers[0]!r}, which is not supported"
         raise SourceError(f"the part {name!r} of its body {problem}")
 
-    only = _without_null(schema)
-    if _may_be_file(only) or _is_file_by_encoding(only, types):
+    value_schema = _without_null(schema)
+    if _may_be_file(value_schema) or _is_file_by_encoding(value_schema, types):
         if not is_multipart:
             raise SourceError(f"its form has the file {name!r}, which only a multipart form holds")
-        is_list = any(map(is_file_list, _alternatives(only)))
-        name_schema = file_schema(as_mapping(only), is_list=is_list)
+        is_list = any(map(is_file_list, _alternatives(value_schema)))
+        name_schema = file_schema(as_mapping(value_schema), is_list=is_list)
         place = Place(name, "body", file_types=types or (ANY_TYPE,), is_list=is_list)
         return place, name_schema
 
@@ -298,7 +311,7 @@ def _field(
     if json_type:
         return Place(name, "body", is_json=True, part_type=json_type), schema
     text_type = next(filter(_is_text_type, types), "")
-    if text_type and is_text_schema(only):
+    if text_type and is_text_schema(value_schema):
         return Place(name, "body", part_type=text_type), schema
     written = ", ".join(types)
     problem = f"its field {name!r} is written as {written}"
@@ -365,11 +378,10 @@ def is_text_schema(schema: Any) -> bool:
         return True
     if not isinstance(schema, Mapping):
         return False
-    kinds = schema.get("type")
-    if kinds is None:
+    types = types_of(schema)
+    if not types:
         return "enum" in schema
-    listed = kinds if isinstance(kinds, list) else [kinds]
-    return all(kind in ("string", "integer", "number", "boolean", "null") for kind in listed)
+    return all(name in ("string", "integer", "number", "boolean", "null") for name in types)
 
 
 def _is_untyped(schema: Any) -> bool:
@@ -379,11 +391,10 @@ def _is_untyped(schema: Any) -> bool:
     return isinstance(schema, Mapping) and not schema.keys() - _INFORMING
 
 
-def _has_type(schema: Mapping[str, Any], kind: str) -> bool:
+def _has_type(schema: Mapping[str, Any], type_name: str) -> bool:
     """Return whether a schema has this type, or this type and null, or states no type."""
-    kinds = schema.get("type", kind)
-    listed = kinds if isinstance(kinds, list) else [kinds]
-    return kind in listed and all(each in (kind, "null") for each in listed)
+    types = types_of({"type": type_name, **schema})
+    return type_name in types and all(each in (type_name, "null") for each in types)
 
 
 def _without_null(schema: Any) -> Any:
