@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 from sayso.channels.console.store import (
     CLEAR,
-    KEPT_ENTRIES,
+    ENTRY_ID,
     LOCKOUT_SECONDS,
-    MESSAGE_ID,
+    MAX_ENTRIES,
     SESSION_SECONDS,
     Chat,
     Failures,
@@ -42,7 +42,7 @@ class MemoryFeed:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._entries: dict[str, deque[tuple[str, FeedEntry]]] = defaultdict(
-            lambda: deque(maxlen=KEPT_ENTRIES)
+            lambda: deque(maxlen=MAX_ENTRIES)
         )
         self._last = (0, 0)
         self._changed = threading.Condition()
@@ -68,7 +68,7 @@ class MemoryFeed:
 
     def read(self, conversation_id: str, after: str, block_ms: int) -> FeedEntries:
         """Return the entries after an id, all for "". Wait about `block_ms` for the first one."""
-        start = _order(after if MESSAGE_ID.fullmatch(after) else "0-0")
+        start = _order(after if ENTRY_ID.fullmatch(after) else "0-0")
         with self._changed:
             self._changed.wait_for(
                 lambda: self._newer(conversation_id, start), timeout=block_ms / 1000
@@ -88,7 +88,7 @@ class MemoryFeed:
     def read_back(self, conversation_id: str, before: str, count: int) -> FeedEntries:
         """Return the last `count` entries before an id, oldest first; the newest of all for ""."""
         end: tuple[float, int] = (math.inf, 0)
-        if MESSAGE_ID.fullmatch(before):
+        if ENTRY_ID.fullmatch(before):
             end = _order(before)
         with self._changed:
             entries = self._entries.get(conversation_id, ())
@@ -130,7 +130,7 @@ class MemoryChats:
             chats = self._chats[conversation.channel, conversation.chat]
             chats[conversation.thread] = Chat(conversation.thread, "", 0.0)
 
-    def use(self, conversation: Conversation, title: str = "") -> None:
+    def note_use(self, conversation: Conversation, title: str = "") -> None:
         """Note that something was said now.
 
         The title is given only to a conversation that has none.
@@ -171,14 +171,14 @@ class MemoryLogins:
             return failures
         return Failures()
 
-    def fail(self, channel: str, address: str) -> Failures:
+    def note_failure(self, channel: str, address: str) -> Failures:
         """Count another wrong password."""
         with self._lock:
             failed = Failures(self.failures(channel, address).count + 1, self._clock())
             self._failures[channel, network(address)] = failed
         return failed
 
-    def succeed(self, channel: str, address: str) -> None:
+    def note_success(self, channel: str, address: str) -> None:
         """Delete the wrong passwords of an address."""
         self._failures.pop((channel, network(address)), None)
 

@@ -1,4 +1,9 @@
-"""ConsoleChannel: a chat page in the browser, for this machine only or behind a password."""
+"""ConsoleChannel: a chat page in the browser, for this machine only or behind a password.
+
+A browser is known by a signed cookie with a random user id, its identity. With a password, a second
+cookie proves a log-in; its session ends after 12 hours or by logging out. What a conversation shows
+is stored in its feed, which the page reads (`store.py`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
@@ -87,9 +92,10 @@ _log = logging.getLogger(__name__)
 
 
 class ConsoleChannel:
-    """The conversations of each browser, stored in feeds.
+    """The chat page of one channel. One instance serves a whole process, from any thread.
 
-    One instance serves a whole process, from any thread.
+    `feed`, `chats` and `logins` are stores in Redis by default. Raises ValueError if `deps` has no
+    secret to sign cookies with.
     """
 
     def __init__(
@@ -114,13 +120,15 @@ class ConsoleChannel:
         self.logins = logins or Logins(deps.redis, deps.key_prefix)
         self._media = deps.media
         self._proxies = [ipaddress.ip_network(each) for each in settings.trusted_proxies]
+        self._password = ""
         if settings.password:
             self._password = settings.password.get_secret_value()
-        else:
-            self._password = ""
+
         # With the password in the salt, a new password ends every session.
-        salt = f"sayso.console.{name}.{hashlib.sha256(self._password.encode()).hexdigest()}"
-        keys = list(reversed(deps.keys))  # itsdangerous signs with the last key
+        password_hash = hashlib.sha256(self._password.encode()).hexdigest()
+        salt = f"sayso.console.{name}.{password_hash}"
+        # Itsdangerous signs with the last key.
+        keys = list(reversed(deps.keys))
         self._identity_cookies = URLSafeSerializer(keys, salt=salt)
         self._login_cookies = URLSafeTimedSerializer(keys, salt=f"{salt}.login")
         self._name_cookies = URLSafeSerializer(keys, salt=f"{salt}.name")
@@ -133,27 +141,35 @@ class ConsoleChannel:
         return parse(hook, find, self.files, user_name=self.name_of(hook, user_id))
 
     async def open_form(self, turn: Turn, find: FindForm) -> WebhookResponse | None:
-        """Return the form that a tap asks for: the page shows it. None if there is none."""
+        """Return the form that a tap asks for, which the page shows; None if there is none.
+
+        Never raises.
+        """
         try:
             form = await find(turn)
         except (RedisError, OtherVersion):
             return None
         if form is None:
             return None
-        # Other tabs, and this page after a reload, show that the question is open for longer.
+
+        # Opening a form gives the person more time for the question. With this entry other tabs,
+        # and this page after a reload, show that too.
         more_time = {"type": "open", "of": turn.message_id, "seconds": form.seconds_left}
         with suppress(StoreDown):
             await asyncio.to_thread(self.feed.append, turn.conversation.id, more_time)
-        return WebhookResponse(
-            200, json.dumps({"ok": True, "form": form_json(form)}), "application/json"
-        )
+        body = json.dumps({"ok": True, "form": form_json(form)})
+        return WebhookResponse(200, body, "application/json")
 
     def form_errors(self, errors: Mapping[str, str]) -> WebhookResponse:
         """Return the answer that shows each error beside its field."""
         return WebhookResponse(422, json.dumps({"errors": dict(errors)}), "application/json")
 
     def sender(self, hook: WebhookRequest) -> str:
-        """Return the id of the user whose page posted the request. Raises Forbidden."""
+        """Return the id of the user whose page posted the request.
+
+        Raises Forbidden if it comes from another site or from a browser without a session, and
+        StoreDown.
+        """
         if not hook.header(PAGE_HEADER):
             raise Forbidden(
                 f"header {PAGE_HEADER!r} is missing: only the console page may post here"
@@ -168,18 +184,20 @@ class ConsoleChannel:
         return user_id
 
     def client_address(self, peer: str, forwarded_for: str) -> str:
-        """Return the address of a client.
+        """Return the address of a client, for which wrong passwords count.
 
-        It is the peer's, or the one that the peer reports if it is a trusted proxy.
+        `peer` is the address that is connected to this server. If it is a trusted proxy, the client
+        is the last address in `forwarded_for`, the header X-Forwarded-For.
         """
-        claimed = forwarded_for.rpartition(",")[2].strip()[:MAX_ADDRESS_CHARS]
-        try:
-            is_proxy = is_loopback(peer) or any(
-                ipaddress.ip_address(peer) in each for each in self._proxies
-            )
-        except ValueError:  # a peer without an address, such as a Unix socket
-            is_proxy = False
-        return claimed if claimed and is_proxy else peer
+        reported = forwarded_for.rpartition(",")[2].strip()[:MAX_ADDRESS_CHARS]
+        is_proxy = is_loopback(peer)
+        # ValueError: a peer without an address, such as a Unix socket.
+        with suppress(ValueError):
+            address = ipaddress.ip_address(peer)
+            is_proxy = is_proxy or any(address in network for network in self._proxies)
+        if is_proxy and reported:
+            return reported
+        return peer
 
     def visitor(self, hook: WebhookRequest) -> str:
         """Return the user id of a browser that may use the page, "" for any other.
@@ -187,7 +205,11 @@ class ConsoleChannel:
         If there is a password, the browser must be logged in. Raises StoreDown.
         """
         user_id = self.user_of(cookie_of(hook, self.cookie_for(hook)))
-        if user_id and (self.is_open or self._session(hook)[1:] == [user_id]):
+        if not user_id or self.is_open:
+            return user_id
+        session = self._session(hook)
+        # A session of another identity must not open this one's conversations.
+        if session and session.user_id == user_id:
             return user_id
         return ""
 
@@ -199,94 +221,94 @@ class ConsoleChannel:
         """End the session of a browser, also for copies of its cookie. Raises StoreDown."""
         session = self._session(hook)
         if session:
-            self.logins.end(session[0])
+            self.logins.end(session.id)
 
-    def _session(self, hook: WebhookRequest) -> list[str]:
-        """Return session id and user id of a browser that is logged in, else nothing."""
+    def _session(self, hook: WebhookRequest) -> _Session | None:
+        """Return the session of a browser, None for one that is not logged in. Raises StoreDown."""
+        cookie = cookie_of(hook, self.login_cookie_for(hook))
         try:
-            session, user_id = self._login_cookies.loads(
-                cookie_of(hook, self.login_cookie_for(hook)), max_age=SESSION_SECONDS
-            )
+            session_id, user_id = self._login_cookies.loads(cookie, max_age=SESSION_SECONDS)
         except (BadData, ValueError, TypeError):
-            return []
-        if self.logins.is_ended(session):
-            return []
-        return [session, user_id]
+            return None
+        if self.logins.is_ended(session_id):
+            return None
+        return _Session(session_id, user_id)
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
-        """Return no limit except for drafts: people cannot read faster than four a second."""
+        """Return no limit except for drafts: people cannot read more than four a second."""
         return RateLimit(draft_gap=DRAFT_GAP)
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Return one bubble, or several for a long text.
+        """Return one bubble of the page, or several for a long text.
 
         The file is on the first one, buttons are on the last one.
         """
         return pieces_of(reply)
 
     async def show_typing(self, turn: Turn) -> float:
-        """Show the message or tap in other tabs and after a reload, and the typing indicator.
+        """Show the person's message or tap in other tabs and after a reload. Never raises.
 
-        Never raises.
+        The page itself shows that the bot works, until the turn is answered.
         """
         # A turn in which the agent goes on has nothing that its person wrote or tapped.
         if turn.kind == "continuation":
             return 0.0
         conversation_id = turn.conversation.id
-        # The page recognizes its own messages and taps by the event id.
-        entry: FeedEntry = {"type": "user", "event": turn.message_id, "text": turn.text}
-        if turn.tap:
-            entry = {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
-        # The page's New chat button sends /reset, which the bot answers
-        # itself unless its commands are off.
-        elif (
-            self.settings.commands and turn.decides and turn.text.casefold().split()[:1] == [RESET]
-        ):
-            entry = {"type": CLEAR, "event": turn.message_id}
-        elif turn.media:
-            entry["files"] = [file_entry(media) for media in turn.media]
-        if turn.user_name and entry["type"] == "user":
-            entry["name"] = turn.user_name
         try:
-            await asyncio.to_thread(self.feed.append, conversation_id, entry)
-            await asyncio.to_thread(self.chats.use, turn.conversation, _title_from(turn))
+            await asyncio.to_thread(self.feed.append, conversation_id, self._entry_of(turn))
+            await asyncio.to_thread(self.chats.note_use, turn.conversation, _title_from(turn))
         except StoreDown:
             _log.warning(
                 "console.typing_failed", extra={"conversation": conversation_id}, exc_info=True
             )
-        return 0.0  # the page shows the indicator until the turn is answered
+        return 0.0
+
+    def _entry_of(self, turn: Turn) -> FeedEntry:
+        """Return the entry of what a person wrote or tapped.
+
+        By `event` a page recognizes what it has sent itself.
+        """
+        if turn.tap:
+            return {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
+        # The page's New chat button sends /reset. Where the commands are off, it is a message like
+        # any other.
+        is_reset = turn.decides and turn.text.casefold().split()[:1] == [RESET]
+        if is_reset and self.settings.commands:
+            return {"type": CLEAR, "event": turn.message_id}
+
+        entry: FeedEntry = {"type": "user", "event": turn.message_id, "text": turn.text}
+        if turn.media:
+            entry["files"] = [file_entry(media) for media in turn.media]
+        if turn.user_name:
+            entry["name"] = turn.user_name
+        return entry
 
     async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
-        """Show the unfinished answer.
-
-        It replaces the last draft in the feed. Raises Unreachable.
-        """
+        """Show the unfinished answer in place of the last draft. Raises Unreachable."""
         entry = {"type": "draft", "html": page_html(text[:MAX_PIECE_CHARS])}
         return await _reach(self.feed.append, turn.conversation.id, entry, shown_id)
 
     async def show_steps(self, turn: Turn, steps: Sequence[ToolStep], shown_id: str = "") -> str:
         """Show the tool calls of a turn. They replace the entry `shown_id` in the feed.
 
-        Those of a turn in which the agent goes on stand below the outcome, apart from the call that
-        was confirmed. Raises Unreachable.
+        Raises Unreachable.
         """
         if not self.settings.steps:
             return ""
+        # The page shows the calls below the message or tap with this event. Those of a turn in
+        # which the agent goes on stand apart from the call that was confirmed.
         event = turn.message_id
         if turn.kind == "continuation":
             event = turn.event_id
         elif turn.tap:
             event = turn.tap.callback_id
+
         rows = []
         for step in steps:
             seconds = round(step.seconds, 3)
             rows.append({"name": one_line(step.name), "state": step.state, "seconds": seconds})
-        return await _reach(
-            self.feed.append,
-            turn.conversation.id,
-            {"type": "steps", "event": event, "steps": rows},
-            shown_id,
-        )
+        entry = {"type": "steps", "event": event, "steps": rows}
+        return await _reach(self.feed.append, turn.conversation.id, entry, shown_id)
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Copy a file that the page has uploaded before. Raises FetchError."""
@@ -299,57 +321,52 @@ class ConsoleChannel:
         """
         conversation_id = delivery.conversation.id
         reply = delivery.reply
-        edited = None
+        edited_entry = None
         if reply.edits:
-            edited = await _reach(self.feed.find, conversation_id, reply.edits)
-        edited_type = edited["type"] if edited else ""
+            edited_entry = await _reach(self.feed.find, conversation_id, reply.edits)
+        edited_type = edited_entry["type"] if edited_entry else ""
+
         if edited_type == "bubble":
-            await _reach(
-                self.feed.append,
-                conversation_id,
-                {**bubble(delivery), "type": "edit", "of": reply.edits},
-            )
+            edit = {**bubble(delivery), "type": "edit", "of": reply.edits}
+            await _reach(self.feed.append, conversation_id, edit)
             return Receipt(reply.edits)
         if reply.edits and reply.optional and edited_type != "draft":
             return Receipt("")
         if reply.removes:
             await _reach(self.feed.append, conversation_id, {"type": REMOVED}, reply.edits)
             return Receipt("")
+
+        # The answer takes the place of its draft.
         replaces = reply.edits if edited_type == "draft" else ""
         entry_id = await _reach(self.feed.append, conversation_id, bubble(delivery), replaces)
-        with suppress(StoreDown):  # the message is there: sending it again would not help
-            await asyncio.to_thread(self.chats.use, delivery.conversation)
+        # The message is in the feed: sending it again would not help.
+        with suppress(StoreDown):
+            await asyncio.to_thread(self.chats.note_use, delivery.conversation)
         return Receipt(entry_id, written_at=time_of(entry_id))
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie that identifies a browser, over plain http."""
+        """The name of the cookie with a browser's identity, over plain http."""
         return f"sayso_console_{self.name}"
 
     def cookie_for(self, hook: WebhookRequest) -> str:
-        """Return the name of the cookie that identifies a browser.
-
-        Over https no other host can set it.
-        """
-        return f"{_HOST if is_encrypted(hook) else ''}{self.cookie}"
+        """Return the name of the cookie with a browser's identity."""
+        return f"{_cookie_prefix(hook)}{self.cookie}"
 
     def login_cookie_for(self, hook: WebhookRequest) -> str:
         """Return the name of the cookie that proves a log-in."""
-        return f"{_HOST if is_encrypted(hook) else ''}sayso_login_{self.name}"
+        return f"{_cookie_prefix(hook)}sayso_login_{self.name}"
 
     def name_cookie_for(self, hook: WebhookRequest) -> str:
-        """Return the name of the cookie that holds what a person calls themselves."""
-        return f"{_HOST if is_encrypted(hook) else ''}sayso_name_{self.name}"
+        """Return the name of the cookie with the name that the person chose."""
+        return f"{_cookie_prefix(hook)}sayso_name_{self.name}"
 
     def name_cookie(self, user_id: str, name: str) -> str:
-        """Return the cookie of a person's name, cut to one short line."""
+        """Return the cookie of a person's name, which is cut to one short line."""
         return str(self._name_cookies.dumps([user_id, title_of(name, MAX_NAME_CHARS)]))
 
     def name_of(self, hook: WebhookRequest, user_id: str) -> str:
-        """Return what this person calls themselves; "" for no name.
-
-        The cookie of another person counts as no name.
-        """
+        """Return the name that a person chose, "" for none and for the cookie of another person."""
         try:
             owner, name = self._name_cookies.loads(cookie_of(hook, self.name_cookie_for(hook)))
         except (BadData, ValueError, TypeError):
@@ -358,19 +375,19 @@ class ConsoleChannel:
             return str(name)
         return ""
 
-    def new_session(self) -> str:
-        """Return a signed cookie for a new browser."""
+    def new_identity(self) -> str:
+        """Return the identity cookie of a new browser, with a new user id."""
         return str(self._identity_cookies.dumps(random_id()))
 
     def user_of(self, cookie: str) -> str:
-        """Return the user id in a cookie of `new_session`, "" for any other cookie."""
+        """Return the user id in a cookie of `new_identity`, "" for any other cookie."""
         try:
             return str(self._identity_cookies.loads(cookie))
         except BadData:
             return ""
 
     def conversation_of(self, user_id: str, chat_id: str) -> Conversation:
-        """Return a conversation of a user, the first one for "".
+        """Return a conversation of a user, the first one for the id "".
 
         Raises UnknownChat and StoreDown.
         """
@@ -379,14 +396,15 @@ class ConsoleChannel:
         return Conversation(channel=self.name, chat=user_id, thread=chat_id)
 
     def new_chat(self, user_id: str) -> str:
-        """Return the id of a conversation in which nothing was said.
+        """Return the id of a conversation in which nothing was said, a new one if needed.
 
         If the person has MAX_CHATS already, the oldest one is deleted. Raises StoreDown.
         """
         chats = self.chats.all(self.name, user_id)
-        unused = next((chat.id for chat in chats if not chat.at), "")
-        if unused:
-            return unused
+        for chat in chats:
+            if chat.id and not chat.at:
+                return chat.id
+
         for oldest in chats[MAX_CHATS - 1 :]:
             self.delete_chat(user_id, oldest.id)
         chat_id = random_id(8)
@@ -407,23 +425,25 @@ class ConsoleChannel:
         self.chats.rename(self.name, user_id, chat_id, title_of(title))
 
     def entries(self, conversation: Conversation, after: str, block_ms: int = 0) -> FeedEntries:
-        """Return the feed as the page shows it, with new links to files.
+        """Return the entries after the id `after`, as the page shows them.
 
-        The links expire within the hour.
-
+        They have new links to files, which expire within the hour. `block_ms` is as in `Feed.read`.
         Raises StoreDown.
         """
         return self._linked_entries(self.feed.read(conversation.id, after, block_ms))
 
     def older_entries(self, conversation: Conversation, before: str) -> tuple[FeedEntries, bool]:
-        """Return a page of entries before an id, and whether there are older ones.
+        """Return a page of entries before the id `before`, and whether there are older ones.
 
         For "" it is the newest page. Raises StoreDown.
         """
+        # One more than a page tells whether there are older ones.
         entries = self.feed.read_back(conversation.id, before, PAGE_ENTRIES + 1)
-        return self._linked_entries(entries[-PAGE_ENTRIES:]), len(entries) > PAGE_ENTRIES
+        has_more = len(entries) > PAGE_ENTRIES
+        return self._linked_entries(entries[-PAGE_ENTRIES:]), has_more
 
     def _linked_entries(self, entries: FeedEntries) -> FeedEntries:
+        """Return the entries with new links in place of the ids of files."""
         shown: FeedEntries = []
         for entry_id, entry in entries:
             links: FeedEntry = {}
@@ -444,14 +464,27 @@ class ConsoleChannel:
         return hmac.compare_digest(password.encode(), self._password.encode())
 
     def _linked(self, media: dict[str, str]) -> dict[str, str]:
-        url = urlsplit(
-            self._media.url(media["ref"], filename=media["filename"], mime_type=media["mime"])
-        )
-        return {"url": url.path, "mime": media["mime"], "filename": media["filename"]}
+        """Return a file of an entry with a link: a path, since the page is on the same server."""
+        filename = media["filename"]
+        url = self._media.url(media["ref"], filename=filename, mime_type=media["mime"])
+        return {"url": urlsplit(url).path, "mime": media["mime"], "filename": filename}
+
+
+class _Session(NamedTuple):
+    """A browser that is logged in."""
+
+    id: str
+    #: The identity that logged in.
+    user_id: str
+
+
+def _cookie_prefix(hook: WebhookRequest) -> str:
+    """Return how the names of cookies begin: over https no other host can set them."""
+    return _HOST if is_encrypted(hook) else ""
 
 
 def _title_from(turn: Turn) -> str:
-    """Return what a message makes the title of its conversation; "" for a tap and a command."""
+    """Return the title that a message gives to a new conversation, "" for a tap and a command."""
     if turn.text and not turn.text.startswith("/"):
         return title_of(turn.text)
     if turn.media:
@@ -460,7 +493,7 @@ def _title_from(turn: Turn) -> str:
 
 
 async def _reach(call: Callable[..., T], *args: object) -> T:
-    """Call the feed in a thread. Raises Unreachable."""
+    """Return the result of a call of the feed, made in a thread. Raises Unreachable."""
     try:
         return await asyncio.to_thread(call, *args)
     except StoreDown as exc:

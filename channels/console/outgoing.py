@@ -1,4 +1,9 @@
-"""A reply as bubbles of the console page, and Markdown as the page's HTML."""
+"""A reply as bubbles of the console page, and Markdown as the page's HTML.
+
+A bubble is one message of the bot on the page. The parser turns Markdown into tokens, such as the
+opening of a list or a text, and its renderer turns tokens into HTML. In between, the tokens are
+changed here, so that the HTML hides nothing and runs no script.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +32,14 @@ from sayso.channels.markdown.emphasis import is_inside_word
 from sayso.channels.markdown.split import split
 from sayso.channels.types import Delivery, Media, Reply
 
-#: The longest text in one bubble, in characters.
+#: The longest text in one bubble, in characters of Markdown.
 MAX_PIECE_CHARS = 16_000
-#: How many characters of an effect a button shows.
+#: The longest effect that a button shows in place of its label, in characters.
 EFFECT_LIMIT = 80
 
 
 def pieces_of(reply: Reply) -> Sequence[Reply]:
-    """Return one bubble, or several for a long text.
+    """Return the bubbles of a reply: one, or several for a long text.
 
     The file is on the first one, buttons are on the last one.
     """
@@ -43,43 +48,41 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     texts = split(reply.text, MAX_PIECE_CHARS)
     if not texts and (reply.buttons or reply.media):
         texts = [""]
-    bubbles = [Reply(text, language=reply.language, optional=reply.optional) for text in texts]
-    if bubbles:
-        bubbles[0] = replace(
-            bubbles[0],
-            media=reply.media,
-            edits=reply.edits,
-            removes=reply.removes,
-        )
-        bubbles[-1] = replace(
-            bubbles[-1], buttons=reply.buttons, answer_seconds=reply.answer_seconds
-        )
-    return tuple(bubbles)
+    pieces = [Reply(text, language=reply.language, optional=reply.optional) for text in texts]
+    if not pieces:
+        return ()
+
+    pieces[0] = replace(
+        pieces[0],
+        media=reply.media,
+        edits=reply.edits,
+        removes=reply.removes,
+    )
+    pieces[-1] = replace(pieces[-1], buttons=reply.buttons, answer_seconds=reply.answer_seconds)
+    return tuple(pieces)
 
 
 def format_preview(md: str) -> str:
-    """Return the preview of a question in Markdown: like the text around it.
-
-    It may have several lines.
-    """
+    """Return the preview of a question as it stands in the text: unchanged, without a mark."""
     return md
 
 
 def bubble(delivery: Delivery) -> FeedEntry:
     """Return the entry of one bubble."""
     reply = delivery.reply
-    media = reply.media
+    buttons = []
+    for button in reply.buttons:
+        label = button_text(button, EFFECT_LIMIT)
+        buttons.append({"label": label, "data": button.data, "style": button.style})
     return {
         "type": "bubble",
         "delivery": delivery.id,
         "html": page_html(reply.text),
-        "text": plain(reply.text) if reply.text else "",  # for Copy
-        "buttons": [
-            {"label": button_text(button, EFFECT_LIMIT), "data": button.data, "style": button.style}
-            for button in reply.buttons
-        ],
+        # What the Copy button copies.
+        "text": plain(reply.text) if reply.text else "",
+        "buttons": buttons,
         "seconds": reply.answer_seconds,
-        "media": media and file_entry(media),
+        "media": file_entry(reply.media) if reply.media else None,
     }
 
 
@@ -114,7 +117,10 @@ def _field_json(field: FormField) -> dict[str, Any]:
 
 
 def file_entry(media: Media) -> dict[str, str]:
-    """Return a file as entries name it. Its link is added when the page reads the feed."""
+    """Return a file as entries name it.
+
+    Its link is added each time that the page reads the feed, since links expire.
+    """
     return {"ref": media.ref, "mime": media.mime_type, "filename": media.filename}
 
 
@@ -132,50 +138,64 @@ def page_html(md: str) -> str:
         if style:
             token.attrs["class"] = style.rpartition(":")[2]
         if token.type == "fence":
-            language = LANGUAGE.match(token.info)
-            if language:
-                title = token.info[language.end() :].strip()
-            else:
-                title = token.info.strip()
-            token.info = language[1] if language else ""
-            token.content = f"{title}\n{token.content}".removeprefix("\n")
+            _show_title(token)
         if token.children:
             _unmark_arithmetic(token.children)
             token.children = list(_guard_links(token.children))
-    # The style sheet shows each space and line end of a paragraph,
-    # so that columns of a tool's text stay aligned.
-    html = markdown.renderer.render(tokens, markdown.options, {}).replace("<br />\n", "<br />")
-    if re.sub(r"<[^>]*>|\s", "", html):
-        return str(html)
-    return f"<p>{escape_html(md)}</p>\n"
+
+    html = str(markdown.renderer.render(tokens, markdown.options, {}))
+    # The style sheet shows each space and line end of a paragraph, so that columns of a tool's text
+    # stay aligned. It would show this line end too.
+    html = html.replace("<br />\n", "<br />")
+    # Markdown that renders to nothing, such as an empty link, is shown as its source.
+    if not re.sub(r"<[^>]*>|\s", "", html):
+        return f"<p>{escape_html(md)}</p>\n"
+    return html
+
+
+def _show_title(fence: Token) -> None:
+    """Move the title of a code block, which follows its language, into the code.
+
+    The renderer would hide it.
+    """
+    language = LANGUAGE.match(fence.info)
+    if language:
+        title = fence.info[language.end() :].strip()
+        fence.info = language[1]
+    else:
+        title = fence.info.strip()
+        fence.info = ""
+    fence.content = f"{title}\n{fence.content}".removeprefix("\n")
 
 
 def _without_overfull_tables(tokens: Sequence[Token], source: Sequence[str]) -> Iterator[Token]:
-    """Yield the tokens. Cells beyond the last column of a table must not be lost.
+    """Yield the tokens, with the source of each table that has cells beyond its last column.
 
-    A table that has some is yielded with its source.
+    The parser drops such cells, and nothing may be lost. `source` is the lines of the Markdown.
     """
-    hidden = False
+    is_in_replaced_table = False
     for token in tokens:
+        lines: Sequence[str] = []
         if token.type == "table_open" and token.map:
             lines = source[slice(*token.map)]
-        else:
-            lines = []
         if lines and is_overfull(lines):
-            hidden = True
+            is_in_replaced_table = True
             yield Token("code_block", "code", 0, content="\n".join(lines))
-        if not hidden:
+
+        if not is_in_replaced_table:
             yield token
-        hidden = hidden and token.type != "table_close"
+        elif token.type == "table_close":
+            is_in_replaced_table = False
 
 
 def _number_items(tokens: Sequence[Token]) -> None:
     """Give each item of an ordered list the number that was written.
 
-    `value` is the number, for browsers and screen readers. The style sheet shows `data-marker`,
-    which is set where the browser would write the number otherwise, such as "5)" or "007.". Long
-    numbers need a wider margin.
+    The attribute `value` is the number, for browsers and screen readers. The style sheet shows
+    `data-marker`, which is set where the browser would write the number otherwise, such as "5)" or
+    "007.". Long numbers need a wider margin.
     """
+    # The lists that are open, each with its items so far.
     lists: list[tuple[Token, list[Token]]] = []
     for token in tokens:
         if token.type in ("ordered_list_open", "bullet_list_open"):
@@ -189,6 +209,7 @@ def _number_items(tokens: Sequence[Token]) -> None:
 
 
 def _number(opening: Token, items: Sequence[Token]) -> None:
+    """Give the items of one list their numbers. `opening` is the token that opens the list."""
     numbers = list_numbers([(item.info, item.markup) for item in items])
     for item, number in zip(items, numbers, strict=True):
         value = str(int(number[:-2]))
@@ -204,27 +225,24 @@ def _number(opening: Token, items: Sequence[Token]) -> None:
 def _unmark_arithmetic(tokens: Sequence[Token]) -> None:
     """Turn marks in the middle of a word back into text: 2*3*4 is arithmetic."""
     visible = [token for token in tokens if token.type != "text" or token.content]
+    # The places of the marks that are open.
     opened: list[int] = []
     for index, token in enumerate(visible):
-        if token.type not in (
-            "em_open",
-            "strong_open",
-            "s_open",
-            "em_close",
-            "strong_close",
-            "s_close",
-        ):
+        if token.type.rpartition("_")[0] not in ("em", "strong", "s"):
             continue
         if token.nesting == 1:
             opened.append(index)
             continue
+
         start = opened.pop()
         name = token.type.removesuffix("_close")
-        if (visible[start + 1].type, visible[index - 1].type) == ("strong_open", "strong_close"):
-            name = "strong"  # ***bold and italic*** is no arithmetic
-        if is_inside_word(name, _text_before(visible, start)) and is_inside_word(
-            name, _text_after(visible, index)
-        ):
+        # ***bold and italic*** is no arithmetic.
+        inside = (visible[start + 1].type, visible[index - 1].type)
+        if inside == ("strong_open", "strong_close"):
+            name = "strong"
+        touches_word_before = is_inside_word(name, _text_before(visible, start))
+        touches_word_after = is_inside_word(name, _text_after(visible, index))
+        if touches_word_before and touches_word_after:
             for mark in (visible[start], token):
                 mark.type = "text"
                 mark.tag = ""
@@ -251,32 +269,36 @@ def _text_after(tokens: Sequence[Token], index: int) -> str:
 
 
 def _guard_links(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Yield the tokens with links that cannot access the page.
+    """Yield the tokens of a text with links that hide nothing and cannot reach the page.
 
-    Titles and forbidden addresses become text.
+    A link to anything else than the web, mail and phones becomes text with its address. A title is
+    shown, since it is seen only by hovering. An address follows a link whose label hides its host.
     """
-    suffixes: list[str] = []
+    # What is shown at the end of the present link, and behind it. No link is inside another one.
+    ending = ""
     hidden_address = ""
     for index, token in enumerate(tokens):
         if token.type == "link_open":
             href = str(token.attrGet("href") or "")
             title = token.attrGet("title")
-            allowed = ALLOWED.match(href)
-            if allowed:
+            ending = f' "{title}"' if title else ""
+            hidden_address = ""
+            label_tokens = takewhile(lambda each: each.type != "link_close", tokens[index + 1 :])
+            label = "".join(each.content for each in label_tokens)
+            if ALLOWED.match(href):
                 token.attrs = {"href": href, "rel": "noopener", "target": "_blank"}
+                if hides_host(escape_html(label), href):
+                    hidden_address = href
             else:
                 token.attrs = {}
-            address = "" if allowed or not href else f" ({href})"
-            rest = takewhile(lambda each: each.type != "link_close", tokens[index + 1 :])
-            label = "".join(each.content for each in rest)
-            suffixes.append((f' "{title}"' if title else "") + address)
-            hidden_address = ""
-            if allowed and hides_host(escape_html(label), href):
-                hidden_address = href
-        if token.type == "link_close" and suffixes[-1]:
-            yield Token("text", "", 0, content=suffixes[-1])
-        if token.type == "link_close":
-            suffixes.pop()
+                if href:
+                    ending = f"{ending} ({href})"
+
+        if token.type != "link_close":
+            yield token
+            continue
+        if ending:
+            yield Token("text", "", 0, content=ending)
         yield token
-        if token.type == "link_close" and hidden_address:
+        if hidden_address:
             yield Token("text", "", 0, content=f" ({hidden_address})")

@@ -1,4 +1,7 @@
-"""The settings of a console channel."""
+"""The settings of a console channel: the chat page in the browser.
+
+The docstrings of the fields are printed in the reference of the YAML.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +42,10 @@ class ConsoleSettings(PlatformSettings):
     """Messages that the page offers to a user who has not written yet. Example:
     `[sales chart, list invoices]`.
     """
-
     steps: bool = True
     """Whether the page shows which tools a turn calls: their names, how long they run and how they
     end, never their arguments. Example: `false`.
     """
-
     trusted_proxies: list[Annotated[str, AfterValidator(_a_network)]] = Field(default=[])
     """Addresses and networks of reverse proxies on other machines or in other containers. The last
     address in their `X-Forwarded-For` is the client's, for which wrong passwords count. Proxies on

@@ -1,4 +1,9 @@
-"""The console in Redis: feeds, conversations of people, wrong passwords, ended sessions."""
+"""What the console stores in Redis.
+
+The console is the chat page in the browser. A conversation's feed is what the page shows of it, as
+entries in order: messages, taps, answers, drafts and edits. `Feed` stores feeds, `Chats` the list
+of each person's conversations, and `Logins` wrong passwords and sessions that have ended.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +24,22 @@ from sayso.channels.types import Conversation, digest, one_line
 
 #: About how many entries of one conversation are stored. A message is one, and so is each later
 #: edit of it.
-KEPT_ENTRIES = 1000
+MAX_ENTRIES = 1000
 #: How many entries the page loads at once.
 PAGE_ENTRIES = 60
-#: How long an idle conversation is stored, in seconds: as long as its history.
-KEPT_SECONDS = 30 * 24 * 3600
+#: How long an idle conversation is stored, in seconds: 30 days, as long as its history.
+KEEP_SECONDS = 30 * 24 * 3600
 #: The longest one Redis read may block, in milliseconds:
 #: well under redis-py's socket timeout of 5 s.
 MAX_BLOCK_MS = 2000
-#: The ids of entries. Browsers send some back.
-MESSAGE_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
+#: The id of an entry, made by Redis: `<Unix milliseconds>-<number>`. Browsers send some back.
+ENTRY_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 #: The type of an entry that replaces all entries before it.
 CLEAR = "clear"
 #: The type of an entry that says that the draft before it was removed.
 REMOVED = "removed"
 
+#: An entry as JSON. Its `type` says what it is.
 FeedEntry = dict[str, Any]
 #: Entries with their ids, oldest first.
 FeedEntries = list[tuple[str, FeedEntry]]
@@ -44,11 +50,10 @@ class StoreDown(StorageDown):
 
 
 class Feed:
-    """The entries of each conversation in Redis Streams, shared by all processes.
+    """The feeds of all conversations, in Redis Streams shared by all processes.
 
-    Needs Redis 6.2 or newer.
-
-    The client decodes responses. Ids are `<unix ms>-<n>` and only grow.
+    Needs Redis 6.2 or newer. Ids of entries only grow. `client` decodes responses, and `prefix` is
+    what all keys begin with. All methods raise StoreDown.
     """
 
     def __init__(self, client: redis.Redis, prefix: str = "sayso:") -> None:
@@ -56,31 +61,37 @@ class Feed:
         self._prefix = prefix
 
     def append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
-        """Add an entry, delete the entry `replaces`, and return the new id. Raises StoreDown."""
-        key = self._key(conversation_id)
-        # So that no stream is left without an expiry.
-        pipe = self._client.pipeline(transaction=True)
-        if entry.get("type") == CLEAR:
-            pipe.xtrim(key, maxlen=0, approximate=False)  # after DEL, ids could start again
-        pipe.xadd(key, {"entry": json.dumps(entry)}, maxlen=KEPT_ENTRIES, approximate=True)
-        if MESSAGE_ID.fullmatch(replaces):
-            pipe.xdel(key, replaces)
-        pipe.expire(key, KEPT_SECONDS)
-        try:
-            return next(result for result in pipe.execute() if isinstance(result, str))
-        except redis.RedisError as exc:
-            raise StoreDown(f"cannot append to the feed: {type(exc).__name__}") from exc
+        """Append an entry, delete the entry `replaces`, and return the new id.
 
-    def read(self, conversation_id: str, after: str, block_ms: int) -> FeedEntries:
-        """Return the entries after an id, all for "".
-
-        Wait about `block_ms` for the first one. Raises StoreDown.
+        `replaces` is "" for none. An entry of the type CLEAR deletes all entries before it.
         """
         key = self._key(conversation_id)
-        # A malformed id from a browser: from the beginning.
-        start = after if MESSAGE_ID.fullmatch(after) else "0-0"
+        # In a transaction, so that no stream is left without an expiry.
+        pipe = self._client.pipeline(transaction=True)
+        if entry.get("type") == CLEAR:
+            # Not DEL: after that, ids could start again from a lower one.
+            pipe.xtrim(key, maxlen=0, approximate=False)
+        pipe.xadd(key, {"entry": json.dumps(entry)}, maxlen=MAX_ENTRIES, approximate=True)
+        if ENTRY_ID.fullmatch(replaces):
+            pipe.xdel(key, replaces)
+        pipe.expire(key, KEEP_SECONDS)
         try:
-            if block_ms:  # to Redis, BLOCK 0 means forever
+            results = pipe.execute()
+        except redis.RedisError as exc:
+            raise StoreDown(f"cannot append to the feed: {type(exc).__name__}") from exc
+        # Of the results, only that of XADD is a text.
+        return next(result for result in results if isinstance(result, str))
+
+    def read(self, conversation_id: str, after: str, block_ms: int) -> FeedEntries:
+        """Return the entries after the id `after`, all for "" and for a malformed id.
+
+        If there are none, wait about `block_ms` milliseconds for the first one.
+        """
+        key = self._key(conversation_id)
+        start = after if ENTRY_ID.fullmatch(after) else "0-0"
+        try:
+            # To Redis, BLOCK 0 means forever.
+            if block_ms:
                 self._client.xread({key: start}, count=1, block=min(block_ms, MAX_BLOCK_MS))
             entries: Any = self._client.xrange(key, f"({start}")
         except redis.RedisError as exc:
@@ -88,8 +99,8 @@ class Feed:
         return [(entry_id, json.loads(fields["entry"])) for entry_id, fields in entries]
 
     def find(self, conversation_id: str, entry_id: str) -> FeedEntry | None:
-        """Return the entry of an id, None if there is none. Raises StoreDown."""
-        if not MESSAGE_ID.fullmatch(entry_id):
+        """Return the entry with this id, None if there is none."""
+        if not ENTRY_ID.fullmatch(entry_id):
             return None
         try:
             entries: Any = self._client.xrange(self._key(conversation_id), entry_id, entry_id)
@@ -101,14 +112,11 @@ class Feed:
         return entry
 
     def read_back(self, conversation_id: str, before: str, count: int) -> FeedEntries:
-        """Return the last `count` entries before an id, oldest first; the newest of all for "".
+        """Return the last `count` entries before the id `before`, oldest first.
 
-        Raises StoreDown.
+        For "" and for a malformed id they are the newest of all.
         """
-        if MESSAGE_ID.fullmatch(before):
-            end = f"({before}"
-        else:
-            end = "+"
+        end = f"({before}" if ENTRY_ID.fullmatch(before) else "+"
         try:
             entries: Any = self._client.xrevrange(self._key(conversation_id), end, count=count)
         except redis.RedisError as exc:
@@ -116,7 +124,7 @@ class Feed:
         return [(entry_id, json.loads(fields["entry"])) for entry_id, fields in reversed(entries)]
 
     def delete(self, conversation_id: str) -> None:
-        """Delete all entries. Raises StoreDown."""
+        """Delete the feed of a conversation."""
         try:
             self._client.delete(self._key(conversation_id))
         except redis.RedisError as exc:
@@ -127,10 +135,11 @@ class Feed:
 
 
 def time_of(entry_id: str) -> float:
-    """Return when an entry was added, in Unix seconds by the feed's clock; 0.0 for no entry."""
-    if entry_id:
-        return int(entry_id.partition("-")[0]) / 1000
-    return 0.0
+    """Return when an entry was appended, in Unix seconds by Redis's clock; 0.0 for the id ""."""
+    if not entry_id:
+        return 0.0
+    milliseconds, _, _ = entry_id.partition("-")
+    return int(milliseconds) / 1000
 
 
 #: How many conversations of one person are listed. A new one takes the place of the oldest.
@@ -145,24 +154,24 @@ CHAT_ID = re.compile(r"(?:[0-9a-f]{16})?")
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """One conversation of a person: its id, its title ("" for none yet), and when it was used last.
+    """One conversation in the list of a person."""
 
-    `at` is in Unix seconds, 0.0 for a conversation in which nothing was said.
-    """
-
+    #: "" for the person's first conversation.
     id: str
+    #: "" while it has none.
     title: str
+    #: When something was last said, in Unix seconds; 0.0 if nothing was yet.
     at: float
 
 
 class Chats:
-    """The conversations of each person, shared by all processes of a bot.
+    """The list of each person's conversations, shared by all processes of a bot.
 
-    Every method raises StoreDown.
+    All methods raise StoreDown. `channel` is a channel's name, and `clock` returns Unix seconds.
 
     The hash `<prefix>console:chats:<channel>:<digest of the person>` has two fields for each
-    conversation: `chat:<id>` is JSON with its name in other keys and its time, `title:<id>` its
-    title.
+    conversation: `chat:<id>` is JSON with the `id` of its Conversation and its time, `title:<id>`
+    is its title.
     """
 
     def __init__(
@@ -185,23 +194,25 @@ class Chats:
             if kind == "chat":
                 title = fields.get(f"title:{chat_id}", "")
                 chats.append(Chat(chat_id, title, json.loads(record)["at"]))
+        # A conversation in which nothing was said yet is the newest one.
         return sorted(chats, key=lambda chat: chat.at or math.inf, reverse=True)
 
     def has(self, channel: str, user_id: str, chat_id: str) -> bool:
-        """Return whether a person has this conversation. Each has the first one."""
+        """Return whether a person has this conversation. Each person has the first one, ""."""
+        if not chat_id:
+            return True
         key = self._key(channel, user_id)
-        return not chat_id or bool(self._run(lambda: self._client.hexists(key, f"chat:{chat_id}")))
+        return bool(self._run(lambda: self._client.hexists(key, f"chat:{chat_id}")))
 
     def add(self, conversation: Conversation) -> None:
         """Add a conversation in which nothing was said yet."""
         self._write(conversation, at=0.0)
 
-    def use(self, conversation: Conversation, title: str = "") -> None:
+    def note_use(self, conversation: Conversation, title: str = "") -> None:
         """Note that something was said now.
 
-        The title is given only to a conversation that has none.
-
-        A conversation that was deleted meanwhile stays deleted.
+        `title` is given only to a conversation that has none. A conversation that was deleted
+        meanwhile stays deleted.
         """
         if self.has(conversation.channel, conversation.chat, conversation.thread):
             self._write(conversation, at=self._clock(), title=title)
@@ -223,13 +234,14 @@ class Chats:
         pipe.hset(key, f"chat:{chat_id}", json.dumps({"at": at, "conversation": conversation.id}))
         if title:
             pipe.hsetnx(key, f"title:{chat_id}", title)
-        pipe.expire(key, KEPT_SECONDS)
+        pipe.expire(key, KEEP_SECONDS)
         self._run(pipe.execute)
 
     def _key(self, channel: str, user_id: str) -> str:
         return f"{self._prefix}console:chats:{channel}:{digest(user_id)}"
 
     def _run(self, command: Callable[[], Any]) -> Any:
+        """Return the result of a command. Raises StoreDown."""
         try:
             return command()
         except redis.RedisError as exc:
@@ -237,7 +249,7 @@ class Chats:
 
 
 def title_of(text: str, max_chars: int = MAX_TITLE_CHARS) -> str:
-    """Return the first words of a text as a title or name, without invisible characters."""
+    """Return the beginning of a text as a title or name: one line without invisible characters."""
     line = " ".join(one_line(text.replace("\n", " ")).split())
     if len(line) <= max_chars:
         return line
@@ -246,8 +258,9 @@ def title_of(text: str, max_chars: int = MAX_TITLE_CHARS) -> str:
 
 #: How long a log-in is valid, in seconds.
 SESSION_SECONDS = 12 * 3600
-#: After how many wrong passwords an address must wait before the next attempt, and is locked out.
+#: After how many wrong passwords an address must wait before the next attempt.
 FREE_FAILURES = 3
+#: After how many wrong passwords an address is locked out.
 MAX_FAILURES = 10
 #: How long an address is locked out and its failures are remembered, in seconds.
 LOCKOUT_SECONDS = 15 * 60
@@ -255,15 +268,16 @@ LOCKOUT_SECONDS = 15 * 60
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """How many wrong passwords came from an address, and when the last one did, in Unix seconds."""
+    """The wrong passwords that came from an address lately."""
 
     count: int = 0
+    #: When the last one came, in Unix seconds.
     last: float = 0.0
 
     def wait(self, now: float) -> float:
-        """Return the seconds until this address may try again.
+        """Return the seconds until this address may try again. `now` is in Unix seconds.
 
-        There are none at first, then twice as many each time.
+        After FREE_FAILURES it is one second, then twice as long each time.
         """
         if self.count < FREE_FAILURES:
             return 0.0
@@ -276,7 +290,8 @@ class Failures:
 class Logins:
     """Failed log-ins and ended sessions, shared by all processes of a bot.
 
-    Every method raises StoreDown.
+    All methods raise StoreDown. `channel` is a channel's name, `address` an IP address, and `clock`
+    returns Unix seconds.
 
     The keys are `<prefix>console:failed:<channel>:<network>` and `<prefix>console:ended:<session>`.
     """
@@ -290,44 +305,45 @@ class Logins:
 
     def failures(self, channel: str, address: str) -> Failures:
         """Return the wrong passwords of an address in the last LOCKOUT_SECONDS."""
-        count, last = self._run(
-            lambda: self._client.hmget(self._key(channel, address), ["count", "last"])
-        )
+        key = self._key(channel, address)
+        count, last = self._run(lambda: self._client.hmget(key, ["count", "last"]))
         return Failures(int(count or 0), float(last or 0))
 
-    def fail(self, channel: str, address: str) -> Failures:
-        """Count another wrong password."""
+    def note_failure(self, channel: str, address: str) -> Failures:
+        """Count another wrong password, and return all of the address."""
         key = self._key(channel, address)
         now = self._clock()
         pipe = self._client.pipeline(transaction=True)
         pipe.hincrby(key, "count", 1)
         pipe.hset(key, "last", str(now))
         pipe.expire(key, LOCKOUT_SECONDS)
-        return Failures(int(self._run(pipe.execute)[0]), now)
+        count, *_ = self._run(pipe.execute)
+        return Failures(int(count), now)
 
-    def succeed(self, channel: str, address: str) -> None:
+    def note_success(self, channel: str, address: str) -> None:
         """Delete the wrong passwords of an address."""
-        self._run(lambda: self._client.delete(self._key(channel, address)))
+        key = self._key(channel, address)
+        self._run(lambda: self._client.delete(key))
 
     def end(self, session: str) -> None:
         """End a session before it expires."""
-        self._run(
-            lambda: self._client.set(
-                f"{self._prefix}console:ended:{session}", "1", ex=SESSION_SECONDS
-            )
-        )
+        key = self._ended_key(session)
+        self._run(lambda: self._client.set(key, "1", ex=SESSION_SECONDS))
 
     def is_ended(self, session: str) -> bool:
         """Return whether a session was ended."""
-        return bool(
-            self._run(lambda: self._client.exists(f"{self._prefix}console:ended:{session}"))
-        )
+        key = self._ended_key(session)
+        return bool(self._run(lambda: self._client.exists(key)))
 
     def _key(self, channel: str, address: str) -> str:
         hashed = hashlib.sha256(network(address).encode()).hexdigest()[:20]
         return f"{self._prefix}console:failed:{channel}:{hashed}"
 
+    def _ended_key(self, session: str) -> str:
+        return f"{self._prefix}console:ended:{session}"
+
     def _run(self, command: Callable[[], Any]) -> Any:
+        """Return the result of a command. Raises StoreDown."""
         try:
             return command()
         except redis.RedisError as exc:
@@ -335,7 +351,10 @@ class Logins:
 
 
 def network(address: str) -> str:
-    """Return what counts as one address: an IPv4 address, or the /64 network of an IPv6 customer."""
+    """Return what counts as one address: an IPv4 address, or the /64 network of an IPv6 customer.
+
+    A text that is no IP address is returned unchanged.
+    """
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:

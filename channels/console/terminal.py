@@ -1,4 +1,7 @@
-"""A conversation with the bot in a terminal, for trying tools and policies."""
+"""A conversation with the bot in a terminal, for trying tools and policies (`sayso chat`).
+
+It needs no platform, no Redis and no worker: each typed line is answered at once.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from sayso.channels.types import Button, Conversation, Media, Reply, Tap, Turn
 
 #: Words that end the conversation.
 GOODBYE = ("exit", "quit", "/exit", "/quit")
-#: The longest name of a file in bytes that all file systems take.
+#: The longest name of a file that all file systems take, in bytes.
 MAX_NAME_BYTES = 255
 #: The longest ending, with its dot, that is kept when a name is cut.
 MAX_ENDING_BYTES = 20
@@ -26,8 +29,12 @@ CONVERSATION = Conversation("terminal", "terminal")
 class Terminal:
     """One person at one terminal. Lives as long as the conversation.
 
-    `styled`: the terminal shows ANSI styles. Files of replies are read by `read_file` and saved in
-    `folder`. A number taps the button that the last message shows with it.
+    A typed number taps the button that the last message shows with this number.
+
+    * `folder`: where files of replies are saved.
+    * `read_file`: returns the bytes of a file of the media store.
+    * `print_text`: prints a text and a line end.
+    * `styled`: whether the terminal shows ANSI styles.
     """
 
     def __init__(
@@ -42,7 +49,9 @@ class Terminal:
         self._read_file = read_file
         self._print = print_text
         self._styled = styled
+        #: How many messages were printed. The number of a message is its id.
         self._printed = 0
+        #: The buttons of the last message, which a typed number taps.
         self._buttons: tuple[Button, ...] = ()
 
     def talk(
@@ -50,46 +59,47 @@ class Terminal:
     ) -> None:
         """Print the answer to each line until the input ends.
 
-        It also ends when the person types `exit` or presses Ctrl-C.
-
-        Ctrl-C during an answer raises KeyboardInterrupt.
+        It also ends when the person types `exit`, or presses Ctrl-C while the bot waits. Ctrl-C
+        during an answer raises KeyboardInterrupt.
         """
         self._print("Type a message, or the number of a button; exit ends it. Try: /help")
         for number, line in enumerate(self._typed_lines(lines), 1):
             text = line.strip()
+            if not text:
+                continue
             if text.lower() in GOODBYE:
                 return
-            for reply in asyncio.run(answer(self.turn(text, number))) if text else ():
+            for reply in asyncio.run(answer(self.turn(text, number))):
                 try:
                     self.show(reply)
                 except SendError as exc:
                     self._print(f"[{exc}]\n")
 
     def _typed_lines(self, lines: TextIO) -> Iterator[str]:
-        """Yield the lines until the input ends, or Ctrl-C is pressed while the next one is awaited."""
+        """Yield the lines until the input ends, or until Ctrl-C is pressed."""
         while True:
             try:
                 line = lines.readline()
             except KeyboardInterrupt:
-                self._print("")  # the shell's prompt begins a line of its own
+                # So that the shell's prompt begins a new line.
+                self._print("")
                 return
             if not line:
                 return
             yield line
 
     def turn(self, text: str, line: int) -> Turn:
-        """Return the turn of a typed line, by its text and number."""
+        """Return the turn of a typed line: a tap or a message. `line` is its number, from 1."""
+        event_id = f"terminal:{line}"
         user_id = CONVERSATION.chat
+        number = 0
         if text.isascii() and text.isdecimal() and len(text) < 3:
             number = int(text)
-        else:
-            number = 0
         if 1 <= number <= len(self._buttons):
             tap = Tap(self._buttons[number - 1].data, callback_id=str(line))
-            return Turn(
-                f"terminal:{line}", CONVERSATION, user_id, tap=tap, message_id=str(self._printed)
-            )
-        return Turn(f"terminal:{line}", CONVERSATION, user_id, text, message_id=str(line))
+            message_id = str(self._printed)
+            return Turn(event_id, CONVERSATION, user_id, tap=tap, message_id=message_id)
+        return Turn(event_id, CONVERSATION, user_id, text, message_id=str(line))
 
     def show(self, reply: Reply) -> None:
         """Print a reply, and save its file. Raises Refused if the file is gone.
@@ -98,38 +108,43 @@ class Terminal:
         """
         if reply.edits and reply.optional:
             return
+        parts = []
         if reply.text.strip():
-            parts = [terminal_text(reply.text, styled=self._styled)]
-        else:
-            parts = []
+            parts.append(terminal_text(reply.text, styled=self._styled))
         if reply.media:
             parts.append(f"[{self._save(reply.media)}]")
         if reply.buttons:
-            labels = [
-                terminal_text(button.effect) or TERMINAL.escape(button.label)
-                for button in reply.buttons
-            ]
-            listed = [f"[{number}] {label}" for number, label in enumerate(labels, 1)]
-            if reply.asks_value:  # a typed number is the value
-                listed = [f"[{label}]" for label in labels]
-            parts.append("  ".join(listed))
-        if parts:
-            self._print("\n".join(parts) + "\n")
-            self._printed += 1
-            self._buttons = () if reply.asks_value else reply.buttons
+            parts.append(_button_line(reply))
+        if not parts:
+            return
+
+        self._print("\n".join(parts) + "\n")
+        self._printed += 1
+        # Where a value is asked for, a typed number is the value and taps nothing.
+        self._buttons = () if reply.asks_value else reply.buttons
 
     def _save(self, media: Media) -> str:
         """Save a file in `folder`, whatever path its name has, and return the result as text."""
         data = file_to_send(self._read_file, media.ref)
         name = _fitting(TERMINAL.escape(Path(media.filename).name))
-        path = self._folder / (name if name not in ("", "..") else "file")
+        if name in ("", ".."):
+            name = "file"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            path = _unused(path, data)
+            path = _unused(self._folder / name, data)
             path.write_bytes(data)
         except OSError as exc:
             return f"cannot save {name!r}: {exc.strerror}"
         return f"saved {path}"
+
+
+def _button_line(reply: Reply) -> str:
+    """Return the buttons on one line, with numbers unless the reply asks for a value."""
+    labels = []
+    for number, button in enumerate(reply.buttons, 1):
+        label = terminal_text(button.effect) or TERMINAL.escape(button.label)
+        labels.append(f"[{label}]" if reply.asks_value else f"[{number}] {label}")
+    return "  ".join(labels)
 
 
 def _unused(path: Path, data: bytes) -> Path:
@@ -142,14 +157,11 @@ def _unused(path: Path, data: bytes) -> Path:
     return unused
 
 
-def _fitting(name: str, mark: str = "") -> str:
-    """Return a file name that file systems take.
-
-    It has at most MAX_NAME_BYTES bytes, with `mark` before its ending.
-    """
+def _fitting(name: str, suffix: str = "") -> str:
+    """Return a file name of at most MAX_NAME_BYTES bytes, with `suffix` before its ending."""
     ending = Path(name).suffix
     if len(ending.encode()) > MAX_ENDING_BYTES:
         ending = ""
-    room = MAX_NAME_BYTES - len(f"{mark}{ending}".encode())
+    room = MAX_NAME_BYTES - len(f"{suffix}{ending}".encode())
     stem = name.removesuffix(ending).encode()[:room].decode(errors="ignore")
-    return f"{stem}{mark}{ending}"
+    return f"{stem}{suffix}{ending}"

@@ -1,4 +1,7 @@
-"""The console's web pages: the chat page, its live feed, file uploads, and logging in."""
+"""The console's web pages: the chat page, its live feed, file uploads, and logging in.
+
+Messages and taps do not come here: the page posts them as webhooks, to /hooks/<name>.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote
@@ -49,39 +53,42 @@ from sayso.channels.types import Conversation, Turn, WebhookRequest, storable
 from sayso.channels.web.local import is_local
 from sayso.channels.web.pages import ICON, small_page
 
-#: How long a browser keeps its identity, in seconds.
+#: How long a browser keeps its identity, in seconds: 30 days.
 COOKIE_SECONDS = 30 * 24 * 3600
-#: Event streams per process. Each holds a thread,
-#: and the web server needs threads for webhooks too.
+#: The most event streams per process. Each holds a thread, and the web server needs threads for
+#: webhooks too.
 MAX_STREAMS = 12
-#: Uploads per process at once. Each holds a thread and up to MAX_FILE_BYTES
-#: of the disk for temporary files.
+#: The most uploads per process at once. Each holds a thread and up to MAX_FILE_BYTES of the disk
+#: for temporary files.
 MAX_UPLOADS = 4
 #: Bytes of an upload that are held in memory; what is longer goes to a temporary file.
 BODY_IN_MEMORY = 256 * 1024
-#: For how many messages a page may ask the state at once.
+#: The most messages of which a page may ask the state at once.
 MAX_WAITING = 20
 #: The path of an upload. The server allows it a larger body and more time than other requests.
 UPLOADS = re.compile(r".*/console/[^/]+/files")
 #: How long an event stream lasts, in seconds, so that an open page does not delay a restart.
 STREAM_SECONDS = 60.0
-#: Seconds after which a heartbeat is sent on a silent stream. The page takes a stream without one
-#: for broken, and proxies keep the connection open. Each read of the feed may take BLOCK_MS more.
+#: Seconds between two heartbeats of a stream. Each read of the feed may add BLOCK_MS. The page
+#: takes a stream without heartbeats for broken, and with them proxies keep the connection open.
 HEARTBEAT_SECONDS = 4.0
-#: What a heartbeat is: an event of its own type, because the page's script does not see comments.
+#: A heartbeat: an event with a type that nothing else has. The page's script would not see a
+#: comment.
 HEARTBEAT = "event: alive\ndata:\n\n"
 #: How long one read of the feed waits, in milliseconds.
 BLOCK_MS = 1000
 #: The header with the name of an uploaded file. In the URL it would be in the logs of every proxy.
 FILENAME_HEADER = "X-Sayso-Filename"
 
+#: What the page may load and show, and who may show it.
 _CSP = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
 _LOCAL_ONLY = (
-    "This console has no password, so it answers only on this machine: open http://localhost:<port>/console here. "
-    "To open it from elsewhere, set `password: ${{CONSOLE_PASSWORD}}` on channel {name!r} in the YAML."
+    "This console has no password, so it answers only on this machine: "
+    "open http://localhost:<port>/console here. To open it from elsewhere, "
+    "set `password: ${{CONSOLE_PASSWORD}}` on channel {name!r} in the YAML."
 )
 
 _log = logging.getLogger(__name__)
@@ -90,13 +97,11 @@ _log = logging.getLogger(__name__)
 def console_pages(*channels: ConsoleChannel, **parts: Any) -> flask.Blueprint:
     """Return the pages of all console channels.
 
-    /console is the first channel, /console/<name> is each of them.
-
-    On the bot's own machine, / redirects to /console. `parts` are fields of Views.
+    /console is the first channel, /console/<name> is each of them. On the bot's own machine, /
+    redirects to /console. `parts` are fields of Views.
     """
-    views = Views(
-        channels={"": channels[0], **{channel.name: channel for channel in channels}}, **parts
-    )
+    by_name = {channel.name: channel for channel in channels}
+    views = Views(channels={"": channels[0], **by_name}, **parts)
     pages = flask.Blueprint(
         "console",
         __name__,
@@ -119,7 +124,7 @@ def console_pages(*channels: ConsoleChannel, **parts: Any) -> flask.Blueprint:
     for view in (views.files, views.name, views.login, views.logout):
         pages.add_url_rule(f"/console/<name>/{view.__name__}", view_func=view, methods=["POST"])
     for error, status in ((Forbidden, 403), (UnknownChat, 404), (NotTaken, 415), (TooLarge, 413)):
-        pages.register_error_handler(error, lambda exc, status=status: _plain(status, f"{exc}\n"))
+        pages.register_error_handler(error, partial(_plain_error, status))
     pages.register_error_handler(StoreDown, _storage_down)
     pages.before_request(_drop_impossible_dates)
     pages.after_request(_harden)
@@ -128,19 +133,24 @@ def console_pages(*channels: ConsoleChannel, **parts: Any) -> flask.Blueprint:
 
 @dataclass(kw_only=True)
 class Views:
-    """The views of all console channels. One per process."""
+    """The views of all console channels. One per process.
 
-    #: By name; the first one is also "".
+    A view returns the answer to a request. Its parameter `name` is the channel's name in the URL.
+    """
+
+    #: The channels by name. The first one also has the name "".
     channels: Mapping[str, ConsoleChannel]
+    #: The URL at which browsers reach the bot, "" for the host of the request.
     public_url: str = ""
+    #: Returns seconds from any beginning, for the life of an event stream.
     clock: Callable[[], float] = time.monotonic
     max_streams: int = MAX_STREAMS
     max_uploads: int = MAX_UPLOADS
-    #: `admit` raises an error if the person may not upload a file now.
+    #: Raises an error if the person of a turn may not upload a file now.
     admit: Callable[[Turn], None] = lambda _: None
-    #: `stage` returns the state of a turn: "waits", "done" or "unknown".
+    #: Returns the state of a turn: "waits", "done" or "unknown".
     stage: Callable[[Turn], str] = lambda _: "done"
-    #: `why_waiting` returns why no worker answers, "" if no reason is known.
+    #: Returns why no worker answers, "" if no reason is known.
     why_waiting: Callable[[], str] = lambda: ""
 
     def __post_init__(self) -> None:
@@ -165,33 +175,41 @@ class Views:
             chat = self._shown_chat(channel, user_id)
         except UnknownChat:
             return _to_page(channel)
-        limits = {
-            "max_chars": MAX_PAGE_TEXT_CHARS,
-            "max_files": MAX_MESSAGE_FILES,
-            "max_bytes": MAX_FILE_BYTES,
-            "max_title": MAX_TITLE_CHARS,
-        }
-        limits["now_ms"] = round(time.time() * 1000)
-        limits["max_name"] = MAX_NAME_CHARS
+
         person = channel.name_of(hook, user_id)
-        response = flask.make_response(
-            flask.render_template(
-                "console.html", channel=channel, chat=chat, person=person, icon=ICON, **limits
-            )
+        page = flask.render_template(
+            "console.html",
+            channel=channel,
+            chat=chat,
+            person=person,
+            icon=ICON,
+            # With this the page corrects its own clock.
+            now_ms=round(time.time() * 1000),
+            max_chars=MAX_PAGE_TEXT_CHARS,
+            max_files=MAX_MESSAGE_FILES,
+            max_bytes=MAX_FILE_BYTES,
+            max_title=MAX_TITLE_CHARS,
+            max_name=MAX_NAME_CHARS,
         )
+        response = flask.make_response(page)
+        # Set again, so that the cookies of a person who comes back do not expire.
         _set_cookie(response, hook, channel.cookie_for(hook), identity, COOKIE_SECONDS)
         if person:
             _set_name_cookie(response, hook, channel, user_id, person)
         return response
 
     def poll(self, name: str = "") -> flask.Response:
-        """Return the entries of the feed after the given one."""
+        """Return the entries of the feed after the entry `after` of the query."""
         channel = self._channel(name)
-        entries = channel.entries(self._conversation(channel), flask.request.args.get("after", ""))
+        after = flask.request.args.get("after", "")
+        entries = channel.entries(self._conversation(channel), after)
         return flask.jsonify(entries=[{"at": entry_id, **entry} for entry_id, entry in entries])
 
     def older(self, name: str) -> flask.Response:
-        """Return a page of entries before the given one, and whether there are older ones."""
+        """Return a page of entries before the entry `before` of the query.
+
+        The answer also says whether there are older ones.
+        """
         channel = self._channel(name)
         before = flask.request.args.get("before", "")
         entries, has_more = channel.older_entries(self._conversation(channel), before)
@@ -199,34 +217,37 @@ class Views:
         return flask.jsonify(entries=shown, more=has_more)
 
     def events(self, name: str = "") -> flask.Response:
-        """Stream the entries of the feed after the given one."""
+        """Stream the entries of the feed after the entry `after` of the query.
+
+        These are server-sent events: the answer stays open, and entries follow as they come.
+        """
         channel = self._channel(name)
         conversation = self._conversation(channel)
         if not self._streams.acquire(blocking=False):
             return _plain(503, "Too many open pages on this server process: poll instead.\n")
-        # On a reconnect the header is current, and the query is not.
+        # A browser that reconnects repeats the old query, and names the last entry in the header.
         after = flask.request.headers.get("Last-Event-ID") or flask.request.args.get("after", "")
         lines = _lines(channel, conversation, after, self.clock)
         response = flask.Response(
             lines, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"}
         )
-        # The `finally` of a generator that never started would not run.
+        # Not in a `finally` of the generator, which would not run if the generator never starts.
         response.call_on_close(self._streams.release)
         return response
 
     def waiting(self, name: str) -> flask.Response:
-        """Return the states of messages, and why no worker answers them."""
+        """Return the states of messages, and why no worker answers those that wait."""
         channel = self._channel(name)
         conversation = self._conversation(channel)
-        ids = [
-            each
-            for each in flask.request.args.getlist("id")[:MAX_WAITING]
-            if CLIENT_ID.fullmatch(each)
-        ]
-        stages = {each: self.stage(Turn(each, conversation, conversation.chat)) for each in ids}
-        return flask.jsonify(
-            stages=stages, cause=self.why_waiting() if "waits" in stages.values() else ""
-        )
+        stages = {}
+        for event_id in flask.request.args.getlist("id")[:MAX_WAITING]:
+            if CLIENT_ID.fullmatch(event_id):
+                stages[event_id] = self.stage(Turn(event_id, conversation, conversation.chat))
+
+        cause = ""
+        if "waits" in stages.values():
+            cause = self.why_waiting()
+        return flask.jsonify(stages=stages, cause=cause)
 
     def chats(self, name: str) -> flask.Response:
         """Return the conversations of the person, the one that was used last first."""
@@ -252,9 +273,9 @@ class Views:
         return flask.jsonify(ok=True)
 
     def name(self, name: str) -> flask.Response:
-        """Store the name that the person chose in a cookie, and return the name that is shown.
+        """Store the name that the person chose in a cookie, and return it as it is shown.
 
-        "" removes it.
+        The name "" removes it.
         """
         channel = self._channel(name)
         hook = self._hook()
@@ -269,7 +290,10 @@ class Views:
         return response
 
     def files(self, name: str) -> flask.Response:
-        """Store an upload. Raises NotTaken, TooLarge, and what `admit` raises."""
+        """Store an upload. Returns its signed name, its type and its file name.
+
+        Raises NotTaken, TooLarge, and what `admit` raises.
+        """
         channel = self._channel(name)
         hook = self._hook()
         self._visitor(channel)
@@ -277,12 +301,12 @@ class Views:
         self.admit(Turn("", channel.conversation_of(user_id, ""), user_id))
         if not self._uploads.acquire(blocking=False):
             return _plain(503, "Too many files are being sent at once: try again shortly.\n")
+
         filename = unquote(flask.request.headers.get(FILENAME_HEADER, ""), errors="replace")
+        mime_type = flask.request.content_type or ""
         try:
             with _body(flask.request) as file:
-                name, media = channel.files.keep(
-                    user_id, file, flask.request.content_type or "", filename
-                )
+                signed_name, media = channel.files.save(user_id, file, mime_type, filename)
         except QuotaExceeded:
             _log.warning("console.file_over_quota")
             return _plain(
@@ -293,41 +317,40 @@ class Views:
             return _plain(503, "The bot cannot store files now: try again later.\n")
         finally:
             self._uploads.release()
-        return flask.make_response(
-            {"file": name, "mime": media.mime_type, "filename": media.filename}, 201
-        )
+        answer = {"file": signed_name, "mime": media.mime_type, "filename": media.filename}
+        return flask.make_response(answer, 201)
 
     def login(self, name: str) -> flask.Response:
-        """Check a password and log in. An address that sends wrong ones must wait longer each time.
+        """Check a password and log in.
 
-        While it waits, its passwords are not checked.
+        An address that sends wrong passwords must wait longer each time. While it waits, its
+        passwords are not checked.
         """
         channel = self._channel(name)
         hook = self._hook()
         if channel.is_open or not is_same_origin(hook):
             return _plain(403, "Log in on the console's own page.\n")
+
         forwarded_for = flask.request.headers.get("X-Forwarded-For", "")
         address = channel.client_address(flask.request.remote_addr or "", forwarded_for)
         wait = channel.logins.failures(channel.name, address).wait(time.time())
         if wait:
-            if wait < 60:
-                duration = f"{math.ceil(wait)} seconds"
-            else:
+            duration = f"{math.ceil(wait)} seconds"
+            if wait >= 60:
                 duration = f"{math.ceil(wait / 60)} minutes"
-            return _login_page(
-                channel, 429, f"Too many wrong passwords. Try again in {duration}.", wait
-            )
+            problem = f"Too many wrong passwords. Try again in {duration}."
+            return _login_page(channel, 429, problem, wait)
+
         flask.request.max_content_length = MAX_LOGIN_BYTES
         if not channel.is_password(flask.request.form.get("password", "")):
-            failures = channel.logins.fail(channel.name, address)
-            if failures.count >= MAX_FAILURES:
-                level = logging.ERROR
-            else:
-                level = logging.WARNING
+            failures = channel.logins.note_failure(channel.name, address)
+            is_locked_out = failures.count >= MAX_FAILURES
+            level = logging.ERROR if is_locked_out else logging.WARNING
             extra = {"channel": channel.name, "address": address, "failures": failures.count}
             _log.log(level, "console.login_failed", extra=extra)
             return _login_page(channel, 401, "Wrong password.", failures.wait(time.time()))
-        channel.logins.succeed(channel.name, address)
+
+        channel.logins.note_success(channel.name, address)
         response = _to_page(channel)
         identity = _identity(channel, hook)
         session = channel.log_in(channel.user_of(identity))
@@ -336,7 +359,7 @@ class Views:
         return response
 
     def logout(self, name: str) -> flask.Response:
-        """End the browser's session."""
+        """End the browser's session, and show the log-in page."""
         channel = self._channel(name)
         hook = self._hook()
         if not is_same_origin(hook):
@@ -349,7 +372,7 @@ class Views:
         return response
 
     def _channel(self, name: str) -> ConsoleChannel:
-        """Return the channel, if this client may reach it."""
+        """Return a channel that this client may reach. Answers 404 or 403 for any other."""
         channel = self.channels.get(name)
         if channel is None:
             flask.abort(_refusal(404, "There is no console of this name."))
@@ -358,14 +381,11 @@ class Views:
         return channel
 
     def _visitor(self, channel: ConsoleChannel) -> str:
-        """Return the user id of the browser."""
+        """Return the user id of the browser. Answers 401 or 403 for one without a session."""
         user_id = channel.visitor(self._hook())
         if not user_id:
-            flask.abort(
-                _plain(
-                    403 if channel.is_open else 401, "Your session has ended: reload the page.\n"
-                )
-            )
+            status = 403 if channel.is_open else 401
+            flask.abort(_plain(status, "Your session has ended: reload the page.\n"))
         return user_id
 
     def _conversation(self, channel: ConsoleChannel) -> Conversation:
@@ -373,18 +393,18 @@ class Views:
         return channel.conversation_of(self._visitor(channel), flask.request.args.get("chat", ""))
 
     def _shown_chat(self, channel: ConsoleChannel, user_id: str) -> str:
-        """Return the id of the conversation that the page opens with.
+        """Return the id of the conversation that the page opens with. Raises UnknownChat.
 
-        It is the named one, else that of the last message. Without storage it is the first one: the
-        page says itself that it cannot read. Raises UnknownChat.
+        It is the one that the query names, else that of the last message, else the first one.
         """
-        named = flask.request.args.get("chat")
+        requested = flask.request.args.get("chat")
         try:
-            if named is not None:
-                return channel.conversation_of(user_id, named).thread
+            if requested is not None:
+                return channel.conversation_of(user_id, requested).thread
             chats = channel.chats.all(channel.name, user_id)
             return next((chat.id for chat in chats if chat.at), "")
         except StoreDown:
+            # The page is shown all the same, and says itself that it cannot read its feed.
             return ""
 
     def _hook(self) -> WebhookRequest:
@@ -395,9 +415,9 @@ class Views:
 
 
 def _to_page(channel: ConsoleChannel) -> flask.Response:
-    return flask.make_response(
-        flask.redirect(flask.url_for("console.page", name=channel.name), 303)
-    )
+    """Return a redirect to the page of a channel."""
+    url = flask.url_for("console.page", name=channel.name)
+    return flask.make_response(flask.redirect(url, 303))
 
 
 def _identity(channel: ConsoleChannel, hook: WebhookRequest) -> str:
@@ -405,15 +425,18 @@ def _identity(channel: ConsoleChannel, hook: WebhookRequest) -> str:
     cookie = flask.request.cookies.get(channel.cookie_for(hook), "")
     if channel.user_of(cookie):
         return cookie
-    return channel.new_session()
+    return channel.new_identity()
 
 
 def _login_page(
     channel: ConsoleChannel, status: int, problem: str = "", wait: float = 0.0
 ) -> flask.Response:
-    response = flask.make_response(
-        flask.render_template("login.html", channel=channel, problem=problem, icon=ICON), status
-    )
+    """Return the log-in page.
+
+    `problem` is what went wrong, "" for nothing. `wait` is how many seconds to wait, 0 for none.
+    """
+    page = flask.render_template("login.html", channel=channel, problem=problem, icon=ICON)
+    response = flask.make_response(page, status)
     if wait:
         response.headers["Retry-After"] = str(math.ceil(wait))
     return response
@@ -422,6 +445,7 @@ def _login_page(
 def _set_cookie(
     response: flask.Response, hook: WebhookRequest, name: str, value: str, seconds: int
 ) -> None:
+    """Set a cookie that no script reads, and that no other site sends, for some seconds."""
     response.set_cookie(
         name,
         value,
@@ -440,7 +464,7 @@ def _set_name_cookie(
     user_id: str,
     person: str,
 ) -> None:
-    """Store a person's name in the signed cookie of their browser."""
+    """Set the signed cookie with a person's name."""
     value = channel.name_cookie(user_id, person)
     _set_cookie(response, hook, channel.name_cookie_for(hook), value, COOKIE_SECONDS)
 
@@ -450,24 +474,30 @@ def _lines(
 ) -> Iterator[str]:
     """Yield server-sent events until STREAM_SECONDS are over or the feed is down.
 
-    The browser reconnects by itself. The first heartbeat follows the first read: only then is it
-    known that the feed can be read.
+    `after` is the id of the last entry that the browser has, "" for none. The browser reconnects by
+    itself.
     """
     yield "retry: 1000\n\n"
     started_at = clock()
-    beat_at = -math.inf
+    last_heartbeat_at = -math.inf
+    # The first read does not wait: the heartbeat that follows it says that the feed can be read.
     block_ms = 0
-    while (now := clock()) - started_at < STREAM_SECONDS:
+    while True:
+        now = clock()
+        if now - started_at >= STREAM_SECONDS:
+            return
         try:
             entries = channel.entries(conversation, after, block_ms)
         except StoreDown:
             _log.warning("console.feed_down", exc_info=True)
             return
-        for after, entry in entries:  # the next read starts after the last one
-            yield f"id: {after}\ndata: {json.dumps(entry)}\n\n"
-        if now - beat_at >= HEARTBEAT_SECONDS:
+        for entry_id, entry in entries:
+            yield f"id: {entry_id}\ndata: {json.dumps(entry)}\n\n"
+            after = entry_id
+
+        if now - last_heartbeat_at >= HEARTBEAT_SECONDS:
             yield HEARTBEAT
-            beat_at = now
+            last_heartbeat_at = now
         block_ms = BLOCK_MS
 
 
@@ -475,29 +505,38 @@ def _lines(
 def _body(request: flask.Request) -> Iterator[BinaryIO]:
     """Yield the whole body of an upload as a file. Raises TooLarge, and NotTaken for an empty body.
 
-    It is a file because each thread of the server would keep the memory that it once needed.
+    It is a file, because each thread of the server keeps the memory that it once needed.
     """
-    # A body without an announced length is cut there, without an error.
+    too_large = TooLarge(f"the file is too large: send at most {MAX_FILE_BYTES} bytes")
+    # A body without an announced length is cut at this length, without an error. So the limit is
+    # one byte more than a file may have.
     request.max_content_length = MAX_FILE_BYTES + 1
     with SpooledTemporaryFile(BODY_IN_MEMORY) as file:
-        size = MAX_FILE_BYTES + 1
-        with suppress(RequestEntityTooLarge):
+        try:
             shutil.copyfileobj(request.stream, file)
-            size = file.tell()
+        except RequestEntityTooLarge:
+            raise too_large from None
+        size = file.tell()
         if size > MAX_FILE_BYTES:
-            raise TooLarge(f"the file is too large: send at most {MAX_FILE_BYTES} bytes")
+            raise too_large
         if not size:
             raise NotTaken("the file is empty")
         yield cast("BinaryIO", file)
 
 
+def _plain_error(status: int, error: Exception) -> flask.Response:
+    """Return the text of an error."""
+    return _plain(status, f"{error}\n")
+
+
 def _storage_down(error: Exception) -> flask.Response:
+    """Answer 503: the console's storage does not answer."""
     _log.warning("console.feed_down", exc_info=error)
     return _plain(503, "The console cannot reach its storage: try again shortly.\n")
 
 
 def _refusal(status: int, text: str) -> flask.Response:
-    """Return a page where a person opens the console; a plain text for the page's own requests."""
+    """Return a small page to a person who opens the console, else a plain text."""
     if flask.request.endpoint == "console.page":
         return small_page("No console here", [text], status=status)
     return _plain(status, f"{text}\n")
@@ -513,11 +552,11 @@ def _drop_impossible_dates() -> None:
 
 
 def _harden(response: flask.Response) -> flask.Response:
+    """Return the answer with headers that limit what a browser does with it."""
     response.headers.setdefault("Content-Security-Policy", _CSP)
     response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Referrer-Policy"] = (
-        "same-origin"  # `no-referrer` would hide the origin of our own forms too
-    )
+    # "no-referrer" would hide the origin of our own forms too.
+    response.headers["Referrer-Policy"] = "same-origin"
     if flask.request.endpoint != "console.static":
         response.headers["Cache-Control"] = "no-store"
     return response

@@ -381,7 +381,7 @@ def console_hook(body: bytes) -> WebhookRequest:
 
 
 _BROWSER = ShownConsole(MemoryMedia.__new__(MemoryMedia), MemoryFeed())
-_SESSION = _BROWSER.new_session()
+_SESSION = _BROWSER.new_identity()
 CONSOLE = Platform(
     name="console",
     fake="",

@@ -11,7 +11,7 @@ import pytest
 
 from sayso.channels.base import BadHook, Forbidden, Unreachable
 from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
-from sayso.channels.console.store import KEPT_ENTRIES
+from sayso.channels.console.store import MAX_ENTRIES
 from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.types import (
     Button,
@@ -36,7 +36,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 32
 def hook(channel: ConsoleChannel, body: Any, **headers: str) -> WebhookRequest:
     """Return what the page posts, with a valid session unless `headers` replace it."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    session = f"{channel.cookie}={channel.new_session()}"
+    session = f"{channel.cookie}={channel.new_identity()}"
     given = {"cookie": session, "x-sayso-console": "1", "host": "localhost:8000"}
     given |= {name.replace("_", "-"): value for name, value in headers.items()}
     return WebhookRequest("https://bot.example/hooks/web", given, raw)
@@ -81,7 +81,9 @@ def test_session_of_another_console_is_forbidden(
     with pytest.raises(Forbidden, match="session"):
         channel.receive(
             hook(
-                channel, {"id": "1", "text": "hi"}, cookie=f"{channel.cookie}={other.new_session()}"
+                channel,
+                {"id": "1", "text": "hi"},
+                cookie=f"{channel.cookie}={other.new_identity()}",
             )
         )
 
@@ -92,7 +94,7 @@ def test_changing_the_password_ends_every_session(feed: MemoryFeed, media: Local
         console_channel("web", feed=feed, media=media, keys=["k"], password=word)
         for word in ("old", "new")
     )
-    assert new.user_of(old.new_session()) == ""
+    assert new.user_of(old.new_identity()) == ""
 
 
 def test_post_without_our_header_is_forbidden(channel: ConsoleChannel):
@@ -175,7 +177,7 @@ def test_lone_surrogate_is_stored_as_a_question_mark(channel: ConsoleChannel):
 
 def test_text_becomes_a_turn_of_the_user(channel: ConsoleChannel):
     """User, conversation and event id come from the session; the client names only the event."""
-    session = channel.new_session()
+    session = channel.new_identity()
     user = channel.user_of(session)
     received = channel.receive(
         hook(channel, {"id": "e1", "text": "list invoices"}, cookie=f"{channel.cookie}={session}")
@@ -242,8 +244,8 @@ def test_retired_key_still_opens_its_sessions(feed: MemoryFeed, media: LocalMedi
     """The first key signs, and all keys verify."""
     before = console_channel("web", feed=feed, media=media, keys=["old"])
     after = console_channel("web", feed=feed, media=media, keys=["new", "old"])
-    assert after.user_of(before.new_session())
-    assert not before.user_of(after.new_session())
+    assert after.user_of(before.new_identity())
+    assert not before.user_of(after.new_identity())
 
 
 @pytest.mark.parametrize(
@@ -370,7 +372,7 @@ def test_drafts_displace_no_entry_of_the_feed(channel: ConsoleChannel, conversat
     """The feed holds the last draft of a growing answer, and none beside the answer."""
     turn, shown = Turn("u1:e1", conversation, "u1", text="hi"), ""
     asyncio.run(channel.send(Delivery("d0", conversation, Reply("said before"))))
-    for length in range(KEPT_ENTRIES + 10):
+    for length in range(MAX_ENTRIES + 10):
         shown = asyncio.run(channel.draft(turn, "word " * length, shown))
     kinds = [entry["type"] for _, entry in channel.feed.read(conversation.id, "", 0)]
     assert kinds == ["bubble", "draft"]

@@ -12,7 +12,7 @@ import redis
 from sayso.channels.base import BadHook
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.store import (
-    KEPT_SECONDS,
+    KEEP_SECONDS,
     MAX_CHATS,
     MAX_TITLE_CHARS,
     Chat,
@@ -46,11 +46,11 @@ def chats(request: pytest.FixtureRequest):
 
 def test_conversation_that_was_used_last_is_first(chats: Chats):
     """An unused one stands above all. No person sees those of others."""
-    chats.use(FIRST, "delete INV-42")
+    chats.note_use(FIRST, "delete INV-42")
     chats.add(SECOND)
     assert chats.all("web", "u1") == [Chat(SECOND.thread, "", 0.0), Chat("", "delete INV-42", 1.0)]
-    chats.use(SECOND, "list invoices")
-    chats.use(FIRST, "another title")
+    chats.note_use(SECOND, "list invoices")
+    chats.note_use(FIRST, "another title")
     assert chats.all("web", "u1") == [
         Chat("", "delete INV-42", 3.0),
         Chat(SECOND.thread, "list invoices", 2.0),
@@ -65,10 +65,10 @@ def test_conversation_is_renamed_and_removed(chats: Chats):
     """
     chats.add(SECOND)
     chats.rename("web", "u1", SECOND.thread, "Mine")
-    chats.use(SECOND, "list invoices")
+    chats.note_use(SECOND, "list invoices")
     assert [chat.title for chat in chats.all("web", "u1")] == ["Mine"]
     chats.remove("web", "u1", SECOND.thread)
-    chats.use(SECOND, "late")
+    chats.note_use(SECOND, "late")
     assert chats.all("web", "u1") == []
     assert (chats.has("web", "u1", SECOND.thread), chats.has("web", "u1", "")) == (False, True)
 
@@ -77,9 +77,9 @@ def test_list_expires_with_its_conversations(redis_socket: str):
     """Each use renews the expiry."""
     with redis.Redis(unix_socket_path=redis_socket, decode_responses=True) as client:
         client.flushall()
-        Chats(client, "t:").use(FIRST)
+        Chats(client, "t:").note_use(FIRST)
         (key,) = client.keys("t:*")
-        assert KEPT_SECONDS - 5 <= client.ttl(key) <= KEPT_SECONDS
+        assert KEEP_SECONDS - 5 <= client.ttl(key) <= KEEP_SECONDS
 
 
 def test_unavailable_list_raises_store_down():
@@ -213,7 +213,7 @@ def test_oldest_conversation_makes_room_for_a_new_one(channel: ConsoleChannel, f
         ids.append(channel.new_chat("u1"))
         here = channel.conversation_of("u1", ids[-1])
         feed.append(here.id, {"type": "user", "event": f"e{number}", "text": "hi"})
-        channel.chats.use(here, f"chat {number}")
+        channel.chats.note_use(here, f"chat {number}")
     listed = {chat.id for chat in channel.chats.all("web", "u1")}
     assert (len(listed), ids[0] in listed, ids[1] in listed) == (MAX_CHATS, False, True)
     assert feed.read(Conversation("web", "u1", ids[0]).id, "", 0) == []

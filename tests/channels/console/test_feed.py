@@ -7,7 +7,7 @@ import threading
 import pytest
 import redis
 
-from sayso.channels.console.store import KEPT_ENTRIES, KEPT_SECONDS, Feed, StoreDown
+from sayso.channels.console.store import KEEP_SECONDS, MAX_ENTRIES, Feed, StoreDown
 from tests.memory_stores import MemoryFeed
 
 
@@ -114,11 +114,11 @@ def test_old_entries_are_trimmed(feed: Feed):
 
     Redis trims in blocks of up to 100.
     """
-    for n in range(KEPT_ENTRIES + 150):
+    for n in range(MAX_ENTRIES + 150):
         feed.append("c", {"n": n})
     kept = [entry["n"] for _, entry in feed.read("c", "", 0)]
-    assert KEPT_ENTRIES <= len(kept) <= KEPT_ENTRIES + 100
-    assert kept[-1] == KEPT_ENTRIES + 149
+    assert MAX_ENTRIES <= len(kept) <= MAX_ENTRIES + 100
+    assert kept[-1] == MAX_ENTRIES + 149
 
 
 def test_ids_begin_with_the_time_in_milliseconds(feed: Feed):
@@ -136,7 +136,7 @@ def test_idle_conversation_expires_after_a_month(redis_socket: str):
     """Every entry renews the expiry of its stream."""
     with redis.Redis(unix_socket_path=redis_socket, decode_responses=True) as client:
         Feed(client, "t:").append("c", {})
-        assert KEPT_SECONDS - 5 <= client.ttl("t:feed:c") <= KEPT_SECONDS
+        assert KEEP_SECONDS - 5 <= client.ttl("t:feed:c") <= KEEP_SECONDS
 
 
 def test_unavailable_redis_raises_store_down():

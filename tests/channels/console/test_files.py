@@ -49,12 +49,12 @@ def say(client: Any, text: str, *answers: Any, event: str = "e1") -> Any:
 
 def names(channel: ConsoleChannel, session: str, *files: tuple[bytes, str, str]) -> list[str]:
     """Keep files for this session's user and return their names for a message."""
-    return [channel.files.keep(channel.user_of(session), *file)[0] for file in files]
+    return [channel.files.save(channel.user_of(session), *file)[0] for file in files]
 
 
 def test_caption_that_says_yes_decides_nothing(channel: ConsoleChannel):
     """A yes beside a picture or any other file confirms nothing."""
-    session = channel.new_session()
+    session = channel.new_identity()
     body = {
         "id": "e1",
         "text": "yes",
@@ -78,7 +78,7 @@ def test_yes_beside_a_picture_runs_nothing(channel: ConsoleChannel):
         [ToolCall("delete", {"name": "A"}, "c1"), "A fine picture.", "Yes what?"]
     )
     agent = ChannelAgent(Agent([delete], model, AgentConfig(max_retries=0)), InMemoryPendingStore())
-    session, said = channel.new_session(), []
+    session, said = channel.new_identity(), []
     files = names(channel, session, (PNG, "image/png", "a.png"))
     for number, body in enumerate(
         ({"text": "delete A"}, {"text": "yes", "files": files}, {"text": "yes"})
@@ -92,7 +92,7 @@ def test_yes_beside_a_picture_runs_nothing(channel: ConsoleChannel):
 
 def test_file_of_another_user_cannot_be_sent(channel: ConsoleChannel):
     """The name of a file works for its own uploader alone."""
-    mine, yours = channel.new_session(), channel.new_session()
+    mine, yours = channel.new_identity(), channel.new_identity()
     body = {"id": "e1", "text": "", "files": names(channel, mine, (PNG, "image/png", "a.png"))}
     with pytest.raises(BadHook, match="another user"):
         channel.receive(hook(channel, body, cookie=f"{channel.cookie}={yours}"))
@@ -188,7 +188,7 @@ def test_type_of_a_file_is_read_from_its_bytes(
     channel: ConsoleChannel, data: bytes, declared: str, name: str, kind: str
 ):
     """The bytes win over the type that the browser declares."""
-    assert channel.files.keep("u1", data, declared, name)[1].mime_type == kind
+    assert channel.files.save("u1", data, declared, name)[1].mime_type == kind
 
 
 @pytest.mark.parametrize(
@@ -289,5 +289,5 @@ def test_deleted_or_unknown_file_cannot_be_fetched(channel: ConsoleChannel):
 def test_lone_surrogate_in_a_file_name_is_no_error(channel: ConsoleChannel):
     """A header can contain what UTF-8 cannot encode."""
     with pytest.raises(NotTaken):
-        channel.files.keep("u1", b"MZ", "", "a\ud800.exe")
-    assert channel.files.keep("u1", PNG, "", "a\ufffd.png")[1].filename == "a\ufffd.png"
+        channel.files.save("u1", b"MZ", "", "a\ud800.exe")
+    assert channel.files.save("u1", PNG, "", "a\ufffd.png")[1].filename == "a\ufffd.png"

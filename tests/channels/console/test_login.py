@@ -77,7 +77,7 @@ def test_without_a_login_the_console_shows_and_does_nothing(app: EchoApp):
         False,
     )
     assert "Set-Cookie" not in page.headers
-    client.set_cookie("sayso_console_web", ConsoleChannel.new_session(next(iter(_channels(app)))))
+    client.set_cookie("sayso_console_web", ConsoleChannel.new_identity(next(iter(_channels(app)))))
     for path in ("/console/events", "/console/poll", "/console/web/poll"):
         assert client.get(path).status_code == 401
     assert client.post("/hooks/web", json=HELLO, headers=POST).status_code == 403
@@ -263,14 +263,14 @@ def logins(request: pytest.FixtureRequest, clock: Clock) -> Logins:
 def test_failures_are_counted_by_address_and_channel(logins: Logins, clock: Clock):
     """An IPv6 /64 network is one address, and a successful login resets its count."""
     for address in ("2001:db8::1", "2001:db8::ffff"):
-        logins.fail("web", address)
+        logins.note_failure("web", address)
     assert logins.failures("web", "2001:db8::2") == Failures(2, clock.now)
     assert (
         logins.failures("web", "2001:db8:0:1::1")
         == logins.failures("ops", "2001:db8::1")
         == Failures()
     )
-    logins.succeed("web", "2001:db8::9")
+    logins.note_success("web", "2001:db8::9")
     assert logins.failures("web", "2001:db8::1") == Failures()
 
 
@@ -285,7 +285,7 @@ def test_redis_keys_of_logins_expire(redis_socket: str, clock: Clock):
     client = redis.Redis(unix_socket_path=redis_socket, decode_responses=True)
     client.flushdb()
     store = Logins(client, "sayso:bot:", clock)
-    store.fail("web", "203.0.113.7")
+    store.note_failure("web", "203.0.113.7")
     store.end("a")
     keys = client.keys()
     assert all(0 < client.ttl(key) <= SESSION_SECONDS for key in keys)

@@ -76,7 +76,7 @@ def test_name_of_another_person_is_not_taken(channel: ConsoleChannel, forged: st
 
     The same name at two browsers makes them no one person.
     """
-    session = channel.new_session()
+    session = channel.new_identity()
     for value in (forged, channel.name_cookie("someone else", "Ada")):
         cookie = f"{channel.cookie}={session}; sayso_name_web={value}"
         headers = {"cookie": cookie, "x-sayso-console": "1", "host": "localhost:8000"}
