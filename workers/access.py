@@ -1,4 +1,9 @@
-"""AccessControl: applies a channel's access rules and rate limit in front of the inbox."""
+"""AccessControl: applies a channel's access rules and rate limit before the mailbox gets a turn.
+
+The rules of a channel (AccessRules) come from the configuration: who may talk, in which chats, and
+how often. Operators also approve and block people while the bot runs (`workers/people.py`). `judge`
+says what becomes of a turn: it is admitted, ignored, or from an unknown sender.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +31,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Characters of an unknown sender's name that an operator sees.
+#: How many characters of an unknown sender's name an operator sees.
 MAX_NAME = 100
-#: Which group messages are for the bot: those that address it or belong to a conversation with it,
-#: all, or none.
+#: Which messages in groups are for the bot: `mention`, those that address it or belong to a
+#: conversation with it; `always`, all; `never`, none.
 Groups = Literal["mention", "always", "never"]
 _COMMAND = re.compile(r"\s*/(?:whoami|start)(?:@\w+)?(?:\s|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The turn is for the bot."""
+    """The turn is for the bot, and its sender may talk."""
 
     #: The turn to accept. It may be marked as addressed to the bot.
     turn: Turn
@@ -44,7 +49,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """Nothing is stored or sent."""
+    """The turn is not for the bot, or its sender may not talk. Nothing is stored or sent."""
 
     #: Why, for the log.
     reason: str
@@ -52,7 +57,7 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True)
 class UnknownSender:
-    """Nothing is stored; the sender may be told that they are on no list."""
+    """The sender is on no list of who may talk, and may be told so. Nothing is stored."""
 
 
 AccessDecision = Admitted | Ignored | UnknownSender
@@ -83,9 +88,9 @@ class AccessRules:
                 object.__setattr__(self, name, frozenset(map(self.spelled, ids)))
 
     def spelled(self, name: str) -> str:
-        """Return an id in the form that is compared.
+        """Return an id in the form in which ids are compared.
 
-        Where ids may have a prefix, that is in lower case and without the prefix.
+        Where ids may have a prefix, that form is in lower case and without the prefix.
         """
         if self.id_prefix:
             return name.strip().casefold().removeprefix(self.id_prefix)
@@ -96,16 +101,24 @@ class AccessRules:
 
         Where ids may have a prefix, as on WhatsApp, the sending address is one of them.
         """
-        address = (turn.conversation.chat,) if self.id_prefix else ()
-        ids = map(self.spelled, (turn.user_id, *turn.aliases, *address))
-        return tuple(dict.fromkeys(name for name in ids if name))
+        names = [turn.user_id, *turn.aliases]
+        if self.id_prefix:
+            names.append(turn.conversation.chat)
+        spelled = [self.spelled(name) for name in names]
+        return tuple(dict.fromkeys(name for name in spelled if name))
 
     def ignores(self, turn: Turn) -> str:
-        """Return why the turn is not for the bot whatever an operator decided, "" when it may be."""
+        """Return why the configuration alone makes the bot ignore the turn, "" if it does not.
+
+        "blocked": its sender; "chat": the bot does not answer in this chat; "group": it does not
+        answer in groups.
+        """
         if any(name in self.block for name in self.ids(turn)):
             return "blocked"
+
         chats = {self.spelled(chat) for chat in (turn.conversation.chat, turn.chat_now)}
-        if self.id_prefix:  # a private chat has all addresses of its person
+        # A private chat has all addresses of its person.
+        if self.id_prefix:
             chats |= set(self.ids(turn))
         if self.chats is not None and chats.isdisjoint(self.chats):
             return "chat"
@@ -118,8 +131,8 @@ class AccessRules:
     ) -> AccessDecision:
         """Return what becomes of a turn.
 
-        `find_decision` returns what an operator decided about the sender's ids. It is called only
-        if the configuration does not ignore the turn.
+        `find_decision`: returns what an operator decided about a person with these ids, "" for
+        nothing. It is called only if the configuration does not ignore the turn.
         """
         reason = self.ignores(turn)
         if reason:
@@ -146,35 +159,40 @@ class AccessRules:
 
 
 def asks_for_id(turn: Turn) -> bool:
-    """Return whether the user asks for their id, or starts a chat with the bot (/start)."""
+    """Return whether the user asks for their id (/whoami), or starts a chat (/start)."""
     return _COMMAND.match(turn.text) is not None
 
 
 def role_names(users: Iterable[tuple[str, str]], *, prefix: str) -> dict[str, str]:
-    """Return roles by user id; where ids may have a prefix, both with and without it."""
+    """Return the role of each user id. Where ids may have a prefix, both with and without it.
+
+    `users`: ids with their roles, in any spelling. `prefix`: "" where ids have none.
+    """
     roles = dict(users)
-    if prefix:
-        bare = {name.removeprefix(prefix): role for name, role in roles.items()}
-        roles = {**{f"{prefix}{name}": role for name, role in bare.items()}, **bare, **roles}
-    return roles
+    if not prefix:
+        return roles
+    bare = {name.removeprefix(prefix): role for name, role in roles.items()}
+    prefixed = {f"{prefix}{name}": role for name, role in bare.items()}
+    return {**prefixed, **bare, **roles}
 
 
 @dataclass(frozen=True, slots=True)
 class AccessConfig:
-    """The access rules of each channel that has some, what operators decided about people,
-    and the rate limit.
-    """
+    """What access control applies."""
 
+    #: The access rules, by channel. Channels without rules are left out.
     rules: Mapping[str, AccessRules]
+    #: What operators decided about people.
     people: RedisPeople
+    #: What counts the turns of each person, None where no channel limits them.
     quota: Quota | None = None
 
 
 class AccessControl:
-    """Accepts turns by the access rules of their channel; one per process.
+    """Accepts turns by the access rules of their channel. One per process.
 
-    A channel without rules costs nothing here. With rules, the sender is looked up first; while
-    Redis cannot answer, no turn is accepted.
+    On a channel without rules, each turn goes to the mailbox at once. With rules, the sender is
+    looked up in Redis first, so while Redis is away no turn of that channel is accepted.
     """
 
     #: How many seconds after its arrival an answered turn is still known.
@@ -188,8 +206,8 @@ class AccessControl:
         *,
         channels: Mapping[str, Channel] | None = None,
     ) -> None:
-        """`channels` are the adapters by name: some know the chat
-        that a turn's conversation began in.
+        """`config`: None where no channel has rules. `channels`: the adapters, by name. Some of
+        them know the chat that a conversation began in, or the ids of a person.
         """
         self._inbox = inbox
         self._texts_for = texts_for
@@ -211,9 +229,12 @@ class AccessControl:
     def ignores(self, turn: Turn) -> str:
         """Return why the configuration alone makes the bot ignore a turn, "" if it does not."""
         rules = self._rules(turn)
-        reason = rules.ignores(turn) if rules else ""
+        if rules is None:
+            return ""
+        reason = rules.ignores(turn)
+        # The list of chats may name another address of the chat, which only Redis knows.
         if reason == "chat" and self._may_have_another_address(turn):
-            return ""  # the list may name it, and only Redis knows it
+            return ""
         return reason
 
     def judge(self, turn: Turn) -> AccessDecision:
@@ -234,18 +255,21 @@ class AccessControl:
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Accept a turn, or tell its sender why not if they may know.
 
-        Raises redis.RedisError: nothing was stored.
+        The arguments are those of `RedisMailbox.accept`. Raises redis.RedisError: nothing was
+        stored.
 
-        Its conversation is looked up here, behind the spool: while Redis is away,
-        a turn waits under the chat's id of that time.
+        The conversation of a group that has moved is looked up here, behind the spool: while Redis
+        is away, a turn waits under the id that its chat has now.
         """
         turn = self._at_first_address(turn)
         rules = self._rules(turn)
         config = self._config
         if not (rules and config):
             return self._store(turn, tapped=tapped, waited_seconds=waited_seconds)
+
+        # Nothing is stored of people who may not talk.
         received = turn
-        turn = self._recognized(received)  # nothing is stored of people who may not talk
+        turn = self._recognized(received)
         match self.judge(turn):
             case Ignored(reason):
                 ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
@@ -323,11 +347,9 @@ class AccessControl:
         rules: AccessRules,
         quota: Quota,
     ) -> Accepted:
-        """Accept a turn unless its sender has sent too many.
+        """Accept a turn unless its sender has sent too many. Answers to a question always pass.
 
-        Answers to a question, taps and stops always pass.
-
-        `received` is the turn as it came in, and `turn` that of the recognized sender. A turn that
+        `received`: the turn as it came in. `turn`: the same of the recognized sender. A turn that
         was received before does not count again, and its sender is not told of the limit.
         """
         counter = (
@@ -351,11 +373,11 @@ class AccessControl:
         rules: AccessRules,
         people: RedisPeople,
     ) -> None:
-        """Tell an unknown sender that they are on no list.
+        """Tell an unknown sender that they are on no list: once an hour, and if they ask for their
+        id.
 
-        They are told once an hour, and whenever they ask for their id.
-
-        `received` is the turn as it came in, and `turn` that of the recognized sender.
+        Where the channel pairs people, they get a code by which an operator can approve them.
+        `received`: the turn as it came in. `turn`: the same of the recognized sender.
         """
         channel = turn.conversation.channel
         ids = rules.ids(turn)
@@ -380,20 +402,22 @@ class AccessControl:
 
 
 class Quota:
-    """Counts the turns of each person in the last minute; one per process.
+    """Counts the turns of each person in the last minute. One per process.
 
-    `limits` is imported only where a channel has such a limit.
+    The library `limits` is imported only where a channel has such a limit.
     """
 
     def __init__(self, open_storage: Callable[[], MemoryStorage | RedisStorage]) -> None:
-        """`open_storage` runs with the first turn, since that of a cluster connects to it."""
+        """`open_storage`: opens where the turns are counted. It is called with the first turn,
+        since the storage of a cluster connects at once.
+        """
         from limits import RateLimitItemPerMinute
 
         self._per_minute = RateLimitItemPerMinute
         self._open_storage = open_storage
 
     def is_used_up(self, channel: str, person: str, per_minute: int) -> bool:
-        """Return whether the maximum of turns was counted within the last minute.
+        """Return whether a person has sent `per_minute` turns on a channel within the last minute.
 
         Raises redis.RedisError.
         """
@@ -401,7 +425,7 @@ class Quota:
         return not with_redis_errors(lambda: self._limiter.test(limit, channel, digest(person)))
 
     def book(self, channel: str, person: str, per_minute: int) -> None:
-        """Count one more turn. Raises redis.RedisError."""
+        """Count one more turn of a person. Raises redis.RedisError."""
         limit = self._per_minute(per_minute)
         with_redis_errors(lambda: self._limiter.hit(limit, channel, digest(person)))
 
@@ -413,32 +437,26 @@ class Quota:
 
 
 def redis_quota(client: Redis, url: str, *, prefix: str = PREFIX) -> Quota:
-    """Return the quota of all processes that share this Redis, over the connections of its client."""
+    """Return the quota that all processes with this Redis share.
+
+    It uses the connections of the client, on a cluster separate ones.
+    """
     from limits.storage import RedisClusterStorage, RedisStorage
 
-    if isinstance(client, ClusterClient):  # it opens connections of its own
-        options = {
-            name: value
-            for name, value in client.url.client_options.items()
-            if name != "decode_responses"
-        }
-        return Quota(
-            partial(
-                RedisClusterStorage,
-                f"redis+cluster://{client.url}",
-                key_prefix=f"{prefix}turns",
-                **options,
-            )
-        )
-    return Quota(
-        partial(
-            RedisStorage, url, connection_pool=client.connection_pool, key_prefix=f"{prefix}turns"
-        )
-    )
+    key_prefix = f"{prefix}turns"
+    if not isinstance(client, ClusterClient):
+        pool = client.connection_pool
+        return Quota(partial(RedisStorage, url, connection_pool=pool, key_prefix=key_prefix))
+
+    # The library decodes what it reads.
+    options = dict(client.url.client_options)
+    options.pop("decode_responses", None)
+    cluster_url = f"redis+cluster://{client.url}"
+    return Quota(partial(RedisClusterStorage, cluster_url, key_prefix=key_prefix, **options))
 
 
 def memory_quota() -> Quota:
-    """Return the quota of one process."""
+    """Return a quota that only this process counts, for programs without Redis."""
     from limits.storage import MemoryStorage
 
     return Quota(MemoryStorage)

@@ -1,5 +1,7 @@
-"""People of a channel: those that operators approved or blocked,
-and unknown senders who wait for approval.
+"""People of a channel: those that operators approved or blocked, and unknown senders who wait.
+
+An unknown sender gets a code, and tells it to an operator, who approves or blocks the person by the
+code. `Register` applies what the operator says, and `RedisPeople` stores it.
 """
 
 from __future__ import annotations
@@ -23,11 +25,12 @@ from sayso.infra.redis.connections import Connections
 #: Ids of platforms contain digits, so no id is a code.
 LETTERS = "BCDFGHJKMNPQRSTVWXZ"
 CODE_LENGTH = 8
-#: Seconds for which a code is valid, and within which an unknown sender is told once.
+#: For how many seconds a code is valid. In this time an unknown sender is told once that they may
+#: not talk.
 WAIT_SECONDS = 3600
-#: Unknown senders of one channel who may wait at once; beyond that none gets a code.
+#: How many unknown senders of one channel may wait at once. Beyond that no sender gets a code.
 MAX_WAITING = 100
-#: Ids that may be approved or blocked on one channel.
+#: How many ids may be approved or blocked on one channel.
 MAX_PEOPLE = 10_000
 
 
@@ -36,7 +39,7 @@ OperatorDecision = Literal["approved", "blocked", ""]
 
 
 class UnknownPerson(Exception):
-    """Raised when an operator names an unknown or expired code, or a person that is not stored."""
+    """Raised when an operator names an unknown or expired code, or a person who is not stored."""
 
 
 class TooManyPeople(Exception):
@@ -45,25 +48,31 @@ class TooManyPeople(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An unknown sender with a code: their ids, the user id first, the name on their platform,
-    and where to reply.
-    """
+    """An unknown sender who waits for approval."""
 
+    #: The sender's ids, the user id first.
     ids: tuple[str, ...]
+    #: The sender's name on their platform.
     name: str
+    #: Where they wrote, and are told that they were approved.
     conversation: Conversation
     language: str
+    #: The code by which an operator names the sender.
     code: str = ""
+    #: When the sender got the code, in Unix seconds.
     at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ListedPerson:
-    """A person that an operator approved or blocked, at Unix seconds `at`."""
+    """A person whom an operator approved or blocked."""
 
+    #: The ids of the person, each of which stands for the person.
     ids: tuple[str, ...]
     state: Literal["approved", "blocked"]
+    #: The name on their platform, "" if unknown.
     name: str = ""
+    #: When the operator decided, in Unix seconds.
     at: float = 0.0
 
 
@@ -82,8 +91,9 @@ def looks_like_a_code(word: str) -> bool:
 
 
 class Register:
-    """Applies an operator's decisions about people,
-    who are named by their code or one of their ids.
+    """Applies an operator's decisions about people. Lives as long as a command.
+
+    `who` names a person, by their code or one of their ids.
     """
 
     def __init__(self, people: RedisPeople) -> None:
@@ -92,7 +102,8 @@ class Register:
     def approve(self, channel: str, who: str) -> Waiting | None:
         """Approve a person.
 
-        Return who waited, so that they can be told. Raises UnknownPerson, TooManyPeople.
+        Return the unknown sender who waited, so that they can be told; None if no such sender
+        waited. Raises UnknownPerson, TooManyPeople.
         """
         return self._decide(channel, who, "approved")
 
@@ -105,74 +116,92 @@ class Register:
         waiting, known = self._find(channel, who)
         if not (waiting or known):
             raise UnknownPerson(f"nothing is kept of {who!r} on {channel}")
-        self._people.drop(channel, _ids(waiting, known))
+        self._people.delete(channel, _ids(waiting, known))
 
     def _decide(
         self, channel: str, who: str, state: Literal["approved", "blocked"]
     ) -> Waiting | None:
+        """Store a decision. An id that is not stored yet may be decided about, too."""
         waiting, known = self._find(channel, who)
         if looks_like_a_code(who) and not (waiting or known):
             raise UnknownPerson(
                 f"nobody waits on {channel} with the code {who!r}: a code is good for an hour"
             )
+
+        name = ""
         if waiting:
             name = waiting.name
         elif known:
             name = known[0].name
-        else:
-            name = ""
-        self._people.keep(channel, ListedPerson(_ids(waiting, known) or (who,), state, name))
+        ids = _ids(waiting, known) or (who,)
+        self._people.save(channel, ListedPerson(ids, state, name))
         return waiting
 
     def _find(self, channel: str, who: str) -> tuple[Waiting | None, list[ListedPerson]]:
-        """Return who waits with this code or id, and all listed people that share one of their ids."""
+        """Return the sender who waits with this code or id, and the listed people with one of their
+        ids.
+        """
+        # All codes are compared, in constant time, so that no code can be guessed by the time.
         code = who.upper().encode("utf-8", "replace")
         waiting = None
-        for each in self._people.waiting(channel):  # all are compared, in constant time
+        for each in self._people.waiting(channel):
             if hmac.compare_digest(each.code.encode(), code) or who in each.ids:
                 waiting = each
-        mine = {who, *(waiting.ids if waiting else ())}
-        return waiting, [
-            person for person in self._people.people(channel) if not mine.isdisjoint(person.ids)
-        ]
+
+        ids = {who}
+        if waiting:
+            ids.update(waiting.ids)
+        people = self._people.people(channel)
+        return waiting, [person for person in people if not ids.isdisjoint(person.ids)]
 
 
 def _ids(waiting: Waiting | None, known: Iterable[ListedPerson]) -> tuple[str, ...]:
     """Return all ids of a person: those they wait with, and those of earlier decisions."""
-    ids = [*(waiting.ids if waiting else ()), *(name for person in known for name in person.ids)]
+    ids: list[str] = []
+    if waiting:
+        ids += waiting.ids
+    for person in known:
+        ids += person.ids
     return tuple(dict.fromkeys(ids))
 
 
-#: Return the code of a sender who waits already; else store a new one, while there is room. Expired
-#: codes are deleted. KEYS: those who wait. ARGV: id, code, record, most, seconds. An entry is: Unix
-#: seconds, code, record.
-_CODE = """
-local now, count, mine = tonumber(redis.call('TIME')[1]), 0, nil
-local every = redis.call('HGETALL', KEYS[1])
-for i = 1, #every, 2 do
-  local at, code = string.match(every[i + 1], '^(%d+) (%S+) ')
-  if not at or tonumber(at) + ARGV[5] <= now then
-    redis.call('HDEL', KEYS[1], every[i])
+_CODE_SCRIPT = """
+-- Return the code of an unknown sender who waits already. Otherwise store a new one and return it,
+-- or return '' if there is no room. Expired codes are deleted. KEYS[1]: a hash by id; an entry is
+-- the text "seconds code record".
+local id, new_code, record, most, seconds = unpack(ARGV)
+local now = tonumber(redis.call('TIME')[1])
+local count, own_code = 0, nil
+local fields = redis.call('HGETALL', KEYS[1])
+for i = 1, #fields, 2 do
+  local at, code = string.match(fields[i + 1], '^(%d+) (%S+) ')
+  if not at or tonumber(at) + seconds <= now then
+    redis.call('HDEL', KEYS[1], fields[i])
   else
     count = count + 1
-    if every[i] == ARGV[1] then mine = code end
+    if fields[i] == id then own_code = code end
   end
 end
-if mine then return mine end
-if count >= tonumber(ARGV[4]) then return '' end
-redis.call('HSET', KEYS[1], ARGV[1], now .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
-redis.call('EXPIRE', KEYS[1], ARGV[5])
-return ARGV[2]
+if own_code then return own_code end
+if count >= tonumber(most) then return '' end
+
+redis.call('HSET', KEYS[1], id, now .. ' ' .. new_code .. ' ' .. record)
+redis.call('EXPIRE', KEYS[1], seconds)
+return new_code
 """
 
-#: Store a decision and its time under each id of a person. KEYS: people. ARGV: most; state,
-#: name and ids as JSON; ids.
-_KEEP = """
+_SAVE_SCRIPT = """
+-- Store a decision and its time under each id of a person. Return 'ok', or 'full' if too many ids
+-- are stored. KEYS[1]: a hash by id. ARGV: how many ids may be stored; the decision as JSON; the
+-- ids.
 local new = 0
-for i = 3, #ARGV do new = new + 1 - redis.call('HEXISTS', KEYS[1], ARGV[i]) end
+for i = 3, #ARGV do
+  if redis.call('HEXISTS', KEYS[1], ARGV[i]) == 0 then new = new + 1 end
+end
 if redis.call('HLEN', KEYS[1]) + new > tonumber(ARGV[1]) then return 'full' end
-local what = '{"at": ' .. redis.call('TIME')[1] .. ', ' .. string.sub(ARGV[2], 2)
-for i = 3, #ARGV do redis.call('HSET', KEYS[1], ARGV[i], what) end
+
+local record = '{"at": ' .. redis.call('TIME')[1] .. ', ' .. string.sub(ARGV[2], 2)
+for i = 3, #ARGV do redis.call('HSET', KEYS[1], ARGV[i], record) end
 return 'ok'
 """
 
@@ -180,7 +209,8 @@ return 'ok'
 class RedisPeople:
     """Operators' decisions, stored until they are deleted, and unknown senders, stored for an hour.
 
-    Ids are in the form of the channel's rules. All methods raise redis.RedisError.
+    One per process. Ids are in the form of the channel's rules (`AccessRules.spelled`). All methods
+    raise redis.RedisError.
     """
 
     def __init__(
@@ -191,14 +221,14 @@ class RedisPeople:
         self._new_code = new_code
 
     def decision(self, channel: str, ids: Sequence[str]) -> OperatorDecision:
-        """Return what an operator decided about a person with these ids: blocked,
-        if any of the ids is.
+        """Return what an operator decided about a person with these ids, "" for nothing.
+
+        The person is blocked if any of the ids is.
         """
-        if ids:
-            entries = self._connections.ask("HMGET", self._key("people", channel), *ids)
-        else:
-            entries = []
-        states = {_PERSON.validate_json(check_version(entry)).state for entry in entries if entry}
+        if not ids:
+            return ""
+        entries = self._connections.ask("HMGET", self._key("people", channel), *ids)
+        states = {_person(entry).state for entry in entries if entry}
         if "blocked" in states:
             return "blocked"
         if states:
@@ -206,57 +236,57 @@ class RedisPeople:
         return ""
 
     def code(self, channel: str, sender: Waiting) -> str:
-        """Return the code of an unknown sender, the same one while it is valid;
-        "" while too many wait.
+        """Return the code of an unknown sender, the same one while it is valid.
+
+        Return "" while too many wait.
         """
         record = _WAITING.dump_json(replace(sender, code="", at=0.0)).decode()
         key = self._key("waiting", channel)
-        own = sender.ids[0]
-        given = (own, self._new_code(), record, MAX_WAITING, WAIT_SECONDS)
-        return str(self._connections.ask("EVAL", _CODE, 1, key, *given))
+        args = (sender.ids[0], self._new_code(), record, MAX_WAITING, WAIT_SECONDS)
+        return str(self._connections.ask("EVAL", _CODE_SCRIPT, 1, key, *args))
 
     def was_notified(self, channel: str, name: str) -> bool:
-        """Return whether an unknown sender was told within the last hour."""
-        return bool(self._connections.ask("EXISTS", self._told(channel, name)))
+        """Return whether an unknown sender was told within the last hour that they may not talk."""
+        return bool(self._connections.ask("EXISTS", self._notified_key(channel, name)))
 
     def record_notified(self, channel: str, name: str) -> None:
-        """Record that an unknown sender was told now."""
-        self._connections.ask("SET", self._told(channel, name), 1, "EX", WAIT_SECONDS)
+        """Record that an unknown sender was told now that they may not talk."""
+        self._connections.ask("SET", self._notified_key(channel, name), 1, "EX", WAIT_SECONDS)
 
     def people(self, channel: str) -> list[ListedPerson]:
         """Return all people who are approved or blocked, the newest first."""
         entries = self._connections.ask("HVALS", self._key("people", channel))
-        by_ids = {
-            person.ids: person for person in map(_PERSON.validate_json, map(check_version, entries))
-        }
+        # The record of a person is stored under each id.
+        people = [_person(entry) for entry in entries]
+        by_ids = {person.ids: person for person in people}
         return sorted(by_ids.values(), key=lambda person: (-person.at, person.ids))
 
     def waiting(self, channel: str) -> list[Waiting]:
         """Return the unknown senders with a valid code, the newest first."""
         now = int(self._connections.ask("TIME")[0])
-        waiting = map(_waiting, self._connections.ask("HVALS", self._key("waiting", channel)))
+        entries = self._connections.ask("HVALS", self._key("waiting", channel))
+        waiting = [_waiting(entry) for entry in entries]
         valid = [each for each in waiting if each.at + WAIT_SECONDS > now]
         return sorted(valid, key=lambda each: (-each.at, each.ids))
 
-    def keep(self, channel: str, person: ListedPerson) -> None:
+    def save(self, channel: str, person: ListedPerson) -> None:
         """Store a decision under each id of a person, who then waits no longer.
 
-        If it is killed midway, run it again.
-
-        Raises TooManyPeople.
+        If it is killed midway, run it again. Raises TooManyPeople.
         """
         record = versioned(
             json.dumps({"state": person.state, "name": person.name, "ids": person.ids})
         )
         key = self._key("people", channel)
-        if self._connections.ask("EVAL", _KEEP, 1, key, MAX_PEOPLE, record, *person.ids) == "full":
+        args: list[str | int] = [MAX_PEOPLE, record, *person.ids]
+        if self._connections.ask("EVAL", _SAVE_SCRIPT, 1, key, *args) == "full":
             raise TooManyPeople(
                 f"{MAX_PEOPLE} ids are approved or blocked on {channel}: forget some first"
             )
-        # A step of its own: on a cluster those who wait may be on another node.
+        # This is a second step, because on a cluster the key may be on another node.
         self._connections.ask("HDEL", self._key("waiting", channel), *person.ids)
 
-    def drop(self, channel: str, ids: Sequence[str]) -> None:
+    def delete(self, channel: str, ids: Sequence[str]) -> None:
         """Delete everything about these ids."""
         for kind in ("people", "waiting"):
             self._connections.ask("HDEL", self._key(kind, channel), *ids)
@@ -264,10 +294,16 @@ class RedisPeople:
     def _key(self, kind: str, channel: str) -> str:
         return f"{self._prefix}{kind}:{channel}"
 
-    def _told(self, channel: str, name: str) -> str:
+    def _notified_key(self, channel: str, name: str) -> str:
         return f"{self._prefix}told:{channel}:{digest(name)}"
 
 
+def _person(entry: str) -> ListedPerson:
+    """Read a stored decision. Raises OtherVersion."""
+    return _PERSON.validate_json(check_version(entry))
+
+
 def _waiting(entry: str) -> Waiting:
+    """Read a stored unknown sender: when they got the code, the code, and the record."""
     at, code, record = entry.split(" ", 2)
     return replace(_WAITING.validate_json(record), code=code, at=float(at))

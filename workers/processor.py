@@ -557,7 +557,7 @@ class ConversationProcessor:
             channel,
             queued,
             self.notes,
-            pace=limit,
+            limit=limit,
             rate_limiter=rate_limiter,
             before_first=before_first,
         )

@@ -1,5 +1,9 @@
-"""What users see while their turn is under work: a typing sign, a "still working" notice,
-a draft of the answer.
+"""What users see while their turn is under work.
+
+ProgressIndicator shows the typing sign, and after a while a notice that the turn takes longer.
+DraftMessage shows the answer while the model writes it, in a message that the answer then replaces.
+StepsMessage shows which tools are called. None of them delays the turn, and their failures are only
+logged.
 """
 
 from __future__ import annotations
@@ -35,10 +39,8 @@ from sayso.infra.metrics import MESSAGES
 from sayso.infra.redis.shared_cache import SharedCache
 from sayso.pending.turns import LeaseLost, QueuedTurn
 
-#: Seconds that a call under way may still take when the turn is over.
+#: How many seconds a call under way may still take when the turn is over.
 LAST_CALL_SECONDS = 3.0
-
-log = logging.getLogger(__name__)
 #: Seconds between the first piece of an answer and its first draft. A model writes a few words in
 #: this time, and a short answer is whole, so it needs no draft.
 FIRST_WORDS_SECONDS = 0.05
@@ -51,27 +53,33 @@ STEP_GAP_SECONDS = 0.25
 MAX_STEPS = 50
 #: The longest name of a tool that is shown, in characters: a model may invent one.
 MAX_STEP_NAME = 64
-#: Seconds for which it is remembered which message shows a draft:
-#: until another worker takes up the turn of a dead one.
+#: For how many seconds it is remembered which message shows a draft, so that the next worker finds
+#: the draft of a dead one.
 KEEP_SECONDS = 3600
-#: The share of a channel's messages per second that one process uses for drafts at most.
+#: The largest share of a channel's messages a second that one process uses for drafts.
 DRAFT_SHARE = 0.25
-#: The longest pause of a channel's drafts that a platform can ask for, in seconds;
-#: then it is asked again, as for replies.
-MAX_REST_SECONDS = 86_400.0
+#: The longest pause of a channel's drafts that a platform can ask for, in seconds. After a day
+#: drafts are tried again, as replies are.
+MAX_PAUSE_SECONDS = 86_400.0
+
+log = logging.getLogger(__name__)
 
 
 class BackgroundTask:
-    """A task beside one attempt at a turn. After `end` it makes no more calls to the platform."""
+    """A task that calls the platform while a turn is under work. Lives for one attempt at the turn.
+
+    After `end` it makes no more calls.
+    """
 
     def __init__(self) -> None:
-        #: The turn is over: no further call is made.
+        #: Whether the turn is over: then no further call is made.
         self.is_over = False
+        #: Whether a call is under way that should not be cancelled.
         self._calling = False
         self._task: asyncio.Task[Any] | None = None
 
     def begin(self, work: Coroutine[Any, Any, Any], *, with_a_call: bool = False) -> None:
-        """Start the task. `with_a_call`: its first call is made however soon the turn is over."""
+        """Start the task. `with_a_call`: make its first call however soon the turn is over."""
         self._task = asyncio.create_task(work)
         self._calling = with_a_call
 
@@ -87,7 +95,7 @@ class BackgroundTask:
     def end_in_background(self) -> asyncio.Task[Any] | None:
         """End the task without waiting for it.
 
-        Return it if a call is under way, which may finish first.
+        Return the task if a call is under way, which may finish; otherwise None.
         """
         self.is_over = True
         if self._task is None or self._task.done():
@@ -110,42 +118,41 @@ class BackgroundTask:
 
 
 class DraftRateLimiter:
-    """Limits the drafts of one channel in this process to a share of the channel's rate,
-    since replies come first.
+    """Limits the drafts of one channel in this process. One per channel and process.
 
-    Without a rate, all drafts together have the pace of one.
+    Drafts get a share of the channel's rate, because replies come first. On a channel without a
+    rate, all drafts together are shown as often as one.
     """
 
-    def __init__(self, pace: RateLimit, *, clock: Callable[[], float] = time.monotonic) -> None:
-        if pace.per_second:
-            self._gap = 1 / (pace.per_second * DRAFT_SHARE)
+    def __init__(self, limit: RateLimit, *, clock: Callable[[], float] = time.monotonic) -> None:
+        if limit.per_second:
+            self._gap = 1 / (limit.per_second * DRAFT_SHARE)
         else:
-            self._gap = pace.draft_gap
+            self._gap = limit.draft_gap
         self._clock = clock
-        self._free = 0.0
+        #: When the next draft may be shown, by the clock.
+        self._free_at = 0.0
 
     async def turn(self, sleep: Callable[[float], Awaitable[None]]) -> None:
         """Wait until the next draft may be shown, and book that slot."""
-        while (wait := self._free - self._clock()) > 0:
+        # Another draft may take the slot during the sleep.
+        while True:
+            wait = self._free_at - self._clock()
+            if wait <= 0:
+                break
             await sleep(wait)
-        self._free = self._clock() + self._gap
+        self._free_at = self._clock() + self._gap
 
     def pause(self, seconds: float) -> None:
         """Pause all drafts: the platform asks to wait."""
-        self._free = max(self._free, self._clock() + seconds)
+        self._free_at = max(self._free_at, self._clock() + seconds)
 
 
 class DraftMessage:
-    """The draft of an answer, for one attempt at a turn.
+    """The draft of an answer, for one attempt at a turn. Call it with each piece of the answer.
 
-    It never delays the model, and its failures are only logged.
-
-    It is shown with the first words, and then once in a `pace.draft_gap`; the first time not before
-    the turn has taken `pace.draft_delay`. The `notes` say to all processes which message shows a
-    draft, and that a platform asked to wait.
-
-    `before_first` is awaited before the first words of an answer are shown in a group: a yes that
-    another member writes below them may be meant for them. Nothing is shown while it fails.
+    It is shown with the first words, and then at most once in a `draft_gap` of the channel; the
+    first time not before the turn has taken its `draft_delay`.
     """
 
     def __init__(
@@ -154,18 +161,23 @@ class DraftMessage:
         queued: QueuedTurn,
         notes: SharedCache,
         *,
-        pace: RateLimit,
+        limit: RateLimit,
         rate_limiter: DraftRateLimiter,
         before_first: Callable[[], Awaitable[None]] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`notes`: tell all processes which message shows a draft, and that a platform asked to
+        wait. `limit`: that of the channel in this conversation. `rate_limiter`: that of all drafts
+        of the channel. `before_first`: awaited before the first words of an answer are shown, None
+        for nothing; while it fails, no words are shown.
+        """
         self._channel = channel
         self._queued = queued
         self._notes = notes
-        self._gap = pace.draft_gap
-        self._delay = pace.draft_delay
+        self._gap = limit.draft_gap
+        self._delay = limit.draft_delay
         #: Whether the draft also shows the notice that a turn takes longer.
-        self.takes_notice = pace.notice_in_draft
+        self.takes_notice = limit.notice_in_draft
         self._rate_limiter = rate_limiter
         self._before_first = before_first
         self._sleep = sleep
@@ -173,9 +185,14 @@ class DraftMessage:
         self._pause_key = f"rest:{channel.name}"
         self._task = BackgroundTask()
         self._changed = asyncio.Event()
-        self._text = self._notice_text = self._shown_text = ""
+        #: The answer so far, the notice, and what the message shows now; "" for nothing.
+        self._text = ""
+        self._notice_text = ""
+        self._shown_text = ""
+        #: Whether the next piece begins a new text.
         self._step_is_over = False
-        #: The message that shows the draft, which the answer is to edit; "" for none.
+        #: The platform's id of the message with the draft, which the answer is to replace; "" for
+        #: none.
         self.shown = ""
 
     async def __call__(self, piece: str) -> None:
@@ -200,8 +217,8 @@ class DraftMessage:
         """Look up the message of an attempt that died, and begin to show the draft."""
         if self._queued.attempt > 1:
             with suppress(RedisError):
-                noted = await call_in_thread(self._notes.get, self._key)
-                self.shown = noted or ""
+                message_id = await call_in_thread(self._notes.get, self._key)
+                self.shown = message_id or ""
         self._task.begin(self._show())
 
     async def end(self, *, at_once: bool = False) -> None:
@@ -209,6 +226,7 @@ class DraftMessage:
         await self._task.end(at_once=at_once)
 
     async def _show(self) -> None:
+        """Show the draft each time that it has changed, until the turn is over."""
         if self._delay > 0:
             await self._sleep(self._delay)
         await self._changed.wait()
@@ -224,15 +242,17 @@ class DraftMessage:
     async def _show_now(self) -> float | None:
         """Show the draft as it is now.
 
-        Return the seconds until the next time, None for never again.
+        Return after how many seconds it may be shown again, None for never again.
         """
         text = self._notice_text
         if self._text.strip():
             text = without_signs(self._text)
         if text in ("", self._shown_text):
             return self._gap
+
+        # The platform may have asked another process to wait.
         pause = None
-        with suppress(RedisError):  # the platform may have asked another process to wait
+        with suppress(RedisError):
             pause = await call_in_thread(self._notes.get, self._pause_key)
         if pause is not None or self._task.is_over or not await self._may_show(text):
             self._changed.set()
@@ -241,27 +261,29 @@ class DraftMessage:
             shown = await self._channel.draft(self._queued.turn, text, self.shown)
         except ConversationRateLimited as exc:
             self._changed.set()
-            return max(self._gap, min(exc.retry_after, MAX_REST_SECONDS))
+            return max(self._gap, min(exc.retry_after, MAX_PAUSE_SECONDS))
         except RateLimited as exc:
-            return await self._pause(min(exc.retry_after, MAX_REST_SECONDS))
+            return await self._pause(min(exc.retry_after, MAX_PAUSE_SECONDS))
         except SendError as exc:
             log.info("draft.ended", extra={"reason": type(exc).__name__})
             return None
         except Exception:
             log.exception("draft.failed")
             return None
+
         is_new = shown not in ("", self.shown)
         self.shown = shown
         self._shown_text = text
-        if is_new:  # the next worker continues with this message if this one dies
+        # The next worker continues with this message if this one dies.
+        if is_new:
             with suppress(RedisError):
                 await call_in_thread(self._notes.put, self._key, shown, seconds=KEEP_SECONDS)
         return self._gap
 
     async def _may_show(self, text: str) -> bool:
-        """Call `before_first` once, before a text of the answer.
+        """Return whether a text may be shown now.
 
-        Return False if that failed. A notice needs none.
+        Before the first text of the answer, `before_first` is called, once. A notice needs none.
         """
         if self._before_first is None or text == self._notice_text:
             return True
@@ -273,7 +295,10 @@ class DraftMessage:
         return True
 
     async def _pause(self, seconds: float) -> float:
-        """Show no draft of the channel for this many seconds, in any process; then show the newest."""
+        """Show no draft of the channel for this many seconds, in any process.
+
+        Return after how many seconds this draft may be shown again.
+        """
         self._rate_limiter.pause(seconds)
         self._changed.set()
         if seconds > 0:
@@ -283,10 +308,10 @@ class DraftMessage:
 
 
 class StepsMessage:
-    """Shows which tools a turn calls, for one attempt at it, on a channel that shows them.
+    """Shows which tools a turn calls, on a channel that shows them. For one attempt at the turn.
 
-    It never delays the model, and its failures are only logged. A call that still runs when the
-    attempt ends was stopped with it. Of more than MAX_STEPS calls the first are shown.
+    A call that still runs when the attempt ends was stopped with it. Of more than MAX_STEPS calls
+    the first are shown.
     """
 
     def __init__(
@@ -301,22 +326,24 @@ class StepsMessage:
         self._turn = turn
         self._clock = clock
         self._sleep = sleep
-        self._began: dict[int, float] = {}
+        #: When each call began, by the clock, and how it is shown, by its number.
+        self._began_at: dict[int, float] = {}
         self._steps: dict[int, ToolStep] = {}
         self._task = BackgroundTask()
         self._changed = asyncio.Event()
+        #: The platform's id of the message with the calls, "" for none.
         self._shown = ""
 
     def note(self, number: int, name: str, state: StepState | None) -> None:
-        """Note that a call is "running", or how it ended: see `OnStep`."""
+        """Note that a call is "running", or how it ended; None takes the call back (`OnStep`)."""
         has_room = number in self._steps or len(self._steps) < MAX_STEPS
         if state is None:
             self._steps.pop(number, None)
         elif has_room:
             now = self._clock()
             if state == "running":
-                self._began[number] = now
-            seconds = now - self._began.get(number, now)
+                self._began_at[number] = now
+            seconds = now - self._began_at.get(number, now)
             self._steps[number] = ToolStep(name[:MAX_STEP_NAME], state, seconds)
         self._changed.set()
 
@@ -329,7 +356,7 @@ class StepsMessage:
         await self._task.end(at_once=at_once)
         for number, step in self._steps.items():
             if step.state == "running":
-                seconds = self._clock() - self._began[number]
+                seconds = self._clock() - self._began_at[number]
                 self._steps[number] = replace(step, state="stopped", seconds=seconds)
                 self._changed.set()
         if self._changed.is_set() and not at_once:
@@ -338,6 +365,7 @@ class StepsMessage:
                     await self._show_now()
 
     async def _keep_showing(self) -> None:
+        """Show the calls each time that they have changed, until the turn is over."""
         await self._changed.wait()
         await self._sleep(FIRST_STEP_SECONDS)
         while not self._task.is_over:
@@ -347,16 +375,19 @@ class StepsMessage:
             await self._sleep(STEP_GAP_SECONDS)
 
     async def _show_now(self) -> None:
+        """Show the calls as they are now."""
         self._changed.clear()
         if not (self._steps or self._shown):
             return
+
         now = self._clock()
         steps = []
         for number, step in sorted(self._steps.items()):
             if step.state == "running":
-                steps.append(replace(step, seconds=now - self._began[number]))
+                steps.append(replace(step, seconds=now - self._began_at[number]))
             else:
                 steps.append(step)
+
         try:
             self._shown = await self._channel.show_steps(self._turn, steps, self._shown)
         except SendError as exc:
@@ -366,12 +397,12 @@ class StepsMessage:
 
 
 class ProgressIndicator:
-    """Shows that a turn is under work, for one attempt: "typing",
-    and once a notice that it takes longer.
+    """Shows that a turn is under work, inside of an `async with` block. For one attempt at the
+    turn.
 
-    The notice is sent after `notice_after` seconds (0: never). It is the `draft`, if there is one
-    that takes it and the turn decides nothing; the answer replaces it. Otherwise it is a message of
-    its own. `steps` shows the turn's tool calls.
+    It shows the typing sign, and once the notice that the turn takes longer. The notice is shown in
+    the draft, if that takes notices and the turn decides nothing; then the answer replaces it.
+    Otherwise the notice is a separate message.
     """
 
     def __init__(
@@ -385,6 +416,10 @@ class ProgressIndicator:
         notice_after: float = 0.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`texts`: returns the texts in the language of the turn. `draft`, `steps`: shown
+        meanwhile, None for none. `notice_after`: after how many seconds the notice is shown, 0 for
+        never.
+        """
         self._channel = channel
         self._queued = queued
         self._texts = texts
@@ -394,20 +429,20 @@ class ProgressIndicator:
         self._sleep = sleep
         self._typing = BackgroundTask()
         self._notice = BackgroundTask()
-        self._due: asyncio.TimerHandle | None = None
+        self._notice_timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin."""
+        """Begin to show that the turn is under work."""
         if self._draft:
             await self._draft.begin()
         if self._steps:
             self._steps.begin_showing()
-        if not self._is_foreign_tap():  # which is answered at once, and in the tap
+        # A tap on another person's button is answered at once, and in the tap.
+        if not self._is_foreign_tap():
             self._typing.begin(self._keep_typing(), with_a_call=True)
         if self._notice_after:
-            self._due = asyncio.get_running_loop().call_later(
-                self._notice_after, self._begin_notice
-            )
+            loop = asyncio.get_running_loop()
+            self._notice_timer = loop.call_later(self._notice_after, self._begin_notice)
         return self
 
     async def __aexit__(
@@ -416,24 +451,26 @@ class ProgressIndicator:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End all of it: anything that came after the answer would stay."""
-        if self._due:
-            self._due.cancel()
-        sides = [self._notice, self._draft]
-        if kind is not None or not isinstance(self._channel, RemovesTyping):
-            sides.append(self._typing)
-        ends = [side.end(at_once=kind is not None) for side in sides if side]
+        """End all that is shown: whatever came after the answer would stay."""
+        if self._notice_timer:
+            self._notice_timer.cancel()
+
+        has_failed = kind is not None
+        ends = [self._notice.end(at_once=has_failed)]
+        if self._draft:
+            ends.append(self._draft.end(at_once=has_failed))
+        # Where the sign must be removed, `remove_typing` ends it.
+        if has_failed or not isinstance(self._channel, RemovesTyping):
+            ends.append(self._typing.end(at_once=has_failed))
         if self._steps:
-            ends.append(self._steps.end_showing(at_once=kind is not None))
+            ends.append(self._steps.end_showing(at_once=has_failed))
         await asyncio.gather(*ends)
 
     async def remove_typing(self, *, replied: bool, state: ShownState | None = None) -> None:
-        """Remove the typing sign after the turn, where it would stay.
+        """Remove the typing sign after the turn, where it would stay. No reply waits for this.
 
-        The caller does not let the reply wait for this.
-
-        `replied`: whether the turn's reply is a new message. `state`: what the conversation waits
-        for now, where the channel shows that; None if it is shown later. If the turn failed, the
+        `replied`: whether the turn's reply is a new message. `state`: the state of the conversation
+        to show, where the channel shows states; None if it is shown later. If the turn failed, the
         next attempt shows the sign again, so nothing is removed then.
         """
         channel = self._channel
@@ -443,8 +480,10 @@ class ProgressIndicator:
         if under_way is not None:
             await asyncio.wait({under_way}, timeout=LAST_CALL_SECONDS)
             under_way.cancel()
+
+        # A failure is ignored, as a failure of the sign itself is.
         turn = self._queued.turn
-        with suppress(Exception):  # best effort, as the sign itself
+        with suppress(Exception):
             async with asyncio.timeout(LAST_CALL_SECONDS):
                 if isinstance(channel, RemovesTyping):
                     # A sign that was on its way when the reply went out may have come after it.
@@ -462,7 +501,8 @@ class ProgressIndicator:
         return tapped.action.user_id not in ("", turn.user_id)
 
     async def _keep_typing(self) -> None:
-        while True:  # once in any case: a tap is to be acknowledged
+        """Show the typing sign again and again, and at least once: that acknowledges a tap."""
+        while True:
             with self._typing.calling():
                 again = await self._channel.show_typing(self._queued.turn)
             if again <= 0 or self._typing.is_over:
@@ -470,6 +510,7 @@ class ProgressIndicator:
             await self._sleep(again)
 
     def _begin_notice(self) -> None:
+        """Show the notice that the turn takes longer."""
         decides = self._queued.open_action or self._queued.tapped_action
         if self._draft and self._draft.takes_notice and not decides:
             self._draft.say(self._texts().still_working())
@@ -477,7 +518,7 @@ class ProgressIndicator:
             self._notice.begin(self._send_notice())
 
     async def _send_notice(self) -> None:
-        """Send the notice as a message. Its id is no delivery id: its status is not tracked."""
+        """Send the notice as a message. It has no number, so its status is not tracked."""
         queued = self._queued
         there = self._queued.turn.conversation
         reply = for_readers_of(queued.turn, Reply(self._texts().still_working()))

@@ -66,7 +66,7 @@ class Show:
         self._passes = asyncio.Semaphore(0)
         rate_limiter = rate_limiter or DraftRateLimiter(RateLimit(), clock=lambda: sum(self.slept))
         options = {
-            "pace": RateLimit(draft_gap=2.0),
+            "limit": RateLimit(draft_gap=2.0),
             "rate_limiter": rate_limiter,
             "sleep": self._sleep,
         } | options
@@ -183,7 +183,7 @@ def test_first_draft_where_drafts_count_as_messages_waits():
 
     async def scene() -> None:
         screen = Screen()
-        show = Show(screen, pace=RateLimit(draft_gap=4.0, draft_delay=4.0))
+        show = Show(screen, limit=RateLimit(draft_gap=4.0, draft_delay=4.0))
         await show.draft.begin()
         await show.draft("Hel")
         await show.pause()

@@ -421,7 +421,7 @@ def test_nothing_is_stored_of_the_ids_of_a_blocked_person(platforms: FakePlatfor
 def test_person_approved_with_a_number_stays_approved_with_the_id(platforms: FakePlatforms):
     """An operator decided about one of the ids."""
     clinic = Clinic(platforms, rules=AccessRules(pairing=True, id_prefix="whatsapp:"))
-    clinic.people.keep("wa", ListedPerson(("+4915100000042",), "approved"))
+    clinic.people.save("wa", ListedPerson(("+4915100000042",), "approved"))
     clinic.say("hello", ANA, NUMBER)
     clinic.say("hello", ANA)
     assert len(platforms.sent) == 2

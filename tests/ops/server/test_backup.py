@@ -131,7 +131,7 @@ def used(source: Machine) -> TalkingBot:
     assert talking.say("yes") == "deleted A"
     source.collector.collect()
     talking.say("delete B")
-    RedisPeople(source.client, prefix=PREFIX).keep("web", ListedPerson(("ana",), "approved"))
+    RedisPeople(source.client, prefix=PREFIX).save("web", ListedPerson(("ana",), "approved"))
     (source.data / "texts" / "ab").mkdir(parents=True)
     (source.data / "texts" / "ab" / "long").write_text("a long text")
     return talking
