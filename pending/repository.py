@@ -28,13 +28,27 @@ from sayso.pending.turns import Lease, NewAction, TurnChange
 #: * `moved`: the turn is no longer the first in its mailbox, or the action has ended since it was
 #:   read.
 ClaimStatus = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]
-#: The answer to a decision made without a lease. Only `mine` may go on. `stale`: the process that
-#: ran the action has died. `mismatch`: the kind, the id or the code is not the expected one.
-#: `changed`: the arguments are not the expected ones, and the action is cancelled.
+#: The answer to a decision made without a lease. Only with `mine` the action is executed:
+#:
+#: * `mine`: this decision has claimed and started the action;
+#: * `gone`: no action waits;
+#: * `early`: the question was not shown yet;
+#: * `expired`: the window to answer has closed;
+#: * `mismatch`: the kind, the id or the code is not the expected one, and nothing changed;
+#: * `changed`: the arguments are not the expected ones, and the action is cancelled;
+#: * `cancelled`: the action is cancelled, as was decided;
+#: * `ignored`: the window closes sooner, as was decided;
+#: * `stale`: the process that ran the action has died.
 DecisionVerdict = Literal[
     "mine", "gone", "expired", "early", "mismatch", "changed", "cancelled", "ignored", "stale"
 ]
-#: The answer to a start. Only `go` may go on. `worn`: the action was started MAX_STARTS times.
+#: The answer to a start. Only with `go` the effect may begin:
+#:
+#: * `go`: the action is stored as started;
+#: * `no`: the action is not claimed;
+#: * `lost`: another worker has the lease;
+#: * `tampered`: the record is not the one that was verified;
+#: * `worn`: the action was started MAX_STARTS times.
 StartVerdict = Literal["go", "no", "lost", "tampered", "worn"]
 
 

@@ -334,7 +334,7 @@ class TurnChange:
     new_actions: tuple[NewAction, ...] = ()
     timers: tuple[Timer, ...] = ()
     #: The ids of timers that are cancelled.
-    silenced: tuple[str, ...] = ()
+    cancelled_timers: tuple[str, ...] = ()
     #: Whether the replies say, to a yes or no without a question, that data was lost.
     tells_loss: bool = False
     #: The yes or no whose outcome the replies tell, apart from optional edits. None if they ask
@@ -398,7 +398,7 @@ class TurnChange:
             "replies": replies,
             "new_actions": [action.to_dict() for action in self.new_actions],
             "timers": timers,
-            "silenced": self.silenced,
+            "cancelled_timers": self.cancelled_timers,
         }
         if self.language:
             data["language"] = self.language
@@ -562,7 +562,7 @@ class QueuedTurn:
     #: The number of the person's last turn that was /stop, 0 for none.
     stop: int = 0
     #: The number of the last turn that is merged into this one, 0 for none.
-    upto: int = 0
+    last_merged_seq: int = 0
     #: All merged turns as they came in, this one first; () if none was merged.
     parts: tuple[Turn, ...] = ()
     #: The timers of the whole conversation.
@@ -582,9 +582,9 @@ class QueuedTurn:
     last_answer: SettledAnswer | None = None
 
     @property
-    def last(self) -> int:
+    def last_seq(self) -> int:
         """Return the number of the last turn that is finished together with this one."""
-        return self.upto or self.seq
+        return self.last_merged_seq or self.seq
 
     @property
     def is_stopped(self) -> bool:
@@ -701,12 +701,12 @@ class QueuedTurn:
             replied_to=next(replied_to, ""),
             replied_to_button=next(buttons, ""),
         )
-        return replace(self, turn=merged, upto=following[-1].seq, parts=turns)
+        return replace(self, turn=merged, last_merged_seq=following[-1].seq, parts=turns)
 
 
 def journal_head(queued: QueuedTurn) -> str:
     """Return the first entry of a turn's journal: the numbers of its first and last merged turn."""
-    return json.dumps({"seq": queued.seq, "upto": queued.last})
+    return json.dumps({"seq": queued.seq, "upto": queued.last_seq})
 
 
 def is_tap_or_status(turn: Turn) -> bool:

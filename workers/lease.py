@@ -193,7 +193,7 @@ class HeldLease:
         """
         async with asyncio.timeout(seconds) as limit:
             if may_be_stopped:
-                self._stoppable = (queued.last, limit)
+                self._stoppable = (queued.last_seq, limit)
             # The stop may have come before this block.
             self.stop(self.stop_seq)
             try:

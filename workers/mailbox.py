@@ -418,7 +418,7 @@ class RedisMailbox:
         args = {
             **lease.args,
             "seq": queued.seq,
-            "last": queued.last,
+            "last": queued.last_seq,
             "user": queued.user,
             "event": queued.turn.event_id,
             "let_go": let_go,
@@ -491,7 +491,7 @@ def turn_record(lease: Lease, queued: QueuedTurn, change: TurnChange) -> str:
     if change.about != decided:
         about = change.about
     optional_fields = {
-        "upto": queued.upto,
+        "upto": queued.last_merged_seq,
         "tools": change.tools[:MAX_TOOLS],
         "asked": [action.action_id for action in change.new_actions],
         "decided": decided,

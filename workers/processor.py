@@ -529,8 +529,8 @@ class ConversationProcessor:
             if not outcome:
                 outcome = "unfinished" if is_unfinished else "answered"
             CONTINUATIONS.labels(channel, outcome).inc()
-        if queued.upto:
-            extra["upto"] = queued.upto
+        if queued.last_merged_seq:
+            extra["upto"] = queued.last_merged_seq
         TURNS.labels(channel, change.ended or "answered").inc()
         log.info("turn.answered", extra=extra)
 

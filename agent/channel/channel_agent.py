@@ -439,7 +439,7 @@ class ChannelAgent:
         )
         if timers is None:
             return answer
-        return answer.changed(timers=tuple(timers.added), silenced=tuple(timers.cancelled))
+        return answer.changed(timers=tuple(timers.added), cancelled_timers=tuple(timers.cancelled))
 
     async def _continue_run(self, context: TurnContext, counts: RunCounts) -> TurnAnswer:
         """Let a paused run go on. `Continuations` calls this."""

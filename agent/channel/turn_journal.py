@@ -550,7 +550,7 @@ def _belongs_to(queued: QueuedTurn) -> bool:
         head = json.loads(queued.journal[0])
         if head["seq"] != queued.seq:
             return False
-        if head["upto"] != queued.last:
+        if head["upto"] != queued.last_seq:
             raise ValueError("not of the same turns")
         return True
     except (ValueError, KeyError, TypeError) as exc:

@@ -272,7 +272,7 @@ def test_burst_of_plain_texts_is_joined_into_one_turn(rig):
     rig.accept(turn(tap="1x"))
     held, work = rig.mailbox.lease(CHAT.id, "w1")
     joined = work.merge_texts(never)
-    assert (joined.turn.text, joined.last) == ("one\ntwo\nthree", 3)
+    assert (joined.turn.text, joined.last_seq) == ("one\ntwo\nthree", 3)
     assert rig.mailbox.commit(held, joined, TurnChange()).seq == 4
 
 

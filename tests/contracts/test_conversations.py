@@ -251,7 +251,7 @@ def test_album_is_finished_as_one_turn(rig):
     held, work = lease(rig)
     joined = work.merge_album()
     assert [media.ref for media in joined.turn.media] == [f"photo{number}" for number in range(10)]
-    assert (joined.turn.text, joined.last) == ("look", 10)
+    assert (joined.turn.text, joined.last_seq) == ("look", 10)
     assert rig.mailbox.commit(held, joined, TurnChange()).turn.text == "next"
 
 

@@ -223,7 +223,7 @@ def test_clock_that_is_set_back_rings_nothing_twice(rig):
 def test_cancelled_timer_does_not_ring(rig):
     """Cancelled just before its time, it is gone, and the conversation is not due for it."""
     set_timers(rig, timer(HOUR))
-    held, _ = commit(rig, TurnChange(silenced=("1", "never set")), "w2")
+    held, _ = commit(rig, TurnChange(cancelled_timers=("1", "never set")), "w2")
     rig.mailbox.release(held)
     rig.pass_time(HOUR + 1)
     assert rig.overdue() == []
@@ -236,7 +236,7 @@ def test_timer_cancelled_after_it_rang_is_still_sent(rig):
     held, work = lease(rig, "w2")
     rig.pass_time(20)
     assert rig.overdue() == [CHAT.id]
-    reply = rig.mailbox.commit(held, work, TurnChange(silenced=("1",)))
+    reply = rig.mailbox.commit(held, work, TurnChange(cancelled_timers=("1",)))
     assert reply.delivery(held).reply.text == "Stretch"
 
 
@@ -272,7 +272,9 @@ def test_timer_over_the_limit_is_refused_with_its_turn(rig):
     held, work = lease(rig, "w2")
     with pytest.raises(StaleTurn):
         rig.mailbox.commit(held, work, TurnChange(timers=(timer(HOUR, "more"),)))
-    rig.mailbox.commit(held, work, TurnChange(timers=(timer(HOUR, "more"),), silenced=("7",)))
+    rig.mailbox.commit(
+        held, work, TurnChange(timers=(timer(HOUR, "more"),), cancelled_timers=("7",))
+    )
 
 
 def test_turn_knows_the_timers_of_its_conversation(rig):

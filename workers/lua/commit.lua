@@ -40,7 +40,7 @@ end
 -- Return whether the change sets more timers than a conversation may have.
 local function has_too_many_timers()
   if #change.timers == 0 then return false end
-  return redis.call('ZCARD', timers) + #change.timers - #change.silenced > MAX_TIMERS
+  return redis.call('ZCARD', timers) + #change.timers - #change.cancelled_timers > MAX_TIMERS
 end
 
 -- Remove the turns that are answered now. After a loss of data their numbers have gaps, so they are
@@ -135,7 +135,7 @@ if change.tells_loss then
   redis.call('PEXPIRE', loss_key(), KEEP_LOSS_MS)
 end
 
-for _, id in ipairs(change.silenced) do drop_timer(id) end
+for _, id in ipairs(change.cancelled_timers) do drop_timer(id) end
 for _, new_timer in ipairs(change.timers) do set_timer(new_timer.id, new_timer.at, new_timer.what) end
 
 store_turn_record(append_replies())
