@@ -199,6 +199,7 @@ class StateCollector(Collector):
 
     def _conversations(self) -> Iterator[GaugeMetricFamily]:
         """Yield what waits in all conversations, and how old it is. Raises redis.RedisError."""
+        # Each shard answers with numbers by name. Counts are added up; of ages the oldest matters.
         total = Counter[str]()
         oldest = Counter[str]()
         for answer in self._scripts.on_every_shard("measure", {"most": MAX_CONVERSATIONS}):
@@ -206,6 +207,7 @@ class StateCollector(Collector):
             for name, number in counts.items():
                 total[name] += number
                 oldest[name] = max(oldest[name], number)
+
         for metric, name, text in _COUNTS:
             yield _gauge(metric, text, total[name])
         for metric, name, text in _AGES:
@@ -248,6 +250,7 @@ class StateCollector(Collector):
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    """Return a gauge without labels. `text` is its help."""
     return GaugeMetricFamily(name, text, value=value)
 
 

@@ -105,10 +105,12 @@ def _pages(services: Services) -> Iterator[Blueprint]:
     by_platform: defaultdict[str, list[Channel]] = defaultdict(list)
     for name, channel in services.channels.items():
         by_platform[services.settings.channels[name].platform].append(channel)
-    for name, channels in by_platform.items():
-        platform = find_platform(name)
+
+    for platform_name, channels in by_platform.items():
+        platform = find_platform(platform_name)
         if platform and platform.pages:
-            yield load(platform.pages)(
+            create_pages = load(platform.pages)
+            yield create_pages(
                 *channels,
                 public_url=services.public_url,
                 admit=UploadCheck(services.access_control, services.settings.limits.per_minute),
@@ -134,12 +136,12 @@ class UploadCheck:
         Raises Forbidden for a person who may not talk, Overloaded for too many files, and
         redis.RedisError.
         """
-        sender = (turn.conversation.channel, turn.user_id, self._per_minute)
         if self._access.why_not(turn):
             raise Forbidden("the bot takes no files of yours")
-        if self._quota.is_used_up(*sender):
+        channel = turn.conversation.channel
+        if self._quota.is_used_up(channel, turn.user_id, self._per_minute):
             raise Overloaded("too many files in a minute")
-        self._quota.book(*sender)
+        self._quota.book(channel, turn.user_id, self._per_minute)
 
 
 def readiness(services: Services) -> HealthReport:
@@ -163,11 +165,14 @@ def readiness(services: Services) -> HealthReport:
             findings.append("spool")
             is_ready = False
     status = "ready" if is_ready else "not ready"
-    return {"status": status, **report, **_found(findings)}, is_ready
+    return {"status": status, **report, **_findings_field(findings)}, is_ready
 
 
-def _found(findings: list[str]) -> dict[str, list[str]]:
-    """Return the findings of a health report under the ids of `sayso doctor`; {} if all is well."""
+def _findings_field(findings: list[str]) -> dict[str, list[str]]:
+    """Return the field `findings` of a health report; no field if there are none.
+
+    They are ids of findings of `sayso doctor`.
+    """
     if findings:
         return {"findings": findings}
     return {}
@@ -211,7 +216,7 @@ def health(services: Services) -> HealthReport:
         "queue-away": is_known and queue != "ok" and not is_suspended_queue,
     }
     findings = [name for name, is_present in is_finding.items() if is_present]
-    report |= _found([*web_findings, *findings])
+    report |= _findings_field([*web_findings, *findings])
 
     parts_are_ok = all(each == "ok" for each in (web_report["redis"], queue, disk))
     is_well = is_ready and parts_are_ok and workers > 0 and not alerts

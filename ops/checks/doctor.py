@@ -92,8 +92,8 @@ _RISK_IDS = {
 _WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
 #: How far back missed messages are looked for, in seconds.
 MISSED_SECONDS = 3600.0
-#: The most messages that are looked at, the newest first.
-MISSED_MOST = 500
+#: The most messages of a platform's log that are looked at, the newest first.
+MAX_LOGGED_MESSAGES = 500
 
 
 class Doctor:
@@ -435,7 +435,7 @@ class Doctor:
                 message_log,
                 MISSED_SECONDS,
                 take=False,
-                newest=MISSED_MOST,
+                newest=MAX_LOGGED_MESSAGES,
                 clock=self._clock,
             )
             messages = [each async for each in logged]
