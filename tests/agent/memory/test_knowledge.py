@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
+import multiprocessing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -133,17 +133,20 @@ def test_files_are_readable_by_their_owner_only(knowledge):
     assert bound.directory.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.slow
+def _remember_ten(folder: Path, name: str) -> None:
+    for n in range(10):
+        KnowledgeMemory(folder).remember(f"{name}{n}", persistent=bool(n % 2))
+
+
 def test_concurrent_processes_lose_no_line(tmp_path):
     """Three processes write into the same files."""
-    code = (
-        "import sys; from sayso.agent.memory.knowledge import KnowledgeMemory\n"
-        "for n in range(10): KnowledgeMemory(sys.argv[1]).remember(f'{sys.argv[2]}{n}', persistent=bool(n % 2))"
-    )
-    running = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name]) for name in "xyz"
-    ]
-    assert [process.wait() for process in running] == [0, 0, 0]
+    forks = multiprocessing.get_context("fork")
+    running = [forks.Process(target=_remember_ten, args=(tmp_path, name)) for name in "xyz"]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join()
+    assert [process.exitcode for process in running] == [0, 0, 0]
     whole = KnowledgeMemory(tmp_path)
     assert len(whole.get_persistent_facts().splitlines()) == 15
     assert whole.build_context().partition("[Recent Memory]")[2].count("- ") == 15

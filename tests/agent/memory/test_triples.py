@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sqlite3
-import subprocess
-import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -88,16 +88,21 @@ def test_concurrent_threads_lose_no_triple(store):
     assert len(store.all("a")) == 8
 
 
-@pytest.mark.slow
+def _add_twenty(path: Path, name: str) -> None:
+    for n in range(20):
+        SQLiteTripleStore(path).add_many("a", [Triple(name, "is", str(n))], most=99)
+
+
 def test_concurrent_processes_lose_no_triple(tmp_path):
     """They create the file at the same time."""
-    code = (
-        "import sys; from sayso.agent.memory.graph import SQLiteTripleStore, Triple\n"
-        "for n in range(20): SQLiteTripleStore(sys.argv[1]).add_many('a', [Triple(sys.argv[2], 'is', str(n))], most=99)"
-    )
-    path = str(tmp_path / "graph.db")
-    running = [subprocess.Popen([sys.executable, "-c", code, path, name]) for name in "xyz"]
-    assert [process.wait() for process in running] == [0, 0, 0]
+    path = tmp_path / "graph.db"
+    forks = multiprocessing.get_context("fork")
+    running = [forks.Process(target=_add_twenty, args=(path, name)) for name in "xyz"]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join()
+    assert [process.exitcode for process in running] == [0, 0, 0]
     assert len(SQLiteTripleStore(path).all("a")) == 60
 
 
