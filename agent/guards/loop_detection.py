@@ -24,9 +24,9 @@ LoopKind = Literal["", "repeated_round", "alternating_rounds"]
 
 #: The warning for the model. Sent once per loop, before the run is ended.
 NUDGE = (
-    "[Note of the platform, not of the user: you have made the same tool calls several times, and they gave the same "
-    "results each time. Making them again changes nothing. Answer with what you know, try something else, or ask the "
-    "user for what is missing.]"
+    "[Note of the platform, not of the user: you have made the same tool calls several times, and "
+    "they gave the same results each time. Making them again changes nothing. Answer with what you "
+    "know, try something else, or ask the user for what is missing.]"
 )
 
 #: Writes arguments so that they can be compared. They come from models as JSON; other values are

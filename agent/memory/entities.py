@@ -25,9 +25,10 @@ MAX_ATTRIBUTES = 10
 MAX_CONTEXT_CHARS = 5000
 
 PROMPT = (
-    "You list the entities that a conversation names: people, organizations, projects, places, products, dates that "
-    'matter. Each is an object {"name": "...", "type": "person", "attributes": {"role": "..."}}: the name as it was '
-    "said, attributes only as they were said, short."
+    "You list the entities that a conversation names: people, organizations, projects, places, "
+    'products, dates that matter. Each is an object {"name": "...", "type": "person", '
+    '"attributes": {"role": "..."}}: the name as it was said, attributes only as they were said, '
+    "short."
 )
 
 

@@ -40,22 +40,23 @@ MAX_KEYWORDS = 30
 MIN_KEYWORD_CHARS = 3
 
 PROMPT = (
-    "You list the relationships that a conversation states. Each is an object "
-    '{"subject": "Alice", "relation": "manages", "object": "Project Alpha", "confidence": 0.9}: names as they were '
+    'You list the relationships that a conversation states. Each is an object {"subject": "Alice", '
+    '"relation": "manages", "object": "Project Alpha", "confidence": 0.9}: names as they were '
     "said, the relation in one to three words, the confidence from 0 to 1."
 )
 #: Words that are no keywords: they are in most questions, and would match everything.
 _COMMON_WORDS = frozenset(
-    """about and any are can could did does for from had has have how into its not our out she should tell that the
-    their them then there they this was were what when where which who whom whose why will with would you
-    your""".split()
+    """about and any are can could did does for from had has have how into its not our out she
+    should tell that the their them then there they this was were what when where which who whom
+    whose why will with would you your""".split()
 )
 
 #: The column `words` is not read. It stays for files that were created with it.
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS triples (
-    n INTEGER PRIMARY KEY AUTOINCREMENT, scope BLOB NOT NULL, key TEXT NOT NULL, words TEXT NOT NULL,
+    n INTEGER PRIMARY KEY AUTOINCREMENT,
+    scope BLOB NOT NULL, key TEXT NOT NULL, words TEXT NOT NULL,
     subject TEXT NOT NULL, relation TEXT NOT NULL, object TEXT NOT NULL,
     confidence REAL NOT NULL, source_turn INTEGER NOT NULL, created_at REAL NOT NULL,
     UNIQUE (scope, key)
@@ -72,7 +73,10 @@ _INSERT = (
 )
 _SELECT = f"SELECT {_COLUMNS} FROM triples WHERE scope = ? ORDER BY n"  # noqa: S608  # a constant
 #: Removes the oldest triples of a scope. Its parameters are the scope, twice, and how many stay.
-_PRUNE = "DELETE FROM triples WHERE scope = ? AND n NOT IN (SELECT n FROM triples WHERE scope = ? ORDER BY n DESC LIMIT ?)"
+_PRUNE = (
+    "DELETE FROM triples WHERE scope = ? "
+    "AND n NOT IN (SELECT n FROM triples WHERE scope = ? ORDER BY n DESC LIMIT ?)"
+)
 
 
 class TripleStoreError(Exception):

@@ -448,7 +448,7 @@ def usable_processors(cgroups: Path = CGROUPS, own: Path = OWN_CGROUPS) -> float
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
 
-    # Inside a container its own group is the root: in version 2 of control groups, and in version 1.
+    # Inside a container its own group is the root, in version 2 and 1 of control groups.
     folders = [cgroups, cgroups / "cpu"]
     with suppress(OSError):
         for line in own.read_text().splitlines():

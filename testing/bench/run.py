@@ -130,7 +130,7 @@ class Bench:
         return uvloop.run(self._run())
 
     async def _run(self) -> BenchResult:
-        """Measure on the running event loop. Raises MachineError for a message without an answer."""
+        """Measure on the running event loop. Raises MachineError if an answer does not come."""
         async with SlackLoad() as load:
             profile = Profile(workers=self.plan.workers, webs=self.plan.webs)
             machine = Machine(

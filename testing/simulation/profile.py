@@ -219,9 +219,10 @@ def load_profiles(name: str, *, full_size: bool = False, **changes: Any) -> list
         names = [""]
         sections = {"": _read_sections(file)}
     else:
-        hint = did_you_mean(name, [*sections, MATRIX], "{} ")
+        known = [*sections, MATRIX]
+        hint = did_you_mean(name, known, "{} ")
         raise InvalidProfile(
-            f"no profile {name!r}: {hint}name a YAML file, or one of {', '.join([*sections, MATRIX])}"
+            f"no profile {name!r}: {hint}name a YAML file, or one of {', '.join(known)}"
         )
     return [_profile(file, each, sections[each], changes, full_size=full_size) for each in names]
 

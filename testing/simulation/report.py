@@ -436,7 +436,8 @@ class SimulationReport:
         faults = ", ".join(f"{name} {count}" for name, count in self.faults.items() if count)
         endings = ", ".join(f"{name} {count}" for name, count in result.endings.most_common())
         lines = [
-            f"{self.seconds:.0f} s, {self._per_second:.0f} turns a second; seed {self.profile.seed}",
+            f"{self.seconds:.0f} s, {self._per_second:.0f} turns a second; "
+            f"seed {self.profile.seed}",
             f"done to it: {faults or 'nothing'}; replies of Redis lost: {self.lost_replies}",
             f"webhooks: {_http(self.http)}; of these repeated: {self.deliveries_repeated}",
             f"decisions ended: {endings or 'none'}; "
