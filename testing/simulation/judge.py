@@ -16,12 +16,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Literal, get_args
+from typing import NamedTuple
 
 from sayso.pending.limits import FOREIGN_TAPS_IN_ONE_GO, FOREIGN_TAPS_PER_MINUTE
 from sayso.testing.simulation.outcomes import (
     NO_OUTCOME,
     BillResult,
+    Breach,
     MessageKind,
     judge_bill,
     least_answers,
@@ -39,21 +40,6 @@ from sayso.testing.simulation.users import (
     SimulatedUser,
     by_bill,
 )
-
-#: The ways to break a promise. These must never happen:
-#:
-#: * lost: something that must be answered was not.
-#: * doubled: an action took effect twice.
-#: * unwanted: an effect without a yes, in time, of the person who was asked.
-#: * out of order: answers came in another order than the acts.
-#: * untold: a decision was made, and the person did not hear the outcome.
-#: * untrue: a message says something about an effect that is not so.
-#: * unmarked: a text came again and did not say that it may be a repeat.
-#: * stray: a message answers nothing.
-Breach = Literal[
-    "lost", "doubled", "unwanted", "out of order", "untold", "untrue", "unmarked", "stray"
-]
-BREACHES: tuple[Breach, ...] = get_args(Breach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +140,13 @@ def judge_simulation(
     return result
 
 
+class AnsweredAct(NamedTuple):
+    """An act and its first answer."""
+
+    act: Act
+    answer: ChatMessage
+
+
 @dataclass(frozen=True, slots=True)
 class _ConversationJudge:
     """Judges one conversation and adds what it finds to a result. One for each conversation."""
@@ -172,37 +165,38 @@ class _ConversationJudge:
     def judge(self) -> None:
         """Add all counts and findings of the conversation."""
         # An act may have two first answers: a text and a file.
-        first_answers = [*self._judge_turns(), *self._judge_bills()]
-        by_act: dict[int, tuple[Act, ChatMessage]] = {}
-        for act, message in first_answers:
-            by_act.setdefault(act.number, (act, message))
+        answered = [*self._judge_turns(), *self._judge_bills()]
+        first_by_number: dict[int, AnsweredAct] = {}
+        for each in answered:
+            first_by_number.setdefault(each.act.number, each)
+        first_answers = first_by_number.values()
 
         self.result.turns += len(self.acts)
         self.result.replies += len(self.messages)
         self.result.marked += sum(_is_marked(message) for message in self.messages)
-        self.result.answered += [(act.sent_at, message.at) for act, message in by_act.values()]
-        self.result.picked_up += self._pick_up_seconds(by_act.values())
-        self._check_order(first_answers)
+        self.result.answered += [(each.act.sent_at, each.answer.at) for each in first_answers]
+        self.result.picked_up += self._pick_up_seconds(first_answers)
+        self._check_order(answered)
         self._check_strays()
 
-    def _fault(self, kind: Breach, number: int, text: str) -> None:
+    def _add_finding(self, kind: Breach, number: int, text: str) -> None:
         """Add a finding about the turn of this number; 0 for none."""
         self.result.findings.append(BrokenPromise(kind, self.chat, number, text))
 
-    def _pick_up_seconds(self, first_answers: Iterable[tuple[Act, ChatMessage]]) -> Iterator[float]:
+    def _pick_up_seconds(self, answered: Iterable[AnsweredAct]) -> Iterator[float]:
         """Yield the seconds to the first sign of life, for acts that did not wait for others."""
         last_answer_at = 0.0
-        for act, message in sorted(first_answers, key=_act_number):
+        for act, message in sorted(answered, key=lambda each: each.act.number):
             if act.sent_at > last_answer_at and act.accepted_at:
                 sign_at = next((at for at in self.signs if at >= act.sent_at), message.at)
                 yield max(0.0, min(sign_at, message.at) - act.accepted_at)
             last_answer_at = max(last_answer_at, message.at)
 
-    def _check_order(self, first_answers: Sequence[tuple[Act, ChatMessage]]) -> None:
+    def _check_order(self, answered: Sequence[AnsweredAct]) -> None:
         """Check that answers arrive in the order of their acts, and not before them."""
-        for act, message in first_answers:
+        for act, message in answered:
             if message.at < act.sent_at:
-                self._fault(
+                self._add_finding(
                     "stray",
                     act.number,
                     f"heard {message.text!r} before there was anything to answer",
@@ -210,13 +204,11 @@ class _ConversationJudge:
 
         # One message may answer several acts, so acts with the same message are taken by number.
         places = {id(message): place for place, message in enumerate(self.messages)}
-        by_arrival = sorted(
-            first_answers, key=lambda pair: (places[id(pair[1])], _act_number(pair))
-        )
+        by_arrival = sorted(answered, key=lambda each: (places[id(each.answer)], each.act.number))
         latest = 0
         for act, message in by_arrival:
             if act.number < latest:
-                self._fault(
+                self._add_finding(
                     "out of order",
                     act.number,
                     f"{act.verb} was answered after turn {latest}: {message.text!r}",
@@ -231,9 +223,9 @@ class _ConversationJudge:
         for message in self.messages:
             about_bill = message.speaks_of_bill and message.bill in bills
             if not about_bill and numbers.isdisjoint(message.turns | message.files):
-                self._fault("stray", 0, f"heard {message.text!r}, which answers nothing")
+                self._add_finding("stray", 0, f"heard {message.text!r}, which answers nothing")
 
-    def _judge_turns(self) -> Iterator[tuple[Act, ChatMessage]]:
+    def _judge_turns(self) -> Iterator[AnsweredAct]:
         """Judge the acts whose answers name their turn.
 
         Yield each with its first text, and with its first file.
@@ -249,11 +241,11 @@ class _ConversationJudge:
             self._count_repeats(act.number, own_files)
             wanted = own_files if act.verb == "want" else own_texts
             if not wanted:
-                self._fault("lost", act.number, f"{act.verb} was never answered")
+                self._add_finding("lost", act.number, f"{act.verb} was never answered")
             for message in (*own_texts[:1], *own_files[:1]):
-                yield act, message
+                yield AnsweredAct(act, message)
 
-    def _judge_bills(self) -> Iterator[tuple[Act, ChatMessage]]:
+    def _judge_bills(self) -> Iterator[AnsweredAct]:
         """Judge all bills. Yield requests and decisions, each with its first answer."""
         messages = by_bill(self.messages)
         decisions = decisions_by_bill(self.acts)
@@ -265,15 +257,17 @@ class _ConversationJudge:
 
     def _judge_bill(
         self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]
-    ) -> Iterator[tuple[Act, ChatMessage]]:
+    ) -> Iterator[AnsweredAct]:
         """Judge one bill. Yield its request and its decisions, each with its first answer."""
         questions = _of_kind(messages, "question")
         # A further step is asked about only if the one before was done, so its question may lack.
         if ask.verb == "ask":
             if not questions:
-                self._fault("lost", ask.number, f"the question about {ask.bill} was never asked")
+                self._add_finding(
+                    "lost", ask.number, f"the question about {ask.bill} was never asked"
+                )
             for message in questions[:1]:
-                yield ask, message
+                yield AnsweredAct(ask, message)
         self._count_repeats(ask.number, questions)
         self._count_repeats(ask.number, _of_kind(messages, "correction"))
 
@@ -284,7 +278,7 @@ class _ConversationJudge:
             self.result.repeated += max(0, len(answers) - len(decisions))
         needed = len(decisions) - _repeated_decisions(decisions, answers)
         if questions and len(answers) < needed:
-            self._fault(
+            self._add_finding(
                 "lost",
                 ask.number,
                 f"{len(decisions)} decisions on {ask.bill}, {needed} need an answer, "
@@ -317,14 +311,14 @@ class _ConversationJudge:
             if next_step:
                 next_questions = _of_kind(messages.get(next_step.bill, []), "question")
             if next_questions and ended_at > next_questions[0].at:
-                self._fault(
+                self._add_finding(
                     "out of order",
                     step.number,
                     f"{next_questions[0].bill} was asked about before {step.bill} ended",
                 )
             goes_on = any(each.at >= ended_at for each in (*next_questions, *rests))
             if ended_at < inf and not goes_on:
-                self._fault(
+                self._add_finding(
                     "untold",
                     step.number,
                     f"{step.bill} ended, and nothing tells the rest of the request",
@@ -334,7 +328,7 @@ class _ConversationJudge:
         """Check that the line that ends a request names all steps, each with its true outcome."""
         outcomes = step_outcomes(rest.statement.text)
         if outcomes and list(outcomes) != [step.bill for step in steps]:
-            self._fault(
+            self._add_finding(
                 "untrue",
                 steps[0].number,
                 f"{rest.statement.text!r} does not name the steps of the request",
@@ -345,7 +339,7 @@ class _ConversationJudge:
                 for entry in self.effects.get(bill, ())
             )
             if outcome != "unknown" and is_done != (outcome == "done"):
-                self._fault("untrue", steps[0].number, f"{bill} was told to be {outcome}")
+                self._add_finding("untrue", steps[0].number, f"{bill} was told to be {outcome}")
 
     def _without_dropped_taps(
         self, decisions: Sequence[Act], answers: Sequence[ChatMessage]
@@ -370,7 +364,7 @@ class _ConversationJudge:
             if not message.statement.marked and not asks_whether_file_arrived:
                 unmarked.append(message.text)
         if len(unmarked) > 1:
-            self._fault(
+            self._add_finding(
                 "unmarked", number, f"heard {unmarked[-1]!r} {len(unmarked)} times without a mark"
             )
 
@@ -387,7 +381,7 @@ class _ConversationJudge:
             return
         before_outcome = kinds[: kinds.index(outcomes[0])]
         if "aside" in before_outcome:
-            self._fault(
+            self._add_finding(
                 "out of order",
                 ask.number,
                 f"{ask.bill}: its outcome was told after what followed it",
@@ -404,8 +398,8 @@ class _ConversationJudge:
         bill_result = judge_bill(statements, entries, len(decisions) + turn_answers)
         for fault in bill_result.faults:
             # Whether the person had to be told something is judged in `_check_ending`.
-            if fault != "told nothing":
-                self._fault(_breach_of_fault(fault), ask.number, f"{ask.bill}: {fault}")
+            if fault.breach != "untold":
+                self._add_finding(fault.breach, ask.number, f"{ask.bill}: {fault.text}")
         self._check_agreement(ask, decisions, entries)
         self._check_truth(ask, decisions, messages, entries)
         self._check_strangers(ask, decisions, messages)
@@ -423,7 +417,9 @@ class _ConversationJudge:
         effects_at = [entry.at or inf for entry in entries if entry.step == "effect"]
         agreed_at = min((act.sent_at for act in decisions if act.agrees), default=inf)
         if effects_at and agreed_at >= min(effects_at):
-            self._fault("unwanted", ask.number, f"{ask.bill} took effect, and nobody had agreed")
+            self._add_finding(
+                "unwanted", ask.number, f"{ask.bill} took effect, and nobody had agreed"
+            )
 
     def _check_truth(
         self,
@@ -434,17 +430,17 @@ class _ConversationJudge:
     ) -> None:
         """Check that no outcome is told without the decision for it, or before it is true."""
         if not any(act.agrees for act in decisions) and _of_kind(messages, "failed", "unknown"):
-            self._fault(
+            self._add_finding(
                 "untrue", ask.number, f"{ask.bill} was told to have begun, and nobody had agreed"
             )
         refused = any(act.verb == "refuse" for act in decisions)
         if not refused and any(says_cancelled(message.statement.text) for message in messages):
-            self._fault(
+            self._add_finding(
                 "untrue", ask.number, f"{ask.bill} was told to be cancelled, and nobody had refused"
             )
         took_effect_at = min((entry.at for entry in entries if entry.step == "effect"), default=0.0)
         if any(message.at < took_effect_at for message in _of_kind(messages, "done", "correction")):
-            self._fault("untrue", ask.number, f"{ask.bill} was told to be done before it was")
+            self._add_finding("untrue", ask.number, f"{ask.bill} was told to be done before it was")
 
     def _check_strangers(
         self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]
@@ -457,7 +453,7 @@ class _ConversationJudge:
         answers = without_repeats(answers_to_decisions(messages))
         refused = len(_of_kind(answers, "foreign"))
         if len(answers) >= len(decisions) and refused != taps:
-            self._fault(
+            self._add_finding(
                 "unwanted",
                 ask.number,
                 f"{taps} strangers tapped on {ask.bill}, and {refused} heard that it is not theirs",
@@ -475,7 +471,7 @@ class _ConversationJudge:
         deciding = min(len(decisions), taps + 1)
         outcomes = count_unmarked_outcomes(messages)
         if outcomes > deciding:
-            self._fault(
+            self._add_finding(
                 "unmarked",
                 ask.number,
                 f"{ask.bill}: its outcome was told {outcomes} times to {deciding} acts",
@@ -490,7 +486,7 @@ class _ConversationJudge:
         spare = _spare_seconds(own, messages)
         # A second of tolerance: Redis does not read its clock when the web accepts the yes.
         if spare > 1 and any(says_expired(message.text) for message in messages):
-            self._fault(
+            self._add_finding(
                 "untrue",
                 ask.number,
                 f"{ask.bill} was agreed to {spare:.0f} s before its time was over, "
@@ -514,16 +510,11 @@ class _ConversationJudge:
         if ending == "asked again":
             is_untold = _of_kind(messages, "early")[0].at <= waited_until
         if is_untold:
-            self._fault("untold", ask.number, f"{ask.bill} was decided and no outcome told")
+            self._add_finding("untold", ask.number, f"{ask.bill} was decided and no outcome told")
 
         is_not_done = ending in ("not started", "asked again")
         if is_not_done and all(act.agrees for act in own) and _spare_seconds(own, messages) > 1:
             self.result.undone += 1
-
-
-def _act_number(answered: tuple[Act, ChatMessage]) -> int:
-    """Return the number of the act in a pair of an act and its answer."""
-    return answered[0].number
 
 
 def decisions_by_bill(acts: Iterable[Act]) -> dict[str, list[Act]]:
@@ -643,9 +634,7 @@ def _repeated_decisions(decisions: Sequence[Act], answers: Sequence[ChatMessage]
     return len(own) - len(set(own))
 
 
-def pair_answers(
-    decisions: Sequence[Act], answers: Sequence[ChatMessage]
-) -> Iterator[tuple[Act, ChatMessage]]:
+def pair_answers(decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> Iterator[AnsweredAct]:
     """Return the person's own decisions with their answers, in order.
 
     Answers to strangers are left out, because they may come before or after those to the person.
@@ -656,7 +645,8 @@ def pair_answers(
         own_answers = [
             message for message in answers if message.statement.kind not in ("foreign", "aside")
         ]
-    return zip(own, _first_answers(own_answers, len(own)), strict=False)
+    first_answers = _first_answers(own_answers, len(own))
+    return map(AnsweredAct, own, first_answers)  # without the acts that have no answer
 
 
 def _first_answers(answers: Sequence[ChatMessage], acts: int) -> list[ChatMessage]:
@@ -693,13 +683,6 @@ def count_unmarked_outcomes(messages: Iterable[ChatMessage]) -> int:
     return _count_unmarked(
         message for message in messages if message.statement.kind in ("done", "failed")
     )
-
-
-def _breach_of_fault(fault: str) -> Breach:
-    """Return the promise that is broken by a fault of `judge_bill`."""
-    if fault.endswith(" effects") or fault.startswith("begun"):
-        return "doubled"
-    return "unmarked" if fault.startswith("answered") else "untrue"
 
 
 def _ended_at(messages: Iterable[ChatMessage]) -> float:

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 from sayso.channels.i18n.catalogue import catalogue
 from sayso.channels.i18n.texts import texts_for
@@ -52,6 +52,21 @@ NO_OUTCOME: tuple[MessageKind, ...] = ("question", "early", "foreign", "aside", 
 BillOutcome = Literal[
     "done", "failed", "unknown", "corrected", "not started", "asked again", "untold"
 ]
+
+#: The ways to break a promise. These must never happen:
+#:
+#: * lost: something that must be answered was not.
+#: * doubled: an action took effect twice.
+#: * unwanted: an effect without a yes, in time, of the person who was asked.
+#: * out of order: answers came in another order than the acts.
+#: * untold: a decision was made, and the person did not hear the outcome.
+#: * untrue: a message says something about an effect that is not so.
+#: * unmarked: a text came again and did not say that it may be a repeat.
+#: * stray: a message answers nothing.
+Breach = Literal[
+    "lost", "doubled", "unwanted", "out of order", "untold", "untrue", "unmarked", "stray"
+]
+BREACHES: tuple[Breach, ...] = get_args(Breach)
 
 _ENGLISH = texts_for("en")
 
@@ -172,6 +187,14 @@ class BillStatement:
     first_try_for: str = ""
 
 
+class BillFault(NamedTuple):
+    """One broken promise about a bill."""
+
+    breach: Breach
+    #: What happened, in words.
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class BillResult:
     """What became of a bill."""
@@ -180,8 +203,8 @@ class BillResult:
     ending: BillOutcome
     #: How often the bill took effect.
     effects: int
-    #: The broken promises, in words.
-    faults: tuple[str, ...]
+    #: The broken promises.
+    faults: tuple[BillFault, ...]
 
 
 class ChatReader:
@@ -342,14 +365,16 @@ def judge_bill(
         *_wrong_effects(entries, effects),
         *_untrue_statements(kinds, effects),
         *_contradictions(kinds),
-        *(f"told {statement.text!r}" for statement in answers if statement.kind == "odd"),
     ]
+    odd_texts = [statement.text for statement in answers if statement.kind == "odd"]
+    faults += [BillFault("untrue", f"told {text!r}") for text in odd_texts]
+
     # Corrections and rests come without an act.
     answered = least_answers(
         statement for statement in answers if statement.kind not in ("correction", "rest")
     )
     if answered > acts:
-        faults.append(f"answered {answered} times to {acts} acts")
+        faults.append(BillFault("unmarked", f"answered {answered} times to {acts} acts"))
 
     ending = _ending(kinds)
     if not kinds and not effects and answers and answers[-1].kind == "early":
@@ -382,39 +407,39 @@ def _ending(kinds: Sequence[MessageKind]) -> BillOutcome:
     return "untold"
 
 
-def _wrong_effects(entries: Sequence[EffectEntry], effects: int) -> list[str]:
+def _wrong_effects(entries: Sequence[EffectEntry], effects: int) -> list[BillFault]:
     """Return what is wrong with the effects of one bill: too many, or another idempotency key."""
     begun = sum(entry.step == "begin" and not entry.key for entry in entries)
     faults = []
     if effects > 1:
-        faults.append(f"{effects} effects")
+        faults.append(BillFault("doubled", f"{effects} effects"))
     elif begun > 1:
-        faults.append(f"begun {begun} times")
+        faults.append(BillFault("doubled", f"begun {begun} times"))
     if len({entry.key for entry in entries}) > 1:
-        faults.append("its idempotency key changed")
+        faults.append(BillFault("untrue", "its idempotency key changed"))
     return faults
 
 
-def _untrue_statements(kinds: Sequence[MessageKind], effects: int) -> list[str]:
+def _untrue_statements(kinds: Sequence[MessageKind], effects: int) -> list[BillFault]:
     """Return which outcomes were told that the number of effects contradicts."""
     if not kinds:
-        return ["told nothing"]
+        return [BillFault("untold", "told nothing")]
     faults = []
     if not effects and {"done", "correction"} & set(kinds):
-        faults.append("told done without an effect")
+        faults.append(BillFault("untrue", "told done without an effect"))
     if effects and "nothing" in kinds:
-        faults.append("told that nothing was done, with an effect")
+        faults.append(BillFault("untrue", "told that nothing was done, with an effect"))
     if effects and "failed" in kinds and "correction" not in kinds:
-        faults.append("told failed, with an effect")
+        faults.append(BillFault("untrue", "told failed, with an effect"))
     return faults
 
 
-def _contradictions(kinds: Sequence[MessageKind]) -> list[str]:
+def _contradictions(kinds: Sequence[MessageKind]) -> list[BillFault]:
     """Check that a person hears one outcome, or "unknown" or "failed" and then its correction."""
     distinct = list(dict.fromkeys(kinds))
     if "correction" not in distinct:
         if len(distinct) > 1:
-            return [f"told {' and '.join(distinct)}"]
+            return [BillFault("untrue", f"told {' and '.join(distinct)}")]
         return []
 
     corrected_at = kinds.index("correction")
@@ -422,5 +447,5 @@ def _contradictions(kinds: Sequence[MessageKind]) -> list[str]:
     since = set(kinds[corrected_at:])
     is_consistent = before <= {"unknown", "failed"} and since <= {"correction", "done"}
     if not before or not is_consistent:
-        return [f"told {' and '.join(kinds)}"]
+        return [BillFault("untrue", f"told {' and '.join(kinds)}")]
     return []

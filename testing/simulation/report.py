@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sayso.testing.simulation.faults import OutageRecord
-from sayso.testing.simulation.judge import BREACHES, SimulationResult, percentile
+from sayso.testing.simulation.judge import SimulationResult, percentile
+from sayso.testing.simulation.outcomes import BREACHES
 from sayso.testing.simulation.processes import Machine
 from sayso.testing.simulation.profile import Profile
 
