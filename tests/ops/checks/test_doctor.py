@@ -202,7 +202,7 @@ def test_missed_messages_are_found(clinic: Clinic):
 
 def test_busy_sender_is_checked_in_part(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
     """Thousands an hour are no finding, and the newest ones are enough."""
-    monkeypatch.setattr("sayso.ops.checks.doctor.MISSED_MOST", 2)
+    monkeypatch.setattr("sayso.ops.checks.doctor.MAX_LOGGED_MESSAGES", 2)
     for n in range(4):
         clinic.platforms.arrive("twilio", "whatsapp:+4915100000042", "hello", ago=600 + n)
     assert (
