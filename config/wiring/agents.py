@@ -1,7 +1,8 @@
 """Build the agents of all channels from the settings.
 
-`AgentDeps` is what the agents of one process share. `build_agents` makes the agent of each channel
-with its stores in Redis, `terminal_agent` one with everything in memory.
+`AgentDeps` is what the agents of one process share, such as the connections to models and the
+budget. `build_agents` makes the agent of each channel, whose pending actions are in Redis.
+`terminal_agent` makes the one of `sayso chat`, with everything in memory.
 """
 
 from __future__ import annotations
@@ -173,6 +174,7 @@ class AgentDeps:
 
 
 def _read_file(media: MediaFiles, file: Media) -> bytes:
+    """Return the content of a file that a person sent. Raises KeyError and OSError."""
     return media.read(file.ref)
 
 

@@ -233,19 +233,26 @@ def _left_out_lines(
     left_out: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> Iterator[str]:
-    """Yield a line for each of a source's first tools that cannot be used, or not as a whole."""
+    """Yield a line for each tool of a source that cannot be used, or not as a whole.
+
+    `left_out` and `missing` have the reason by the name of the tool. Of each kind there are at most
+    MAX_LEFT_OUT_LINES, and then a line that counts the others.
+    """
     place = settings.origin.at("tools", index)
+    source_name = _name(source)
+
     for name, why in islice(left_out.items(), MAX_LEFT_OUT_LINES):
-        yield f"{place}warning: tools: {name!r} of {_name(source)!r} is left out: {why}"
-    if len(left_out) > MAX_LEFT_OUT_LINES:
-        more = len(left_out) - MAX_LEFT_OUT_LINES
-        yield f"{place}warning: tools: {more} more of {_name(source)!r} are left out"
+        yield f"{place}warning: tools: {name!r} of {source_name!r} is left out: {why}"
+    more = len(left_out) - MAX_LEFT_OUT_LINES
+    if more > 0:
+        yield f"{place}warning: tools: {more} more of {source_name!r} are left out"
+
     for name, why in islice(missing.items(), MAX_LEFT_OUT_LINES):
-        problem = f"{name!r} of {_name(source)!r} is not offered as a whole"
+        problem = f"{name!r} of {source_name!r} is not offered as a whole"
         yield f"{place}warning: tools: {problem}: {why}"
-    if len(missing) > MAX_LEFT_OUT_LINES:
-        more = len(missing) - MAX_LEFT_OUT_LINES
-        yield f"{place}warning: tools: {more} more of {_name(source)!r} are not offered as a whole"
+    more = len(missing) - MAX_LEFT_OUT_LINES
+    if more > 0:
+        yield f"{place}warning: tools: {more} more of {source_name!r} are not offered as a whole"
 
 
 def mcp_library_problems(settings: Settings) -> list[str]:
@@ -296,6 +303,7 @@ def _open_local(
     """Load a source of this machine into `opened`. Return its contents and its problems."""
     loaded = LoadedTools()
     folder = settings.origin.folder
+    says = ""
     try:
         loaded = _load(source, folder)
         opened.replace(_id(index), loaded)
@@ -308,15 +316,9 @@ def _open_local(
     except ToolError as exc:
         says = f"cannot load tools from {_name(source)!r}: {exc}"
     else:
-        says = ""
-        if not (loaded.tools or loaded.executor_factories or loaded.problems):
-            cure = "decorate its functions with @tool(), or take its line out"
-            patterns: list[str] = []
-            if isinstance(source, ModuleSource | ToolboxSource):
-                patterns = [*(source.include or ()), *source.exclude]
-            if patterns:
-                cure = "see whether `include` and `exclude` name what you want"
-            says = f"nothing is taken from {_name(source)!r}: {cure}"
+        is_empty = not (loaded.tools or loaded.executor_factories or loaded.problems)
+        if is_empty:
+            says = f"nothing is taken from {_name(source)!r}: {_cure_of_empty_source(source)}"
 
     # Also a source that could not be loaded is watched: its next save may mend it.
     if isinstance(source, str | ModuleSource):
@@ -327,6 +329,16 @@ def _open_local(
     if says:
         problems.insert(0, settings.problem(("tools",), says, index))
     return loaded, problems
+
+
+def _cure_of_empty_source(source: AnySource) -> str:
+    """Return what to do about a source that was loaded and has no tools."""
+    patterns: list[str] = []
+    if isinstance(source, ModuleSource | ToolboxSource):
+        patterns = [*(source.include or ()), *source.exclude]
+    if patterns:
+        return "see whether `include` and `exclude` name what you want"
+    return "decorate its functions with @tool(), or take its line out"
 
 
 def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTools:
@@ -383,7 +395,7 @@ def _apply_section(source: SourceSettings, loaded: LoadedTools) -> LoadedTools:
 
 
 def _name(source: AnySource) -> str:
-    """Return how a source is called in messages. It never holds a secret."""
+    """Return what messages call a source. It never holds a secret."""
     match source:
         case str():
             return source
