@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Literal
 
 from sayso.agent.observability.run_events import RunEvents
-from sayso.agent.tools.screening import plain, suspicions
+from sayso.agent.tools.screening import plain_text_of, suspicions
 from sayso.infra.concurrency import await_isolated, call_in_tool_thread, run_sync
 
 log = logging.getLogger(__name__)
@@ -340,7 +340,7 @@ class TopicGuardrail(Guardrail):
 
 def _normalized(text: str) -> str:
     """Return the text without differences that a reader overlooks, and with single spaces."""
-    return " ".join(plain(text).split())
+    return " ".join(plain_text_of(text).split())
 
 
 def _contains(text: str, phrase: str) -> bool:

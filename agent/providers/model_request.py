@@ -64,7 +64,7 @@ from sayso.agent.providers.model_messages import (
 )
 from sayso.agent.providers.reasoning import without_reasoning
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.vendor_schemas import ApiFormat, for_vendor, inlined
+from sayso.agent.tools.vendor_schemas import ApiFormat, for_vendor, without_references
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -343,7 +343,7 @@ class ModelRequest:
         transformer = profile.get("json_schema_transformer")
         if transformer is None or "$defs" not in parameters:
             return parameters
-        for schema in (parameters, inlined(parameters)):
+        for schema in (parameters, without_references(parameters)):
             with suppress(Exception):  # the library may raise anything for an odd schema
                 if transformer(deepcopy(schema)).walk().get("type") == "object":
                     return schema

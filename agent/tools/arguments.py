@@ -23,7 +23,7 @@ from sayso.agent.tools.errors import (
     ToolParameterError,
     ToolValidationError,
 )
-from sayso.agent.tools.json_schema import DEFINITIONS, frozen, plain
+from sayso.agent.tools.json_schema import DEFINITIONS, frozen, schema_for_models
 from sayso.agent.tools.json_validation import (
     Repairer,
     StepBudget,
@@ -258,7 +258,7 @@ class SchemaArguments:
         self._raw.setdefault(keyword, False)
 
         try:
-            self.schema: dict[str, Any] = frozen(plain(self._raw))
+            self.schema: dict[str, Any] = frozen(schema_for_models(self._raw))
             json.dumps(self.schema, allow_nan=False)
             self.parameters = tuple(self._parameter(name) for name in self.schema["properties"])
         except (AttributeError, TypeError, KeyError, ValueError, RecursionError) as exc:

@@ -337,7 +337,7 @@ def literal(text: str) -> str:
 
 
 def _as_visible_spaces(match: re.Match[str]) -> str:
-    """Return as many spaces, of which all but the first are ones that no page joins."""
+    """Return as many spaces: a usual one, then no-break spaces, which a page does not join."""
     return " " + "\u00a0" * (len(match[0]) - 1)
 
 

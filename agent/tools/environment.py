@@ -133,7 +133,7 @@ TextLoader = Callable[[TextReference], Awaitable[str | None]]
 
 
 class LongResult(NamedTuple):
-    """A tool's result in full, of which the model was only shown the beginning and the end."""
+    """A tool's result in full. The model was only shown its beginning and its end."""
 
     tool_name: str
     #: The whole text.

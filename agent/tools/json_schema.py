@@ -1,8 +1,8 @@
 """JSON Schemas as data: updated to the current draft, resolved, merged and made immutable.
 
 Type hints and servers give schemas in any draft (version of JSON Schema), with references and
-keywords that some models do not know. `plain` rewrites a schema in the form that models read. That
-form may ask for less than the original, by which the arguments are checked.
+keywords that some models do not know. `schema_for_models` rewrites a schema in the form that models
+read. That form may ask for less than the original, by which the arguments are checked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ _SCHEMA_KEYWORDS = (
     "unevaluatedProperties",
     "unevaluatedItems",
 )
-
 #: Keywords that hold a list of schemas.
 _LIST_KEYWORDS = ("anyOf", "oneOf", "allOf", "prefixItems")
 #: Keywords that hold schemas by name.
@@ -58,15 +57,17 @@ _DROPPED_KEYWORDS = (
     "$comment",
     *DEFINITIONS,
 )
+#: Types whose values are neither lists nor objects.
 _SCALARS = ("string", "integer", "number", "boolean")
-
 #: Keywords that annotate a value without restricting it.
 _ANNOTATIONS = ("description", "default", "examples", "deprecated", "readOnly", "writeOnly")
 #: Keywords that bound a number.
 NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
-def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dict[str, Any]:
+def schema_for_models(
+    raw: Mapping[str, Any], optional: frozenset[str] = frozenset()
+) -> dict[str, Any]:
     """Return the object schema of a tool's arguments, simplified for models.
 
     It has no titles; its references are resolved and its `allOf` is merged. A definition that
@@ -96,7 +97,7 @@ def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dic
         "properties": properties,
         "required": list(raw.get("required", [])),
     }
-    whole = merged(schema, inliner.definitions)
+    whole = with_merged_parts(schema, inliner.definitions)
     if inliner.definitions:
         return {**whole, "$defs": inliner.definitions}
     return whole
@@ -288,7 +289,7 @@ def each_part(schema: Mapping[str, Any], change: Callable[[dict[str, Any]], Any]
 def as_object(schema: Any) -> dict[str, Any]:
     """Return `true` (any value) and `false` (no value) as an object schema.
 
-    Raises TypeError for what is no schema.
+    Raises TypeError for a value that is no schema.
     """
     if isinstance(schema, bool):
         return {} if schema else {"not": {}}
@@ -298,10 +299,10 @@ def as_object(schema: Any) -> dict[str, Any]:
 
 
 def _modernized(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one schema in the current draft's spelling, but not those inside it.
+    """Return one schema as the current draft writes it. The schemas directly inside it stay.
 
-    Schemas inside that are `true` or `false` become objects.
-    Raises TypeError for what is no schema.
+    Those of them that are `true` or `false` become objects. Raises TypeError for a value that is no
+    schema.
     """
     modern = _prefix_items(with_exclusive_limits(dict(schema)))
     if isinstance(modern.get("required"), bool):  # draft 3 puts it on the property itself
@@ -364,7 +365,7 @@ def without(schema: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key not in keys}
 
 
-def merged(
+def with_merged_parts(
     schema: dict[str, Any], definitions: Mapping[str, Any], merged_names: set[str] | None = None
 ) -> dict[str, Any]:
     """Return the schema with the parts of its `allOf` merged into it.
@@ -388,7 +389,7 @@ def merged(
         if name not in names:
             target = definitions.get(name, {})
         names.add(name)
-        merged_part = merged({**target, **without(part, "$ref")}, definitions, names)
+        merged_part = with_merged_parts({**target, **without(part, "$ref")}, definitions, names)
         whole = _both(whole, merged_part)
     return whole
 

@@ -24,7 +24,12 @@ from pydantic_core import SchemaError, to_jsonable_python
 
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.json_choices import validator_of
-from sayso.agent.tools.json_schema import NUMBER_KEYWORDS, frozen, plain, with_sorted_sets
+from sayso.agent.tools.json_schema import (
+    NUMBER_KEYWORDS,
+    frozen,
+    schema_for_models,
+    with_sorted_sets,
+)
 from sayso.pending.error_texts import error_text
 
 #: JSON's names of types, and Python's types.
@@ -418,7 +423,7 @@ class ParameterModel:
             for name, each in self.parameters.items()
             if not each.required and each.default is None
         )
-        schema = with_sorted_sets(plain(raw, optional))
+        schema = with_sorted_sets(schema_for_models(raw, optional))
 
         if list(schema["properties"]) != list(self.parameters):
             raise self._unfillable(

@@ -171,7 +171,7 @@ class ToolRegistry:
         self,
         tool: Tool[FunctionP, FunctionR] | Callable[FunctionP, FunctionR],
     ) -> Tool[FunctionP, FunctionR]:
-        """Add a tool, or a function as a tool, and return it as it is registered.
+        """Add a tool, or a function as a tool, and return the registered tool.
 
         Raises ToolValidationError if another tool has its name, and for a method without its
         instance.

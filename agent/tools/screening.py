@@ -218,17 +218,17 @@ def suspicions(output: str) -> tuple[str, ...]:
         kinds.add("hidden text")
 
     searched = [output]
-    from_base64 = decoded(output)
+    from_base64 = _texts_in_base64(output)
     if from_base64:
         searched.append(from_base64)
     for text in searched:
-        plain_text = plain(text)
+        plain_text = plain_text_of(text)
         for shape in _shapes():
             if shape.kind in kinds or shape.required not in plain_text:
                 continue
             if _compiled(shape.pattern, re.MULTILINE).search(plain_text):
                 kinds.add(shape.kind)
-        kinds |= _kinds_of_phrases(words(plain_text), kinds)
+        kinds |= _kinds_of_phrases(_words_of(plain_text), kinds)
     return tuple(sorted(kinds))
 
 
@@ -376,7 +376,7 @@ def _expanded(block: str, prefixes: tuple[str, ...]) -> Iterator[str]:
         sides = [side.split("|") for side in entry.split("+")]
         for prefix, parts in product(prefixes, product(*sides)):
             text = prefix + " ".join(parts).replace("_", " ")
-            yield words(plain(text)).replace(" ", "_")
+            yield _words_of(plain_text_of(text)).replace(" ", "_")
 
 
 #: Text that a person does not see. The only proper use of tag characters is flags of regions,
@@ -415,7 +415,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{24,}")
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
-def plain(text: str) -> str:
+def plain_text_of(text: str) -> str:
     """Return the text in the form in which shapes are looked for.
 
     It is in lower case, without hidden characters, accents, entities and escapes, and letters of
@@ -437,7 +437,7 @@ def _unescaped(escape: re.Match[str]) -> str:
     return "\n"
 
 
-def words(text: str) -> str:
+def _words_of(text: str) -> str:
     """Return the words of a plain text, in the form in which phrases are looked for.
 
     There is one space between two words. Single letters in a row become one word. A colon stands
@@ -448,7 +448,7 @@ def words(text: str) -> str:
     return _SPELLED.sub(lambda letters: letters[0].replace(" ", ""), spaced)
 
 
-def decoded(text: str) -> str:
+def _texts_in_base64(text: str) -> str:
     """Return the texts that are encoded as base64 in a text, a line each; "" if there are none."""
     return "\n".join(filter(None, map(_decode_base64, _BASE64.findall(text))))
 

@@ -35,7 +35,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def check_function(function: Any) -> None:
-    """Raise ToolValidationError, with the cure, for an object of which no tool can be made."""
+    """Raise ToolValidationError, with the cure, for an object that cannot become a tool."""
     cure = ""
     if isinstance(function, str):
         cure = f"give options by name, as in @tool(name={function[:MAX_SHOWN]!r})"

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.json_schema import each_part, merged, thawed, types_of, without
+from sayso.agent.tools.json_schema import each_part, thawed, types_of, with_merged_parts, without
 
 ApiFormat = Literal["openai-chat", "openai-response", "anthropic", "gemini"]
 #: The function names that OpenAI and Anthropic accept, and those that Gemini accepts.
@@ -149,7 +149,7 @@ def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
 _MAX_INLINED_PARTS = 2_000
 
 
-def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
+def without_references(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema without references: each definition stands where it is used.
 
     A definition inside itself has no end, so there only its type and description stand. The same
@@ -210,10 +210,12 @@ def _for_gemini(schema: dict[str, Any], definitions: Mapping[str, Any]) -> dict[
     A run does not use this form: pydantic-ai sends JSON Schema, which Google reads as well.
     """
     has_all_of = "allOf" in schema
-    schema = merged(schema, definitions)
+    schema = with_merged_parts(schema, definitions)
     if "$ref" in schema:
         target = definitions.get(str(schema["$ref"]).rpartition("/")[2], {"type": "object"})
-        return _for_gemini(merged({**target, **without(schema, "$ref")}, definitions), {})
+        return _for_gemini(
+            with_merged_parts({**target, **without(schema, "$ref")}, definitions), {}
+        )
 
     types = types_of(schema)
     parts = schema.get("anyOf") or schema.get("oneOf") or ()

@@ -1,8 +1,10 @@
 """The operations of an OpenAPI document: their arguments, and where each argument goes.
 
-An operation is one method of one path. An argument is what a model gives; its place (`Place`) says
-where a request carries it: in the path, the query, a header, a cookie or the body. An operation is
-offered only if a request can be written as the document demands. Bodies are read in
+An operation is one method of one path. A *path item* is what the document says about one path: its
+operations, and what these have in common. An argument is what a model gives; its place (`Place`)
+says where a request carries it: in the path, the query, a header, a cookie or the body.
+
+An operation is offered only if a request can be written as the document demands. Bodies are read in
 `openapi_bodies.py`.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sayso.agent.toolsets.base import SourceError, legal_names
 from sayso.agent.toolsets.openapi_bodies import (
@@ -99,9 +101,19 @@ class Operation:
         return {name: place for name, place in self.places.items() if place.file_types}
 
 
+class _Candidate(NamedTuple):
+    """An operation that may be used, as it stands in the document."""
+
+    path: str
+    #: The HTTP method, in lower case.
+    method: str
+    #: The path item that the operation is in.
+    item: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class OperationReader:
-    """Reads the operations of one document."""
+    """Reads the operations of one document. Lives while they are read."""
 
     document: Document
     #: Returns whether an operation of this name is wanted.
@@ -118,10 +130,13 @@ class OperationReader:
     def operations(self) -> Iterator[Operation]:
         """Yield every usable operation whose name is accepted."""
         names_so_far: set[str] = set()
-        for path, method, item in self._candidates():
+        for candidate in self._candidates():
+            path = candidate.path
+            method = candidate.method
+
             # Of two operations with one operationId, the second is named after method and path. If
             # that name is taken too, the operation is left out.
-            wanted_name = _name(item[method], method, path)
+            wanted_name = _name(candidate.item[method], method, path)
             name = wanted_name
             if name in names_so_far:
                 name = _name(None, method, path)
@@ -136,7 +151,7 @@ class OperationReader:
                 if not name:
                     problem = f"another operation is called {wanted_name!r}"
                     raise SourceError(f"{problem}: give each its own operationId")
-                yield self._operation(item, method, path, name)
+                yield self._operation(candidate, name)
             except SourceError as exc:
                 self.left_out[name or request] = f"{request}: {exc}"
             except Exception as exc:
@@ -144,12 +159,12 @@ class OperationReader:
                 reason = f"malformed ({type(exc).__name__}: {exc})"
                 self.left_out[name or request] = f"{request}: {reason}"
 
-    def _candidates(self) -> list[tuple[str, str, Mapping[str, Any]]]:
-        """Return path, method and path item of each operation that may be used.
+    def _candidates(self) -> list[_Candidate]:
+        """Return each operation that may be used.
 
         Operations with a method that is not supported are added to `left_out`.
         """
-        candidates = []
+        candidates: list[_Candidate] = []
         for path, item in as_mapping(self.document.root.get("paths")).items():
             if str(path).startswith("x-"):  # an extension of the document
                 continue
@@ -160,7 +175,7 @@ class OperationReader:
                 continue
 
             methods = [method for method in METHODS if method in resolved]
-            candidates += [(str(path), method, resolved) for method in methods]
+            candidates += [_Candidate(str(path), method, resolved) for method in methods]
 
             unsupported = [method for method in _UNSUPPORTED_METHODS if method in resolved]
             others = {method: resolved[method] for method in unsupported}
@@ -172,8 +187,14 @@ class OperationReader:
                     self.left_out[name] = f"{request}: this method is not supported"
         return candidates
 
-    def _operation(self, item: Mapping[str, Any], method: str, path: str, name: str) -> Operation:
-        """Return one operation. Raises SourceError with the reason if it cannot be used."""
+    def _operation(self, candidate: _Candidate, name: str) -> Operation:
+        """Return one operation under this name.
+
+        Raises SourceError with the reason if it cannot be used.
+        """
+        path = candidate.path
+        method = candidate.method
+        item = candidate.item
         if not path.startswith("/"):
             raise SourceError("its path does not begin with a slash")
         operation = self.document.resolved(item[method])
@@ -181,8 +202,9 @@ class OperationReader:
         self._check_security(operation)
 
         inliner = Inliner(self.document)
-        missing: list[str] = []
-        arguments = self._parameters(inliner, item, operation, method in READ_ONLY_METHODS, missing)
+        arguments, missing = self._parameters(
+            inliner, item, operation, reads_only=method in READ_ONLY_METHODS
+        )
         body = body_of(self.document, inliner, method, operation)
         _check_path(path, arguments)
         schema, places = _schema([*arguments, *body.arguments])
@@ -242,21 +264,23 @@ class OperationReader:
         inliner: Inliner,
         item: Mapping[str, Any],
         operation: Mapping[str, Any],
+        *,
         reads_only: bool,
-        missing: list[str],
-    ) -> list[Argument]:
+    ) -> tuple[list[Argument], list[str]]:
         """Return the arguments for the parameters of the path item and of the operation.
 
-        If a request cannot express a parameter, its reason is added to `missing`, but only if the
-        parameter is optional and a call without it does no harm: the operation only reads, or the
-        parameter is a header of the connection. Raises SourceError for any other such parameter.
+        Return also why parameters are missing, since no request can express them. A parameter may
+        be missing if it is optional and a call without it does no harm: the operation only reads,
+        or the parameter is a header of the connection. Raises SourceError for any other parameter
+        that no request can express.
         """
         # A parameter of the operation, which comes later, replaces one of the path item.
         both = [*(item.get("parameters") or ()), *(operation.get("parameters") or ())]
         resolved = [self.document.resolved(each) for each in both]
         parameters = {(each.get("in"), each.get("name")): each for each in resolved}
 
-        arguments = []
+        arguments: list[Argument] = []
+        missing: list[str] = []
         for (where, name), parameter in parameters.items():
             header = ""
             if where == "header":
@@ -271,7 +295,7 @@ class OperationReader:
                 if is_required or not is_harmless:
                     raise
                 missing.append(str(exc))
-        return arguments
+        return arguments, missing
 
 
 def _name(operation: Any, method: str, path: str) -> str:
