@@ -35,11 +35,12 @@ _REMOVE_IF = (
 )
 #: Characters that have a meaning in a key pattern of Redis, and must be escaped.
 _PATTERN_CHARS = re.compile(r"[\\*?\[\]^-]")
-#: The column `shelf` holds the digest of the namespace, `name` the digest of the session's key, and
-#: `text` the record as JSON.
+#: The columns are the digest of the namespace, the digest of the session's key, and the record as
+#: JSON text.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
-  shelf TEXT NOT NULL, name TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (shelf, name)
+  namespace_digest TEXT NOT NULL, digest TEXT NOT NULL, record TEXT NOT NULL,
+  PRIMARY KEY (namespace_digest, digest)
 ) WITHOUT ROWID;
 """
 
@@ -63,22 +64,22 @@ class JsonFileSessionStore(KeyValueSessions):
         super().__init__(default_ttl, clock=clock)
         self._folder = Path(directory).absolute()
 
-    def _get(self, key: SessionKey) -> str | None:
+    def _load_text(self, key: SessionKey) -> str | None:
         try:
             return self._path(key).read_text("ascii")
         except FileNotFoundError:
             return None
 
-    def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
+    def _save_text(self, key: SessionKey, text: str, ttl: float | None) -> None:
         path = self._path(key)
-        # Shared: several processes may save at once, but not while `_remove_if` compares.
+        # Shared: several processes may save at once, but not while `_delete_if_unchanged` compares.
         with folder_lock(self._folder, shared=True):
             is_first = not path.parent.exists()
             write_atomically(path, text.encode("ascii"))
             if is_first:
                 sync(self._folder)
 
-    def _remove(self, key: SessionKey) -> bool:
+    def _delete_text(self, key: SessionKey) -> bool:
         path = self._path(key)
         try:
             path.unlink()
@@ -87,13 +88,13 @@ class JsonFileSessionStore(KeyValueSessions):
         sync(path.parent)
         return True
 
-    def _remove_if(self, key: SessionKey, text: str) -> None:
+    def _delete_if_unchanged(self, key: SessionKey, text: str) -> None:
         # No other process may save between the comparison and the removal.
         with folder_lock(self._folder):
-            if self._get(key) == text:
-                self._remove(key)
+            if self._load_text(key) == text:
+                self._delete_text(key)
 
-    def _texts(self, namespace_digest: str) -> Iterator[tuple[str, str]]:
+    def _list_texts(self, namespace_digest: str) -> Iterator[tuple[str, str]]:
         folder = self._folder / namespace_digest
         remove_older(folder.glob(".*"), time.time() - UNFINISHED_SECONDS)
         for path in folder.glob("*.json"):
@@ -135,22 +136,22 @@ class RedisSessionStore(KeyValueSessions):
         self._prefix = prefix
         self._client = connect(url)
 
-    def _get(self, key: SessionKey) -> str | None:
+    def _load_text(self, key: SessionKey) -> str | None:
         return self._text(self._redis_key(key))
 
-    def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
+    def _save_text(self, key: SessionKey, text: str, ttl: float | None) -> None:
         milliseconds = None
         if ttl is not None:
             milliseconds = math.ceil(ttl * 1000)
         self._client.set(self._redis_key(key), text, px=milliseconds)
 
-    def _remove(self, key: SessionKey) -> bool:
+    def _delete_text(self, key: SessionKey) -> bool:
         return bool(self._client.delete(self._redis_key(key)))
 
-    def _remove_if(self, key: SessionKey, text: str) -> None:
+    def _delete_if_unchanged(self, key: SessionKey, text: str) -> None:
         self._client.eval(_REMOVE_IF, 1, self._redis_key(key), text)
 
-    def _texts(self, namespace_digest: str) -> Iterator[tuple[str, str]]:
+    def _list_texts(self, namespace_digest: str) -> Iterator[tuple[str, str]]:
         start = f"{self._prefix}{namespace_digest}:"
         pattern = _PATTERN_CHARS.sub(r"\\\g<0>", start) + "*"
         for key in set(self._client.scan_iter(pattern, SCAN_COUNT)):  # SCAN may return a key twice
@@ -202,9 +203,9 @@ class SQLiteSessionStore(KeyValueSessions):
         super().__init__(default_ttl, clock=clock)
         self._path = Path(db_path).absolute()
 
-    def _get(self, key: SessionKey) -> str | None:
+    def _load_text(self, key: SessionKey) -> str | None:
         rows = self._run(
-            "SELECT text FROM sessions WHERE shelf = ? AND name = ?",
+            "SELECT record FROM sessions WHERE namespace_digest = ? AND digest = ?",
             key.namespace_digest,
             key.digest,
         )
@@ -215,7 +216,7 @@ class SQLiteSessionStore(KeyValueSessions):
             raise TypeError("it is no text")
         return text
 
-    def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
+    def _save_text(self, key: SessionKey, text: str, ttl: float | None) -> None:
         self._run(
             "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)",
             key.namespace_digest,
@@ -223,25 +224,27 @@ class SQLiteSessionStore(KeyValueSessions):
             text,
         )
 
-    def _remove(self, key: SessionKey) -> bool:
+    def _delete_text(self, key: SessionKey) -> bool:
         removed_rows = self._run(
-            "DELETE FROM sessions WHERE shelf = ? AND name = ? RETURNING 1",
+            "DELETE FROM sessions WHERE namespace_digest = ? AND digest = ? RETURNING 1",
             key.namespace_digest,
             key.digest,
         )
         return bool(removed_rows)
 
-    def _remove_if(self, key: SessionKey, text: str) -> None:
+    def _delete_if_unchanged(self, key: SessionKey, text: str) -> None:
         self._run(
-            "DELETE FROM sessions WHERE shelf = ? AND name = ? AND text = ?",
+            "DELETE FROM sessions WHERE namespace_digest = ? AND digest = ? AND record = ?",
             key.namespace_digest,
             key.digest,
             text,
         )
 
-    def _texts(self, namespace_digest: str) -> list[tuple[str, str]]:
-        rows = self._run("SELECT name, text FROM sessions WHERE shelf = ?", namespace_digest)
-        return [(str(name), text if isinstance(text, str) else "") for name, text in rows]
+    def _list_texts(self, namespace_digest: str) -> list[tuple[str, str]]:
+        rows = self._run(
+            "SELECT digest, record FROM sessions WHERE namespace_digest = ?", namespace_digest
+        )
+        return [(str(digest), text if isinstance(text, str) else "") for digest, text in rows]
 
     def _run(self, statement: str, *values: str) -> list[Any]:
         """Execute one statement as a transaction, which is on disk when this returns."""

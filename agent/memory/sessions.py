@@ -230,7 +230,7 @@ class KeyValueSessions(ABC):
         )
         text = record.to_json()
         with self._translated_errors(key):
-            self._put(key, text, self._ttl)
+            self._save_text(key, text, self._ttl)
 
     def load(self, session_id: str, *, namespace: str | None = None) -> ConversationMemory | None:
         """Return a copy of the conversation, or None if there is none. Raise SessionError."""
@@ -250,7 +250,7 @@ class KeyValueSessions(ABC):
         """
         namespace_digest = SessionKey("", namespace).namespace_digest
         with self._translated_errors(None):
-            texts = [*self._texts(namespace_digest)]
+            texts = [*self._list_texts(namespace_digest)]
 
         sessions = []
         for digest, text in texts:
@@ -271,33 +271,33 @@ class KeyValueSessions(ABC):
         except BrokenSession:
             exists = True
         with self._translated_errors(key):
-            return self._remove(key) and exists
+            return self._delete_text(key) and exists
 
     def exists(self, session_id: str, *, namespace: str | None = None) -> bool:
         """Return whether there is a session. Raise SessionError."""
         return self._load_record(SessionKey(session_id, namespace)) is not None
 
     @abstractmethod
-    def _get(self, key: SessionKey) -> str | None:
+    def _load_text(self, key: SessionKey) -> str | None:
         """Return the stored text, or None if there is none.
 
         Raise ValueError or TypeError if the stored data is no text.
         """
 
     @abstractmethod
-    def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
+    def _save_text(self, key: SessionKey, text: str, ttl: float | None) -> None:
         """Write the text. It may be removed after `ttl` seconds."""
 
     @abstractmethod
-    def _remove(self, key: SessionKey) -> bool:
+    def _delete_text(self, key: SessionKey) -> bool:
         """Remove whatever is stored under the key. Return whether there was anything."""
 
     @abstractmethod
-    def _remove_if(self, key: SessionKey, text: str) -> None:
+    def _delete_if_unchanged(self, key: SessionKey, text: str) -> None:
         """Remove the stored text if it still is `text`: another process may have replaced it."""
 
     @abstractmethod
-    def _texts(self, namespace_digest: str) -> Iterable[tuple[str, str]]:
+    def _list_texts(self, namespace_digest: str) -> Iterable[tuple[str, str]]:
         """Return the digest and the stored text of each session in a namespace.
 
         The text is "" where the stored data is no text.
@@ -327,7 +327,7 @@ class KeyValueSessions(ABC):
         """Return the stored record, if there is one that has not expired. Raise SessionError."""
         try:
             with self._translated_errors(key):
-                text = self._get(key)
+                text = self._load_text(key)
             if text is None:
                 return None
             record = SessionRecord.from_json(text, key.digest)
@@ -343,7 +343,7 @@ class KeyValueSessions(ABC):
         if record.expires_at is None or self._clock() < record.expires_at:
             return record
         with self._translated_errors(record.key):
-            self._remove_if(record.key, text)
+            self._delete_if_unchanged(record.key, text)
         return None
 
 
@@ -367,23 +367,23 @@ class InMemorySessionStore(KeyValueSessions):
         self._sessions: dict[SessionKey, str] = {}
         self._lock = Lock()
 
-    def _get(self, key: SessionKey) -> str | None:
+    def _load_text(self, key: SessionKey) -> str | None:
         return self._sessions.get(key)
 
-    def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
+    def _save_text(self, key: SessionKey, text: str, ttl: float | None) -> None:
         with self._lock:
             self._sessions[key] = text
 
-    def _remove(self, key: SessionKey) -> bool:
+    def _delete_text(self, key: SessionKey) -> bool:
         with self._lock:
             return self._sessions.pop(key, None) is not None
 
-    def _remove_if(self, key: SessionKey, text: str) -> None:
+    def _delete_if_unchanged(self, key: SessionKey, text: str) -> None:
         with self._lock:
             if self._sessions.get(key) == text:
                 del self._sessions[key]
 
-    def _texts(self, namespace_digest: str) -> list[tuple[str, str]]:
+    def _list_texts(self, namespace_digest: str) -> list[tuple[str, str]]:
         with self._lock:
             sessions = list(self._sessions.items())
         return [

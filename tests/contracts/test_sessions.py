@@ -110,7 +110,7 @@ def store(make):
 def put_raw(store, session_id: str, text: str, *, namespace=None) -> None:
     """Put another text where the session belongs."""
     key = SessionKey(session_id, namespace)
-    store._put(key, text, None)
+    store._save_text(key, text, None)
 
 
 def memory_of(*words: str) -> ConversationMemory:
@@ -130,13 +130,13 @@ def test_broken_session_is_an_error_and_stays(store, text):
     for door in (store.load, store.exists, lambda id_: store.save(id_, memory_of("new"))):
         with pytest.raises(BrokenSession, match=r"'ana'.*delete the session"):
             door("ana")
-    assert store._get(SessionKey("ana")) == text
+    assert store._load_text(SessionKey("ana")) == text
 
 
 def test_broken_messages_are_an_error(store):
     """The envelope is right, and the messages are not."""
     store.save("ana", memory_of("hi"))
-    text = store._get(SessionKey("ana"))
+    text = store._load_text(SessionKey("ana"))
     put_raw(store, "ana", text.replace('"role": "user"', '"role": "boss"'))
     with pytest.raises(BrokenSession, match=r"'ana'"):
         store.load("ana")
@@ -145,7 +145,7 @@ def test_broken_messages_are_an_error(store):
 def test_session_of_another_id_is_an_error(store):
     """A file that was copied to another id's place is not shown there."""
     store.save("ana", memory_of("my secret"))
-    text = store._get(SessionKey("ana"))
+    text = store._load_text(SessionKey("ana"))
     put_raw(store, "bob", text)
     with pytest.raises(BrokenSession, match="'bob'"):
         store.load("bob")
@@ -206,7 +206,7 @@ def test_expired_session_is_not_found_and_is_deleted(make, clock):
         store.save("ana", memory_of("hi"))
         clock.now += 60
         assert not door("ana")
-        assert store._get(SessionKey("ana")) is None
+        assert store._load_text(SessionKey("ana")) is None
 
 
 def test_save_after_expiry_starts_a_new_session(make, clock):
@@ -231,10 +231,10 @@ def test_session_that_was_saved_meanwhile_does_not_expire(make, clock):
     """A reader that saw the old text expire does not remove the new one."""
     store = make(default_ttl=60)
     store.save("ana", memory_of("old"))
-    old = store._get(SessionKey("ana"))
+    old = store._load_text(SessionKey("ana"))
     clock.now += 60
     store.save("ana", memory_of("new"))
-    store._remove_if(SessionKey("ana"), old)
+    store._delete_if_unchanged(SessionKey("ana"), old)
     assert store.load("ana") == memory_of("new")
 
 

@@ -231,7 +231,7 @@ def test_leader_deployment_feed_and_sessions_work(cluster: Cluster, cluster_clie
     assert len(feed.read(CHAT.id, "", 0)) == 1
     sessions = RedisSessionStore(cluster.url)
     for name in ("ana", "bob"):
-        sessions._put(SessionKey(name, None), "{}", None)
+        sessions._save_text(SessionKey(name, None), "{}", None)
     assert len(list(cluster_client.scan_iter("sayso:session:*"))) == 2
 
 

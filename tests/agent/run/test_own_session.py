@@ -30,7 +30,7 @@ class Echo:
 class Full(InMemorySessionStore):
     """A session store whose disk is full."""
 
-    def _put(self, key, text, ttl):
+    def _save_text(self, key, text, ttl):
         raise SessionStoreUnavailable(f"session {NUMBER!r} cannot be written: no space")
 
 
@@ -156,7 +156,7 @@ def test_unreadable_session_is_an_error():
     """No work was done yet, and an answer without the history would be wrong."""
 
     class Away(InMemorySessionStore):
-        def _get(self, key):
+        def _load_text(self, key):
             raise SessionStoreUnavailable("away")
 
     with pytest.raises(SessionStoreUnavailable):
