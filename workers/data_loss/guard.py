@@ -17,6 +17,9 @@ A check reads the keys of all shards in one command, and looks only at shards wh
 the one that was learned last. An answer is compared with what was known before the question was
 sent. So these raise no alarm: concurrent connections, restarts that lose nothing, processes that
 start or end, and clocks.
+
+`check` is the way of one check: it reads, decides which shards have lost writes, and either halts
+the server or learns the new watermarks.
 """
 
 from __future__ import annotations
@@ -73,18 +76,18 @@ from sayso.workers.data_loss.watermarks import (
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two checks of a server. One that loses less than its writes of this time may go
+#: Seconds between two checks of a server. A loss of writes that are younger than this may go
 #: unnoticed.
 CHECK_SECONDS = 0.25
 #: Seconds between two writes to the data folder.
 SAVE_SECONDS = 1.0
-#: Changes of a shard's watermark that a process remembers with their times:
-#: the last minute of a busy shard.
+#: How many changes of a shard's watermark a process remembers with their times: about the last
+#: minute of a busy shard.
 MOMENTS = 300
 _IDENTIFY = """
--- Give this shard an identity. KEYS: identities, write counter. ARGV: the identity, and the key of the
--- floor (the lowest new number after a resume), which the web may only read. The counter is never
--- below the numbers that were given out.
+-- Give this shard an identity, unless it has one. The counter is never below the numbers that were
+-- given out. KEYS: identities, write counter. ARGV: the identity, and the key of the floor (the
+-- lowest new number after a resume), which the web may only read.
 redis.call('SET', KEYS[1], ARGV[1], 'NX')
 local floor = redis.call('GET', ARGV[2]) or '0'
 if tonumber(redis.call('GET', KEYS[2]) or '0') < tonumber(floor) then
@@ -93,9 +96,9 @@ end
 return 1
 """
 _HALT = """
--- Halt this shard if it still has fewer writes than were seen, and return 1; otherwise return 0.
--- KEYS: write counter, identities, halted. ARGV: the identity and the watermark that were seen, and
--- the halt as JSON. The first halt stays when this is sent again.
+-- Halt this shard if it still has fewer writes than were seen. Return 1 if it is halted, else 0.
+-- The first halt stays if this is sent again. KEYS: write counter, identities, halted. ARGV: the
+-- identity and the watermark that were seen, and the halt as JSON.
 local identities = ' ' .. (redis.call('GET', KEYS[2]) or '') .. ' '
 local is_same = string.find(identities, ' ' .. ARGV[1] .. ' ', 1, true)
 if is_same and tonumber(redis.call('GET', KEYS[1]) or '0') >= tonumber(ARGV[2]) then
@@ -108,22 +111,22 @@ return 1
 
 @dataclass(frozen=True, slots=True)
 class _Learned:
-    """What a process has learned of a server. Replaced as a whole, never changed.
+    """What a process has learned of a server.
 
-    A check holds the value of its beginning. `answers` are those from which the watermarks were
-    learned: a shard that gives the same answer again has lost nothing.
+    It is replaced as a whole and never changed, because a check needs the value of its beginning.
     """
 
     watermarks: Watermarks = field(default_factory=dict)
+    #: The answers from which the watermarks were learned, by shard. A shard that gives the same
+    #: answer again has lost nothing.
     answers: Mapping[int, ShardAnswer] = field(default_factory=dict)
 
 
 class DataLossGuard:
     """Remembers the watermarks of one server, checks the server, and halts it after a loss.
 
-    One per process and server, for all connections. With a `file`, watermarks survive the process.
-    `replicas` is how many replicas must have a write before it counts as acknowledged; what is on
-    fewer of them is not learned. `clock` gives seconds, for the file and for how much was lost.
+    One per process and server, for all connections. On a cluster, all its nodes are one server
+    here.
     """
 
     def __init__(
@@ -135,6 +138,10 @@ class DataLossGuard:
         replicas: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`file`: where watermarks are stored, so that they survive the process; None for nowhere.
+        `replicas`: how many replicas must have a write before it counts as acknowledged. What is on
+        fewer of them is not learned. `clock`: monotonic, in seconds.
+        """
         self._client = client
         self._replicas = replicas
         Connections.of(client).replicas = replicas
@@ -143,7 +150,10 @@ class DataLossGuard:
         self._in_cluster = isinstance(client, ClusterClient)
         self._prefix = prefix
         self._clock = clock
-        self._stored = dict(file.load()) if file else {}
+        #: The watermarks in the file, by address, and when this process wrote the file last.
+        self._stored: dict[str, Watermarks] = {}
+        if file:
+            self._stored = dict(file.load())
         self._stored_at = float("-inf")
 
         #: Replaced under `_learning`, read without it.
@@ -176,14 +186,15 @@ class DataLossGuard:
 
     @property
     def trouble(self) -> str:
-        """Return why this server is halted, in words for its operator; "" when it is not."""
-        return CURE if self._halts or self._refusing.is_set() else ""
+        """Return why this server is halted, in words for its operator; "" if it is not halted."""
+        is_halted = bool(self._halts) or self._refusing.is_set()
+        return CURE if is_halted else ""
 
     def protect(self, client: Redis) -> None:
-        """From now on check each new connection of this client and its pipeline, and each script.
+        """From now on check each new connection of a client, and each script that it runs.
 
-        A connection to a node of a cluster may be older than the shard's move there. So on a
-        cluster only the scripts and the regular checks compare.
+        On a cluster only the scripts and the regular checks compare. A new connection says little
+        there: a shard may have moved to the node after an older connection was opened.
         """
         connections = Connections.of(client)
         connections.halted = self._refusing
@@ -246,7 +257,8 @@ class DataLossGuard:
         while True:
             try:
                 self.check_server()
-            except RedisError:  # away: the callers of Redis notice it themselves
+            except RedisError:
+                # The server is away, which the callers of Redis notice themselves.
                 pass
             except Exception:
                 # Nothing would restart this thread.
@@ -259,6 +271,7 @@ class DataLossGuard:
         Raises redis.RedisError.
         """
         run_without_loop(self.check(ask_over(self._client), creates_identity=True))
+
         known = self.known
         if not (self._file and known) or self._stored.get(self._address) == known:
             return
@@ -270,11 +283,13 @@ class DataLossGuard:
     async def check(self, ask: Ask, *, creates_identity: bool = False) -> None:
         """Check the server behind a connection, and learn what it says.
 
-        With `creates_identity`, shards without an identity are given one: the server was checked to
-        be fit before. Raises redis.RedisError: the connection must not be used. Raises RedisUnfit
-        for a node of a cluster under the URL of one server.
+        `ask`: sends commands over that connection. `creates_identity`: shards without an identity
+        are given one, because the server was checked to be fit before. Raises redis.RedisError: the
+        connection must not be used. Raises RedisUnfit for a node of a cluster under the URL of one
+        server.
         """
-        before = self._learned  # what is learned from here on may be newer than the answers
+        # What is learned from here on may be newer than the answers.
+        before = self._learned
         answers = await self._read(ask)
         changed = self._changed_shards(answers, before)
         if not changed:
@@ -282,6 +297,8 @@ class DataLossGuard:
 
         states = {shard: ShardState.of(answers[shard]) for shard in changed}
         self._note_halts(states)
+
+        # A halted shard has nothing to lose, and nothing to learn from.
         working = {shard: state for shard, state in states.items() if not state.halted}
         lost = [
             shard
@@ -303,6 +320,7 @@ class DataLossGuard:
         self._learn({shard: answers[shard] for shard in self._replicated() if shard in working})
 
     async def _read(self, ask: Ask) -> dict[int, ShardAnswer]:
+        """Return what the server answers to the keys of each shard."""
         try:
             return await read_shards(ask, self._prefix, in_cluster=self._in_cluster)
         except ClusterCrossSlotError as exc:
@@ -312,30 +330,33 @@ class DataLossGuard:
     def _changed_shards(
         self, answers: Mapping[int, ShardAnswer], before: _Learned
     ) -> Collection[int]:
-        """Return the shards to look at: those that answer otherwise than what was learned.
+        """Return the shards to look at: those whose answer is not the one that was learned.
 
-        While any shard is halted or refused, all are: an operator may have resumed them.
+        While any shard is halted or refused, return all: an operator may have resumed them.
         """
         if self._halts or self._refused:
             return answers.keys()
         return [shard for shard, answer in answers.items() if before.answers.get(shard) != answer]
 
     def _remembered(self, before: _Learned, shard: int, state: ShardState) -> Watermark | None:
-        """Return the watermark of a shard, of this process or from the file.
+        """Return the watermark of a shard, of this process or from the file. None for no watermark.
 
-        The file has watermarks of the shard from before this process began, at whatever address.
+        The file has watermarks from before this process began. The server may have had another
+        address then, so the shard is recognized by its identity.
         """
         watermark = before.watermarks.get(shard)
         if watermark:
             return watermark
-        stored = (
-            watermarks[shard]
-            for watermarks in self._stored.values()
-            if shard in watermarks and watermarks[shard].identity in state.identities
-        )
-        return max(stored, key=lambda watermark: watermark.writes, default=None)
+
+        candidates: list[Watermark] = []
+        for watermarks in self._stored.values():
+            stored = watermarks.get(shard)
+            if stored and stored.identity in state.identities:
+                candidates.append(stored)
+        return max(candidates, key=lambda watermark: watermark.writes, default=None)
 
     async def _identify(self, ask: Ask, shards: Iterable[int]) -> None:
+        """Give shards an identity, by which they are recognized later."""
         identity = random_id(8)
         commands: list[Command] = []
         for shard in shards:
@@ -349,9 +370,9 @@ class DataLossGuard:
     def _replicated(self) -> list[int]:
         """Return the shards whose replicas have all that was read so far.
 
-        They have what is written after it.
+        A write that is sent now and confirmed by the replicas proves that they have all before it.
         """
-        replicated = []
+        replicated: list[int] = []
         for shards in self._shards_by_server():
             with contextlib.suppress(NotReplicated):
                 self._check_replicas_of(shards[0])
@@ -367,12 +388,14 @@ class DataLossGuard:
             self._check_replicas_of(shards[0])
 
     def _check_replicas_of(self, shard: int) -> None:
-        if self._replicas:
-            key = f"{self._prefix}{{{shard}}}:writable"
-            Connections.of(self._client).ask("SET", key, "", "PX", 1000, durable=True)
+        """Write to the server of a shard, and wait until enough replicas have it."""
+        if not self._replicas:
+            return
+        key = f"{self._prefix}{{{shard}}}:writable"
+        Connections.of(self._client).ask("SET", key, "", "PX", 1000, durable=True)
 
     def _shards_by_server(self) -> list[list[int]]:
-        """Return the shards that live on one server together: on a cluster those of each master."""
+        """Return the shards of each server: on a cluster those of each master."""
         if isinstance(self._client, ClusterClient):
             return self._client.group_by_node(
                 {shard: f"{self._prefix}{{{shard}}}" for shard in range(SHARDS)}
@@ -380,7 +403,7 @@ class DataLossGuard:
         return [list(range(SHARDS))]
 
     def _learn(self, answers: Mapping[int, ShardAnswer]) -> None:
-        """Remember the watermarks of shards that are in order."""
+        """Remember the watermarks of shards that work. Those that were halted have been resumed."""
         with self._learning:
             watermarks = dict(self._learned.watermarks)
             learned_answers = dict(self._learned.answers)
@@ -417,8 +440,8 @@ class DataLossGuard:
     ) -> None:
         """Halt the shards that lost writes, and with them all others of that server.
 
-        The others may have lost writes that no process saw. Until that succeeds, this process
-        refuses by itself. Raises Halted when the halt cannot be written, and redis.RedisError.
+        The others may have lost writes that no process saw. Until the halt is written, this process
+        refuses by itself. Raises Halted if the halt cannot be written, and redis.RedisError.
         """
         states = {shard: ShardState.of(answer) for shard, answer in answers.items()}
         working = {shard: state for shard, state in states.items() if not state.halted}
@@ -432,23 +455,23 @@ class DataLossGuard:
                 identity = watermark.identity if watermark else ""
                 others[shard] = HaltReason(identity, state.writes, state.writes)
 
+        # The server may have been resumed meanwhile, which the next check will show.
         if not await self._write_halts(ask, halts):
-            return  # resumed meanwhile: the next check will show it
-        await ask(
-            [
-                ("SET", keys_of(shard, self._prefix).halted, halt.to_json(), "NX")
-                for shard, halt in others.items()
-            ]
-        )
+            return
+
+        commands: list[Command] = []
+        for shard, halt in others.items():
+            commands.append(("SET", keys_of(shard, self._prefix).halted, halt.to_json(), "NX"))
+        await ask(commands)
         log.error("redis.rolled_back", extra=_log_fields(halts.values()) | {"advice": CURE})
         with self._learning:
             self._halts |= {shard: halt.to_json() for shard, halt in (halts | others).items()}
             self._refuse(self._refused - working.keys())
 
     async def _write_halts(self, ask: Ask, halts: Mapping[int, HaltReason]) -> bool:
-        """Halt shards that still have fewer writes than were seen; return whether any was halted.
+        """Halt shards that still have fewer writes than were seen. Return whether any was halted.
 
-        Raises Halted when the halt cannot be written, and redis.RedisError.
+        Raises Halted if the halt cannot be written, and redis.RedisError.
         """
         commands: list[Command] = []
         for shard, halt in halts.items():
@@ -459,7 +482,8 @@ class DataLossGuard:
         answers = await ask(commands)
         try:
             raise_error(answers)
-        except (ReadOnlyError, BusyLoadingError):  # a replica, or still loading: proves nothing
+        except (ReadOnlyError, BusyLoadingError):
+            # The server is a replica, or still loads its file: that proves no loss.
             raise
         except ResponseError as exc:
             with self._learning:
@@ -469,16 +493,20 @@ class DataLossGuard:
         return any(answers)
 
     def _reason(self, shard: int, watermark: Watermark, state: ShardState) -> HaltReason:
+        """Return why a shard is halted that has lost writes, and about how much it has lost."""
         if watermark.identity not in state.identities:
             return HaltReason(watermark.identity, watermark.writes, found=0)
         with self._learning:
             moments = list(self._moments[shard])
+
+        # How long the shard went on after its last write that is left, if this process saw that
+        # write.
         lost_seconds = None
-        # Only where this process saw how long the shard went on after its last write that is left.
         if moments and moments[0][1] <= state.writes:
-            last, _ = moments[-1]
-            first_lost = next((at for at, writes in moments if writes > state.writes), last)
-            lost_seconds = last - first_lost + CHECK_SECONDS
+            last_at, _ = moments[-1]
+            lost_at = [at for at, writes in moments if writes > state.writes]
+            first_lost_at = lost_at[0] if lost_at else last_at
+            lost_seconds = last_at - first_lost_at + CHECK_SECONDS
         return HaltReason(watermark.identity, watermark.writes, state.writes, lost_seconds)
 
     def _note_halts(self, states: Mapping[int, ShardState]) -> None:
@@ -493,6 +521,7 @@ class DataLossGuard:
             log.error("redis.halted", extra=_log_fields(reasons) | {"advice": CURE})
 
     def _refuse(self, shards: set[int]) -> None:
+        """Let this process refuse all commands while any of these shards has an unwritten halt."""
         self._refused = shards
         if shards:
             self._refusing.set()
@@ -501,10 +530,10 @@ class DataLossGuard:
 
 
 def _log_fields(halts: Iterable[HaltReason]) -> dict[str, Any]:
+    """Return what the log says of halts: how much was lost together."""
     halt = HaltReason.sum(halts)
-    if halt.lost_seconds is None:
-        seconds = "unknown"
-    else:
+    seconds = "unknown"
+    if halt.lost_seconds is not None:
         seconds = f"{halt.lost_seconds:.1f}"
     return {"remembered": halt.remembered, "found": halt.found, "lost_seconds": seconds}
 

@@ -1,5 +1,8 @@
-"""Resume: let a Redis that was halted go on, with numbers above all that it gave out before;
-or halt it by hand.
+"""Resume: let a Redis that was halted go on, or halt it by hand.
+
+After a loss, Redis would give out numbers of turns, replies and leases a second time. So before it
+goes on, all numbers are raised above every number that was ever given out, and open actions are
+closed, because their decisions may be among the lost writes.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from redis.exceptions import ResponseError
 from sayso.infra.concurrency import run_without_loop
 from sayso.infra.redis.client import PREFIX
 from sayso.infra.redis.cluster import ClusterClient
-from sayso.infra.redis.scripts import RESUMED, Arguments
+from sayso.infra.redis.scripts import RESUMED
 from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.workers.data_loss.watermarks import (
     HaltReason,
@@ -25,19 +28,22 @@ from sayso.workers.data_loss.watermarks import (
 )
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 
-#: How far above every known number the numbers go on after a resume:
-#: more than any counter rises between two resumes.
+#: How far above every known number the numbers go on after a resume: more than any counter rises
+#: between two resumes.
 RESUME_STEP = 1_000_000_000
-#: Identities that a shard may have at most: those under which processes remember it.
+#: How many identities a shard may have: those under which processes remember it.
 MAX_IDENTITIES = 8
-#: Keys that Redis looks at per SCAN.
+#: How many keys Redis looks at in one SCAN.
 SCAN_COUNT = 1000
-#: A key that tells a server that is halted by a restore from one that lost data.
+#: A key that exists while a backup is being restored. It tells such a server from one that is
+#: halted because it lost data.
 RESTORING = "restoring"
-_KEY = re.compile(r"\{(\d{1,2})\}:(conversation|pending):(.+)", re.DOTALL)
+#: A key of a conversation or an action: the shard, the kind, and the id.
+_KEY = re.compile(r"\{(?P<shard>\d{1,2})\}:(?P<kind>conversation|pending):(?P<name>.+)", re.DOTALL)
 _LIFT = """
--- Remove the halt, unless it is another one by now. KEYS: write counter, identities, halted. ARGV: the
--- identities, the lowest write counter to go on with, and the halt as JSON.
+-- Remove the halt, unless it is another one by now. Return whether it was removed.
+-- KEYS: write counter, identities, halted. ARGV: the identities, the lowest write counter to go on
+-- with, and the halt as JSON.
 if redis.call('GET', KEYS[3]) ~= ARGV[3] then
   return 0
 end
@@ -54,25 +60,26 @@ return 1
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What was done before a server resumed: conversations whose numbers were raised, waiting
-    replies that are marked as possibly repeated, and open actions that were closed.
-    """
+    """What was done before a server resumed."""
 
+    #: Why it was halted.
     halt: HaltReason
+    #: How many conversations' numbers were raised.
     conversations: int
+    #: How many waiting replies are marked as possibly sent before.
     replies: int
+    #: How many open actions were closed.
     actions: int
 
 
 def halts_of(client: Redis, *, prefix: str = PREFIX) -> Mapping[int, HaltReason]:
-    """Return why shards are halted, by shard; nothing when none is. Raises redis.RedisError."""
-    return {
-        shard: HaltReason.read(state.halted)
-        for shard, state in _halted_states(client, prefix).items()
-    }
+    """Return why shards are halted, by shard; empty if none is. Raises redis.RedisError."""
+    states = _halted_states(client, prefix)
+    return {shard: HaltReason.read(state.halted) for shard, state in states.items()}
 
 
 def _halted_states(client: Redis, prefix: str) -> dict[int, ShardState]:
+    """Return what the server says of its halted shards."""
     answers = run_without_loop(
         read_shards(ask_over(client), prefix, in_cluster=isinstance(client, ClusterClient))
     )
@@ -81,27 +88,21 @@ def _halted_states(client: Redis, prefix: str) -> dict[int, ShardState]:
 
 
 def is_restoring(client: Redis, *, prefix: str) -> bool:
-    """Return whether a restore has begun and not ended: Redis is halted,
-    and holds a part of a backup.
-    """
+    """Return whether a restore has begun and not ended: a halted Redis holds part of a backup."""
     return bool(client.exists(f"{prefix}{RESTORING}")) and bool(halts_of(client, prefix=prefix))
 
 
 def backup_being_restored(client: Redis, *, prefix: str) -> float:
-    """Return when the backup was taken whose restore has begun and not ended, in Unix seconds;
-    0 for none.
-    """
+    """Return when the backup was taken that is being restored, in Unix seconds; 0 for none."""
     if not is_restoring(client, prefix=prefix):
         return 0.0
     return float(client.get(f"{prefix}{RESTORING}") or 0)
 
 
 def halt(client: Redis, reasons: Mapping[int, HaltReason], *, prefix: str = PREFIX) -> list[str]:
-    """Halt shards whatever they know, such as those of a server that is being restored.
+    """Halt shards although they lost nothing, such as those of a server that is being restored.
 
-    Return the keys of the halts.
-
-    Raises redis.RedisError.
+    `reasons`: by shard. Return the keys of the halts. Raises redis.RedisError.
     """
     keys = {keys_of(shard, prefix).halted: reason.to_json() for shard, reason in reasons.items()}
     pipe = client.pipeline(transaction=False)
@@ -112,12 +113,11 @@ def halt(client: Redis, reasons: Mapping[int, HaltReason], *, prefix: str = PREF
 
 
 def resume(client: Redis, *, prefix: str = PREFIX, restored: bool = False) -> Resumed | None:
-    """Let the halted shards go on.
+    """Let the halted shards go on. Return what was done, None if none is halted.
 
-    Return None if none is halted. If it is killed midway, run it again.
-
-    `restored`: they were filled from a backup together with its audit ledger. The log then goes on
-    without a gap, and turns that waited in the backup do not run again. Raises redis.RedisError.
+    `restored`: the shards were filled from a backup together with its audit ledger. Then the log
+    goes on without a gap, and turns that waited in the backup do not run again. If this is killed
+    midway, run it again. Raises redis.RedisError.
     """
     states = _halted_states(client, prefix)
     if not states:
@@ -127,48 +127,60 @@ def resume(client: Redis, *, prefix: str = PREFIX, restored: bool = False) -> Re
         shard: max(halt.remembered, states[shard].writes) + RESUME_STEP
         for shard, halt in halts.items()
     }
+    scripts = ShardedScripts(client, CONVERSATION_SCRIPTS, prefix=prefix)
+    reason = HaltReason.sum(halts.values())
     try:
-        done = _prepare(
-            ShardedScripts(client, CONVERSATION_SCRIPTS, prefix=prefix),
-            client,
-            floors,
-            prefix,
-            {"restored": restored},
-        )
+        resumed = _prepare(scripts, client, floors, reason, prefix=prefix, restored=restored)
     except ResponseError as exc:
-        if str(exc).startswith(RESUMED):  # by another operator, at the same time
+        # Another operator has resumed the server at the same time.
+        if str(exc).startswith(RESUMED):
             return None
         raise
+
     for shard, halt in halts.items():
-        identities = dict.fromkeys(states[shard].identities)
-        if halt.identity:  # first, since processes remember it
-            identities = {halt.identity: None, **identities}
-        kept = " ".join(list(identities)[:MAX_IDENTITIES])
         state = states[shard]
-        client.eval(_LIFT, 3, *keys_of(shard, prefix), kept, floors[shard], state.halted)
-    return Resumed(HaltReason.sum(halts.values()), *done)
+        identities = list(state.identities)
+        # The identity that processes remember comes first.
+        if halt.identity:
+            identities = [halt.identity, *identities]
+        remembered = list(dict.fromkeys(identities))[:MAX_IDENTITIES]
+        args = (" ".join(remembered), floors[shard], state.halted)
+        client.eval(_LIFT, 3, *keys_of(shard, prefix), *args)
+    return resumed
 
 
 def _prepare(
-    scripts: ShardedScripts, client: Redis, floors: Mapping[int, int], prefix: str, args: Arguments
-) -> tuple[int, int, int]:
-    """Raise all numbers above the floors.
+    scripts: ShardedScripts,
+    client: Redis,
+    floors: Mapping[int, int],
+    reason: HaltReason,
+    *,
+    prefix: str,
+    restored: bool,
+) -> Resumed:
+    """Raise all numbers of the halted shards, and close their open actions. Return what was done.
 
-    Shards first, so that what begins from then on is above them, too.
+    `floors`: the lowest new number of each halted shard.
     """
+    # The shards come first, so that the numbers of what begins from then on are above them, too.
     for shard, floor in floors.items():
-        scripts.on_shard("resume_shard", shard, {"floor": floor, **args})
-    conversations = replies = actions = 0
+        scripts.on_shard("resume_shard", shard, {"floor": floor, "restored": restored})
+
+    conversations = 0
+    replies = 0
+    actions = 0
     for key in client.scan_iter(match=f"{prefix}{{*", count=SCAN_COUNT):
-        found = _KEY.fullmatch(str(key).removeprefix(prefix))
-        shard = int(found[1]) if found else -1
-        if not found or shard not in floors:
+        match = _KEY.fullmatch(str(key).removeprefix(prefix))
+        if match is None:
             continue
-        if found[2] == "conversation":
-            replies += scripts.run(
-                "resume_conversation", found[3], {"floor": floors[shard], **args}
-            )
+        shard = int(match["shard"])
+        name = match["name"]
+        if shard not in floors:
+            continue
+        if match["kind"] == "conversation":
+            args = {"floor": floors[shard], "restored": restored}
+            replies += scripts.run("resume_conversation", name, args)
             conversations += 1
         else:
-            actions += scripts.on_shard("resume_action", shard, {"action_id": found[3]})
-    return conversations, replies, actions
+            actions += scripts.on_shard("resume_action", shard, {"action_id": name})
+    return Resumed(reason, conversations, replies, actions)

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 #: The file's name in the data folder.
 FILE = "watermarks.json"
-#: Addresses of servers that are remembered at most; the oldest is dropped.
+#: How many addresses of servers are remembered. Beyond that the oldest is dropped.
 MAX_ADDRESSES = 32
 
 
@@ -52,9 +52,11 @@ def keys_of(shard: int, prefix: str = PREFIX) -> ShardKeys:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The highest write counter that was seen of a shard, and the identity it had then."""
+    """The highest write counter that was seen of a shard."""
 
+    #: A name of the shard at that time, by which the same data is recognized.
     identity: str
+    #: The write counter.
     writes: int
 
 
@@ -67,13 +69,13 @@ ShardAnswer = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """What a server says of a shard: its identities, its write counter, and why it is halted.
+    """What a server says of a shard."""
 
-    `halted` is "" where the shard works.
-    """
-
+    #: The names that the shard was given, () for a shard without data.
     identities: tuple[str, ...] = ()
+    #: Its write counter.
     writes: int = 0
+    #: Why it is halted, a `HaltReason` as JSON; "" where it works.
     halted: str = ""
 
     @classmethod
@@ -106,11 +108,13 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class HaltReason:
-    """Why a shard is halted: it had `remembered` writes under this identity, and has `found` now."""
+    """Why a shard is halted: it has fewer writes than a process remembers."""
 
-    #: "" where no process remembers one.
+    #: The identity that the shard had, "" if no process remembers one.
     identity: str
+    #: The write counter that a process remembers.
     remembered: int
+    #: The write counter that the shard has now.
     found: int
     #: About how long the shard worked after its last write that is still there; None if that is not
     #: known.
@@ -118,7 +122,7 @@ class HaltReason:
 
     @classmethod
     def read(cls, text: str) -> HaltReason:
-        """Parse the halt of a shard. Of a damaged one nothing is known but that it is there."""
+        """Parse the halt of a shard. A damaged text says only that the shard is halted."""
         try:
             return _HALT_REASON.validate_json(text)
         except ValueError:
@@ -128,7 +132,7 @@ class HaltReason:
     def sum(cls, reasons: Iterable[HaltReason]) -> HaltReason:
         """Return what several shards lost together.
 
-        A server that comes back lost the same seconds in all of them.
+        A server that comes back lost the same seconds in all of them, so these are not added.
         """
         halts = list(reasons)
         seconds = [halt.lost_seconds for halt in halts if halt.remembered > halt.found]
@@ -144,7 +148,7 @@ class HaltReason:
         )
 
     def to_json(self) -> str:
-        """Return it as the text that is stored."""
+        """Return the reason as the text that is stored."""
         return _HALT_REASON.dump_json(self).decode()
 
     def __str__(self) -> str:
@@ -197,12 +201,15 @@ async def read_shards(ask: Ask, prefix: str, *, in_cluster: bool) -> dict[int, S
     """
     answers = await ask(_questions(prefix, whole=not in_cluster))
     raise_error(answers)
+    # The answers come in the order of the shards, one value for each of their keys.
     values = list(chain.from_iterable(answers))
-    return {shard: values[3 * shard : 3 * shard + 3] for shard in range(SHARDS)}
+    size = len(ShardKeys._fields)
+    return {shard: values[size * shard : size * (shard + 1)] for shard in range(SHARDS)}
 
 
 @cache
 def _questions(prefix: str, *, whole: bool) -> Sequence[Command]:
+    """Return the commands that read the keys of all shards. `whole`: in one command."""
     keys = [keys_of(shard, prefix) for shard in range(SHARDS)]
     if whole:
         return [("MGET", *chain.from_iterable(keys))]
@@ -211,9 +218,10 @@ def _questions(prefix: str, *, whole: bool) -> Sequence[Command]:
 
 @dataclass(frozen=True, slots=True)
 class _StoredWatermarks:
-    """The content of the file: the watermarks by address and shard."""
+    """The content of the file."""
 
     version: Literal[1]
+    #: The watermarks, by the address of the server and by shard.
     servers: dict[str, dict[int, Watermark]]
 
 
@@ -221,9 +229,9 @@ _STORED_WATERMARKS = TypeAdapter(_StoredWatermarks)
 
 
 class WatermarkFile:
-    """A small JSON file with watermarks, shared by all processes on a folder.
+    """A small JSON file with watermarks, which all processes with the same data folder share.
 
-    It is replaced as a whole; counters only rise.
+    The file is replaced as a whole, and the counters in it only rise.
     """
 
     def __init__(self, path: Path) -> None:

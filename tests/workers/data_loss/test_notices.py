@@ -15,7 +15,7 @@ from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.notices import (
     FILE_SECONDS,
     KEEP_SECONDS,
-    KEPT_FILES,
+    MAX_FILES,
     AcknowledgedWork,
     LossNotices,
     NoteFiles,
@@ -302,7 +302,7 @@ def test_old_notes_are_removed_by_new_ones_only(tmp_path):
     """Hours without notes, as during a halt, remove none. Notes of some days ago are not used."""
     now = [1_000_000.0]
     files = NoteFiles(tmp_path, clock=lambda: now[0])
-    for number in range(KEPT_FILES + 2):
+    for number in range(MAX_FILES + 2):
         files.add({"n": number})
         now[0] += FILE_SECONDS
     now[0] += 10 * FILE_SECONDS

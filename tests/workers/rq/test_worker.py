@@ -347,7 +347,7 @@ def test_job_stopped_before_its_first_step_frees_its_place(bare, make, turns, lo
     worker._registry.open()
     loop._loop.call_soon_threadsafe(blocked.wait)
     enqueue(bare, 1)
-    (job,) = worker._take((1, 1))
+    (job,) = worker._take(1, 1)
     worker._start(job)
     worker._stop(job.id)
     blocked.set()
