@@ -8,7 +8,8 @@ A confirmed action goes through four steps, and the store has each one before th
 * *record*: how the effect ended.
 
 If a worker dies on the way, the next one reads from the stored state what may have happened. The
-texts about the end of an action are in `action_outcomes.py`.
+texts about the end of an action are in `action_outcomes.py`. Later, `finished_actions.py` reads what
+became of it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.literal import as_markdown
@@ -34,8 +35,6 @@ from sayso.pending.action_outcomes import (
     ConfirmOutcome,
     EffectEnd,
     EndState,
-    ShownResults,
-    UndoStates,
     effect_end_of,
     effect_outcome,
     no_executor_outcome,
@@ -49,19 +48,14 @@ from sayso.pending.action_outcomes import (
 )
 from sayso.pending.call_context import ChannelRun, Confirmation
 from sayso.pending.effect import EffectStart
-from sayso.pending.executors import (
-    ActionExecutor,
-    Executors,
-    Reconciler,
-)
+from sayso.pending.executors import ActionExecutor, Executors, Reconciler
+from sayso.pending.finished_actions import load_steps
 from sayso.pending.proposals import (
     Effect,
     confirmed_run,
     current_context,
-    is_step_of,
     is_undo,
     step_ids,
-    undo_id,
 )
 from sayso.pending.repository import ActionDecision, ActionRepository, ActionResult, Claim
 from sayso.pending.stored_action import CHANGED, OPEN_STATES, StoredAction
@@ -209,85 +203,6 @@ class Settlement:
         await self._make_transition(claim, ("claimed",), "superseded", text)
         return ConfirmOutcome("cancelled", replace(action, state="superseded"), outcome_text=text)
 
-    async def effects(self, scope: Scope, stored: StoredAction) -> tuple[Effect, ...]:
-        """Return what took effect of a finished action: one effect, or those of a plan's steps.
-
-        It is () if a record was tampered with.
-        """
-        parts = await self._genuine_parts(scope, stored)
-        return tuple(Effect(part.action, part.result) for part in parts if part.state == "done")
-
-    async def report(
-        self, scope: Scope, stored: StoredAction, *, results: ShownResults = "whole"
-    ) -> str:
-        """Return what is known of each step of a finished plan, or that an action was undone.
-
-        It is "" for any other action, and if a record was tampered with. `results`: how much the
-        report says of what tools returned.
-        """
-        parts = await self._genuine_parts(scope, stored)
-        if not parts:
-            return ""
-
-        undos = await self._undo_states(scope, parts)
-        if stored.action.kind == PLAN_KIND:
-            return plan_report(stored.action, parts, undos, results=results)
-        texts = texts_for(stored.action.language)
-        preview = stored.action.preview
-        match undos.get(stored.action_id):
-            case "undone":
-                return texts.undone(preview)
-            case "unknown":
-                return texts.unknown(texts.undo(preview))
-        return ""
-
-    async def was_undone(self, scope: Scope, stored: StoredAction) -> bool:
-        """Return whether a finished action, or a step of it, was undone, or may have been."""
-        parts = await self._genuine_parts(scope, stored)
-        return bool(await self._undo_states(scope, parts))
-
-    async def _undo_states(self, scope: Scope, parts: Sequence[StoredAction]) -> UndoStates:
-        """Return what is known of the undos of these actions, by the id of the action.
-
-        An undo that certainly had no effect is left out. An undo whose record was changed may have
-        taken effect: it is unknown.
-        """
-        action_ids = [part.action_id for part in parts if part.state == "done"]
-        if not action_ids:
-            return {}
-
-        undo_ids = tuple(undo_id(action_id) for action_id in action_ids)
-        undos = await self._repository.load(scope.conversation.id, undo_ids)
-        states: dict[str, Literal["undone", "unknown"]] = {}
-        for action_id, undo in zip(action_ids, undos, strict=True):
-            if undo is None or undo.state not in ("claimed", "started", "done", "unknown"):
-                continue
-            is_certain = undo.state == "done" and undo.is_genuine(self._signer, scope)
-            states[action_id] = "undone" if is_certain else "unknown"
-        return states
-
-    async def outcome_above_undo(self, scope: Scope, stored: StoredAction) -> str:
-        """Return the outcome that stands above the button of an undo, as Markdown.
-
-        It is "" if the button is in a message without an outcome, and if a record was tampered
-        with.
-        """
-        for part in await self._genuine_parts(scope, stored):
-            if "outcome_text" in part.action.args:
-                return str(part.action.args["outcome_text"])
-        return ""
-
-    async def _genuine_parts(self, scope: Scope, stored: StoredAction) -> list[StoredAction]:
-        """Return the steps of a plan, or the action itself if it is no plan.
-
-        It is [] if a record was tampered with.
-        """
-        if not stored.is_genuine(self._signer, scope):
-            return []
-        if stored.action.kind == PLAN_KIND:
-            return await self._genuine_steps(scope, stored.action) or []
-        return [stored]
-
     async def _start(
         self, claim: Claim, stored: StoredAction, state: ActionState | str, deadline: float | None
     ) -> ConfirmOutcome:
@@ -375,7 +290,7 @@ class Settlement:
         if action.kind == PLAN_KIND:
             steps = None
             if render:
-                steps = await self._genuine_steps(claim.scope, action)
+                steps = await self._steps_of(claim.scope, action)
             # None if a step was changed: `_run_plan` refuses that plan.
             actions = [step.action for step in steps or ()]
 
@@ -502,7 +417,7 @@ class Settlement:
         Steps that an earlier worker did are not repeated.
         """
         deadline = time.monotonic() + self._timeout_seconds
-        steps = await self._genuine_steps(claim.scope, plan)
+        steps = await self._steps_of(claim.scope, plan)
         if steps is None:
             return await self._end_tampered_plan(claim, plan, attempt)
 
@@ -534,17 +449,9 @@ class Settlement:
         await self._repository.finish(claim, attempt, ActionResult(state, text))
         return effect_outcome(plan, state, text, text, effects)
 
-    async def _genuine_steps(self, scope: Scope, plan: PendingAction) -> list[StoredAction] | None:
-        """Return the steps of a plan, None when one of them is not what was shown."""
-        stored_steps = await self._repository.load(scope.conversation.id, step_ids(plan))
-        steps = [
-            step
-            for number, step in enumerate(stored_steps)
-            if step and step.is_genuine(self._signer, scope) and is_step_of(plan, number, step)
-        ]
-        if len(steps) < len(stored_steps):
-            return None
-        return steps
+    async def _steps_of(self, scope: Scope, plan: PendingAction) -> list[StoredAction] | None:
+        """Return the steps of a plan, None if one of them is not what was shown."""
+        return await load_steps(self._repository, self._signer, scope, plan)
 
     async def _run_step(
         self, claim: Claim, stored: StoredAction, plan: PendingAction, deadline: float
@@ -578,12 +485,12 @@ class Settlement:
 
         The step at which it died is reconciled.
         """
-        steps = await self._genuine_steps(claim.scope, plan) or []
+        steps = await self._steps_of(claim.scope, plan) or []
         for step in steps:
             if step.state == "started":
                 await self._end_interrupted(replace(claim, action_id=step.action_id), step.action)
 
-        ended_steps = await self._genuine_steps(claim.scope, plan) or []
+        ended_steps = await self._steps_of(claim.scope, plan) or []
         if not ended_steps:
             text = texts_for(plan.language).unknown(plan.preview)
             return await self._end_started(claim, plan, "unknown", text)

@@ -35,6 +35,7 @@ from sayso.pending.action import (
 from sayso.pending.action_outcomes import ConfirmOutcome
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, parse_answer
 from sayso.pending.executors import ExecutorFactory, Executors, Reconciler
+from sayso.pending.finished_actions import FinishedActions
 from sayso.pending.in_memory_actions import InMemoryActions
 from sayso.pending.redis_repository import RedisActionRepository
 from sayso.pending.repository import ActionDecision, ActionRepository, NoteEffect, sign_action
@@ -71,6 +72,7 @@ class PendingActionStore:
         self.signer = signer
         self.executors = Executors(max_closures=max_closures)
         self.settlement = Settlement(repository, signer, self.executors)
+        self.finished_actions = FinishedActions(repository, signer)
         self.default_ttl_seconds = default_ttl_seconds
         self.ignore_ttl_seconds = DEFAULT_IGNORE_TTL_SECONDS
 

@@ -294,7 +294,7 @@ class ChannelAgent:
         # does not hold for a choice, which settles no action: the tap is answered once more.
         settled = context.settled_action
         if settled and not (turn.tap and is_choice_token(turn.tap.data)):
-            effects = await self.store.settlement.effects(turn.scope, settled)
+            effects = await self.store.finished_actions.effects(turn.scope, settled)
             answer = await self._answers.answer_ended(context, settled, effects, is_deciding=True)
             return answer.about(settled)
 

@@ -133,7 +133,7 @@ class OutcomeAnswers:
             # late.
             return texts.cancelled(preview)
         if stored.state == "done":
-            was_undone = await self._store.settlement.was_undone(context.turn.scope, stored)
+            was_undone = await self._store.finished_actions.was_undone(context.turn.scope, stored)
             if not was_undone:
                 return texts.already_done(preview)
         if len(outcome) > MAX_OUTCOME_CHARS:
@@ -242,7 +242,7 @@ class OutcomeAnswers:
         """
         outcome = ""
         if stored.state in EXECUTED_STATES:
-            outcome = await self._store.settlement.report(scope, stored)
+            outcome = await self._store.finished_actions.report(scope, stored)
         outcome = outcome or stored.outcome_text
         if outcome:
             return outcome
@@ -272,7 +272,7 @@ class OutcomeAnswers:
             return context.texts.interrupted_before(), ()
         scope = context.turn.scope
         outcome = await self.outcome_text(scope, stored)
-        effects = await self._store.settlement.effects(scope, stored)
+        effects = await self._store.finished_actions.effects(scope, stored)
         text = with_tools_already_run(stored, await self._briefly(scope, stored, outcome))
         return self.as_line(stored, stored.state, text), effects
 
@@ -281,7 +281,9 @@ class OutcomeAnswers:
         if outcome != stored.outcome_text:  # it was undone since, or is not known
             return outcome
         if stored.action.kind == PLAN_KIND:
-            return await self._store.settlement.report(scope, stored, results="brief") or outcome
+            return (
+                await self._store.finished_actions.report(scope, stored, results="brief") or outcome
+            )
         return brief_outcome(stored)
 
     def as_line(self, stored: StoredAction, state: ActionState, outcome: str) -> str:

@@ -177,7 +177,9 @@ class OutcomeHistory:
         report = ""
         # An action that ended before this turn may have been undone since.
         if is_plan or not is_settled_now:
-            report = await self._store.settlement.report(context.turn.scope, stored, results="none")
+            report = await self._store.finished_actions.report(
+                context.turn.scope, stored, results="none"
+            )
         possible_reasons = [stored]
         if is_plan and stored.state == "failed":
             steps = await self._read_by_id(context.turn.scope, step_ids(action))

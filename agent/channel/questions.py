@@ -211,7 +211,7 @@ class Questions:
         buttons = tuple(_question_buttons(stored.action).values())
         if is_undo(stored.action):
             # The button of an undo is below the outcome that it takes back, not below a question.
-            above = await self._store.settlement.outcome_above_undo(turn.scope, stored)
+            above = await self._store.finished_actions.outcome_above_undo(turn.scope, stored)
             text = above or text
             buttons = (Button(texts.undo_label, ""),)
         decision = _decision(texts, stored, state, outcome)

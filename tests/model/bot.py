@@ -213,7 +213,10 @@ class Bot:
         )
         self.store = RedisPendingStore(client=client, secret_keys=["key"])
         self.store.repository._scripts = records
-        self.store.repository = self.store.settlement._repository = Stepped(self.store.repository)
+        stepped = Stepped(self.store.repository)
+        self.store.repository = stepped
+        self.store.settlement._repository = stepped
+        self.store.finished_actions._repository = stepped
         self._register()
         self.begin()
 

@@ -18,6 +18,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Scope
 from sayso.pending import action as seal
 from sayso.pending.action import After
+from sayso.pending.finished_actions import FinishedActions
 from sayso.pending.settlement import Settlement
 from sayso.pending.stored_action import StoredAction
 from tests.model.wire import Patches
@@ -286,7 +287,10 @@ _EFFECT = (
 )
 _PLANS_AND_UNDO = (
     _code("steps go on after a failure", _after(Settlement, "_run_step", _called_done)),
-    _code("twins hear that what was undone is done", {(Settlement, "was_undone"): _never_happened}),
+    _code(
+        "twins hear that what was undone is done",
+        {(FinishedActions, "was_undone"): _never_happened},
+    ),
     _swap("a step needs no lease", claim=(_FENCE_OF_CLAIM, _FENCE_UNLESS_STEP)),
     _swap("steps outlive their plan", shared=("if OPEN_STATES[step_state] then", "if false then")),
     Mutant(

@@ -194,7 +194,7 @@ def test_plan_is_reported_step_by_step(answer, second, line):
     assert (asked, outcome.outcome_text, outcome.record.state) == (["B"], report, plan_state)
     assert dead.states() == ["done", second, "cancelled"]
     assert (dead.at(dead.head).state, dead.at(dead.head).outcome_text) == (plan_state, report)
-    assert run_without_loop(dead.store.settlement.report(HERE, dead.at(dead.head))) == report
+    assert run_without_loop(dead.store.finished_actions.report(HERE, dead.at(dead.head))) == report
 
 
 def test_plan_whose_steps_are_all_done_is_done():
@@ -237,7 +237,7 @@ def test_plan_with_a_missing_step_is_unknown():
     plan = dead.at(dead.head).action
     assert dead.store.pop_if_confirmed("ana", "sim").outcome_text == WORDS.unknown(plan.preview)
     assert dead.at(dead.head).state == "unknown"
-    assert run_without_loop(dead.store.settlement.report(HERE, dead.at(dead.head))) == ""
+    assert run_without_loop(dead.store.finished_actions.report(HERE, dead.at(dead.head))) == ""
 
 
 def test_effects_of_a_plan_are_those_of_its_steps():
@@ -246,7 +246,7 @@ def test_effects_of_a_plan_are_those_of_its_steps():
     dead.begin(dead.head)
     dead.begin(dead.steps[0], ended="done")
     dead.begin(dead.steps[1], ended="failed")
-    found = run_without_loop(dead.store.settlement.effects(HERE, dead.at(dead.head)))
+    found = run_without_loop(dead.store.finished_actions.effects(HERE, dead.at(dead.head)))
     assert [(effect.action.args, effect.result) for effect in found] == [({"name": "A"}, "apagado")]
 
 

@@ -479,7 +479,7 @@ def test_effects_of_an_ended_action_are_read_from_its_record(state, effects):
     if state == "unknown":
         desk.begin()
     desk.confirm()
-    found = run_without_loop(desk.store.settlement.effects(HERE, desk.stored))
+    found = run_without_loop(desk.store.finished_actions.effects(HERE, desk.stored))
     assert [(effect.action.preview[-1], effect.result) for effect in found] == effects
     assert desk.stored.state == state
 
