@@ -399,11 +399,6 @@ class ChannelAgent:
         listener = None
         if may_stream(self.agent.config):
             listener = context.stream_listener
-        journal: Journal | None = context.journal
-        if context.on_step:
-            journal = StepsJournal(journal or NoJournal(), context.on_step)
-        if listener:
-            journal = StreamingJournal(journal or NoJournal(), listener)
 
         with own_context(ToolEnvironment) as own:
             own.timers = timers
@@ -411,20 +406,13 @@ class ChannelAgent:
             result = await self.agent.arun(
                 () if paused else (user_message(turn),),
                 memory=memory,
-                journal=journal,
+                journal=_journal_of(context, listener),
                 stream_handler=listener,
                 scope=context.memory_scope,
                 paused=paused,
             )
-
         if memory is not context.memory:
-            # The run has worked on a copy with the long texts. Its changes are made to the history
-            # that is stored: new messages, removed old ones, the summary and the notes.
-            context.memory.add_many(shorten_for_history(result.messages), trims=False)
-            context.memory.keep_newest(len(memory.get_history()))
-            context.memory.summary = memory.summary
-            context.memory.notes = memory.notes
-            forget_ended_pause(context.memory)
+            _copy_changes(memory, context.memory, result)
 
         # A program may propose with a function that carries the action out. It cannot be stored, so
         # it is kept in this process.
@@ -455,7 +443,7 @@ class ChannelAgent:
         """
         entries: tuple[str, ...] = ()
         if self._journals is not None:
-            entries = tuple(await self._journals.entries(lease))
+            entries = tuple(await self._journals.load_entries(lease))
         try:
             run = interrupted_run(replace(queued, journal=entries))
         except JournalUnreadable:  # it is not known what was called
@@ -588,6 +576,34 @@ class ChannelAgent:
         Return the replies, with buttons and files.
         """
         return await self._direct_turns.take(turn)
+
+
+def _journal_of(context: TurnContext, listener: StreamListener | None) -> Journal | None:
+    """Return the journal of a turn's run, which also tells those who watch the run.
+
+    `on_step` of the context is told of calls, and the `listener` that a new text begins.
+    """
+    journal: Journal | None = context.journal
+    if context.on_step:
+        journal = StepsJournal(journal or NoJournal(), context.on_step)
+    if listener:
+        journal = StreamingJournal(journal or NoJournal(), listener)
+    return journal
+
+
+def _copy_changes(
+    copy: ConversationMemory, history: ConversationMemory, result: AgentResult
+) -> None:
+    """Make the changes of a run to the history that is stored.
+
+    The run has worked on a `copy` with the long texts of people, which must not get into Redis. It
+    has added messages, removed old ones, and changed the summary and the notes.
+    """
+    history.add_many(shorten_for_history(result.messages), trims=False)
+    history.keep_newest(len(copy.get_history()))
+    history.summary = copy.summary
+    history.notes = copy.notes
+    forget_ended_pause(history)
 
 
 async def _stored_history(memory: ConversationMemory, long_texts: LongTexts) -> str:

@@ -6,7 +6,7 @@ with the request where the channel wants that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sayso.agent.agent import Agent
@@ -29,8 +29,9 @@ from sayso.agent.channel.tool_executors import tools_of
 from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.environment import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
-from sayso.channels.types import StepState
+from sayso.channels.types import Media, StepState
 from sayso.pending.action import RESERVED_PREFIX
+from sayso.pending.action_outcomes import ConfirmOutcome
 from sayso.pending.repository import Claim
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import StoredAction
@@ -77,6 +78,26 @@ class ConfirmedActions:
         if stored.state == "shown" and await self._is_hidden(context, stored):
             return await self._refuse(context, stored)
 
+        with (
+            collect_artifacts() as artifacts,
+            collect_choices() as choices,
+            in_scope(context.memory_scope),
+        ):
+            outcome = await self._confirm(context, stored)
+        if outcome is None:
+            return fixed_answer(context, context.texts.stale())
+
+        # The files are stored first: the effect took place, so its files must not get lost.
+        files = await self._files.store_after_effect(artifacts, context.turn, stored.action_id)
+        if outcome.status == "early":
+            return about_question(stored, fixed_answer(context, outcome.outcome_text, files))
+        return await self._answer_outcome(context, stored, outcome, files, choices)
+
+    async def _confirm(self, context: TurnContext, stored: StoredAction) -> ConfirmOutcome | None:
+        """Claim an action and run it, and show people the step meanwhile.
+
+        Return None if the claim cannot win the action. Raises LeaseLost and StaleTurn.
+        """
         # The claim says who confirms, by which turn, and that the worker still has its lease.
         claim = Claim(
             scope=context.turn.scope,
@@ -88,28 +109,31 @@ class ConfirmedActions:
             received_at=context.received_at,
         )
         on_step = context.on_step
+        if on_step is None:
+            return await self._store.settlement.confirm(claim, stored)
+
         step_name = (stored.action.asked_by or stored.action.kind).removeprefix(RESERVED_PREFIX)
-        if on_step:
-            on_step(0, step_name, "running")
-        with (
-            collect_artifacts() as artifacts,
-            collect_choices() as choices,
-            in_scope(context.memory_scope),
-        ):
-            outcome = await self._store.settlement.confirm(claim, stored)
-        if on_step:
-            step_state = None
-            if outcome is not None:
-                step_state = _STEP_STATES.get(outcome.status)
-            on_step(0, step_name, step_state)
+        on_step(0, step_name, "running")
+        outcome = await self._store.settlement.confirm(claim, stored)
+        step_state = None
+        if outcome is not None:
+            step_state = _STEP_STATES.get(outcome.status)
+        on_step(0, step_name, step_state)
+        return outcome
 
-        if outcome is None:
-            return fixed_answer(context, context.texts.stale())
-        # The files are stored first: the effect took place, so its files must not get lost.
-        files = await self._files.store_after_effect(artifacts, context.turn, stored.action_id)
-        if outcome.status == "early":
-            return about_question(stored, fixed_answer(context, outcome.outcome_text, files))
+    async def _answer_outcome(
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        outcome: ConfirmOutcome,
+        files: Sequence[Media],
+        choices: Sequence[str],
+    ) -> TurnAnswer:
+        """Answer a yes with the outcome of its action.
 
+        `stored` is the action before the yes. `files` and `choices` are what its tools have made
+        and offered.
+        """
         text = outcome.outcome_text
         state = outcome.record.state
         ended = replace(

@@ -199,12 +199,10 @@ class OutcomeAnswers:
         if history[-1].role is not Role.TOOL:
             context.remember([user_message(context.turn)])
 
-        tells_later = (
-            self._behavior.is_one_message
-            and context.lease is not None
-            and context.is_last_turn
-            and not files
-        )
+        # Without a worker, or if another message waits, the person would wait for nothing. Files
+        # need messages of their own anyway.
+        may_wait = context.lease is not None and context.is_last_turn and not files
+        tells_later = self._behavior.is_one_message and may_wait
         continuation = continuation_turn(context.turn, stored.action_id, tells_outcome=tells_later)
         if tells_later:
             context.memory.notes[OUTCOME_TO_TELL] = stored.action_id

@@ -83,7 +83,7 @@ class RedisJournals:
     def __init__(self, scripts: ShardedScripts) -> None:
         self._scripts = scripts
 
-    async def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
+    async def append_entries(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
         """Append entries to the journal of turn `seq`.
 
         The first entry gets the number `at`, counted from 0. Repeating is safe: an entry whose
@@ -102,8 +102,8 @@ class RedisJournals:
         if answer != "ok":
             raise StaleTurn(f"{lease.conversation}: {answer}")
 
-    async def entries(self, lease: Lease) -> Sequence[str]:
-        """Return the current journal of the turn at the head of the queue. Raises LeaseLost."""
+    async def load_entries(self, lease: Lease) -> Sequence[str]:
+        """Return the entries of the journal of the next turn of a conversation. Raises LeaseLost."""
         answer = await self._scripts.arun("load_journal", lease.conversation, lease.args)
         if answer == "lost":
             raise LeaseLost(lease.conversation)
@@ -168,9 +168,10 @@ class TurnJournal:
     async def _with_long_texts(
         self, outcome: CallOutcome, references: Mapping[str, TextReference]
     ) -> CallOutcome:
-        """Return an outcome with its long texts, by the names of the fields that have a part.
+        """Return an outcome with its long texts, of which the entry has only a part.
 
-        If the file of a text is lost, model and user read the part.
+        `references`: their files, by the names of the fields. If the file of a text is lost, model
+        and user read the part.
         """
         texts = {name: await self._texts.load(reference) for name, reference in references.items()}
         if "full_text" in texts:
@@ -226,7 +227,7 @@ class TurnJournal:
             entries = tuple(self._unsaved)
         if not entries:
             return
-        await self._store.journal(self._lease, self._queued.seq, first, entries)
+        await self._store.append_entries(self._lease, self._queued.seq, first, entries)
         with self._entries_lock:
             # Another thread may have removed some of these entries, or all of them.
             newly_saved = first + len(entries) - self._saved_count
@@ -313,10 +314,12 @@ class TurnJournal:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def _begin_answer(self, answer: ModelAnswer) -> None:
+        """Count an answer. From now on, indexes mean its calls."""
         self._calls = answer.message.tool_calls
         self._answer_count += 1
 
     def _record(self, entry: str) -> None:
+        """Add an entry to those that `save` writes."""
         with self._entries_lock:
             self._unsaved.append(entry)
             self._size += len(entry)

@@ -523,11 +523,11 @@ class AgentLoop:
         if not verdict:
             return None
 
-        names_called = [call.tool_name for call in run.tool_calls[-1:]]
-        await run.events.tell(
-            "tool_loop_detected", watch.kind, {"verdict": verdict, "tools": names_called}
-        )
-        run.events.note("loop_detected", summary=f"{verdict}: {', '.join(names_called)}")
+        # The last call of the round stands for all of them.
+        tool_names = [call.tool_name for call in run.tool_calls[-1:]]
+        details = {"verdict": verdict, "tools": tool_names}
+        await run.events.tell("tool_loop_detected", watch.kind, details)
+        run.events.note("loop_detected", summary=f"{verdict}: {', '.join(tool_names)}")
         if verdict != "stop":
             return None
         return RunEnd(stop_text("loop_detected"), stop_reason="loop")
@@ -567,7 +567,7 @@ class AgentLoop:
         earlier = [] if run.remembers_earlier else run.earlier
         messages = shorten_for_history([*earlier, *run.messages])
 
-        # To learn takes time, in which other runs may change the conversation. So this run works on
+        # Learning takes time, in which other runs may change the conversation. So this run works on
         # a draft, which is committed at the end.
         takes_time = (
             config.summarize_on_trim
@@ -582,11 +582,10 @@ class AgentLoop:
             # The tool is shown in all later turns, so that the list of tools stays the same.
             run_memory.memory.notes[READ_RESULT] = True
 
-        may_ask = (
-            end.stop_reason != "budget"
-            and run_memory.calls_model
-            and not await is_budget_spent(run, config)
-        )
+        # Whether the memories may ask a model.
+        may_ask = False
+        if run_memory.calls_model and end.stop_reason != "budget":
+            may_ask = not await is_budget_spent(run, config)
         if may_ask and end.stop_reason not in _WITHOUT_LEARNING:
             await run_memory.learn(run.messages)
         # The last step before the commit, so that another run hardly ever summarizes in between.

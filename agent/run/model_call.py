@@ -261,7 +261,6 @@ class ModelCaller:
         `on_text` receives the answer while it arrives; None: it is not streamed.
         """
         events = run.events
-        config = self._config
         began = perf_counter()
         if events.has_observer_of("llm_start"):
             await events.tell("llm_start", list(request.messages), run.model, request.system_prompt)
@@ -274,14 +273,8 @@ class ModelCaller:
             self._report_call(run, request, began, error=exc, is_streamed=on_text is not None)
             raise
 
-        # The answer may name the model and the cost itself. Otherwise they are filled in.
         model = usage.model or run.model
-        if not usage.provider:
-            usage += UsageStats(provider=self.name)
-        if not usage.cost_usd and model in config.prices:
-            cost = cost_usd(model, usage, usage.provider, prices=config.prices)
-            usage += UsageStats(cost_usd=cost or 0.0)
-
+        usage = self._with_provider_and_cost(usage, model)
         finish_reason = None
         response_id = None
         details = answer.details
@@ -314,6 +307,16 @@ class ModelCaller:
             await events.tell("usage", usage)
         await self._add_to_budget(run, usage)
         return answer, usage
+
+    def _with_provider_and_cost(self, usage: UsageStats, model: str) -> UsageStats:
+        """Return the usage of an answer with the provider and the cost, if it does not have them."""
+        if not usage.provider:
+            usage += UsageStats(provider=self.name)
+        prices = self._config.prices
+        if not usage.cost_usd and model in prices:
+            cost = cost_usd(model, usage, usage.provider, prices=prices)
+            usage += UsageStats(cost_usd=cost or 0.0)
+        return usage
 
     def _report_call(
         self, run: RunState, request: ProviderRequest, began: float, **outcome: Any

@@ -224,7 +224,7 @@ class DecisionRunner:
         for at, call in enumerate(run.open_calls):
             decision = self._decisions.get(call.id)
             if isinstance(decision, Edit):
-                changed_calls[at] = await self._changed(call, decision)
+                changed_calls[at] = await self._changed_call(call, decision)
 
         for call_id, snapshot in run.inner.items():
             decisions = self._inner_decisions(call_id)
@@ -243,13 +243,13 @@ class DecisionRunner:
         pairs = [(run.open_calls[at], new) for at, new in changed.items()]
         for call, new in pairs:
             replaced = Ending("replaced", at=time.time(), args_digest=call.args_digest)
-            ending = await self._not_run(call, replaced)
+            ending = await self._end_without_run(call, replaced)
             if ending.outcome == "replaced":
                 run.open_calls[run.open_calls.index(call)] = new
             else:  # an earlier decision has run or denied the call, and that counts
                 self._write(call, Approve(), ending)
 
-    async def _changed(self, call: OpenCall, edit: Edit) -> OpenCall:
+    async def _changed_call(self, call: OpenCall, edit: Edit) -> OpenCall:
         """Return the new proposal of a changed call. Raises DecisionError."""
         tool = self._tools.get(call.tool_name)
         what = f"the edit of {call.id!r} ({call.tool_name})"
@@ -293,10 +293,10 @@ class DecisionRunner:
         match self._decisions.get(call.id):
             case Deny() as decision:
                 denied = Ending("denied", at=time.time(), args_digest=call.args_digest)
-                ending = await self._not_run(call, denied)
+                ending = await self._end_without_run(call, denied)
                 self._write(call, await self._with_checked_words(decision), ending)
             case Approve() as decision:
-                self._write(call, decision, await self._approved(call, decision))
+                self._write(call, decision, await self._run_approved(call, decision))
 
     async def _with_checked_words(self, decision: Deny) -> Deny:
         """Return a no with its reason as the input guardrails pass it, or withhold it."""
@@ -335,7 +335,7 @@ class DecisionRunner:
             arguments=call.arguments if call.changes_of else None,
         )
         content = storable(json.dumps(entry, ensure_ascii=False))
-        result = self._result(call.call_id, content, ending.outcome, ending.at)
+        result = self._result_message(call.call_id, content, ending.outcome, ending.at)
         self._close_call(call.call_id, result)
 
         if ending.final_text is not None:
@@ -350,7 +350,9 @@ class DecisionRunner:
         )
         self._run.decided.append(decided)
 
-    def _result(self, call_id: str, content: str, outcome: ActionOutcome, at: float) -> Message:
+    def _result_message(
+        self, call_id: str, content: str, outcome: ActionOutcome, at: float
+    ) -> Message:
         """Return the message that is the result of this call, with this content and outcome."""
         (message,) = (each for each in self._run.earlier if each.tool_call_id == call_id)
         link = ActionLink(
@@ -370,7 +372,7 @@ class DecisionRunner:
         if run.remembers_earlier and run.memory is not None:
             run.memory.replace_results({result.actions[0].id: result})
 
-    async def _not_run(self, call: OpenCall, ending: Ending) -> Ending:
+    async def _end_without_run(self, call: OpenCall, ending: Ending) -> Ending:
         """Log that a call does not run, and return how it ends.
 
         It ends as `ending`, unless it was decided before: then that earlier ending counts.
@@ -383,7 +385,7 @@ class DecisionRunner:
         await self._note_end(key, ending)
         return ending
 
-    async def _approved(self, call: OpenCall, decision: Approve) -> Ending:
+    async def _run_approved(self, call: OpenCall, decision: Approve) -> Ending:
         """Run an approved call, at most once. Return how it ended.
 
         | the decision log says that the call | what happens                                       |
@@ -393,9 +395,9 @@ class DecisionRunner:
         | has begun, and not that it ended    | a repeatable tool runs again; of any other one,    |
         |                                     | the reconciler is asked how the call ended         |
         """
-        request = await self._request(call)
+        request = await self._checked_request(call)
         if isinstance(request, Ending):
-            return await self._not_run(call, request)
+            return await self._end_without_run(call, request)
 
         key = self._key(call)
         tool = request.tool
@@ -499,7 +501,7 @@ class DecisionRunner:
             text = answer
         return Ending("done", text, at=time.time(), args_digest=call.args_digest)
 
-    async def _request(self, call: OpenCall) -> ToolRequest | Ending:
+    async def _checked_request(self, call: OpenCall) -> ToolRequest | Ending:
         """Return the call as it may run now, or the ending that says why it may not.
 
         A yes counts only for what the person was shown: the same tool, arguments and question.
@@ -584,7 +586,7 @@ class DecisionRunner:
             run.inner[call_id] = answer.snapshot
             return
         content = await result_for_model(tool, answer)
-        self._close_call(call_id, self._result(call_id, content, "done", time.time()))
+        self._close_call(call_id, self._result_message(call_id, content, "done", time.time()))
 
     def _inner_decisions(self, call_id: str) -> dict[str, Decision]:
         """Return the decisions about the calls of an inner run, by the ids of the inner run."""

@@ -177,14 +177,7 @@ class ShownTools:
         schema, by name.
         """
         finder = self._finder(run)
-        # Without `rejected`: the user did not write the requests to correct an answer.
-        messages = [*run.history, *run.messages]
-        needed = [tool.name for tool in await narrow(shortening, messages, allowed)]
-        nearest = await self._embedding.nearest(run.user_text.strip(), allowed, 1)
-        if nearest and nearest[0].name in run.shown_tools:
-            # The model probably has the tool that it needs, and can find others itself. No tool is
-            # added, since each new one costs the vendor's cache of all that follows.
-            needed = [name for name in needed if name in run.shown_tools]
+        needed = await self._needed_now(run, shortening, allowed)
         if finder is not None:
             needed += found_names(run.messages, finder.name)
         if needed and not run.shown_tools:
@@ -202,6 +195,22 @@ class ShownTools:
             return _offer_of([finder.schema(), *shown])
         # Without a tool that finds others, the model must not be left with none.
         return _offer_of(shown or schemas)
+
+    async def _needed_now(
+        self, run: RunState, shortening: ToolSelector, allowed: list[Tool]
+    ) -> list[str]:
+        """Return the names of the tools that fit the latest messages."""
+        # Without `rejected`: the user did not write the requests to correct an answer.
+        messages = [*run.history, *run.messages]
+        names = [tool.name for tool in await narrow(shortening, messages, allowed)]
+
+        nearest = await self._embedding.nearest(run.user_text.strip(), allowed, 1)
+        is_nearest_shown = bool(nearest) and nearest[0].name in run.shown_tools
+        if not is_nearest_shown:
+            return names
+        # The model probably has the tool that it needs, and can find others itself. No tool is
+        # added, since each new one costs the vendor's cache of all that follows.
+        return [name for name in names if name in run.shown_tools]
 
     async def _first_names(
         self, run: RunState, allowed: list[Tool], sizes: Mapping[str, int]

@@ -227,32 +227,11 @@ class ToolCaller:
             if chunks:
                 chunks.close()
 
-        step: StepType = "tool_selection"
-        if runs_now:
-            step = "tool_execution"
-        elif run.error is not None:
-            step = "error"
-        error_text = None if run.error is None else str(run.error)
-        self._events.note(
-            step,
-            began=began,
-            tool_name=call.tool_name,
-            tool_args=call.parameters,
-            tool_result=run.outcome.content,
-            error=error_text,
-        )
+        self._note_in_trace(request, run, began)
         if isinstance(run.error, ToolError) and not isinstance(run.error, ToolParameterError):
             self._log_failure(call, run.error)
-
         if suspicions:
-            kinds = ", ".join(suspicions)
-            self._events.note(
-                "output_screening", tool_name=call.tool_name, summary=f"{call.tool_name}: {kinds}"
-            )
-            await self._events.tell(
-                "guardrail_triggered", "tool_output", "screening", "warn", kinds
-            )
-
+            await self._report_suspicions(call, suspicions)
         if runs_now and self._events.has_observer_of("tool_end", "tool_error"):
             await self._report_end(call, run, began)
         if self._analytics is not None and runs_now:
@@ -262,6 +241,31 @@ class ToolCaller:
                 call.tool_name, run.error is None, seconds, call.parameters, chunk_count
             )
         return run
+
+    def _note_in_trace(self, request: ToolRequest, run: ToolRun, began: float) -> None:
+        """Add a finished call to the trace. `began` is its start by `perf_counter`."""
+        step: StepType = "tool_selection"
+        if request.runs_now:
+            step = "tool_execution"
+        elif run.error is not None:
+            step = "error"
+        error_text = None if run.error is None else str(run.error)
+        self._events.note(
+            step,
+            began=began,
+            tool_name=request.call.tool_name,
+            tool_args=request.call.parameters,
+            tool_result=run.outcome.content,
+            error=error_text,
+        )
+
+    async def _report_suspicions(self, call: ToolCall, suspicions: Sequence[str]) -> None:
+        """Report which kinds of prompt injection the result may contain."""
+        kinds = ", ".join(suspicions)
+        self._events.note(
+            "output_screening", tool_name=call.tool_name, summary=f"{call.tool_name}: {kinds}"
+        )
+        await self._events.tell("guardrail_triggered", "tool_output", "screening", "warn", kinds)
 
     def _log_failure(self, call: ToolCall, error: ToolError) -> None:
         """Log an exception of a tool or its preview with the trace's ids."""

@@ -340,7 +340,7 @@ def test_effect_without_a_question_is_refused_when_the_lease_is_lost(make_story,
     story.hear("send it")
     overtakes = [story.rig.end_lease, story.work]
     journals = story.rig.journals
-    journal = journals.store.journal
+    journal = journals.store.append_entries
 
     async def overtaken(lease, seq, at, entries):
         if overtakes and any("started" in entry for entry in entries):
@@ -348,7 +348,7 @@ def test_effect_without_a_question_is_refused_when_the_lease_is_lost(make_story,
                 elsewhere(each)
         return await journal(lease, seq, at, entries)
 
-    journals.journal = overtaken
+    journals.append_entries = overtaken
     story.work()
     assert (story.prepared, story.begun["a"], story.channel.texts) == (["a", "a"], 1, ["all done"])
 
@@ -369,14 +369,14 @@ def test_calls_in_parallel_note_their_effects_in_one_journal(make_story):
     )
     story._config = AgentConfig(max_retries=0, parallel_tool_execution=True)
     journals = story.rig.journals
-    journal = journals.store.journal
+    journal = journals.store.append_entries
 
     async def noting(lease, seq, at, entries):
         for place, entry in enumerate(entries, start=at):
             assert places.setdefault(place, entry) == entry
         return await journal(lease, seq, at, entries)
 
-    journals.journal = noting
+    journals.append_entries = noting
     assert story.killed_at("before commit") == "all done"
     assert sum("started" in entry for entry in places.values()) == 8
     assert sorted(story.model.seen[-1]) == [f"{number} is sent" for number in range(8)]

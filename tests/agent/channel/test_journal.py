@@ -94,7 +94,7 @@ def test_interrupted_read_only_tool_runs_again(make_story):
 def test_recorded_model_answer_is_not_requested_again(make_story):
     """The worker is killed after the answer is recorded and before any of its tools starts."""
     story = make_story((call("look", what="a"),), "all done")
-    assert story.killed_at("after journal") == "all done"
+    assert story.killed_at("after append_entries") == "all done"
     assert dict(story.model.asked) == {0: 1, 1: 1}
 
 
@@ -188,13 +188,15 @@ def test_lease_lost_in_one_of_several_calls_cancels_the_others(make_story):
 def test_tool_does_not_run_when_its_start_cannot_be_recorded(make_story):
     """Redis is away: the turn is left for a later attempt, and the user receives no message."""
     story = make_story((call("post", what="b"),), "all done")
-    journal = story.rig.journals.journal
-    story.rig.journals.journal = lambda *_: (_ for _ in ()).throw(RedisConnectionError("away"))
+    journal = story.rig.journals.append_entries
+    story.rig.journals.append_entries = lambda *_: (_ for _ in ()).throw(
+        RedisConnectionError("away")
+    )
     story.hear()
     with pytest.raises(RedisConnectionError):
         story.work()
     assert story.begun["b"] == 0
-    story.rig.journals.journal = journal
+    story.rig.journals.append_entries = journal
     story.rig.end_lease()
     assert (story.work_on(), story.begun["b"]) == ("all done", 1)
 
@@ -202,13 +204,13 @@ def test_tool_does_not_run_when_its_start_cannot_be_recorded(make_story):
 def test_repeated_journal_write_changes_nothing(make_story):
     """Every write is made twice; the journal has no entry twice, and none is missing."""
     story = make_story()
-    journal = story.rig.journals.journal
+    journal = story.rig.journals.append_entries
 
     async def twice(*args) -> None:
         await journal(*args)
         await journal(*args)
 
-    story.rig.journals.journal = twice
+    story.rig.journals.append_entries = twice
     assert story.killed_at("during post d").startswith(UNKNOWN.format("post"))
     assert story.model.seen[-1] == ["look a ok", "post b ok", "charge c ok", UNKNOWN_OUTCOME]
 
@@ -218,7 +220,7 @@ def test_turn_without_tools_writes_no_journal(make_story):
     story = make_story("all done")
     story.hear()
     story.work()
-    assert "before journal" not in story.life.steps
+    assert "before append_entries" not in story.life.steps
 
 
 def test_round_of_one_call_costs_two_writes(make_story):
@@ -226,7 +228,7 @@ def test_round_of_one_call_costs_two_writes(make_story):
     story = make_story((call("post", what="b"),), "all done")
     story.hear()
     story.work()
-    assert story.life.steps.count("before journal") == 2
+    assert story.life.steps.count("before append_entries") == 2
 
 
 def test_sequential_calls_cost_one_write_each_plus_one(make_story):
@@ -235,7 +237,7 @@ def test_sequential_calls_cost_one_write_each_plus_one(make_story):
     story = make_story(calls, "all done", parallel_tool_execution=False)
     story.hear()
     story.work()
-    assert story.life.steps.count("before journal") == 4
+    assert story.life.steps.count("before append_entries") == 4
 
 
 def test_next_turn_ignores_the_journal_of_the_last_one(make_story):
@@ -435,7 +437,7 @@ async def hang(what: str) -> str:
         story.hear("/stop")
         story.processor.renew_now(CHAT.id)
     else:  # the timeout has passed
-        story.processor._held_leases[CHAT.id]._working[1].reschedule(0)
+        story.processor._held_leases[CHAT.id]._stoppable[1].reschedule(0)
     return await asyncio.Event().wait()
 
 

@@ -26,7 +26,7 @@ class Shelf:
     def __init__(self):
         self.entries = []
 
-    async def journal(self, lease, seq, at, entries):
+    async def append_entries(self, lease, seq, at, entries):
         """Append new entries."""
         self.entries += entries[len(self.entries) - at :]
 

@@ -41,7 +41,7 @@ class Shelf:
         self.entries: list[str] = []
         self.fails = False
 
-    async def journal(self, lease, seq, at, entries) -> None:
+    async def append_entries(self, lease, seq, at, entries) -> None:
         """Append new entries after a pause."""
         await asyncio.sleep(0)
         self.entries += entries[len(self.entries) - at :]

@@ -397,7 +397,7 @@ def test_journal_of_the_turn_in_progress_is_shown(rig: Rig):
         {"answer": {"role": "assistant", "tool_calls": [call]}, "usage": {}},
     ]
     steps += [{"started": [0]}, {"call": 0, "content": "4111"}]
-    rig.journals.journal(lease, 1, 0, [json.dumps(step) for step in steps])
+    rig.journals.append_entries(lease, 1, 0, [json.dumps(step) for step in steps])
     printed = trace(ASK)
     assert "  the model asked for look\n  look began\n  look returned\n" in printed
     assert "4111" not in printed
@@ -442,7 +442,7 @@ def test_forged_values_in_redis_do_not_break_the_command(rig: Rig, planted: str)
     """A person with access to Redis may have written any value."""
     rig.accept(turn("one", event=ASK))
     lease, _ = rig.mailbox.lease(CHAT.id, "worker1.x")
-    rig.journals.journal(lease, 1, 0, ['{"seq": 1, "upto": 1}', planted])
+    rig.journals.append_entries(lease, 1, 0, ['{"seq": 1, "upto": 1}', planted])
     rig.client.hset(f"{rig.shard}:turn_records:{CHAT.id}", "1", planted)
     rig.client.hset(
         f"{rig.shard}:pending:{'0' * 22}", mapping={"record": planted, "state": "shown"}
