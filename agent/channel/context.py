@@ -156,7 +156,12 @@ class TurnContext:
 
 @dataclass(frozen=True, slots=True)
 class TurnAnswer:
-    """The answer to a turn: everything that it changes, with the replies, to be stored at once."""
+    """The answer to a turn: everything that it changes, to be stored at once.
+
+    Each of the replies in `change.replies` is a pair. The second part is the id of the action whose
+    question the reply is, ABOUT and that id if it only repeats the question, and "" for any other
+    reply.
+    """
 
     change: TurnChange
     #: The result of the agent; None if it did not run.

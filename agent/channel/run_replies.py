@@ -150,7 +150,8 @@ class RunReplies:
         question, actions = await self._questions.ask(
             context, proposal, preface, prompt, changes_text=changes_text
         )
-        await self._questions.note_question(context.turn, question[1])
+        _, action_id = question
+        await self._questions.note_question(context.turn, action_id)
         return question, TurnChange(new_actions=actions)
 
 

@@ -320,7 +320,8 @@ class ChangeHandler:
             "",
             changes_text=change.text,
         )
-        await self._questions.note_question(context.turn, question[1])
+        _, action_id = question
+        await self._questions.note_question(context.turn, action_id)
         outcome = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
         transition = Transition(
             action_id=stored.action_id,
