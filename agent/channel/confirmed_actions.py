@@ -185,7 +185,7 @@ class ConfirmedActions:
         outcome = cancelled_text(stored)
         self._outcomes.write_outcome(context, stored, "denied")
         if self._answers.goes_on(context, stored):
-            answer = self._answers.hand_on(context, stored, outcome)
+            answer = self._answers.answer_and_continue(context, stored, outcome)
         else:
             line = self._answers.as_line(stored, "cancelled", outcome)
             answer = fixed_answer(context, line, for_history=outcome)

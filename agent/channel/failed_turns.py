@@ -194,7 +194,9 @@ class FailedTurns:
         continuation = None
         if self._answers.goes_on(context, stored):
             # This turn tells the outcome, and not the continuation, which may fail as well.
-            continuation = self._answers.hand_on(context, stored, outcome).change.continuation
+            continuation = self._answers.answer_and_continue(
+                context, stored, outcome
+            ).change.continuation
             context.memory.notes.pop(OUTCOME_TO_TELL, None)
         else:
             add_exchange(context, await self._outcomes.history_text(context, stored, outcome))

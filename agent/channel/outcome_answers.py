@@ -166,7 +166,9 @@ class OutcomeAnswers:
         await self._outcomes.refresh(context, undo=undo)
         if goes_on and stored.state in EXECUTED_STATES and self.goes_on(context, stored):
             brief_text = await self._briefly(context.turn.scope, stored, outcome)
-            return self.hand_on(context, stored, with_tools_already_run(stored, brief_text), files)
+            return self.answer_and_continue(
+                context, stored, with_tools_already_run(stored, brief_text), files
+            )
 
         for_history = await self._outcomes.history_text(context, stored, outcome)
         line = self.as_line(stored, stored.state, with_tools_already_run(stored, outcome))
@@ -185,7 +187,7 @@ class OutcomeAnswers:
         ids = action_ids(stored)
         return any(link.id in ids for link in links_in_history(context))
 
-    def hand_on(
+    def answer_and_continue(
         self, context: TurnContext, stored: StoredAction, outcome: str, files: Sequence[Media] = ()
     ) -> TurnAnswer:
         """Return the answer that tells the outcome, with the turn in which the agent goes on.

@@ -42,7 +42,8 @@ PREFACE = (
 class RunMemory:
     """The memories of one run. Lives as long as the run.
 
-    An agent answers either for one program or for many users. `is_agents_own` says which:
+    A run answers either for the agent itself, in a program, or for one of many users.
+    `is_agents_own` says which:
 
     * True: the memories in the settings belong to the agent, and all its runs share them.
     * False: the memories in the settings are templates. This run has the knowledge of its `scope`,
