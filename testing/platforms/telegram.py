@@ -3,6 +3,10 @@
 The fake refuses what Telegram refuses, with Telegram's own descriptions. It also refuses some
 calls that Telegram accepts but silently changes, such as a parameter that a method does not know,
 because such a call is always a mistake of the bot.
+
+Telegram's terms: an update is anything that happens in a chat of the bot. A bot gets updates at its
+webhook, or fetches them with getUpdates. An ephemeral message is shown to one member of a group. A
+draft is a text that people see grow before the message is sent.
 """
 
 from __future__ import annotations
@@ -71,7 +75,7 @@ PLAIN_MEMBER_GROUPS = "telegram plain member"
 #: server knows fewer methods, and sees a disabled button as one without an action.
 SERVER_VERSION = "telegram server version"
 #: When messages were sent or edited, by chat, in seconds of the monotonic clock.
-_TIMES = "telegram times"
+_SENT_TIMES = "telegram times"
 
 #: The newest version that the fake knows.
 NEWEST = (10, 3)
@@ -181,7 +185,7 @@ _MESSAGE_PARAMETERS = {
 
 
 class ConflictError(Exception):
-    """Raised when Telegram would answer 409 with this description."""
+    """Raised when Telegram would answer 409: there is a webhook, or a newer getUpdates."""
 
 
 class FakeTelegram:
@@ -246,7 +250,7 @@ class FakeTelegram:
 
         Edits count, as at Telegram.
         """
-        times = self._log.state.get(_TIMES, {}).get(chat, [])
+        times = self._log.state.get(_SENT_TIMES, {}).get(chat, [])
         # The busiest period begins with a message.
         counts = [sum(start <= at < start + seconds for at in times) for start in times]
         return max(counts, default=0)
@@ -288,6 +292,7 @@ class FakeTelegram:
         return _result({**file, "file_path": f"photos/{file_id}"})
 
     def _download(self, call: RecordedRequest) -> FakeResponse:
+        """Return a file by the path that getFile returned."""
         token, _, path = call.route.removeprefix("/file/bot").partition("/")
         data = self._log.blobs.get(path.removeprefix("photos/"))
         if token != self._token or data is None:
@@ -300,6 +305,7 @@ class FakeTelegram:
         unknown = set(params) - set(_MESSAGE_PARAMETERS[method])
         if unknown:
             raise TelegramRefusal(f"{method} takes no {sorted(unknown)}")
+        # An older server does not know the field `disabled`, so such a button has no action for it.
         if self._server_version < (10, 3) and '"disabled"' in str(params.get("reply_markup", "")):
             rule = "Text buttons are unallowed in the inline keyboard"
             raise TelegramRefusal(f"can't parse inline keyboard button: {rule}")
@@ -313,7 +319,7 @@ class FakeTelegram:
         # A draft is no message: Telegram does not count it against the limit of the chat.
         if method == "sendMessageDraft":
             return _result(self._draft(chat, params))
-        self._log.state.setdefault(_TIMES, {}).setdefault(chat, []).append(time.monotonic())
+        self._log.state.setdefault(_SENT_TIMES, {}).setdefault(chat, []).append(time.monotonic())
         if method == "deleteMessage":
             return self._delete(chat, params)
         if method.startswith("edit"):
