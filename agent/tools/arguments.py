@@ -64,7 +64,7 @@ _WANTED_TYPES: Mapping[str, type] = {
     "bool_parsing": bool,
 }
 #: The keywords of a JSON Schema by which a part of it may name properties.
-_NAMES_PROPERTIES = frozenset({"properties", "$ref", "allOf", "anyOf", "oneOf"})
+_KEYWORDS_WITH_PROPERTIES = frozenset({"properties", "$ref", "allOf", "anyOf", "oneOf"})
 
 
 class ValidatedArguments:
@@ -208,8 +208,8 @@ class TypedArguments(ParameterModel):
 def _are_equal(one: Any, other: Any) -> bool:
     """Return whether two values are the same, as far as their type can tell.
 
-    Two objects of one class without an `__eq__` count as equal: Python would compare their
-    identity, and both were made of the same JSON.
+    Two objects of one class without an `__eq__` count as equal: Python would only compare their
+    identity, and nothing else tells them apart.
     """
     if one == other:
         return True
@@ -226,7 +226,7 @@ def _has_properties_in_parts(schema: Mapping[str, Any]) -> bool:
         if not isinstance(parts, list):
             continue
         for part in parts:
-            if isinstance(part, dict) and part.keys() & _NAMES_PROPERTIES:
+            if isinstance(part, dict) and part.keys() & _KEYWORDS_WITH_PROPERTIES:
                 return True
     return False
 
@@ -241,7 +241,7 @@ class SchemaArguments:
         JSON Schema or refers to something outside itself.
         """
         self._tool_name = tool_name
-        #: The schema as it was given, which the validator needs. `schema` is in the plain form that
+        #: The original schema, by which arguments are validated. `schema` is the simpler form that
         #: models read.
         self._raw = dict(schema)
         if self._raw.get("type", "object") != "object":

@@ -205,7 +205,11 @@ def _check_template(
         )
 
     # A NUL stands for each argument, to see whether one is inside code or a link.
-    with_marks = "".join(part.text + ("" if part.field is None else "\0") for part in parts)
+    with_marks = ""
+    for part in parts:
+        with_marks += part.text
+        if part.field is not None:
+            with_marks += "\0"
     if any("\0" in match[0] for match in _CODE_OR_LINK.finditer(with_marks)):
         raise ToolValidationError(
             f"preview of {tool_name!r} has an argument inside code or a link, where it could hide "

@@ -2,8 +2,9 @@
 
 *Prompt injection* is text in the data of a tool, such as a web page, that tries to instruct the
 model. Sayso looks for phrases ("ignore previous instructions") and for *shapes*, text that imitates
-the form of a role, a chat template or a tool call. A suspicious output is put into a *fence*: two
-lines with a boundary that the text cannot forge. A warning stands in front of it.
+the form of a role, a chat template or a tool call. Each phrase and shape has a *kind*, such as
+"override" or "role". A suspicious output is put into a *fence*: two lines with a boundary that the
+text cannot forge. A warning in front of it names the kinds.
 
 `injection_phrases.toml` holds whole phrases, `injection_building_blocks.toml` words in ten
 languages to combine to phrases, and `injection_shapes.toml` the shapes.
@@ -37,7 +38,8 @@ MAX_INLINE_CHARS = 20_000
 #: in the text are replaced, so a longer one protects no better. Four more digits would cost five
 #: tokens in each result.
 BOUNDARY_CHARS = 8
-#: Characters that a reader does not see but a model does; tag characters spell ASCII.
+#: Characters that a reader does not see but a model does. Among them are the tag characters of
+#: Unicode, with which any ASCII text can be written invisibly.
 HIDDEN = re.compile(f"[{INVISIBLE}]")
 
 
@@ -261,7 +263,7 @@ def _kinds_of_phrases(text: str, known_kinds: set[str]) -> set[str]:
     """
     by_first_word = _phrases_by_first_word()
     kinds = set(known_kinds)
-    end_of_word = -1
+    end_of_word = -1  # in front of the first word there is no space
     for word in text.split(" "):
         end_of_word += len(word) + 1
         for kind, rest in by_first_word.get(word, ()):
@@ -379,15 +381,18 @@ def _expanded(block: str, prefixes: tuple[str, ...]) -> Iterator[str]:
             yield _words_of(plain_text_of(text)).replace(" ", "_")
 
 
-#: Text that a person does not see. The only proper use of tag characters is flags of regions,
-#: with at most six.
+#: Text that a person does not see.
 _HIDDEN_TEXT = (
+    # Tag characters. Their only proper use is behind a flag (U+1F3F4), at most six of them.
     "(?<![\U0001f3f4\U000e0020-\U000e007e])[\U000e0020-\U000e007e]{2}"
     "|\U0001f3f4[\U000e0020-\U000e007e]{7}"
+    # Variation selectors, several in a row.
     "|[\U000e0100-\U000e01ef]{2}|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{3}"
-    "|[\u200b-\u200d\u2060-\u2064\ufeff\u180e]{6}|[\u202d\u202e]"
+    # Characters without a width, many in a row.
+    "|[\u200b-\u200d\u2060-\u2064\ufeff\u180e]{6}"
+    # Characters that change the direction of the text.
+    "|[\u202d\u202e]"
 )
-
 #: Letters of other scripts that look like Latin ones, in lower case.
 _LOOKALIKES = str.maketrans(
     "абвгезіјкмнорстухѕԁһԛԝαεηικνορτυχ", "abbre3ijkmhopctyxsdhqwaenikvoptux"

@@ -77,10 +77,10 @@ def meaning_of(text: str, language: str) -> RequestMeaning:
 
 
 def _meanings(words: Sequence[str]) -> Iterator[WordMeaning]:
-    """Yield the meanings of the phrases in a text, then those of the words outside them."""
+    """Yield the meanings of the phrases in a text, then those of the words outside of phrases."""
     stems = [stem_of(word, "en") for word in words]
-    phrase_places: set[int] = set()
-    yield from _phrase_meanings(words, stems, phrase_places)
+    phrase_meanings, phrase_places = _phrase_meanings(words, stems)
+    yield from phrase_meanings
     english = english_words()
     for at, word in enumerate(words):
         if at in phrase_places:
@@ -96,37 +96,37 @@ def _meanings(words: Sequence[str]) -> Iterator[WordMeaning]:
 
 
 def _phrase_meanings(
-    words: Sequence[str],
-    stems: Sequence[str],
-    phrase_places: set[int],
-) -> Iterator[WordMeaning]:
-    """Yield the meanings of the phrases in a text.
-
-    The places of their words are added to `phrase_places`.
-    """
+    words: Sequence[str], stems: Sequence[str]
+) -> tuple[list[WordMeaning], set[int]]:
+    """Return the meanings of the phrases in a text, and the places of their words."""
+    meanings: list[WordMeaning] = []
+    phrase_places: set[int] = set()
     stop_words = english_words().stop_words
     start = next((at for at, word in enumerate(words) if word not in _POLITE), 0)
     for saying, at in _sayings_in(stems, start):
         places = saying.phrase.places(stems, at)
         if places is None:
             continue
-        # A phrase at the start of a request says what to do. Its words mean something besides, and
-        # may be part of another phrase.
+        meaning = WordMeaning(at, _weighed(saying.means, _PHRASE_WEIGHT))
+        # A phrase at the start of a request says what to do. Its words also mean something by
+        # themselves, and may be part of another phrase.
         if saying.phrase.only_at_start:
-            yield WordMeaning(at, _weighed(saying.means, _PHRASE_WEIGHT))
+            meanings.append(meaning)
             continue
         # A word belongs to one phrase, the longest.
         if not phrase_places.isdisjoint(places):
             continue
-        yield WordMeaning(at, _weighed(saying.means, _PHRASE_WEIGHT))
+        meanings.append(meaning)
         phrase_places.update(places)
 
         # Tools may also have the words of the phrase itself, unless it has a gap.
         if saying.phrase.tail or not saying.means:
             continue
-        for place in places:
-            if words[place] not in stop_words:
-                yield WordMeaning(place, {stems[place]: _WORD_IN_PHRASE_WEIGHT})
+        telling_places = [place for place in places if words[place] not in stop_words]
+        meanings += [
+            WordMeaning(place, {stems[place]: _WORD_IN_PHRASE_WEIGHT}) for place in telling_places
+        ]
+    return meanings, phrase_places
 
 
 #: Words before what a person asks for: "could you please ...".

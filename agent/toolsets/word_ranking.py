@@ -46,6 +46,7 @@ _NAME_SHARE = 0.5
 _ACTION_PLACES = 3
 #: Longest first sentence, in characters.
 _MAX_SENTENCE_CHARS = 160
+#: A first sentence of at least 12 characters, without its end.
 _SENTENCE = re.compile(r"(.{12,}?)[.;:](?:\s|$)")
 #: Words of names and descriptions that do not distinguish tools.
 _FILLERS = frozenset(
