@@ -1,8 +1,11 @@
 """Markdown, parsed and converted to the formatting of each platform.
 
-All that the bot says is Markdown. markdown-it parses it into a tree of blocks (paragraphs, lists,
-tables) with inline parts, and a `Dialect` says how a platform writes each of them. Whatever a
-platform cannot show, such as a table that is too wide, becomes text without loss.
+All that the bot says is Markdown. The library markdown-it parses it into a tree of blocks
+(paragraphs, lists, tables) with inline parts, and a `Dialect` says how a platform writes each of
+them. What a platform cannot show, such as a table that is too wide, becomes text without loss.
+
+The parser is changed in some places (`parser`): a text must show all that it says, and a text that
+an attacker made must not take long.
 """
 
 from __future__ import annotations
@@ -43,13 +46,13 @@ from sayso.channels.types import Button
 #: The URL schemes of links. All others (javascript:, tg:, relative paths) are shown as text.
 SCHEMES = ("http", "https", "mailto", "tel")
 ALLOWED = re.compile(rf"(?:{'|'.join(SCHEMES)}):", re.IGNORECASE)
-#: The language after a fence, which is not shown: one word.
+#: The language after the marks that open a code block, which is not shown: one word.
 LANGUAGE = re.compile(r"\s*([\w+#.-]{1,20})(?=\s|$)", re.ASCII)
 #: Text that is the same in Markdown and on every platform: one line without marks and addresses.
 _PLAIN_TEXT = re.compile(r"[^\W\d_](?:[^\W_]|[ ,.;:?'\"()!%])*(?<! )")
-#: How many rendered texts a process keeps, a few megabytes: a piece of a reply is rendered to be
-#: measured, and to be sent. A reply of 100,000 characters has about 60 pieces.
-_KEPT_TEXTS = 64
+#: How many rendered texts a process caches, a few megabytes: a piece of a reply is rendered to be
+#: measured, and again to be sent. A reply of 100,000 characters has about 60 pieces.
+_CACHED_TEXTS = 64
 
 
 def telegram_html(md: str) -> str:
@@ -58,9 +61,9 @@ def telegram_html(md: str) -> str:
 
 
 def slack_mrkdwn(md: str) -> str:
-    """Return Markdown as Slack mrkdwn.
+    """Return Markdown as mrkdwn, Slack's own markup.
 
-    `& < >` are escaped everywhere, so that no text can notify a channel.
+    `& < >` are escaped everywhere, so that no text can notify a whole channel.
     """
     return _render(md, MRKDWN)
 
@@ -76,9 +79,9 @@ def plain(md: str) -> str:
 
 
 def button_text(button: Button, limit: int) -> str:
-    """Return what a button says: the effect of a tap, or else its label.
+    """Return what a button says: the effect of a tap, or its label if that is too long.
 
-    The effect has at most `limit` characters.
+    `limit` is in UTF-16 code units.
     """
     effect = " ".join(plain(button.effect).split())
     if effect and utf16_len(effect) <= limit:
@@ -113,7 +116,8 @@ def utf16_len(text: str) -> int:
 def telegram_length(md: str) -> int:
     """Return the length that Telegram counts against its limits.
 
-    It is that of the HTML or of the plain text, whichever is longer.
+    A message may be sent as HTML or as plain text. It is the length of the longer one, without
+    tags.
     """
     html, text = _telegram(md)
     visible = text
@@ -122,7 +126,7 @@ def telegram_length(md: str) -> int:
     return max(utf16_len(visible), utf16_len(text))
 
 
-@functools.lru_cache(maxsize=_KEPT_TEXTS)
+@functools.lru_cache(maxsize=_CACHED_TEXTS)
 def _telegram(md: str) -> tuple[str, str]:
     """Return Markdown as HTML and as plain text. It is parsed once."""
     # Without a mark both are the text itself. Parsing would take as long as sending.
@@ -132,15 +136,19 @@ def _telegram(md: str) -> tuple[str, str]:
     return _rendered(md, tree, HTML), _rendered(md, tree, PLAIN)
 
 
-@functools.lru_cache(maxsize=_KEPT_TEXTS)
+@functools.lru_cache(maxsize=_CACHED_TEXTS)
 def _render(md: str, dialect: Dialect) -> str:
+    """Return Markdown as a message in a dialect."""
     if _PLAIN_TEXT.fullmatch(md):
         return md
+    # This character has a meaning until the message is finished, see `MAYBE_GAP`.
     md = md.replace(MAYBE_GAP, "\ufffd")
-    return dialect.finish(_rendered(md, SyntaxTreeNode(parser().parse(md)), dialect))
+    tree = SyntaxTreeNode(parser().parse(md))
+    return dialect.finish(_rendered(md, tree, dialect))
 
 
 def _rendered(md: str, tree: SyntaxTreeNode, dialect: Dialect) -> str:
+    """Return parsed Markdown in a dialect. `md` is its source."""
     blocks = _Blocks(dialect, md.split("\n")).render(tree)
     text = "\n\n".join(block.text for block in blocks if block.text)
     # Markdown that renders to nothing, such as an empty link, is shown as its source.
@@ -151,15 +159,19 @@ def _rendered(md: str, tree: SyntaxTreeNode, dialect: Dialect) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
+    """A rendered block."""
+
     text: str
+    #: Whether it is code, or a table as code, whose lines must not be indented.
     pre: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """Renders the blocks of a message. `source` is its lines."""
+    """Renders the blocks of one message."""
 
     dialect: Dialect
+    #: The lines of the Markdown.
     source: Sequence[str]
 
     def render(
@@ -167,7 +179,7 @@ class _Blocks:
     ) -> Iterator[_Block]:
         """Yield the blocks of a container.
 
-        `quotes` and `bullets` count the quotes and bullet lists around them.
+        `quotes` and `bullets` are the numbers of quotes and bullet lists around them.
         """
         for node in container.children:
             match node.type:
@@ -182,9 +194,8 @@ class _Blocks:
                 case "hr":
                     yield _Block("———")
                 case "blockquote":
-                    inner = "\n\n".join(
-                        block.text for block in self.render(node, quotes + 1, bullets)
-                    )
+                    blocks = self.render(node, quotes + 1, bullets)
+                    inner = "\n\n".join(block.text for block in blocks)
                     yield _Block(self.dialect.quote(inner, quotes + 1))
                 case "bullet_list" | "ordered_list":
                     yield self._list(node, quotes, bullets)
@@ -192,19 +203,21 @@ class _Blocks:
                     yield self._table(node)
 
     def _code(self, node: SyntaxTreeNode) -> _Block:
-        language = LANGUAGE.match(node.info)
-        # A title after the language is part of the text, so it is shown.
-        if language:
-            title = node.info[language.end() :].strip()
-        else:
-            title = node.info.strip()
+        """Return a block of code, below its title if it has one."""
+        # What follows the language is a title. It is a part of the text, so it is shown.
+        language = ""
+        title = node.info.strip()
+        match = LANGUAGE.match(node.info)
+        if match:
+            language = match.group(1)
+            title = node.info[match.end() :].strip()
         text = "\n".join(part for part in (title, node.content.rstrip("\n")) if part)
-        return _Block(self.dialect.pre(text, language.group(1) if language else ""), pre=True)
+        return _Block(self.dialect.pre(text, language), pre=True)
 
     def _list(self, node: SyntaxTreeNode, quotes: int, bullets: int) -> _Block:
+        """Return a list, the blocks of each item indented under its marker."""
         if node.type == "bullet_list":
-            # Each level has a bullet of its own, because an indent of
-            # two narrow spaces is hard to see.
+            # Each level has another bullet, because an indent of two narrow spaces is hard to see.
             markers: Iterator[str] = itertools.repeat(f"{'•◦▪'[bullets % 3]} ")
             bullets += 1
         else:
@@ -212,20 +225,21 @@ class _Blocks:
         texts = []
         for item, marker in zip(node.children, markers, strict=False):
             indent = " " * len(marker)
-            blocks = self.render(item, quotes, bullets)
-            # Code keeps its own margin, everything else is indented under the marker.
-            lines = [
-                each.text if each.pre else indent + each.text.replace("\n", f"\n{indent}")
-                for each in blocks
-            ]
-            texts.append(marker + "\n".join(lines).removeprefix(indent))
+            blocks = []
+            for block in self.render(item, quotes, bullets):
+                text = block.text
+                if not block.pre:
+                    text = indent + text.replace("\n", f"\n{indent}")
+                blocks.append(text)
+            # The marker stands in place of the first indent.
+            texts.append(marker + "\n".join(blocks).removeprefix(indent))
         return _Block("\n".join(texts))
 
     def _table(self, node: SyntaxTreeNode) -> _Block:
+        """Return a table with aligned columns, or a paragraph for each row if it is too wide."""
+        lines: Sequence[str] = []
         if node.map:
             lines = self.source[slice(*node.map)]
-        else:
-            lines = []
         # The parser drops cells beyond the last column, so such a table is shown as its source.
         if is_overfull(lines):
             return _Block(self.dialect.pre("\n".join(lines), ""), pre=True)
@@ -234,11 +248,11 @@ class _Blocks:
         parts = [part.children for part in node.children]
         table = [row.children for row in itertools.chain.from_iterable(parts)]
         rows = [[_cell_text(cell) for cell in row] for row in table]
-        separators = 3 * (len(rows[0]) - 1)
+        separators = len(" | ") * (len(rows[0]) - 1)
         if sum(widths(rows)) + separators > self.dialect.columns:
             return _Block(records(rows, self.dialect))
-        rights = ["right" in str(head.attrGet("style") or "") for head in table[0]]
-        return _Block(self.dialect.pre(aligned(rows, rights), ""), pre=True)
+        are_right_aligned = ["right" in str(head.attrGet("style") or "") for head in table[0]]
+        return _Block(self.dialect.pre(aligned(rows, are_right_aligned), ""), pre=True)
 
 
 def _cell_text(cell: SyntaxTreeNode) -> str:
@@ -249,9 +263,9 @@ def _cell_text(cell: SyntaxTreeNode) -> str:
 def list_numbers(items: Sequence[tuple[str, str]]) -> list[str]:
     """Return the numbers of an ordered list, each with its sign and a space.
 
-    `items` are the digits and the sign of each item, as they were written. The numbers stay so,
-    such as "3. ", "5) " and "007. ". Only a list that repeats one number in each item is counted up
-    from that number: this is Markdown's way to leave the counting to the reader.
+    `items` are the digits and the sign of each item, as they were written. The numbers stay as they
+    were written, such as "3. ", "5) " and "007. ". Only a list that repeats one number in each item
+    is counted up from that number: this is how Markdown leaves the counting to the reader.
     """
     digits = [number for number, _ in items]
     if len(set(digits)) == 1:
@@ -268,9 +282,11 @@ def with_shown_numbers(md: str) -> str:
 
     A part of the text then shows the same numbers as the whole.
     """
+    # Only a list that repeats a number is counted up, so most texts need no parsing.
     written = _ITEM_NUMBER.findall(md)
     if len(set(written)) == len(written):
         return md
+
     lines = md.split("\n")
     for node in SyntaxTreeNode(parser().parse(md)).walk():
         if node.type != "ordered_list":
@@ -278,16 +294,15 @@ def with_shown_numbers(md: str) -> str:
         numbers = list_numbers([(item.info, item.markup) for item in node.children])
         for item, number in zip(node.children, numbers, strict=True):
             old = f"{item.info}{item.markup}"
-            if item.map and number.rstrip() != old:
+            new = number.rstrip()
+            if item.map and new != old:
                 first, end = item.map
-                lines[first] = re.sub(
-                    rf"(?<!\d){re.escape(old)}", number.rstrip(), lines[first], count=1
-                )
+                lines[first] = re.sub(rf"(?<!\d){re.escape(old)}", new, lines[first], count=1)
                 # The other lines of the item stay below its first word.
-                wider = " " * (len(number.rstrip()) - len(old))
-                for line in range(first + 1, end):
-                    if lines[line].startswith(" "):
-                        lines[line] = wider + lines[line]
+                indent = " " * (len(new) - len(old))
+                for place in range(first + 1, end):
+                    if lines[place].startswith(" "):
+                        lines[place] = indent + lines[place]
     return "\n".join(lines)
 
 
@@ -299,13 +314,14 @@ def inline(
     in_link: bool = False,
     around: tuple[str, str] = ("", ""),
 ) -> str:
-    """Return the text of a paragraph or a part of it.
+    """Return the text of a paragraph, or of a part of it such as bold words.
 
-    `active` names the marks around it: none is nested in itself. `around` are the characters before
-    and after the part, if no mark stands between.
+    * `active`: the marks around the part, since no mark is nested in itself.
+    * `in_link`: whether the part is the label of a link.
+    * `around`: the characters before and after the part, "" where a mark stands between.
     """
     parts: list[str] = []
-    children = _shown_children(parent)
+    children = _visible_children(parent)
     for node, following in itertools.zip_longest(children, children[1:]):
         match node.type:
             case "softbreak" | "hardbreak":
@@ -315,44 +331,51 @@ def inline(
             case "image":
                 parts.append(_image(node, dialect, in_link=in_link))
             case "link":
-                text = inline(node, dialect, active, in_link=True)
                 # The label of a bare URL is the URL, which must not be formatted.
-                if node.markup == "autolink":
-                    label = ""
-                else:
+                label = ""
+                if node.markup != "autolink":
+                    text = inline(node, dialect, active, in_link=True)
                     label = text + _title(node, dialect)
                 parts.append(_link(dialect, label, str(node.attrGet("href") or "")))
-            case "strong" | "em" | "s" as name:
+            case "strong" | "em" | "s":
                 before = next((part[-1] for part in reversed(parts) if part), around[0])
                 after = around[1]
                 if following:
-                    if following.type == "text":
-                        after = following.content[:1]
-                    else:
-                        after = ""
-                opening, closing = _marks(node, dialect, active, before, after)
-                is_marked = opening not in ("", node.markup)
-                edges = ("", "") if is_marked else (before, after)
-                text = inline(node, dialect, (*active, name), in_link=in_link, around=edges)
-                if is_marked and dialect.solid:
-                    first, last = dialect.marks[name]
-                    if re.search(rf"(?<=\S){re.escape(last)}{MAYBE_GAP}(?!\w)", text):
-                        opening = ""  # the mark in the text would end it
-                        closing = ""
-                    else:
-                        # No mark reaches into the next line.
-                        text = text.replace("\n", f"{last}\n{first}")
-                parts.append(f"{opening}{text}{closing}")
+                    after = following.content[:1] if following.type == "text" else ""
+                parts.append(_marked(node, dialect, active, (before, after), in_link=in_link))
             case _:
                 parts.append(dialect.escape(node.content))
     return "".join(parts)
 
 
-def _shown_children(node: SyntaxTreeNode) -> Sequence[SyntaxTreeNode]:
-    """Return the parts of a text that are not empty.
+def _marked(
+    node: SyntaxTreeNode,
+    dialect: Dialect,
+    active: tuple[str, ...],
+    around: tuple[str, str],
+    *,
+    in_link: bool,
+) -> str:
+    """Return bold, italic or struck text with its marks. The parameters are those of `inline`."""
+    opening, closing = _marks(node, dialect, active, *around)
+    is_marked = opening not in ("", node.markup)
+    if is_marked:
+        around = ("", "")
+    text = inline(node, dialect, (*active, node.type), in_link=in_link, around=around)
+    if not (is_marked and dialect.solid):
+        return f"{opening}{text}{closing}"
 
-    The parser leaves empty ones between marks.
-    """
+    first, last = dialect.marks[node.type]
+    # A literal mark in the text would end the formatting there, so it gets none.
+    if re.search(rf"(?<=\S){re.escape(last)}{MAYBE_GAP}(?!\w)", text):
+        return text
+    # On these platforms no mark reaches into the next line.
+    text = text.replace("\n", f"{last}\n{first}")
+    return f"{opening}{text}{closing}"
+
+
+def _visible_children(node: SyntaxTreeNode) -> Sequence[SyntaxTreeNode]:
+    """Return the parts of a text that are not empty. The parser leaves empty ones between marks."""
     return [child for child in node.children if child.type != "text" or child.content]
 
 
@@ -363,13 +386,13 @@ def _marks(
     before: str,
     after: str,
 ) -> tuple[str, str]:
-    """Return what stands before and after a formatted text.
+    """Return what stands before and after a formatted text: its marks, or nothing.
 
-    Its neighbors are the characters `before` and `after`.
+    The text stands between the characters `before` and `after`.
     """
     name = node.type
     # A single asterisk may be arithmetic. Three, as in ***bold and italic***, are not.
-    is_only_strong = [child.type for child in _shown_children(node)] == ["strong"]
+    is_only_strong = [child.type for child in _visible_children(node)] == ["strong"]
     is_arithmetic = name == "em" and not is_only_strong
     kind = "em" if is_arithmetic else "strong"
     is_between_letters = is_inside_word(kind, before) and is_inside_word(kind, after)
@@ -395,19 +418,22 @@ def _marks(
 
 
 def _image(node: SyntaxTreeNode, dialect: Dialect, *, in_link: bool) -> str:
-    """Return an image as a link to it."""
+    """Return an image as a link to it, since an image in a text cannot be shown."""
+    # A link inside a link would hide one of the two addresses, so the inner one is written out.
     inside = dialect
-    # Of two addresses, one inside the other, a platform would show one, or neither.
     if dialect.hides:
         inside = replace(
             dialect, link=lambda label, href: bare_link(label, dialect.escape(href)), hides=False
         )
-    alt = inline(node, inside) + _title(node, dialect)
-    return _link(inside if in_link else dialect, alt, str(node.attrGet("src") or ""))
+    label = inline(node, inside) + _title(node, dialect)
+    return _link(inside if in_link else dialect, label, str(node.attrGet("src") or ""))
 
 
 def _title(node: SyntaxTreeNode, dialect: Dialect) -> str:
-    """Return the title of a link, as it follows the label: chats cannot show it on hovering."""
+    """Return the title of a link as it follows the label, "" for none.
+
+    A web page shows it on hovering, which chats cannot do.
+    """
     title = node.attrGet("title")
     if title:
         return dialect.escape(f' "{title}"')
@@ -415,6 +441,7 @@ def _title(node: SyntaxTreeNode, dialect: Dialect) -> str:
 
 
 def _link(dialect: Dialect, label: str, href: str) -> str:
+    """Return a link. Its address is shown if the label hides its host, or if it is not allowed."""
     if not ALLOWED.match(href):
         address = dialect.escape(href)
         if without_maybe_gaps(address) in ("", without_maybe_gaps(label)):
@@ -426,20 +453,24 @@ def _link(dialect: Dialect, label: str, href: str) -> str:
     return link
 
 
-def aligned(rows: Sequence[Sequence[str]], rights: Sequence[bool]) -> str:
-    """Return a table with aligned columns, for a monospaced block."""
+def aligned(rows: Sequence[Sequence[str]], are_right_aligned: Sequence[bool]) -> str:
+    """Return a table with aligned columns, for a monospaced block.
+
+    The first row is the head. `are_right_aligned` says of each column whether its text stands at
+    the right.
+    """
     if not rows:
         return ""
     columns = widths(rows)
     lines = []
     for row in rows:
-        gaps = [" " * (width - _width(cell)) for cell, width in zip(row, columns, strict=True)]
-        cells = (
-            gap + cell if right else cell + gap
-            for cell, gap, right in zip(row, gaps, rights, strict=True)
-        )
+        cells = []
+        for cell, width, is_right in zip(row, columns, are_right_aligned, strict=True):
+            gap = " " * (width - _width(cell))
+            cells.append(gap + cell if is_right else cell + gap)
         lines.append(" | ".join(cells).rstrip())
-    return "\n".join([lines[0], "-+-".join("-" * width for width in columns), *lines[1:]])
+    rule = "-+-".join("-" * width for width in columns)
+    return "\n".join([lines[0], rule, *lines[1:]])
 
 
 def widths(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -448,15 +479,18 @@ def widths(rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def records(rows: Sequence[Sequence[str]], dialect: Dialect) -> str:
-    """Return a table that is too wide: one paragraph per row, one line per cell.
+    """Return a table that is too wide: a paragraph for each row, a line for each of its cells.
 
-    A line has the name of its column.
+    Each line begins with the name of its column.
     """
     names, *body = rows
-    size = sum(len(cell) for row in rows for cell in row)
-    # Long names would hide values.
-    if not body or len(body) * sum(map(len, names)) > 4 * size + 4000:
+    # The names are repeated for each row. If that would make the text several times as long, the
+    # rows are shown as lines.
+    size = sum(len(cell) for cell in itertools.chain.from_iterable(rows))
+    repeated_size = len(body) * sum(map(len, names))
+    if not body or repeated_size > 4 * size + 4000:
         return "\n".join(" | ".join(map(dialect.escape, row)) for row in rows)
+
     opening, closing = dialect.marks["strong"]
     paragraphs = []
     for row in body:
@@ -473,9 +507,9 @@ def records(rows: Sequence[Sequence[str]], dialect: Dialect) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the width on the screen.
+    """Return the width of a text on the screen, in columns.
 
-    CJK characters and emoji take two columns, combining marks none.
+    Chinese, Japanese and Korean characters and emoji take two columns, combining marks none.
     """
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)
@@ -485,8 +519,8 @@ def _width(text: str) -> int:
 def parser(*, images: bool = True) -> MarkdownIt:
     """Return a parser for CommonMark with tables and strikethrough.
 
-    Raw HTML stays text. Link references are off, because a line like `[x]: y` would disappear from
-    a preview.
+    Raw HTML stays text, and so do images without `images`. Link references are off, because a line
+    like `[x]: y` would disappear from a preview.
     """
     markdown = MarkdownIt("commonmark")
     markdown.inline = UnspacedParser()
@@ -498,31 +532,37 @@ def parser(*, images: bool = True) -> MarkdownIt:
     parser.inline.ruler.before("backticks", "bare_url", _bare_url)
     parser.inline.ruler.before("link", "bare_bracket", _bare_bracket)
     parser.inline.ruler2.after("fragments_join", "deep_marks", _flatten)
-    ends = ["paragraph", "reference"]
-    parser.block.ruler.at("table", _table, {"alt": ends})
-    parser.block.ruler.at(
-        "blockquote", _up_to(_DEEPEST_QUOTE, blockquote), {"alt": [*ends, "blockquote", "list"]}
-    )
-    parser.block.ruler.at("list", _up_to(_DEEPEST_LIST, list_block), {"alt": [*ends, "blockquote"]})
+
+    # The second argument of each names the blocks that such a block may interrupt.
+    interrupted = ["paragraph", "reference"]
+    quote_rule = _up_to(_DEEPEST_QUOTE, blockquote)
+    list_rule = _up_to(_DEEPEST_LIST, list_block)
+    parser.block.ruler.at("table", _table, {"alt": interrupted})
+    parser.block.ruler.at("blockquote", quote_rule, {"alt": [*interrupted, "blockquote", "list"]})
+    parser.block.ruler.at("list", list_rule, {"alt": [*interrupted, "blockquote"]})
     if images:
         return parser
     return parser.disable("image")
 
 
-#: How deep a quote, a list and marks may be nested; a list counts twice. Deeper ones are shown as
-#: their source. The parser itself would drop blocks that are deeper than 20, and each mark takes
+#: How many levels quotes, lists and marks may be nested. A list counts twice. Deeper ones are shown
+#: as their source: the parser would drop blocks below 20 levels, and each level of marks takes
 #: calls.
 _DEEPEST_QUOTE = 6
 _DEEPEST_LIST = 10
 _DEEPEST_MARK = 20
 
-
+#: A rule of the parser: it parses a block from a line on, and returns whether one begins there.
 _Rule = Callable[[StateBlock, int, int, bool], bool]
 
 
 def _up_to(deepest: int, rule: _Rule) -> _Rule:
-    """Return a rule of the parser that works in blocks above the level `deepest` only."""
-    return lambda state, line, end, silent: state.level < deepest and rule(state, line, end, silent)
+    """Return a rule that works only in blocks above the level `deepest`."""
+
+    def limited(state: StateBlock, line: int, end: int, silent: bool) -> bool:
+        return state.level < deepest and rule(state, line, end, silent)
+
+    return limited
 
 
 def _table(state: StateBlock, line: int, end: int, silent: bool) -> bool:
@@ -540,16 +580,20 @@ def _table(state: StateBlock, line: int, end: int, silent: bool) -> bool:
 
 
 def _is_hollow(state: StateBlock, line: int, end: int) -> bool:
-    """Return whether the table that begins here lacks more cells than it has."""
+    """Return whether the table that begins here lacks more cells than it has.
+
+    `line` and `end` are the numbers of the first line and of the line where the search ends.
+    """
     columns = _count_cells(state, line)
+    # The head and the rule below it.
     present = 2 * columns
     missing = 0
     for row in range(line + 2, end):
         if state.isEmpty(row):
             return False
         cells = _count_cells(state, row)
-        present = present + cells
-        missing = missing + max(0, columns - cells)
+        present += cells
+        missing += max(0, columns - cells)
         if missing > present + _FEW_CELLS:
             return True
     return False
@@ -560,18 +604,22 @@ _FEW_CELLS = 16
 
 
 def _count_cells(state: StateBlock, line: int) -> int:
+    """Return about how many cells a row of a table has."""
     text = state.src[state.bMarks[line] : state.eMarks[line]].strip()
     return text.count("|") + 1 - text.startswith("|") - text.endswith("|")
 
 
-#: The key in the parser's cache for the last place where a link may end.
-#: Other keys are places in the text.
+#: The key in the parser's cache for the last "](" of the text, where the address of a link begins.
+#: The parser's own keys are places in the text, which are not negative.
 _LAST_ADDRESS = -1
 _SCHEME_BEFORE = re.compile(r"(?<![A-Za-z0-9])https?$", re.IGNORECASE)
 
 
 def _bare_url(state: StateInline, silent: bool) -> bool:
-    """Parse a bare URL as one link, so that `_` and `*` inside it are not emphasis."""
+    """Parse a bare URL as one link, so that `_` and `*` inside it are not emphasis.
+
+    The parser calls this at each ":". With `silent` nothing is added.
+    """
     if state.src[state.pos] != ":":
         return False
     scheme = _SCHEME_BEFORE.search(state.src, max(0, state.pos - 6), state.pos)
@@ -581,25 +629,37 @@ def _bare_url(state: StateInline, silent: bool) -> bool:
     if not rest:
         return False
     state.pos += len(rest)
-    if not silent and (state.linkLevel or not state.pending.endswith(scheme[0])):
+    if silent:
+        return True
+
+    # Inside the label of a link there is no other link, and a scheme that belongs to other text,
+    # such as an escape, begins none. Then the URL is text.
+    if state.linkLevel or not state.pending.endswith(scheme[0]):
         state.pending += rest
-    elif not silent:
-        state.pending = state.pending[: -len(scheme[0])]
-        link = state.push("link_open", "a", 1)
-        link.attrs = {"href": scheme[0] + rest}
-        link.markup = "autolink"
-        state.push("text", "", 0).content = scheme[0] + rest
-        state.push("link_close", "a", -1)
+        return True
+
+    # The scheme was added to the pending text already.
+    state.pending = state.pending[: -len(scheme[0])]
+    link = state.push("link_open", "a", 1)
+    link.attrs = {"href": scheme[0] + rest}
+    link.markup = "autolink"
+    state.push("text", "", 0).content = scheme[0] + rest
+    state.push("link_close", "a", -1)
     return True
 
 
 def _bare_bracket(state: StateInline, silent: bool) -> bool:
-    """Parse a bracket that no link address follows as text.
+    """Parse a bracket that no address of a link follows as text.
 
-    The parser would search for its partner.
+    The parser would search for the closing bracket, and take very long for thousands of brackets.
+    With `silent` nothing is added.
     """
     char = state.src[state.pos]
-    if char not in "[!" or state.pos < state.cache.setdefault(_LAST_ADDRESS, state.src.rfind("](")):
+    if char not in "[!":
+        return False
+    if _LAST_ADDRESS not in state.cache:
+        state.cache[_LAST_ADDRESS] = state.src.rfind("](")
+    if state.pos < state.cache[_LAST_ADDRESS]:
         return False
     if not silent:
         state.pending += char
@@ -618,10 +678,10 @@ def _flatten(state: StateInline) -> None:
 
 
 def is_overfull(lines: Sequence[str]) -> bool:
-    """Return whether a row of the table has cells beyond its last column."""
+    """Return whether a row of a table has cells beyond its last column. `lines` are its source."""
     return any(inner_bars(line) > inner_bars(lines[0]) for line in lines[2:])
 
 
 def inner_bars(line: str) -> int:
-    """Return the number of bars between the cells of a row."""
+    """Return the number of bars between the cells of a row of a table."""
     return len(re.findall(r"(?<!\\)\|", line.strip().strip("|")))

@@ -1,6 +1,6 @@
 """Emphasis next to text of unspaced scripts, which put no spaces between words.
 
-They are Chinese, Japanese and Korean, the scripts of Southeast Asia, and also Arabic and Hebrew,
+These scripts are Chinese, Japanese and Korean, those of Southeast Asia, and also Arabic and Hebrew,
 which write particles and prefixes without a space.
 
 CommonMark decides by spaces and punctuation whether `**` opens or closes bold text. In "**「A」**です"
@@ -22,28 +22,30 @@ from markdown_it.rules_inline.state_inline import Scanned
 from markdown_it.token import Token
 from markdown_it.utils import EnvType
 
-#: Hebrew and Arabic; Thai, Lao, Tibetan and Burmese; Khmer;
-#: the presentation forms of Hebrew and Arabic.
+#: Hebrew and Arabic; Thai, Lao, Tibetan and Burmese; Khmer; the presentation forms of Hebrew and
+#: Arabic.
 _UNSPACED = re.compile(
-    "[\u0590-\u06ff\u0750-\u077f\u08a0-\u08ff\u0e00-\u109f\u1780-\u17ff\ufb1d-\ufdcf\ufdf0-\ufdff\ufe70-\ufefc]"
+    "[\u0590-\u06ff\u0750-\u077f\u08a0-\u08ff\u0e00-\u109f\u1780-\u17ff"
+    "\ufb1d-\ufdcf\ufdf0-\ufdff\ufe70-\ufefc]"
 )
 
 
 def is_unspaced(char: str) -> bool:
     """Return whether a character is of a script whose words follow each other without spaces.
 
-    These are characters as wide as Chinese, Japanese and Korean ones, half-width forms of these,
-    and the scripts above. "" is none.
+    These are wide characters, such as Chinese ones, their half-width forms, and the scripts of
+    `_UNSPACED`. False for "", which stands for no character.
     """
-    return bool(char) and (
-        unicodedata.east_asian_width(char) in "WFH" or _UNSPACED.match(char) is not None
-    )
+    if not char:
+        return False
+    is_east_asian = unicodedata.east_asian_width(char) in "WFH"
+    return is_east_asian or _UNSPACED.match(char) is not None
 
 
 def is_letter(char: str) -> bool:
     """Return whether a character is a letter, a digit, or a vowel sign of an unspaced script.
 
-    "" is none of them.
+    False for "".
     """
     return char.isalnum() or (is_unspaced(char) and unicodedata.category(char).startswith("M"))
 
@@ -58,9 +60,9 @@ def is_inside_word(name: str, neighbor: str) -> bool:
 
 
 class UnspacedParser(ParserInline):
-    """Parses inline Markdown.
+    """Parses inline Markdown as its base class does, except beside unspaced scripts.
 
-    Works as its base class, except beside unspaced scripts. Keeps no state.
+    Keeps no state.
     """
 
     def parse(self, src: str, md: MarkdownIt, env: EnvType, tokens: list[Token]) -> list[Token]:
@@ -73,6 +75,8 @@ class UnspacedParser(ParserInline):
 
 
 class _State(StateInline):
+    """The state of one text. The library asks it for each mark whether it opens or closes."""
+
     def scanDelims(self, start: int, canSplitWord: bool) -> Scanned:  # noqa: N802, N803  # the library's names
         """Return whether the marks at `start` may open or close emphasis, and how many they are."""
         end = start
@@ -85,10 +89,11 @@ class _State(StateInline):
 
         mark = self.src[start]
         marks = mark * (end - start)
-        is_in_path = _is_behind_path(self.src, start, marks)
-        goes_on = mark == "_" and _GOES_ON.match(self.src, end) is not None
-        opens = _may_face(after, before) and not is_in_path
-        closes = _may_face(before, after) and not goes_on
+        # As in src/_build_ and in __init__.py, the underscores belong to a name.
+        continues_path = _continues_path(self.src, start, marks)
+        is_continued = mark == "_" and _CONTINUATION.match(self.src, end) is not None
+        opens = _may_stand_between(after, before) and not continues_path
+        closes = _may_stand_between(before, after) and not is_continued
         return Scanned(
             can_open=opens and (canSplitWord or not closes or _is_punctuation(before)),
             can_close=closes and (canSplitWord or not opens or _is_punctuation(after)),
@@ -97,11 +102,11 @@ class _State(StateInline):
 
 
 #: What follows a name such as __init__ in a path or a call.
-_GOES_ON = re.compile(r"\.\w|[/\\(]")
+_CONTINUATION = re.compile(r"\.\w|[/\\(]")
 
 
-def _is_behind_path(text: str, start: int, marks: str) -> bool:
-    """Return whether marks go on with a path or a name.
+def _continues_path(text: str, start: int, marks: str) -> bool:
+    """Return whether the marks at `start` continue a path or a name.
 
     Examples are src/_build_, src/*/test* and obj.__class__.
     """
@@ -111,10 +116,12 @@ def _is_behind_path(text: str, start: int, marks: str) -> bool:
     return marks.startswith("_") and re.fullmatch(r"\w\.", before) is not None
 
 
-def _may_face(inner: str, outer: str) -> bool:
+def _may_stand_between(inner: str, outer: str) -> bool:
     """Return whether a mark may stand between formatted text and other text.
 
-    The formatted text ends in `inner`.
+    `inner` is the character of the formatted text beside the mark, `outer` the one of the other
+    text. By CommonMark no space is beside the mark inside. After punctuation inside, there must be
+    a space or punctuation outside; here a character of an unspaced script counts as these.
     """
     if isWhiteSpace(ord(inner)):
         return False

@@ -1,10 +1,9 @@
 """Text that must be shown literally, embedded in Markdown.
 
-That is paths, identifiers, and results and arguments of tools.
-
-All that the bot says is Markdown. What a tool returns is text: in `__init__.py` the underscores
-belong to the name. So whatever embeds such a text passes it through `as_markdown`. A tool whose
-text is Markdown says so with the type `Markdown`.
+All that the bot says is Markdown. What a tool returns is text, and so are its arguments, paths and
+ids: in `__init__.py` the underscores belong to the name. So code that embeds such a text passes it
+through `as_markdown`, which escapes it. A tool whose text is Markdown says so with the type
+`Markdown`.
 """
 
 from __future__ import annotations
@@ -22,20 +21,22 @@ _MARKUP = re.compile(
     re.VERBOSE,
 )
 #: Markdown syntax at the beginning of a line: headings, quotes, bullets, rules, the second line of
-#: a table; and numbers of a list.
+#: a table.
 _AT_START = re.compile(
     r"^()(\#(?=\#{0,5}(?:\s|$)) | > | [+-](?=\s|$) | =(?=[=\s]*$) | [|:-](?=[|:\s-]*$))",
     re.VERBOSE,
 )
+#: The number of an item of a list.
 _NUMBER_AT_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 #: All places where one of these may match, an indented line, and a line end of other systems.
 _MAY_BE_MARKUP = re.compile(
     r"[\\`\[\]<&~*_\r] | ^[\s\#>|+=:-] | ^\d+[.)]", re.VERBOSE | re.MULTILINE
 )
-#: The scheme of an address that Markdown links by itself, and what follows the scheme.
+#: The scheme of an address that Markdown links by itself.
 _SCHEME = re.compile(r"(?<![A-Za-z0-9])https?(?=://)", re.IGNORECASE)
-#: It ends before marks around bold or struck text, and before what no address has unencoded:
-#: quotation marks, and the punctuation of Chinese and Japanese, which no space follows.
+#: The rest of an address, from "://" on. It ends before marks around bold or struck text, and
+#: before what no address has unencoded: quotation marks, and the punctuation of Chinese and
+#: Japanese, which no space follows.
 _REST = re.compile(
     r"""://(?:(?!\*\*|~~)[^\s<>"`|\\\[\]\u00ab\u00bb\u201c-\u201e\u3001\u3002\u3008-\u3011\u3014\u3015"""
     r"""\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f])+"""
@@ -43,6 +44,8 @@ _REST = re.compile(
 #: Punctuation of the sentence that may follow an address. The last four are an ellipsis, an
 #: apostrophe, and the comma and the question mark of Arabic.
 _AFTER_ADDRESS = ".,;:!?*_~'\u2026\u2019\u060c\u061f"
+#: The replacement of a match: its first group, a backslash, its second group.
+_WITH_BACKSLASH = r"\1\\\2"
 _ENTITY = re.compile(r"&#?\w+;")
 #: An escape, a space that is encoded, or backticks that may begin code.
 _ESCAPE_OR_CODE = re.compile(r"\\(?P<mark>[!-/:-@\[-`{-~])|&#(?P<space>\d{1,5});|(?P<code>`+)")
@@ -53,18 +56,16 @@ _LINE_END = re.compile(r"\r\n?|\n")
 class Markdown(str):
     """Text of a tool that is Markdown: `return Markdown("**3** invoices")`.
 
-    All other text is shown literally.
-
-    A result, a preview and a text of `stash_pending`, `remind` and `schedule_reply` may be of this
-    type. It must hold no text of users or other systems, unless that has gone through
-    `as_markdown`.
+    All other text of a tool is shown literally. A result, a preview and a text of `stash_pending`,
+    `remind` and `schedule_reply` may be of this type. It must hold no text of users or other
+    systems, unless that has gone through `as_markdown`.
     """
 
     __slots__ = ()
 
 
 def as_markdown(text: str) -> Markdown:
-    """Return a text as Markdown that shows it as it is, line by line; Markdown itself unchanged."""
+    """Return Markdown that shows a text literally, line by line. Markdown itself stays unchanged."""
     if isinstance(text, Markdown):
         return text
     if not _may_be_markup(text):
@@ -73,14 +74,15 @@ def as_markdown(text: str) -> Markdown:
 
 
 def as_text(md: str) -> str:
-    """Return Markdown without the escapes of `as_markdown`, as text to print:
-    the names in it read as they are.
+    """Return Markdown without the escapes of `as_markdown`, as text to print.
 
-    Formatting that somebody wrote, such as `**bold**`, stays, and so does all code. Do not show the
-    text as Markdown.
+    Formatting that a model or a tool wrote, such as `**bold**`, stays, and so does all code. Do not
+    show the text as Markdown.
     """
     if not _ESCAPE_OR_CODE.search(md):
         return md
+
+    # Where the last run of so many backticks begins, by their number.
     last_runs = {len(run[0]): run.start() for run in _BACKTICKS.finditer(md)}
     parts = []
     position = 0
@@ -103,23 +105,34 @@ def as_text(md: str) -> str:
 
 
 def as_kind_of(original: object, text: str) -> str:
-    """Return a text that was made of another one: as Markdown if the original is Markdown."""
+    """Return a text that was made from another one: as Markdown if the original is Markdown."""
     if isinstance(original, Markdown):
         return Markdown(text)
     return text
 
 
 def address_after(text: str, scheme_end: int, end: int | None = None) -> str:
-    """Return the rest of an address whose scheme ends before "://", "" if there is none.
+    """Return the rest of an address from "://" on, "" if there is none.
 
-    The punctuation of the sentence and the closing bracket around the address are not part of it.
+    `scheme_end` is the place behind the scheme, and `end` where the text ends, None for its whole
+    length. The punctuation of the sentence and a closing bracket around the address are no part of
+    it.
     """
-    match = _REST.match(text, scheme_end, len(text) if end is None else end)
+    if end is None:
+        end = len(text)
+    match = _REST.match(text, scheme_end, end)
     rest = match[0] if match else ""
+
     size = len(rest)
     unopened = rest.count(")") - rest.count("(")
-    while size and (rest[size - 1] in _AFTER_ADDRESS or (rest[size - 1] == ")" and unopened > 0)):
-        unopened -= rest[size - 1] == ")"
+    while size:
+        last = rest[size - 1]
+        # A bracket that was opened inside the address belongs to it.
+        closes_outer_bracket = last == ")" and unopened > 0
+        if not (last in _AFTER_ADDRESS or closes_outer_bracket):
+            break
+        if closes_outer_bracket:
+            unopened -= 1
         size -= 1
     if size > len("://"):
         return rest[:size]
@@ -127,46 +140,59 @@ def address_after(text: str, scheme_end: int, end: int | None = None) -> str:
 
 
 def _may_be_markup(text: str) -> bool:
-    """Return whether a text has any character that may be Markdown syntax where it stands.
-
-    Most results have none.
-    """
+    """Return whether a text has a character that may be Markdown syntax where it stands."""
     return _MAY_BE_MARKUP.search(text) is not None
 
 
 def _escaped_lines(text: str) -> Iterator[str]:
+    """Yield the lines of a text, escaped."""
     for line in _LINE_END.split(text):
         words = line.lstrip()
         indent = line[: len(line) - len(words)]
-        # Markdown drops the spaces at the beginning of a line, or takes them for code,
-        # but not one that is encoded.
-        kept_indent = indent
-        if indent and words.strip():
-            kept_indent = f"&#{ord(indent[0])};{indent[1:]}"
-        yield kept_indent + escaped(words, at_start=not indent, keeps_addresses=True)
+        has_indent = indent != ""
+        # Markdown drops the spaces at the beginning of a line, or reads them as code. It keeps them
+        # if the first one is encoded.
+        if has_indent and words.strip():
+            indent = f"&#{ord(indent[0])};{indent[1:]}"
+        yield indent + escaped(words, at_start=not has_indent, keeps_addresses=True)
 
 
 def escaped(line: str, *, at_start: bool = True, keeps_addresses: bool = False) -> str:
     """Return a line with a backslash before each character that Markdown would act on.
 
-    `at_start`: the line begins a line of the message. `keeps_addresses`: no backslash stands in a
-    bare address, so that it is one link. It may lose a mark then if it is so long that two messages
-    share it.
+    * `at_start`: whether the line begins a line of the message.
+    * `keeps_addresses`: whether a bare address has no backslashes, so that it is one link. A mark
+      in it may then be lost if the address is so long that two messages share it.
     """
     parts = []
     position = 0
-    for scheme in _SCHEME.finditer(line) if keeps_addresses else ():
-        if scheme.start() < position:  # it is inside of the address before
+    addresses: list[tuple[int, int]] = []
+    if keeps_addresses:
+        addresses = _addresses(line)
+    for start, end in addresses:
+        parts.append(_MARKUP.sub(_WITH_BACKSLASH, line[position:start]))
+        parts.append(line[start:end])
+        position = end
+    parts.append(_MARKUP.sub(_WITH_BACKSLASH, line[position:]))
+
+    text = "".join(parts)
+    if at_start:
+        text = _AT_START.sub(_WITH_BACKSLASH, text)
+        text = _NUMBER_AT_START.sub(_WITH_BACKSLASH, text)
+    return text
+
+
+def _addresses(line: str) -> list[tuple[int, int]]:
+    """Return where the bare addresses of a line begin and end."""
+    addresses = []
+    position = 0
+    for scheme in _SCHEME.finditer(line):
+        # This scheme is a part of the address before.
+        if scheme.start() < position:
             continue
         rest = address_after(line, scheme.end())
-        if rest and not _ENTITY.search(rest):  # a backslash would end the link there
-            end = scheme.end() + len(rest)
-            parts += [
-                _MARKUP.sub(r"\1\\\2", line[position : scheme.start()]),
-                line[scheme.start() : end],
-            ]
-            position = end
-    text = "".join(parts) + _MARKUP.sub(r"\1\\\2", line[position:])
-    for pattern in (_AT_START, _NUMBER_AT_START) if at_start else ():
-        text = pattern.sub(r"\1\\\2", text)
-    return text
+        # Markdown would decode an entity in it, so such an address is escaped like other text.
+        if rest and not _ENTITY.search(rest):
+            position = scheme.end() + len(rest)
+            addresses.append((scheme.start(), position))
+    return addresses

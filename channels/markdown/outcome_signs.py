@@ -1,9 +1,9 @@
-"""The signs at the beginning of the bot's own lines about an action, which no other text may have.
+"""The signs with which the bot's own lines about an action begin, and which no other text may have.
 
 The outcome of an action stands in a line that begins with one of these signs. A model may write
-such a line too, by mistake or because a web page or the result of a tool told it to. So in all that
-models and tools write, each of these signs becomes plain characters, and so does each sign that
-looks like one.
+such a line too, by mistake or because a web page or the result of a tool told it to. Then people
+would believe that an action was done. So in all that models and tools write, each of these signs
+becomes plain characters, and so does each sign that looks like one.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from html import unescape
 
 from sayso.channels.markdown.literal import as_kind_of
 
-#: It was done.
+#: The action was done.
 DONE = "✅"
-#: It was not done: the user said no, or asked for something else.
+#: The action was not done: the person answered no, or asked for something else.
 DENIED = "❌"
-#: It was not done: no answer came in time.
+#: The action was not done: no answer came in time.
 EXPIRED = "⌛"
-#: It failed, was refused, or is unknown.
+#: The action failed, was refused, or its outcome is unknown.
 WARNING = "⚠️"
 
 #: What stands in place of each sign, and of those that look like it. None of it is Markdown.
@@ -29,10 +29,10 @@ _PLAIN = {
     **dict.fromkeys("⌛⏳", "(...)"),
     **dict.fromkeys("⚠", "(!)"),
 }
-#: A sign as a character or as an entity of HTML, with what chooses its look.
-_SIGN = re.compile(
-    rf"(?:[{''.join(_PLAIN)}]|&(?:#\d{{1,7}}|#[xX][0-9a-fA-F]{{1,6}}|[A-Za-z]{{2,31}});)[\ufe0e\ufe0f]?"
-)
+#: An entity of HTML, which may stand for a sign.
+_ENTITY = r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]{2,31});"
+#: A sign as a character or as an entity, with the character behind it that chooses its look.
+_SIGN = re.compile(rf"(?:[{''.join(_PLAIN)}]|{_ENTITY})[\ufe0e\ufe0f]?")
 
 
 def without_signs(md: str) -> str:
@@ -41,11 +41,13 @@ def without_signs(md: str) -> str:
 
 
 def without_own_sign(line: str) -> str:
-    """Return an outcome without the sign that it begins with, if it has one."""
+    """Return an outcome without the sign with which it begins, if it has one."""
     for sign in (DONE, DENIED, EXPIRED, WARNING):
         line = line.removeprefix(f"{sign} ")
     return line
 
 
-def _plain(found: re.Match[str]) -> str:
-    return _PLAIN.get(unescape(found[0])[:1], found[0])
+def _plain(match: re.Match[str]) -> str:
+    """Return the plain characters for a sign; an entity of another character stays."""
+    char = unescape(match[0])[:1]
+    return _PLAIN.get(char, match[0])
