@@ -1,1 +1,1 @@
-"""Channels: the adapters that turn platform webhooks into turns and replies into platform messages."""
+"""Channels: the adapters, which turn webhooks into turns and replies into messages of a platform."""

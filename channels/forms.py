@@ -1,6 +1,8 @@
 """EditForm: the values of a proposed action that its person may change before the yes.
 
-A form is read without the agent's tools: the record of the action holds all that its fields need.
+A form has a field for each value: an argument of the call. Each platform shows the form in its own
+way, and sends back what was filled in as texts, which the fields read. A form is read without the
+agent's tools: the record of the action holds all that its fields need.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from sayso.channels.types import storable
 
-#: Most characters of one value, in a form of any platform.
+#: The most characters of one value, in a form of any platform.
 MAX_VALUE_CHARS = 3000
-#: Most fields of a form, which platforms show in one window.
+#: The most fields of a form, which platforms show in one window.
 MAX_FIELDS = 30
-#: Most characters of all fields of a form, as JSON in a record.
+#: The most characters of all fields of a form, as JSON in a record.
 MAX_FORM_CHARS = 32_000
-#: Most characters of a text that is filled in on one line.
+#: The most characters of a text that is filled in on one line.
 MAX_LINE_CHARS = 80
-#: Most characters of a number. A longer one is no amount.
+#: The most characters of a number. A longer one is no amount.
 MAX_NUMBER_CHARS = 30
 #: How a field is filled in. `lines` is a list of texts, one on each line.
 FieldType = Literal[
@@ -43,16 +45,18 @@ ProblemKind = Literal[
     "datetime",
     "refused",
 ]
-#: The problem of each kind of moment, and the type that reads it.
+#: The types of fields with a date or a time: the problem of a malformed value, and the class that
+#: reads one.
 _MOMENTS: Mapping[str, tuple[ProblemKind, type[date] | type[time]]] = {
     "date": ("date", date),
     "time": ("time", time),
     "datetime": ("datetime", datetime),
 }
-#: A whole number as people write it. `int` also takes "1_000".
+#: A whole number as people write it. `int` would also take "1_000".
 _INTEGER = re.compile(r"[+-]?\d+")
+#: A number as people write it, with a point or a comma.
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)")
-#: A comma that may part thousands or begin a fraction: 1,000.
+#: A number whose comma may separate thousands or begin a fraction: 1,000.
 _AMBIGUOUS = re.compile(r"[+-]?\d{1,3},\d{3}")
 
 
@@ -65,7 +69,7 @@ class FieldProblem(NamedTuple):
 
 
 class UnreadableValue(ValueError):
-    """Raised when a text is no value of its field; `problem` says why."""
+    """Raised for a text that is no value of its field. `problem` says why."""
 
     def __init__(self, problem: FieldProblem) -> None:
         super().__init__(problem.kind)
@@ -74,19 +78,20 @@ class UnreadableValue(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One value that a person may change."""
+    """One value that a person may change. Stored in the record of the action."""
 
-    #: The argument; in a plan after the number of its step, as in "2.quantity".
+    #: The name of the argument; in a plan after the number of its step, as in "2.quantity".
     name: str
-    #: For people, as is `description`, which may be "".
+    #: What people read above the field.
     label: str
     type: FieldType
     #: The present value, as JSON holds it.
     value: Any = None
+    #: What people read below the label, "" for nothing.
     description: str = ""
     #: The values to choose from, for the type `choice`.
     choices: tuple[Any, ...] = ()
-    #: Whether it must not be empty.
+    #: Whether the value must not be empty.
     required: bool = True
     #: The smallest and the largest number that is allowed, None for no limit.
     minimum: float | None = None
@@ -101,17 +106,17 @@ class FormField:
 
     @property
     def text(self) -> str:
-        """Return the present value as a person types it."""
+        """The present value as a person types it."""
         return value_text(self.value)
 
     @property
     def choice_texts(self) -> tuple[str, ...]:
-        """Return the choices as people read them and as a form sends them back."""
+        """The choices as people read them, and as a form sends them back."""
         return tuple(map(value_text, self.choices))
 
     @property
     def is_long(self) -> bool:
-        """Return whether it is filled in on several lines."""
+        """Whether the field is filled in on several lines."""
         if self.type == "text":
             return "\n" in self.text or len(self.text) > MAX_LINE_CHARS
         return self.type == "lines"
@@ -119,7 +124,7 @@ class FormField:
     def read(self, text: str) -> Any:
         """Return the value that a person typed, as JSON holds it.
 
-        Return None for an empty value that is not required. Raises UnreadableValue.
+        None for an empty value that is not required. Raises UnreadableValue.
         """
         text = storable(text).strip()
         if not text:
@@ -145,22 +150,31 @@ class FormField:
         return self._short_enough(text)
 
     def _short_enough(self, text: str) -> str:
+        """Return a text that is not too long. Raises UnreadableValue."""
         if len(text) > self.max_chars:
             raise UnreadableValue(FieldProblem("too_long", str(self.max_chars)))
         return text
 
     def _number(self, text: str) -> int | float | str:
-        form = _INTEGER if self.type == "integer" else _NUMBER
-        if not form.fullmatch(text) or len(text) > MAX_NUMBER_CHARS or _AMBIGUOUS.fullmatch(text):
-            raise UnreadableValue(FieldProblem("integer" if self.type == "integer" else "number"))
+        """Return a number within the field's bounds. Raises UnreadableValue."""
+        kind: ProblemKind = "number"
+        pattern = _NUMBER
+        if self.type == "integer":
+            kind = "integer"
+            pattern = _INTEGER
+        is_number = pattern.fullmatch(text) and not _AMBIGUOUS.fullmatch(text)
+        if not is_number or len(text) > MAX_NUMBER_CHARS:
+            raise UnreadableValue(FieldProblem(kind))
         try:
             number = Decimal(text.replace(",", "."))
         except InvalidOperation as exc:
             raise UnreadableValue(FieldProblem("number")) from exc
+
         if self.minimum is not None and number < Decimal(str(self.minimum)):
             raise UnreadableValue(FieldProblem("too_small", value_text(self.minimum)))
         if self.maximum is not None and number > Decimal(str(self.maximum)):
             raise UnreadableValue(FieldProblem("too_large", value_text(self.maximum)))
+
         if self.as_text:
             return format(number, "f")
         if self.type == "integer":
@@ -168,15 +182,18 @@ class FormField:
         return _as_json_number(number)
 
     def _choice(self, text: str) -> Any:
+        """Return the choice that a text names. Raises UnreadableValue."""
         for choice in self.choices:
             if value_text(choice) == text:
                 return choice
+        # People may type it with other capitals.
         similar = [each for each in self.choices if value_text(each).casefold() == text.casefold()]
         if len(similar) != 1:
             raise UnreadableValue(FieldProblem("choice", ", ".join(self.choice_texts)))
         return similar[0]
 
     def _moment(self, text: str) -> str:
+        """Return a date or a time in the form of ISO 8601. Raises UnreadableValue."""
         kind, read = _MOMENTS[self.type]
         try:
             return read.fromisoformat(text).isoformat()
@@ -185,36 +202,34 @@ class FormField:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the field ready for JSON, without the entries that have their defaults."""
-        stored = {}
+        entry = {}
         for each in fields(self):
             value = getattr(self, each.name)
             if value != each.default:
-                stored[each.name] = value
+                entry[each.name] = value
         if self.choices:
-            stored["choices"] = list(self.choices)
-        return stored
+            entry["choices"] = list(self.choices)
+        return entry
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> FormField:
-        """Read the result of `to_dict`. Raises TypeError for anything else."""
+        """Return the field that `to_dict` wrote. Raises TypeError for anything else."""
         field = cls(**data)
-        texts = (field.name, field.label, field.description)
-        if field.type not in get_args(FieldType) or not all(
-            isinstance(text, str) for text in texts
-        ):
+        are_texts = all(
+            isinstance(text, str) for text in (field.name, field.label, field.description)
+        )
+        if field.type not in get_args(FieldType) or not are_texts:
             raise TypeError(f"{data!r} is no field of a form")
         return field
 
 
 @dataclass(frozen=True, slots=True)
 class FormAnswer:
-    """What a person has filled in, by the names of the fields.
+    """What a person has filled in, by the names of the fields."""
 
-    `changes` are the values that differ from the present ones, and `problems` say why others cannot
-    be taken.
-    """
-
+    #: The values that differ from the present ones.
     changes: dict[str, Any]
+    #: Why other values cannot be taken.
     problems: dict[str, FieldProblem]
 
 
@@ -222,6 +237,7 @@ class FormAnswer:
 class EditForm:
     """The form by which a person changes one open action."""
 
+    #: The id of the action.
     pending_action_id: str
     #: What the person was asked, as Markdown.
     preview: str
@@ -234,14 +250,14 @@ class EditForm:
     def read(self, values: Mapping[str, str]) -> FormAnswer:
         """Return what was filled in. A field that is not in `values` keeps its value.
 
-        Raises KeyError for a name that the form does not have: the form was forged, or is another
-        one.
+        `values` are texts by the names of fields. Raises KeyError for a name that the form does not
+        have: what came in was forged, or is of another form.
         """
-        known = {each.name: each for each in self.fields}
+        by_name = {each.name: each for each in self.fields}
         changes: dict[str, Any] = {}
         problems: dict[str, FieldProblem] = {}
         for name, text in values.items():
-            field = known[name]
+            field = by_name[name]
             if text.strip() == field.text.strip():
                 continue
             try:
@@ -249,6 +265,7 @@ class EditForm:
             except UnreadableValue as exc:
                 problems[name] = exc.problem
                 continue
+            # In Python 1 equals 1.0 and True.
             if value != field.value or type(value) is not type(field.value):
                 changes[name] = value
         return FormAnswer(changes, problems)
@@ -269,6 +286,7 @@ def value_text(value: Any) -> str:
 
 
 def _as_json_number(number: Decimal) -> int | float:
+    """Return a number as an int if it is whole, which a float may not hold exactly."""
     is_whole = number == number.to_integral_value()
     if is_whole:
         return int(number)
@@ -276,10 +294,10 @@ def _as_json_number(number: Decimal) -> int | float:
 
 
 def fits_in_record(entries: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a record may hold a form with these fields."""
+    """Return whether a record may hold a form with these fields, as `to_dict` wrote them."""
     return len(entries) <= MAX_FIELDS and len(json.dumps(entries)) <= MAX_FORM_CHARS
 
 
 def form_fields(entries: Sequence[Mapping[str, Any]]) -> tuple[FormField, ...]:
-    """Read the fields that a record holds. Raises TypeError for anything else."""
+    """Return the fields that a record holds. Raises TypeError for anything else."""
     return tuple(FormField.from_dict(entry) for entry in entries)

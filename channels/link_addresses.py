@@ -17,8 +17,9 @@ _ENDS = frozenset('()[]{}<>"`|\\^')
 def with_address(words: str, address: str) -> str:
     """Return words of a message with the address that they link to, as "words (address)".
 
-    The words stand alone if they show the address themselves, if there is none, and if it has more
-    than MAX_ADDRESS_CHARS. Brackets, spaces and invisible characters in it are percent-encoded.
+    The words stand alone if they show the address themselves, if there is no address, and if it has
+    more than MAX_ADDRESS_CHARS. Brackets, spaces and invisible characters in the address are
+    percent-encoded.
     """
     return words + address_note(words, address)
 
@@ -26,8 +27,10 @@ def with_address(words: str, address: str) -> str:
 def address_note(words: str, address: str) -> str:
     """Return what `with_address` writes behind the words: " (address)", or "" for nothing."""
     bare = address.removeprefix("mailto:").removeprefix("tel:")
-    plain = bare.rstrip("/").casefold()
-    if words.strip().rstrip("/").casefold() in (plain, plain.partition("://")[2]):
+    compared_address = bare.rstrip("/").casefold()
+    compared_words = words.strip().rstrip("/").casefold()
+    _, _, without_scheme = compared_address.partition("://")
+    if compared_words in (compared_address, without_scheme):
         return ""
     if not bare or len(bare) > MAX_ADDRESS_CHARS:
         return ""

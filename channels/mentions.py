@@ -1,6 +1,6 @@
 """Mentions of the bot in a group.
 
-They say that a message is for the bot, and are no part of its words.
+A mention addresses a message to the bot, and is no part of the message's words.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ _SEPARATORS = " \t\r\n\u00a0,:\uff0c\uff1a\u3001\u060c"
 
 
 def without_mentions(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Return the text without the mentions at `spans`.
-
-    What separates them from the words is left out, too.
+    """Return the text without the mentions at `spans`, and without what separates them from words.
 
     Each span is the beginning and the end of a mention, in characters. They are in order and do not
     overlap. Between words one space remains, with a comma or colon that was written there.
@@ -29,10 +27,10 @@ def without_mentions(text: str, spans: Iterable[tuple[int, int]]) -> str:
     if not parts:
         return text
 
-    rest = ""
+    words = ""
     for part in [*parts, text[position:]]:
-        rest = _joined(rest, part)
-    return rest
+        words = _joined(words, part)
+    return words
 
 
 def _joined(before: str, after: str) -> str:
@@ -46,6 +44,8 @@ def _joined(before: str, after: str) -> str:
 
     if after.startswith(_ENDINGS):
         return f"{words_before}{words_after}"
+
+    # The separators on both sides of the mention.
     between = before[len(words_before) :] + after[: len(after) - len(words_after)]
     marks = between.strip()
     if "\n" in between:

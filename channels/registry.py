@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from itertools import chain
 from pkgutil import resolve_name
 from typing import Any
 
@@ -34,7 +35,7 @@ Factory = Callable[..., Any] | str
 class Platform:
     """The parts of a platform. A part that it does not have is None, or an empty tuple."""
 
-    #: The class of the platform's part of the YAML.
+    #: The class that reads the platform's part of the YAML.
     settings: type[PlatformSettings]
     #: `adapter(name, settings, deps)` returns a Channel.
     adapter: Factory
@@ -42,15 +43,16 @@ class Platform:
     setup: Factory | None = None
     #: `poller(channel, store, lock)` returns an object whose `run()` polls.
     poller: Factory | None = None
-    #: `pages(*channels, public_url=, admit=, stage=, why_waiting=)` returns a Flask blueprint.
+    #: `pages(*channels, public_url=, admit=, stage=, why_waiting=)` returns a Flask blueprint with
+    #: the platform's web pages. See `Views` of the console for the last three.
     pages: Factory | None = None
     #: Modules that a worker imports before its first turn, since an import blocks all other turns.
-    #: The packages that the built-in platforms name here log warnings only.
+    #: The logs of the packages that the built-in platforms name here have warnings only.
     sdk_modules: tuple[str, ...] = ()
     #: `commands()` returns the PlatformCommands of `sayso channel` that only this platform has.
     commands: Factory | None = None
-    #: Kinds of its keys in Redis that stay when a person is erased. They hold nothing about a
-    #: person, or expire within hours.
+    #: Kinds of the platform's keys in Redis that stay when a person is erased, since they hold
+    #: nothing about a person or expire within hours.
     kept_keys: tuple[str, ...] = ()
     #: `missed_messages(channel, message_log, inbox, identities, per_minute=, clock=)` returns an
     #: object whose `run()` yields FoundMessages. It needs the `message_log()` of the setup.
@@ -60,6 +62,7 @@ class Platform:
     media_deletion: Factory | None = None
 
 
+#: The platforms of this distribution, by their name in the YAML.
 BUILT_IN: Mapping[str, Platform] = {
     "whatsapp": Platform(
         settings=WhatsAppSettings,
@@ -113,7 +116,8 @@ def find_platform(name: str) -> Platform | None:
     platform = entry.load()
     if not isinstance(platform, Platform):
         raise TypeError(
-            f"entry point {name!r} in {GROUP!r} is {platform!r}: it must name a {Platform.__qualname__}"
+            f"entry point {name!r} in {GROUP!r} is {platform!r}: "
+            f"it must name a {Platform.__qualname__}"
         )
     return platform
 
@@ -135,7 +139,8 @@ def platform_names() -> list[str]:
 
 def open_channel(name: str, settings: PlatformSettings, deps: AdapterDeps) -> Channel:
     """Return the adapter of a channel. Raises ValueError for settings that it refuses."""
-    channel: Channel = load(platform_of(settings).adapter)(name, settings, deps)
+    open_adapter = load(platform_of(settings).adapter)
+    channel: Channel = open_adapter(name, settings, deps)
     return channel
 
 
@@ -161,7 +166,7 @@ def platform_commands(name: str) -> Sequence[PlatformCommand]:
 
 def platform_keys() -> list[str]:
     """Return the kinds of keys that the built-in platforms store and that no erasure deletes."""
-    return [kind for platform in BUILT_IN.values() for kind in platform.kept_keys]
+    return list(chain.from_iterable(platform.kept_keys for platform in BUILT_IN.values()))
 
 
 def polled_platforms() -> list[str]:
@@ -194,4 +199,5 @@ def load(factory: Factory) -> Callable[..., Any]:
 
 @cache
 def _entry_points() -> Mapping[str, EntryPoint]:
+    """Return the entry points of platforms from other distributions, by name."""
     return {entry.name: entry for entry in entry_points(group=GROUP)}

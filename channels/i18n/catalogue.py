@@ -1,4 +1,8 @@
-"""The catalogues: which languages the bot speaks, which one a tag means, and their files."""
+"""The catalogues: TOML files with the texts of the bot, one for each language that it speaks.
+
+A language tag (BCP 47) names a language and may add a script or a region in further subtags:
+"pt-BR", "zh-Hant". A catalogue is named by the first, primary subtag.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-#: One TOML file per language, named by its BCP 47 primary subtag.
+#: The folder of the catalogues.
 CATALOGUES = Path(__file__).parent / "catalogues"
 #: The languages that have a catalogue, in alphabetical order.
 LANGUAGES = tuple(sorted(path.stem for path in CATALOGUES.glob("*.toml")))
@@ -19,12 +23,15 @@ MAX_TAG_CHARS = 40
 
 
 def shipped(tag: str) -> str:
-    """Return the language of a BCP 47 tag, pt for "pt-BR"; "" if it has no catalogue.
+    """Return the language of a tag that has a catalogue, pt for "pt-BR"; "" if none has.
 
     A catalogue names the subtags of scripts in which it is not written: zh is not for zh-Hant.
     """
     primary, *others = re.split("[-_]", tag[:MAX_TAG_CHARS].lower())
-    if primary not in LANGUAGES or not set(catalogue(primary)["not_for"]).isdisjoint(others):
+    if primary not in LANGUAGES:
+        return ""
+    other_scripts = set(catalogue(primary)["not_for"])
+    if not other_scripts.isdisjoint(others):
         return ""
     return primary
 

@@ -1,4 +1,8 @@
-"""What makes texts differ that look alike: invisible characters, long gaps, and look-alike letters."""
+"""Shows what a text hides: invisible characters, long gaps, and letters that look like others.
+
+A person agrees to what is visible. With such characters a preview could say more, or something
+else. So they are shown as codes, such as `⟨U+202E⟩`, and long gaps as their length.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,11 @@ from sayso.channels.i18n.lookalikes import code_of, mark_lookalikes
 #: before Arabic and Kaithi numbers are visible. No unassigned codes: the next Unicode has emoji
 #: there, and fonts show a box meanwhile.
 INVISIBLE = (
-    "\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
-    "\u202a-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufdd0-\ufdef\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
-    "\U00013430-\U00013442\U00016fe4\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u070f\u115f\u1160"
+    "\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    "\ud800-\udfff\ufdd0-\ufdef\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
+    "\U00013430-\U00013442\U00016fe4\U0001bca0-\U0001bca3\U0001d159"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 #: The most blanks in a row that stay. More of them push what follows out of sight.
 MAX_GAP = 20
@@ -31,7 +37,9 @@ _LINE_END = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 _SEQUENCE = re.compile(
     f"\U0001f3f4[\U000e0020-\U000e007e]+\U000e007f|[0-9#*]\ufe0f\u20e3|[{INVISIBLE}]"
 )
+#: Characters that change the shape of their neighbors: the non-joiner and the joiner.
 _JOINERS = "\u200c\u200d"
+#: Variation selectors: characters that choose one of several shapes of the character before them.
 _SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 #: The Unicode categories of characters that a selector may change.
 _VARIED = ("Lo", "So", "Sk", "Sm", "Pd", "Po")
@@ -62,34 +70,36 @@ def shows_nothing(text: str) -> bool:
 
 
 def readable(text: str) -> str:
-    """Return the text with one kind of line end, and invisible characters as codes.
+    """Return the text with one kind of line end and with nothing hidden.
 
-    A code is written as `⟨U+202E⟩`.
-
-    Joiners and selectors stay where they shape visible characters: in emoji and in the scripts
-    that use them. A letter that passes for one of another script is a code, too. More than MAX_GAP
-    blanks in a row, more than MAX_BREAKS line ends, and more than three equal codes are counted:
-    `⟨3000 ␣⟩`.
+    * An invisible character is its code. Joiners and selectors stay where they shape visible
+      characters: in emoji and in the scripts that use them.
+    * A letter that looks like one of another script is its code, see `mark_lookalikes`.
+    * More than MAX_GAP blanks in a row, more than MAX_BREAKS line ends, and more than three equal
+      codes are a number: `⟨3000 ␣⟩`.
     """
     if text.isascii() and text.isprintable() and " " * (MAX_GAP + 1) not in text:
         return text
-    # Joins pairs of surrogates.
+    # This joins the halves of surrogate pairs.
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     lines = _LINE_END.sub("\n", whole).replace("\t", " ")
-    end_of_code = -1
+    # Where the last code ends that was written, in `lines`.
+    code_end = -1
 
     def visible(match: re.Match[str]) -> str:
-        nonlocal end_of_code
-        if match.start() == end_of_code:
+        """Return a sequence unchanged if it shapes a visible character, else its code."""
+        nonlocal code_end
+        before = lines[max(match.start() - 1, 0) : match.start()]
+        # The character before became a code, which ends in a bracket.
+        if match.start() == code_end:
             before = "⟩"
-        else:
-            before = lines[max(match.start() - 1, 0) : match.start()]
         if _is_shaping(match, before):
             return match[0]
-        end_of_code = match.end()
+        code_end = match.end()
         return code_of(match[0])
 
-    return _without_gaps(mark_lookalikes(_SEQUENCE.sub(visible, lines)))
+    codes = _SEQUENCE.sub(visible, lines)
+    return _without_gaps(mark_lookalikes(codes))
 
 
 def _without_gaps(text: str) -> str:
@@ -102,18 +112,17 @@ def _without_gaps(text: str) -> str:
 def _is_shaping(match: re.Match[str], before: str) -> bool:
     """Return whether the match shapes visible characters.
 
-    `before` is what precedes it, which may be a code.
+    `before` is the character before it, "" at the beginning.
     """
     char = match[0]
     after = match.string[match.end() : match.end() + 1]
+    # A whole flag or keycap.
     if len(char) > 1:
         return True
     if char in _JOINERS:
         joins_letters = bool(before) and unicodedata.name(before, "").startswith(_JOINING)
-        joins_emoji = (
-            char == "\u200d" and _is_picture(before) and after != "\ufe0f" and _is_picture(after)
-        )
-        return joins_letters or joins_emoji
+        is_between_pictures = _is_picture(before) and after != "\ufe0f" and _is_picture(after)
+        return joins_letters or (char == "\u200d" and is_between_pictures)
     if _SELECTORS.match(char):
         may_vary = not before.isascii() and not _SELECTORS.match(before)
         return may_vary and (before == "\u2139" or unicodedata.category(before) in _VARIED)
@@ -121,6 +130,7 @@ def _is_shaping(match: re.Match[str], before: str) -> bool:
 
 
 def _is_picture(char: str) -> bool:
-    return char == "\ufe0f" or (
-        not char.isascii() and unicodedata.category(char) in ("So", "Sk", "Sm")
-    )
+    """Return whether a character is a part of an emoji: a symbol, or the selector behind one."""
+    if char == "\ufe0f":
+        return True
+    return not char.isascii() and unicodedata.category(char) in ("So", "Sk", "Sm")

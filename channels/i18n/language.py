@@ -1,4 +1,10 @@
-"""Language detection: the shipped language in which a message is written, "" if that is uncertain."""
+"""Language detection: the language in which a message is written, "" if that is uncertain.
+
+Only languages with a catalogue are recognized. A language with a script of its own, such as Greek,
+is recognized by its letters. Languages in the Latin script are recognized by words: a catalogue
+lists `sure` words, which only its language has, `marks`, which few others have, and `endings`. Each
+is worth some points, and the language with the most points wins if it is clearly ahead.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +18,17 @@ from operator import itemgetter
 
 from sayso.channels.i18n.catalogue import LANGUAGES, catalogue, shipped
 
-#: How many characters of a message are read. More would add no evidence,
-#: and the limit bounds the work.
+#: How many characters of a message are read. More would add no evidence, and the limit bounds the
+#: work.
 MAX_CHARS = 1000
-#: How many points are clear evidence: two marks of a language,
-#: or one word that no other language has.
+#: How many points are clear evidence: two marks of a language, or one sure word.
 CLEAR = 2
 #: The best language must have more than this many times the points of any other.
 MARGIN = 2
 
-#: Text that people repeat rather than write: quotations, and words that look like addresses,
-#: paths or arguments.
+#: A quotation, which people repeat and did not write.
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^“”]*”|„[^„“]*“|«[^«»]*»|`[^`]*`")
+#: What only an address, a path or an argument has.
 _ADDRESS = re.compile(r"[/@_=\\]|\w\.\w")
 _WORD = re.compile(r"[¿¡]|[^\W\d_]+(?:['-][^\W\d_]+)*")
 #: The Turkish capital İ, which Unicode lowers to an i with a second dot.
@@ -47,15 +52,18 @@ def recognize(text: str) -> str:
             return by_script[0]
 
     words = set(_words(own_text))
-    known = _vocabulary()
-    if not _has_letters(own_text) or not all(known.alphabet.issuperset(word) for word in words):
+    vocabulary = _vocabulary()
+    is_latin = all(vocabulary.alphabet.issuperset(word) for word in words)
+    if not is_latin or not _has_letters(own_text):
         return ""
 
     points: dict[str, int] = {}
     for word in words:
-        _add(points, known.points.get(word) or known.points_of_parts(word))
-    most_first = sorted(points.items(), key=itemgetter(1), reverse=True)
-    (best, most), (_, second) = [*most_first, ("", 0), ("", 0)][:2]
+        _add(points, vocabulary.points.get(word) or vocabulary.points_of_parts(word))
+    # Two more, for a message with points for fewer than two languages.
+    most_first = [*sorted(points.items(), key=itemgetter(1), reverse=True), ("", 0), ("", 0)]
+    best, most = most_first[0]
+    _, second = most_first[1]
     if most >= CLEAR and most > MARGIN * second:
         return best
     return ""
@@ -64,50 +72,62 @@ def recognize(text: str) -> str:
 def choose(messages: Iterable[str], hint: str, default: str) -> str:
     """Return the language to answer in.
 
-    It is that of the newest message whose language is clear (`messages` are newest first), else the
-    platform's hint if we speak it, else the default.
+    It is that of the newest message whose language is clear, else the hint, else the default.
+
+    * `messages`: what the person wrote, the newest first.
+    * `hint`: the language tag that the platform names, "" for none.
+    * `default`: a language with a catalogue.
     """
-    return next(filter(None, map(recognize, messages)), "") or shipped(hint) or default
+    for message in messages:
+        language = recognize(message)
+        if language:
+            return language
+    return shipped(hint) or default
 
 
 @dataclass(frozen=True, slots=True)
 class WritingSystem:
     """How a language with a script of its own is recognized, from its catalogue."""
 
-    #: Its letters.
+    #: The letters of the script.
     letters: re.Pattern[str]
-    #: What only it writes; two of these must occur.
+    #: What only this language writes. CLEAR of these must occur.
     proof: re.Pattern[str]
-    #: What only languages with a similar script write.
+    #: What only languages with a similar script write, None for nothing.
     foreign: re.Pattern[str] | None
-    #: Words have spaces between them, so that a single word may be a mere name.
+    #: Whether words have spaces between them. Then a single word may be a mere name.
     is_spaced: bool
 
     def fits(self, text: str) -> bool:
-        """Return whether most letters of a text are of this script and none is of a similar one."""
-        # First, since it is the fastest for text of another script.
+        """Return whether most letters of a text are of this script, and none of a similar one."""
+        # Checked first, since it is the fastest for text of another script.
         if len(self.proof.findall(text)) < CLEAR:
             return False
         if self.foreign and self.foreign.search(text):
             return False
         if self.is_spaced and len(text.split()) < 2:
             return False
-        return 2 * _count_letters("".join(self.letters.findall(text))) > _count_letters(text)
+        own_letters = "".join(self.letters.findall(text))
+        return 2 * _count_letters(own_letters) > _count_letters(text)
 
 
 @cache
 def _scripts() -> dict[str, WritingSystem]:
-    """Return the writing systems of the languages that have one of their own."""
+    """Return the writing systems of the languages that have one, by language."""
     systems = {}
     for language in LANGUAGES:
-        if script := catalogue(language)["script"]:
-            letters = re.compile(script["letters"])
-            proof = re.compile(script["proof"])
-            if script["foreign"]:
-                foreign = re.compile(script["foreign"])
-            else:
-                foreign = None
-            systems[language] = WritingSystem(letters, proof, foreign, script["spaced"])
+        script = catalogue(language)["script"]
+        if not script:
+            continue
+        foreign = None
+        if script["foreign"]:
+            foreign = re.compile(script["foreign"])
+        systems[language] = WritingSystem(
+            letters=re.compile(script["letters"]),
+            proof=re.compile(script["proof"]),
+            foreign=foreign,
+            is_spaced=script["spaced"],
+        )
     return systems
 
 
@@ -123,39 +143,44 @@ def _count_letters(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What words tell of a language, from all catalogues."""
+    """What words say about the language, from all catalogues."""
 
-    #: The points by language of each listed word.
+    #: The points of each listed word, by language.
     points: dict[str, dict[str, int]]
-    #: The endings by which a word counts as a language's, and `any_ending` all of them.
+    #: The endings that are worth a point, by language.
     endings: dict[str, tuple[str, ...]]
+    #: All endings.
     any_ending: tuple[str, ...]
     #: The letters of all shipped languages that use the Latin script.
     alphabet: frozenset[str]
 
     def points_of_parts(self, word: str) -> dict[str, int]:
-        """Return the points of a word's ending and of its parts, such as in "avez-vous" or "d'une"."""
+        """Return the points of a word's ending and of its parts, by language.
+
+        "avez-vous" and "d'une" have two parts each.
+        """
         points: dict[str, int] = {}
+        # Most words have none of these endings.
         if word.endswith(self.any_ending):
-            points = {
-                language: 1 for language, endings in self.endings.items() if word.endswith(endings)
-            }
+            for language, endings in self.endings.items():
+                if word.endswith(endings):
+                    points[language] = 1
         for part in re.split("['-]", word):
             _add(points, self.points.get(part, {}))
         return points
 
 
 def _add(points: dict[str, int], further: Mapping[str, int]) -> None:
-    """Add points by language.
-
-    Each message that a web accepts waits for it, and a Counter takes three times as long.
-    """
+    """Add points by language."""
+    # Not a Counter, which takes three times as long: each message that a web process accepts waits
+    # for this.
     for language, worth in further.items():
         points[language] = points.get(language, 0) + worth
 
 
 @cache
 def _vocabulary() -> Vocabulary:
+    """Return the words of all catalogues."""
     catalogues = {language: catalogue(language) for language in LANGUAGES}
     points: dict[str, dict[str, int]] = {}
     for language, texts in catalogues.items():
@@ -163,28 +188,26 @@ def _vocabulary() -> Vocabulary:
             for word in texts[key]:
                 points.setdefault(word, {})[language] = worth
     endings = {language: tuple(texts["endings"]) for language, texts in catalogues.items()}
-    letters = (texts["letters"] for texts in catalogues.values())
     any_ending = tuple(set(chain.from_iterable(endings.values())))
-    return Vocabulary(
-        points, endings, any_ending, frozenset("abcdefghijklmnopqrstuvwxyz'-¿¡").union(*letters)
-    )
+    letters = (texts["letters"] for texts in catalogues.values())
+    alphabet = frozenset("abcdefghijklmnopqrstuvwxyz'-¿¡").union(*letters)
+    return Vocabulary(points, endings, any_ending, alphabet)
 
 
 def _words(text: str) -> Iterator[str]:
-    """Yield the words in lower case.
+    """Yield the words of a text in lower case.
 
     Capitalized words inside a sentence are left out: they may be names.
     """
-    is_shouted = text.isupper()
+    is_all_capitals = text.isupper()
     for line in text.splitlines():
         is_start = True
         for chunk in line.split():
-            if _ADDRESS.search(chunk):
-                words = []
-            else:
+            words = []
+            if not _ADDRESS.search(chunk):
                 words = _WORD.findall(chunk)
             for word in words:
-                if is_start or is_shouted or not word[0].isupper():
+                if is_start or is_all_capitals or not word[0].isupper():
                     yield word.replace(_TURKISH_CAPITAL, "i").lower()
                 is_start = word in _SENTENCE_ENDS
             is_start = chunk.endswith(_SENTENCE_ENDS)

@@ -65,7 +65,7 @@ class Markdown(str):
 
 
 def as_markdown(text: str) -> Markdown:
-    """Return Markdown that shows a text literally, line by line. Markdown itself stays unchanged."""
+    """Return Markdown that shows a text literally, line by line. Markdown stays unchanged."""
     if isinstance(text, Markdown):
         return text
     if not _may_be_markup(text):

@@ -1,4 +1,4 @@
-"""The Flask app: webhooks in, media out, health checks, and the pages that platforms bring along."""
+"""The Flask app of a web process: webhooks, links to files, health checks, platforms' pages."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from sayso.channels.web.webhooks import WEBHOOK_ERROR, AnswerForm, WebhookMiddle
 from sayso.infra.records import OtherVersion
 from sayso.infra.storage.objects import StoreUnavailable
 
-#: A health check: its JSON, and whether all is well.
+#: A health check. Returns its JSON, and whether all is well.
 HealthCheck = Callable[[], tuple[Mapping[str, Any], bool]]
 
 #: Seconds after which a platform should repeat a webhook that was not stored.
 RETRY_AFTER = 5
-#: Files that one process reads from a bucket at a time. A bucket that hangs must
-#: not hold the threads of webhooks.
+#: How many files one process reads from a bucket at a time. A bucket that hangs must not occupy the
+#: threads that webhooks need.
 MAX_DOWNLOADS = 8
 _READ_BYTES = 256 * 1024
-#: Media types that a browser shows instead of offering them for download.
+#: Media types that a browser shows. All others are offered for download.
 _SHOWN_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def create_app(
 
 
 def _not_stored(error: Exception) -> Response:
-    """Answer 503: nothing was stored, so the platform must send it again."""
+    """Answer 503: what came in was not stored, so the platform must send it again."""
     if isinstance(error, Overloaded):
         return _retry_later(str(error))
 
@@ -104,23 +104,23 @@ def _not_stored(error: Exception) -> Response:
 
 
 def _retry_later(reason: str) -> Response:
-    return Response(
-        f"{reason}, try again\n", 503, {"Retry-After": str(RETRY_AFTER)}, content_type="text/plain"
-    )
+    """Answer 503 with the reason, and when to try again."""
+    headers = {"Retry-After": str(RETRY_AFTER)}
+    return Response(f"{reason}, try again\n", 503, headers, content_type="text/plain")
 
 
 def _add_webhooks(app: Flask) -> None:
+    """Add the paths of webhooks. WebhookMiddleware answers those that it stores."""
+
     @app.post("/hooks/<name>")
     @app.post("/hooks/<name>/<path:path>")
     def webhook(**_: str) -> Response:
-        """Answer for a webhook that the middleware could not take.
-
-        Answer also for channels that do not exist.
-        """
+        """Raise the error of a webhook that was not stored, NotFound for an unknown channel."""
         raise request.environ.pop(WEBHOOK_ERROR, None) or NotFound
 
 
 def _add_media(app: Flask, store: MediaFiles) -> None:
+    """Add the path of signed links to files."""
     slots = BoundedSemaphore(MAX_DOWNLOADS)
 
     @app.get("/media/<token>")
@@ -144,17 +144,18 @@ def _add_media(app: Flask, store: MediaFiles) -> None:
             download.close()
             log.error("web.files_away", extra={"reason": exc.reason})
             return _retry_later("the store of files is away")
-        except BaseException:  # such as a range beyond the end
+        except BaseException:
+            # Such as a range beyond the end of the file, which Flask answers.
             download.close()
             raise
 
 
 class _Download:
-    """The bytes of a file from a bucket, one per request.
+    """The bytes of a file from a bucket, as the body of an answer. One per request.
 
-    It looks like a file to Flask, and is the body of the answer. A read of it blocks, so the thread
-    of the request reads it, and not the event loop of the server. `release` frees the request's
-    slot among MAX_DOWNLOADS; None for a file of this machine, which needs no slot.
+    To Flask it looks like a file. The server iterates over it in the thread of the request, so that
+    a slow bucket does not block the server's event loop. `release` frees the request's slot among
+    MAX_DOWNLOADS; None for a file of this machine, which needs no slot.
     """
 
     def __init__(self, store: MediaFiles, release: Callable[[], None] | None) -> None:
@@ -205,11 +206,16 @@ class _Download:
 
 
 def _answer(linked: LinkedFile, download: _Download) -> Response:
-    """Return a file, or the part of it that the request asks for."""
+    """Return the file of a link, or the part of it that the request asks for.
+
+    Raises KeyError if the file is gone, and OSError.
+    """
+    # A range is for the version of the file that If-Range names.
     tag = f'"{linked.ref}"'
-    if not _has_simple_range(linked.size) or request.headers.get("If-Range", tag) != tag:
+    is_same_version = request.headers.get("If-Range", tag) == tag
+    if not (_has_simple_range(linked.size) and is_same_version):
         request.environ.pop("HTTP_RANGE", None)
-    # Flask fails on a year that is out of range.
+    # Flask fails on a year that is out of range, and these are decided already.
     for header in ("HTTP_IF_MODIFIED_SINCE", "HTTP_IF_RANGE"):
         request.environ.pop(header, None)
 
@@ -247,17 +253,17 @@ def _has_simple_range(size: int) -> bool:
     A server may ignore any range (RFC 9110, 14.2). Flask would refuse several ranges, and more
     bytes from the end than the file has, so it gets only a simple range.
     """
-    wanted = parse_range_header(request.headers.get("Range", ""))
-    if wanted is None or wanted.units != "bytes" or len(wanted.ranges) != 1:
+    parsed = parse_range_header(request.headers.get("Range", ""))
+    if parsed is None or parsed.units != "bytes" or len(parsed.ranges) != 1:
         return False
-    first_byte = wanted.ranges[0][0]
+    first_byte, _ = parsed.ranges[0]
     return first_byte >= -size
 
 
 def _ascii_name(filename: str) -> str:
-    """Return the file name for receivers that read only ASCII.
+    """Return the file name for receivers that read only ASCII, "file.pdf" for "Отчёт.pdf".
 
-    Flask's name for "Отчёт.pdf" would be ".pdf".
+    Flask's would be ".pdf".
     """
     letters = unicodedata.normalize("NFKD", filename).encode("ascii", "ignore").decode()
     stem, dot, ending = letters.rpartition(".")
@@ -273,9 +279,12 @@ def _add_health(
     bot_id: str,
     is_operator: Callable[[str], bool],
 ) -> None:
+    """Add the paths of health checks. The parameters are those of `create_app`."""
+
     def answer(check: HealthCheck) -> tuple[Response, int, dict[str, str]]:
         report, is_well = check()
-        if not (is_local(request) or is_operator(request.headers.get("Authorization", ""))):
+        authorization = request.headers.get("Authorization", "")
+        if not (is_local(request) or is_operator(authorization)):
             # The rest has paths, counts and names of channels.
             report = {"status": report["status"]}
         status = 200 if is_well else 503

@@ -1,4 +1,4 @@
-"""Tells a request of this machine itself from one that came through a proxy or from elsewhere."""
+"""Tells whether a request comes from a browser on this machine, or from elsewhere."""
 
 from __future__ import annotations
 
@@ -21,13 +21,9 @@ _PROXY_HEADERS = (
 
 
 def is_local(request: flask.Request) -> bool:
-    """Return whether the client runs on this machine.
-
-    Peer and Host header say so, and no proxy is in between.
-
-    The Host header is checked because a hostile site can point its own name at 127.0.0.1. A tunnel
-    that adds no header of a proxy still passes the public name on.
-    """
+    """Return whether the client runs on this machine, with no proxy in between."""
+    # The host is checked too. A hostile site can point its own name at 127.0.0.1, and a tunnel that
+    # adds no header of a proxy still passes the public name on.
     if any(header in request.headers for header in _PROXY_HEADERS):
         return False
     try:

@@ -46,27 +46,27 @@ log = logging.getLogger(__name__)
 #: The key in the WSGI environment that holds the error of a webhook that was not stored.
 WEBHOOK_ERROR = "sayso.webhook_error"
 
-#: For how many seconds after a log line no other line of the same sender is written.
+#: For how many seconds after a line about a sender no other one about the same sender is logged.
 LOG_SECONDS = 60.0
 #: How many senders of bad requests are remembered. The oldest ones are forgotten first.
 MAX_SENDERS = 1000
 #: How many characters of a reason distinguish it from others. The rest may be text of the sender.
 REASON_CHARS = 24
 
-#: The path of a webhook, as the routes in `sayso.channels.web.app`: the channel's name,
-#: and what follows it.
+#: The path of a webhook, as the routes in `sayso.channels.web.app`: the channel's name, and what
+#: follows it.
 _PATH = re.compile(r"/*hooks/([^/]+)(?:/([^/].*?))?/?")
-
 
 #: Opens the form that a tap asks for, or checks a filled-in form. Returns what is left to store.
 AnswerForm = Callable[[Channel, Received], Received]
 
 
 class WebhookMiddleware:
-    """A WSGI app that takes the webhooks of known channels and passes all other requests to `app`.
+    """A WSGI app that takes the webhooks of known channels, and passes all other requests on.
 
-    One per process.
+    One per process, used from any thread.
 
+    * `app`: the WSGI app that answers all other requests.
     * `channels`: the channels that receive webhooks, by name.
     * `store`: stores what came in, before the platform gets its answer.
     * `public_url`: the URL at which platforms reach the bot. Signatures cover it.
@@ -119,7 +119,7 @@ class WebhookMiddleware:
                     received = self._answer_form(channel, received)
                 self._store(channel.name, note_moves(channel, received))
                 outcome = "ignored" if received.ignored else "stored"
-            except Exception as exc:  # noqa: BLE001  # Flask answers for it, as for an error raised by a view
+            except Exception as exc:  # noqa: BLE001  # Flask answers, as for an error of a view
                 environ[WEBHOOK_ERROR] = exc
                 outcome = _outcome_of(exc)
             span.set_attribute(tracing.OUTCOME, outcome)
@@ -207,14 +207,14 @@ class LogLimit:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: By sender, when its last line was logged, by the monotonic clock, and how many lines were
+        #: When the last line about a sender was logged, by the monotonic clock, and how many were
         #: omitted since. The sender whose line is the oldest comes first.
         self._senders: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
 
     def omitted(self, sender: Hashable) -> int | None:
-        """Return how many lines of this sender were omitted since the last one.
+        """Return how many lines about this sender were omitted since the last one.
 
-        None: omit this one, too.
+        None if this one is omitted too.
         """
         now = time.monotonic()
         with self._lock:
@@ -233,10 +233,9 @@ class LogLimit:
 @lru_cache(maxsize=256)
 def _header_name(key: str) -> str:
     """Return the header's lower-case name for a WSGI key such as HTTP_X_NAME, "" for other keys."""
+    name = ""
     if key in ("CONTENT_TYPE", "CONTENT_LENGTH"):
         name = key
     elif key.startswith("HTTP_"):
-        name = key[5:]
-    else:
-        name = ""
+        name = key.removeprefix("HTTP_")
     return name.lower().replace("_", "-")
