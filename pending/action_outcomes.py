@@ -21,7 +21,7 @@ from sayso.infra.redaction import redact
 from sayso.pending.action import ActionState, PendingAction
 from sayso.pending.error_texts import FATAL_ERRORS, error_text
 from sayso.pending.executors import Ambiguous, NotFound, ToolOutput, ToolResult, as_json
-from sayso.pending.proposals import Effect
+from sayso.pending.plans import Effect
 from sayso.pending.repository import ActionResult
 from sayso.pending.result_words import effect_in_words, words_for_person
 from sayso.pending.stored_action import StoredAction

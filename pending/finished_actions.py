@@ -13,7 +13,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope
 from sayso.pending.action import PLAN_KIND, ActionSigner, PendingAction
 from sayso.pending.action_outcomes import ShownResults, UndoStates, plan_report
-from sayso.pending.proposals import Effect, is_step_of, step_ids, undo_id
+from sayso.pending.plans import Effect, is_step_of, step_ids, undo_id
 from sayso.pending.repository import ActionRepository
 from sayso.pending.stored_action import StoredAction
 

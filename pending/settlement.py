@@ -50,13 +50,8 @@ from sayso.pending.call_context import ChannelRun, Confirmation
 from sayso.pending.effect import EffectStart
 from sayso.pending.executors import ActionExecutor, Executors, Reconciler
 from sayso.pending.finished_actions import load_steps
-from sayso.pending.proposals import (
-    Effect,
-    confirmed_run,
-    current_context,
-    is_undo,
-    step_ids,
-)
+from sayso.pending.plans import Effect, is_undo, step_ids
+from sayso.pending.proposals import confirmed_run, current_context
 from sayso.pending.repository import ActionDecision, ActionRepository, ActionResult, Claim
 from sayso.pending.stored_action import CHANGED, OPEN_STATES, StoredAction
 from sayso.pending.tool_context import with_context

@@ -70,7 +70,7 @@ from sayso.infra.records import versioned
 from sayso.pending.action import is_choice_token
 from sayso.pending.call_context import own_context
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
-from sayso.pending.proposals import plan_of
+from sayso.pending.plans import plan_of
 from sayso.pending.repository import Claim
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore
 from sayso.pending.stored_action import WAITING_STATES

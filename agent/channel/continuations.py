@@ -39,7 +39,7 @@ from sayso.agent.run.pause import RunCounts, open_actions, run_counts_of
 from sayso.agent.tools.call_texts import literal
 from sayso.infra.concurrency import has_no_loop
 from sayso.infra.ids import random_id
-from sayso.pending.proposals import Effect
+from sayso.pending.plans import Effect
 from sayso.pending.store import PendingActionStore
 from sayso.pending.turns import TurnChange
 

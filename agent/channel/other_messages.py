@@ -19,7 +19,7 @@ from sayso.agent.channel.question_repeats import QuestionRepeats
 from sayso.agent.run.state import WITHHELD
 from sayso.channels.types import Reply, Scope, Turn
 from sayso.pending.action import PLAN_KIND, PendingAction
-from sayso.pending.proposals import step_ids
+from sayso.pending.plans import step_ids
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import ABOUT

@@ -23,7 +23,7 @@ from sayso.channels.types import Media, Reply, Scope
 from sayso.pending.action import PLAN_KIND, ActionState, ButtonPress, PendingAction, after_of
 from sayso.pending.action_outcomes import brief_outcome
 from sayso.pending.consent.asking import invites_answer
-from sayso.pending.proposals import Effect, is_undo
+from sayso.pending.plans import Effect, is_undo
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import EXECUTED_STATES, WAITING_STATES, StoredAction
 from sayso.pending.turns import CHOICE_KIND, SettledAnswer, SettledIntent, Transition, TurnChange

@@ -34,7 +34,7 @@ from sayso.agent.tools.screening import fenced, result_for_model, screen
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, storable
 from sayso.pending.action import PLAN_KIND, PendingAction
-from sayso.pending.proposals import is_undo, step_ids
+from sayso.pending.plans import is_undo, step_ids
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import EXECUTED_STATES, OPEN_STATES, WAITING_STATES, StoredAction
 

@@ -29,7 +29,7 @@ from sayso.pending.action import (
 )
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.limits import KEEP_RECENT_MS
-from sayso.pending.proposals import Effect, Proposal, is_undo, step_ids, undo_proposal
+from sayso.pending.plans import Effect, Proposal, is_undo, step_ids, undo_proposal
 from sayso.pending.repository import ActionResult, Claim, sign_action
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import OPEN_STATES, StoredAction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.in_memory_actions import InMemoryActions
-from sayso.pending.proposals import plan_of
+from sayso.pending.plans import plan_of
 from sayso.pending.repository import Claim
 from sayso.pending.store import scope_of
 from sayso.pending.turns import TurnChange

@@ -15,7 +15,7 @@ from sayso.pending.action import (
     compute_args_digest,
 )
 from sayso.pending.executors import UNDO_PREFIX
-from sayso.pending.proposals import Effect, is_step_of, plan_of, step_ids, undo_proposal
+from sayso.pending.plans import Effect, is_step_of, plan_of, step_ids, undo_proposal
 from sayso.pending.stored_action import StoredAction
 
 SEAL = ActionSigner(["key"])

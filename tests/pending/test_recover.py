@@ -11,7 +11,7 @@ from sayso.infra.concurrency import run_without_loop
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import PendingAction
 from sayso.pending.limits import STALE_MS
-from sayso.pending.proposals import plan_of
+from sayso.pending.plans import plan_of
 from sayso.pending.repository import ActionResult, Claim
 from sayso.pending.store import scope_of
 from sayso.pending.turns import TurnChange

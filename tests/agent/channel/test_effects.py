@@ -6,7 +6,7 @@ import pytest
 
 from sayso.agent.channel.questions import short_effect
 from sayso.pending.action import PendingAction
-from sayso.pending.proposals import plan_of
+from sayso.pending.plans import plan_of
 
 
 def _action(preview: str) -> PendingAction:

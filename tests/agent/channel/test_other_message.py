@@ -12,7 +12,7 @@ from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.channels.types import Media
 from sayso.pending.action import PendingAction
-from sayso.pending.proposals import plan_of
+from sayso.pending.plans import plan_of
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 
 AGAIN = ToolCall("delete", {"name": "A"}, "again")
