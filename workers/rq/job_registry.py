@@ -1,8 +1,12 @@
 """JobRegistry: record in RQ's keys which jobs a worker runs, for many jobs at once.
 
-A longer job is registered as RQ registers its own, so that `rq info`, dashboards and the clean-up
-of abandoned jobs see it. A job that begins and ends between two writes leaves no trace. RQ itself
-would send fifteen commands per job: an eighth of what a turn costs a worker.
+A job is registered as RQ registers its own, so that `rq info`, dashboards and the clean-up of
+abandoned jobs see it. RQ itself would send fifteen commands for each job, an eighth of what a turn
+costs a worker. Here all jobs that begin or end within COLLECT_SECONDS are written in one script,
+and a job that begins and ends between two writes leaves no trace.
+
+An *execution* is RQ's record of one run of a job. The *intermediate queue* is RQ's list of jobs
+that were taken from the queue and not registered yet.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -29,69 +34,72 @@ from sayso.infra.redaction import redact
 
 log = logging.getLogger(__name__)
 
-#: Seconds in which jobs are collected for one write.
+#: For how many seconds jobs are collected for one write.
 COLLECT_SECONDS = 0.05
 #: Seconds between two heartbeats of the worker and of what it runs.
 HEARTBEAT_SECONDS = 15.0
+#: The beginning of both scripts. `call` collects what Redis refuses, such as a key that holds
+#: something else, and goes on: one damaged job must not keep all others from being written.
 _CALL = """
+-- KEYS: RQ's intermediate queue, its set of running jobs, and the executions of the worker.
+-- Returns the errors of Redis.
+local intermediate_queue, started, executions = unpack(KEYS)
 local refused = {}
 local function call(...)
   local answer = redis.pcall(...)
   if type(answer) == 'table' and answer.err then refused[#refused + 1] = answer.err end
 end
-local taken_jobs, started, executions = unpack(KEYS)
 """
-_REGISTER = (
-    "-- Register many jobs, as RQ's `prepare_execution` and `prepare_for_execution` do, and take them off RQ's\n"
-    "-- intermediate queue.\n"
-    "-- ARGV: worker, now in seconds and as jobs have it, TTL, when that ends; then job and execution of each."
-    + _CALL
-    + """
+_REGISTER = f"""
+-- Register many jobs, as RQ's `prepare_execution` and `prepare_for_execution` do, and take them off
+-- the intermediate queue. ARGV: the worker, the time in seconds and as jobs have it, the time to
+-- live and when it ends; then the id and the execution of each job.
+{_CALL}
 local worker, at, at_utc, ttl, ends = unpack(ARGV, 1, 5)
 for n = 6, #ARGV, 2 do
   local id, execution = ARGV[n], ARGV[n + 1]
-  local job, both = 'rq:job:' .. id, id .. ':' .. execution
-  call('HSET', 'rq:execution:' .. both, 'id', execution, 'job_id', id, 'created_at', at, 'last_heartbeat', at,
-      'worker_name', worker)
-  call('EXPIRE', 'rq:execution:' .. both, ttl)
+  local job, name = 'rq:job:' .. id, id .. ':' .. execution
+  call('HSET', 'rq:execution:' .. name, 'id', execution, 'job_id', id, 'created_at', at,
+    'last_heartbeat', at, 'worker_name', worker)
+  call('EXPIRE', 'rq:execution:' .. name, ttl)
   call('ZADD', 'rq:executions:' .. id, ends + 60, execution)
   call('EXPIRE', 'rq:executions:' .. id, ttl + 60)
-  call('ZADD', started, ends, both)
-  call('SADD', executions, both)
-  call('HSET', job, 'last_heartbeat', at_utc, 'status', 'started', 'started_at', at_utc, 'worker_name', worker)
+  call('ZADD', started, ends, name)
+  call('SADD', executions, name)
+  call('HSET', job, 'last_heartbeat', at_utc, 'status', 'started', 'started_at', at_utc,
+    'worker_name', worker)
   call('PERSIST', job)
-  call('LREM', taken_jobs, 1, id)
+  call('LREM', intermediate_queue, 1, id)
 end
 call('EXPIRE', executions, ttl + 60)
 return refused
 """
-)
-_REMOVE = (
-    "-- Forget jobs that are over. ARGV: of each the job, its execution or '', whether it was registered, whether it\n"
-    "-- failed: then the rest is RQ's to do."
-    + _CALL
-    + """
+_REMOVE = f"""
+-- Remove jobs that have ended. Of a job that failed RQ does the rest. ARGV: of each job its id, its
+-- execution or '', '1' if it was registered, '1' if it failed; else '0'.
+{_CALL}
 for n = 1, #ARGV, 4 do
   local id, execution, registered, failed = unpack(ARGV, n, n + 3)
-  if registered == '0' then call('LREM', taken_jobs, 1, id) end
+  if registered == '0' then call('LREM', intermediate_queue, 1, id) end
   if failed == '0' then
     call('DEL', 'rq:job:' .. id)
     if execution ~= '' then
-      call('DEL', 'rq:execution:' .. id .. ':' .. execution)
+      local name = id .. ':' .. execution
+      call('DEL', 'rq:execution:' .. name)
       call('ZREM', 'rq:executions:' .. id, execution)
-      call('ZREM', started, id .. ':' .. execution)
-      call('SREM', executions, id .. ':' .. execution)
+      call('ZREM', started, name)
+      call('SREM', executions, name)
     end
   end
 end
 return refused
 """
-)
 
 
 class Stopped(Exception):
-    """The error of a job that RQ was told to stop: RQ keeps it among the stopped jobs,
-    not among the failed ones.
+    """The error of a job that RQ was told to stop.
+
+    RQ lists such a job among the stopped ones and not among the failed ones.
     """
 
 
@@ -111,16 +119,18 @@ class _Entry:
 
     @property
     def removal(self) -> tuple[str | int, ...]:
-        """Return what `_REMOVE` takes of a job."""
-        execution = self.execution.id if self.execution else ""
-        return self.job.id, execution, int(self.is_written), int(self.error is not None)
+        """Return the arguments of `_REMOVE` for this job."""
+        execution_id = ""
+        if self.execution:
+            execution_id = self.execution.id
+        return self.job.id, execution_id, int(self.is_written), int(self.error is not None)
 
 
 class JobRegistry:
     """Tells RQ which jobs a worker runs. Lives as long as the worker.
 
-    Jobs that start and end are collected and written on a thread: one pipeline for all, at most
-    every COLLECT_SECONDS. What cannot be written while Redis is away is written later.
+    Jobs that start and end are collected, and a thread writes them in one pipeline, at most once in
+    COLLECT_SECONDS. What cannot be written while Redis is away is written later.
     """
 
     def __init__(self, worker: BaseWorker, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -128,6 +138,7 @@ class JobRegistry:
         self._clock = clock
         self._last_heartbeat = clock()
         self._lock = threading.Lock()
+        #: The jobs that run or have ended and are not removed yet, by id. Guarded by `_lock`.
         self._entries: dict[str, _Entry] = {}
         self._changed = threading.Event()
         self._closing = threading.Event()
@@ -151,7 +162,7 @@ class JobRegistry:
         self._changed.set()
 
     def job_ended(self, job: Job, error: BaseException | None = None) -> None:
-        """Record that a job has ended; with an error, RQ keeps it among the failed ones."""
+        """Record that a job has ended. With an error, RQ lists it among the failed ones."""
         with self._lock:
             entry = self._entries.setdefault(job.id, _Entry(job))
             entry.has_ended = True
@@ -167,14 +178,14 @@ class JobRegistry:
         self._try(self._write)
 
     def _write_and_beat(self) -> None:
-        """Write what changed, and a heartbeat when it is due, however much there is to write."""
+        """Write what changed, and then a heartbeat if it is due."""
         self._try(self._write)
         is_due = self._clock() - self._last_heartbeat >= HEARTBEAT_SECONDS
         if is_due and self._try(self._send_heartbeat):
             self._last_heartbeat = self._clock()
 
     def _try(self, write: Callable[[], None]) -> bool:
-        """Return whether a write succeeded. After a failure, pause, and have it tried again."""
+        """Write, and return whether that succeeded. After a failure, pause, and try again soon."""
         try:
             write()
         except RedisError as exc:
@@ -199,10 +210,10 @@ class JobRegistry:
         with self._worker.connection.pipeline() as pipe:
             if fresh:
                 self._register(fresh, pipe)
-            if ended:  # they leave no result: they carry an id, and the conversation has the rest
-                pipe.eval(
-                    _REMOVE, 3, *self._keys, *(arg for entry in ended for arg in entry.removal)
-                )
+            # A job leaves no result: it only names a conversation, which has the rest.
+            if ended:
+                removals = chain.from_iterable(entry.removal for entry in ended)
+                pipe.eval(_REMOVE, 3, *self._keys, *removals)
             succeeded = sum(entry.error is None for entry in ended)
             self._update_worker(succeeded, len(entries) - len(ended), pipe)
             _report(pipe.execute(raise_on_error=False))
@@ -218,14 +229,14 @@ class JobRegistry:
                 self._entries.pop(entry.job.id, None)
 
     def _register(self, entries: list[_Entry], pipe: Any) -> None:
-        """Register jobs. Sent again when the answer is lost: an execution keeps its id."""
+        """Register jobs. If that is repeated after a lost answer, each execution keeps its id."""
         worker = self._worker
         at = now()
         ttl = worker.get_heartbeat_ttl(entries[0].job)
         times = (at.timestamp(), utcformat(at), ttl, current_timestamp() + ttl)
         ids: list[str] = []
         for entry in entries:
-            # Set before the job is registered: then an operator may stop it.
+            # This comes first: once the job is registered, an operator may stop its execution.
             if entry.execution is None:
                 job = entry.job
                 entry.execution = Execution(random_id(), job.id, job.connection, worker.name)
@@ -238,8 +249,8 @@ class JobRegistry:
 
     @property
     def _keys(self) -> tuple[str, str, str]:
-        """Return RQ's list of jobs taken from its queue, its set of running jobs,
-        and the worker's executions.
+        """Return the keys of both scripts: RQ's intermediate queue, its set of running jobs, and
+        the executions of the worker.
         """
         worker = self._worker
         (queue,) = worker.queues
@@ -250,23 +261,26 @@ class JobRegistry:
         )
 
     def _update_worker(self, succeeded: int, running: int, pipe: Any) -> None:
+        """Write how many jobs have succeeded since the last write, and whether any job runs."""
         if succeeded:
             pipe.hincrby(self._worker.key, "successful_job_count", succeeded)
         if self._worker.get_state() not in (WorkerStatus.SUSPENDED, _state(running)):
             self._worker.set_state(_state(running), pipeline=pipe)
 
     def _store_failure(self, entry: _Entry, error: BaseException) -> None:
-        """Store a failure as RQ does: among the failed jobs or, if the job was told to stop,
-        among the stopped ones.
-        """
-        words = redact("".join(traceback.format_exception(error)))
+        """Store a failure as RQ does: among the failed jobs, or among those that were stopped."""
         worker = self._worker
         job = entry.job
-        # RQ reads this where it files; nothing else of ours does.
-        worker._stopped_job_id = job.id if isinstance(error, Stopped) else None  # noqa: SLF001
+        traceback_text = redact("".join(traceback.format_exception(error)))
+
+        # RQ reads this attribute to tell a stopped job from a failed one.
+        stopped_job_id = None
+        if isinstance(error, Stopped):
+            stopped_job_id = job.id
+        worker._stopped_job_id = stopped_job_id  # noqa: SLF001
         try:
             worker.handle_job_failure(
-                job, worker.queues[0], exc_string=words, execution=entry.execution
+                job, worker.queues[0], exc_string=traceback_text, execution=entry.execution
             )
         except RedisError:
             raise
@@ -288,7 +302,8 @@ class JobRegistry:
             _report(answers)
             if worker.get_state() != WorkerStatus.SUSPENDED:
                 worker.set_state(_state(len(executions)), pipeline=pipe)
-            if answers[0] == 1:  # Redis was away for so long that it forgot us
+            # Redis has created the key anew: it was away for so long that the worker had expired.
+            if answers[0] == 1:
                 pipe.hset(worker.key, mapping=worker.serialize())
                 pipe.expire(worker.key, worker.worker_ttl + 60)
                 register(worker, pipe)
@@ -300,12 +315,14 @@ def _state(running: int) -> WorkerStatus:
 
 
 def _report(answers: Iterable[Any]) -> None:
-    """Log what Redis refuses, such as a key of RQ that holds something else:
-    it would refuse it again.
+    """Log what Redis refuses, such as a key of RQ that holds something else.
+
+    It is not tried again, because Redis would refuse it again.
     """
     for answer in answers:
         if isinstance(answer, Exception):
             log.error("job_registry.refused", extra={"reason": type(answer).__name__})
-        elif isinstance(answer, list):  # of a script: what was refused within it
+        # A script answers with the list of what was refused within it.
+        elif isinstance(answer, list):
             for refusal in answer:
                 log.error("job_registry.refused", extra={"reason": str(refusal).partition(" ")[0]})

@@ -1,4 +1,9 @@
-"""The RQ queue that wakes workers. Its jobs carry a conversation's id and nothing else."""
+"""The RQ queue that wakes workers. Its jobs carry a conversation's id and nothing else.
+
+`SaysoJob` is a job as a worker reads it, `WakeUps` makes jobs as scripts store them, and
+`QueueServer` is the queue on a server of its own. What a conversation has to do stands in the
+conversation: a job that is lost loses no work.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +37,11 @@ log = logging.getLogger(__name__)
 QUEUE = "sayso"
 #: The one function that our workers run.
 PROCESS_CONVERSATION = "sayso.config.wiring.rq_entry.process_conversation"
-#: Seconds after which RQ cancels a job; a turn has its own, shorter limit.
+#: After how many seconds RQ cancels a job. A turn has a shorter limit.
 JOB_TIMEOUT = 600
 #: The first byte of RQ's compressed data; JSON never begins with it.
 _COMPRESSED = b"x"
+#: The id of a conversation: its channel and a digest.
 _CONVERSATION = re.compile(r"[A-Za-z0-9_.-]{1,64}:[0-9a-f]{20}")
 
 
@@ -44,30 +50,34 @@ class ForbiddenJob(Exception):
 
 
 class SaysoJob(Job):
-    """A job that Sayso created: its one function, one conversation id, no callbacks, no webhooks.
+    """A job that runs one function of Sayso for one conversation, without callbacks and webhooks.
 
-    A process that can write to Redis can name any function in a job, so JSON alone is no defense.
+    A process that can write to Redis can put a job with any function into the queue. Such a job is
+    refused when its conversation or its function is asked for.
     """
 
     def read(
         self, origin: str, data: bytes | None, timeout: bytes | None, failure_ttl: bytes | None
     ) -> None:
-        """Read the fields that running the job needs.
+        """Read the fields that running the job needs, as they are in the job's hash.
 
-        RQ's `restore` takes as long as a turn's script.
-
-        Raises NoSuchJobError without data, and ValueError,
-        TypeError or zlib.error for invalid data.
+        RQ's `restore` reads all fields, which takes as long as a script of a turn. `origin`: the
+        name of the queue. Raises NoSuchJobError for a job without data, and ValueError, TypeError
+        or zlib.error for invalid data.
         """
         if not data:
             raise NoSuchJobError(f"job {self.id!r} has no data")
-        self.origin = origin
         if data[:1] == _COMPRESSED:
-            self.data = zlib.decompress(data)
-        else:
-            self.data = data
-        self.timeout = int(timeout) if timeout else None
-        self.failure_ttl = int(failure_ttl) if failure_ttl else None
+            data = zlib.decompress(data)
+        self.data = data
+        self.origin = origin
+
+        self.timeout = None
+        if timeout:
+            self.timeout = int(timeout)
+        self.failure_ttl = None
+        if failure_ttl:
+            self.failure_ttl = int(failure_ttl)
 
     @property
     def conversation(self) -> str:
@@ -75,30 +85,33 @@ class SaysoJob(Job):
 
         Raises ForbiddenJob for any other function or argument.
         """
-        ours = self.func_name == PROCESS_CONVERSATION and self.instance is None and not self.kwargs
+        is_own = (
+            self.func_name == PROCESS_CONVERSATION and self.instance is None and not self.kwargs
+        )
+        args: Sequence[Any] = ()
         if isinstance(self.args, list | tuple):
             args = self.args
-        else:
-            args = ()
-        if not ours or len(args) != 1 or not _CONVERSATION.fullmatch(str(args[0])):
+        if not is_own or len(args) != 1 or not _CONVERSATION.fullmatch(str(args[0])):
             raise ForbiddenJob(f"job {self.id!r} is not a wake-up of ours: refused")
         return str(args[0])
 
     @property
     def func(self) -> Any:
-        """Return the function. Raises ForbiddenJob as `conversation` does."""
+        """Return the function that RQ runs. Raises ForbiddenJob as `conversation` does."""
+        # Reading the conversation checks the job.
         return super().func if self.conversation else None
 
-    #: None, whatever the job's hash names.
+    #: RQ runs no callback, whatever the job's hash names.
     success_callback = failure_callback = stopped_callback = None
 
     def send_webhooks(self, *_: Any, **__: Any) -> None:
-        """Send none, whatever the job's hash names."""
+        """Send no webhook, whatever the job's hash names."""
 
 
 def new_name(queue: str) -> str:
-    """Return a new name for a job or a worker of a queue:
-    a login may then be limited to the keys of one bot.
+    """Return a new name for a job or a worker of a queue.
+
+    It begins with the name of the queue, so that a login can be limited to the keys of one bot.
     """
     return f"{queue}-{random_id(8)}"
 
@@ -112,33 +125,34 @@ def is_suspended(connection: Redis) -> bool:
 
 
 def waiting_jobs(connection: Redis, queue: str) -> tuple[int, float | None]:
-    """Return how many jobs wait in a queue, and when its first one was queued, in Unix seconds;
-    None if unknown.
+    """Return how many jobs wait in a queue, and when the first one was queued.
 
-    Raises redis.RedisError.
+    The time is in Unix seconds, None if it is unknown. Raises redis.RedisError.
     """
     key = Queue(queue, connection=connection).key
     count = int(connection.llen(key))
     first = connection.lindex(key, 0)
-    if first:
-        at = connection.hget(f"{Job.redis_job_namespace_prefix}{first!s}", "enqueued_at")
-    else:
-        at = None
+    if not first:
+        return count, None
+
+    at = connection.hget(f"{Job.redis_job_namespace_prefix}{first!s}", "enqueued_at")
     try:
-        return count, datetime.fromisoformat(str(at)).timestamp() if at else None
-    except ValueError:  # another program's
+        return count, datetime.fromisoformat(str(at)).timestamp()
+    except ValueError:
+        # The job has no time, or is that of another program.
         return count, None
 
 
 class WakeUps:
-    """Creates the RQ job that processes a conversation, as RQ would write it,
-    for the accept script to store.
+    """Makes the RQ jobs that wake workers, as RQ would write them, for scripts to store.
 
-    RQ writes one job when this object is created, and each job is a copy with other values: RQ
-    takes longer for a job than everything else takes for a webhook.
+    RQ itself takes longer to create a job than everything else takes for a webhook. So RQ creates
+    one job when this object is created, and each job is a copy of it with other values. One per
+    process.
     """
 
     def __init__(self, connection: Redis, name: str = QUEUE, *, prefix: str = PREFIX) -> None:
+        """`name`: of the queue. `prefix`: of the bot's own keys."""
         #: Prefix of job keys, and queue key: `Reaper` finds jobs by them.
         self.queue = {
             "job_keys": Job.redis_job_namespace_prefix,
@@ -148,17 +162,17 @@ class WakeUps:
         self._names = {**self.queue, "queues": Queue.redis_queues_keys, "jobs": f"{prefix}jobs"}
         job = make_job(connection, "process", "", name)
         self._fields: dict[str, Any] = job.to_dict(include_meta=False)
-        self._call = job.data.partition(b'""')
+        #: The job's data before and after the conversation, which is "" in the model job.
+        self._data_before, _, self._data_after = job.data.partition(b'""')
 
     def __call__(self, conversation: str) -> WakeUpJob:
         """Return the job of a conversation."""
         # RQ's `utcformat` writes the same with strftime, at ten times the cost.
         at = datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
-        before, _, after = self._call
         fields = self._fields | {
             "created_at": at,
             # RQ reads data without compression too, which takes longer than all the rest.
-            "data": before + json.dumps(conversation).encode() + after,
+            "data": self._data_before + json.dumps(conversation).encode() + self._data_after,
             "description": f"process {conversation}",
             "enqueued_at": at,
         }
@@ -169,9 +183,9 @@ class WakeUps:
 class QueueServer:
     """The queue of wake-ups on a server of its own. One per process.
 
-    A wake-up is a second step there, after the script that stored the work. If the server is away,
-    or loses its data, no work is lost: the conversation is due, and `Reaper` wakes it when the
-    server is back.
+    A job is queued there in a second step, after the script that stored the work. If the server is
+    away, or loses its data, no work is lost: the conversation is due, and `Reaper` wakes it when
+    the server is back.
     """
 
     def __init__(self, client: Redis, wake_up: WakeUps, *, prefix: str = PREFIX) -> None:
@@ -180,9 +194,9 @@ class QueueServer:
         self._is_away = False
 
     async def wake(self, conversation: str, urgent: bool) -> None:
-        """Queue the job of a conversation, unless one is there.
+        """Queue the job of a conversation, unless one is there. `urgent`: at the front.
 
-        If the server is away, say so once, in the log.
+        If the server is away, that is logged once.
         """
         job = self._wake_up(conversation)
         try:
@@ -204,8 +218,8 @@ class QueueServer:
         Raises redis.RedisError.
         """
         args = {**self._wake_up.queue, "conversations": conversations}
-        found: list[str] = self._scripts.on_shard("queued", shard, args)
-        return found
+        with_job: list[str] = self._scripts.on_shard("queued", shard, args)
+        return with_job
 
 
 def make_job(connection: Redis, job_id: str, conversation: str, queue: str = QUEUE) -> Job:

@@ -1,5 +1,7 @@
-"""The worker process: RQ workers in the main thread, their conversations and the
-background work on one event loop.
+"""The worker process: `run_worker` works until a signal.
+
+RQ workers run in the main thread, one after the other. Their conversations and the background work
+run on one event loop in a second thread.
 """
 
 from __future__ import annotations
@@ -38,34 +40,37 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS = 3600
 #: Seconds between RQ's own clean-ups of its registries.
 MAINTENANCE_INTERVAL = 60
-#: Objects created and not yet freed until Python searches for unreachable cycles. A thousand turns
-#: in progress are none: at Python's own 700 the search takes a quarter of the time.
+#: After how many new objects Python searches for unreachable cycles. At Python's own 700 the search
+#: takes a quarter of the time when a thousand turns are in progress, which are no garbage.
 COLLECT_EVERY = 100_000
-#: Blocks of this size and more are returned to the system when freed. Below:
-#: glibc's number for that setting.
+#: Blocks of memory of this size and more are returned to the system when they are freed.
 LARGE_BLOCK_BYTES = 1024 * 1024
+#: The number of that setting in glibc (`M_MMAP_THRESHOLD`).
 _M_MMAP_THRESHOLD = -3
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerServices:
-    """The parts of a worker process.
+    """The parts of a worker process."""
 
-    `sweeps`: what removes the old files of each folder and returns how many,
-    by the name that log events begin with.
-    """
-
+    #: The name of the queue.
     queue: str
+    #: The beginning of the bot's keys in Redis.
     key_prefix: str
     redis_url: str
+    #: The URL of the queue's server, `redis_url` where the queue has no server of its own.
     queue_url: str
     capacity: Capacity
+    #: How many threads run sync tools.
     tool_threads: int
     processor: ConversationProcessor
     reaper: Reaper
     audit_collector: AuditCollector
     lock: WorkerLock
+    #: Each removes the old files of a folder and returns how many. The key is the name that log
+    #: events begin with.
     sweeps: Mapping[str, Callable[[], int]]
+    #: Closes the connections of tools.
     close_tools: Callable[[], None]
     #: Closes the connections to models.
     close_models: Callable[[], Coroutine[Any, Any, None]]
@@ -76,12 +81,16 @@ class WorkerServices:
 def run_worker(services: WorkerServices, loop: LoopThread) -> None:
     """Work until SIGTERM, SIGINT or SIGHUP, and finish what is in progress first.
 
-    A restart of Redis does not end a worker.
+    `loop`: the event loop of this process, which is closed at the end. A restart of Redis does not
+    end a worker.
     """
     set_tool_thread_limit(services.tool_threads)
     _return_large_blocks()
-    gc.freeze()  # the objects of the process itself stay for as long as it lives
+    # The objects of the process itself stay for as long as it lives, so no search looks at them.
+    gc.freeze()
     gc.set_threshold(COLLECT_EVERY)
+
+    # What runs in the background.
     watchdog = Watchdog(loop)
     watchdog.start()
     services.data_loss_guard.watch()
@@ -98,23 +107,32 @@ def run_worker(services: WorkerServices, loop: LoopThread) -> None:
     background = [loop.submit(each) for each in work]
     for each in background:
         each.add_done_callback(_report_end)
+
     services.lock.hold()
-    said_good_bye = _work_until_stopped(services, loop)
+    was_redis_there = _work_until_stopped(services, loop)
+
     watchdog.stop()
     for each in background:
         each.cancel()
-    if said_good_bye:  # without Redis, silence says the same
+    # Without Redis, the missing heartbeats say the same.
+    if was_redis_there:
         with contextlib.suppress(RedisError):
             services.reaper.heartbeat.leave()
-    with contextlib.suppress(Exception):  # a sign that stays is wrong for two minutes at most
+
+    # A typing sign that stays is wrong for two minutes at most.
+    with contextlib.suppress(Exception):
         loop.submit(services.processor.end_typing()).result(CUT_SECONDS)
-    try:  # so that vendors see an end, and no library warns of an open connection
+
+    # So that vendors see an end, and no library warns of an open connection.
+    try:
         loop.submit(services.close_models()).result(CUT_SECONDS)
-    except Exception as exc:  # noqa: BLE001  # whatever a vendor's client raises, the worker is leaving
+    except Exception as exc:  # noqa: BLE001  # a vendor's client may raise anything
         log.warning("worker.models_not_closed", extra={"reason": type(exc).__name__})
     loop.close()
     services.close_tools()
-    # Conversations that are still held are taken over when this process has ended.
+
+    # The lock file of a worker that still holds conversations stays: they are taken over when this
+    # process has ended.
     if services.processor.is_idle:
         services.lock.leave()
 
@@ -122,28 +140,32 @@ def run_worker(services: WorkerServices, loop: LoopThread) -> None:
 def _work_until_stopped(services: WorkerServices, loop: LoopThread) -> bool:
     """Run one RQ worker after the other until a signal.
 
-    Return whether the last one could say good-bye to Redis.
+    Return whether Redis was there when the last one ended.
     """
     stop_requested = StopFlag()
-    said_good_bye = False
+    was_redis_there = False
     while not stop_requested.is_set:
         try:
             new_worker(services, loop, stop_requested).work(logging_level="WARNING")
-            said_good_bye = True
-        except RedisError as exc:  # at its birth or at its good-bye
-            said_good_bye = False
+            was_redis_there = True
+        except RedisError as exc:
+            # Redis was away when the worker began or ended.
+            was_redis_there = False
             log.warning("worker.redis_away", extra={"reason": type(exc).__name__})
         if not stop_requested.is_set:
             time.sleep(1)
-    return said_good_bye
+    return was_redis_there
 
 
 def _report_end(future: Future[None]) -> None:
-    """Log that background work has ended.
+    """Log that background work has ended with an error.
 
-    Each handles its own errors; an end would otherwise go unnoticed.
+    Background work handles its own errors, so its end would otherwise go unnoticed.
     """
-    if not future.cancelled() and (error := future.exception()):
+    if future.cancelled():
+        return
+    error = future.exception()
+    if error:
         log.error("worker.background_ended", exc_info=error)
 
 
@@ -153,7 +175,8 @@ async def _sweep(sweeps: Mapping[str, Callable[[], int]]) -> None:
         for name, sweep in sweeps.items():
             try:
                 removed = await call_in_thread(sweep)
-            except StoreUnavailable as exc:  # the next time will do
+            except StoreUnavailable as exc:
+                # The next time will do.
                 log.warning(f"{name}.not_swept", extra={"reason": exc.reason})
             except Exception:
                 log.exception(f"{name}.not_swept")
@@ -186,9 +209,10 @@ def new_worker(
 def _return_large_blocks() -> None:
     """Have glibc return freed blocks of 1 MB and more to the system at once.
 
-    Otherwise each thread keeps the memory that a large file took:
-    with 40 files of 12 MB a worker grew by 199 MB instead of 102.
+    Otherwise each thread keeps the memory that a large file took: with 40 files of 12 MB a worker
+    grew by 199 MB instead of 102.
     """
     if sys.platform == "linux":
-        with contextlib.suppress(AttributeError):  # another library than glibc
+        # Another library than glibc has no such function.
+        with contextlib.suppress(AttributeError):
             ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
