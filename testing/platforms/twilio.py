@@ -4,7 +4,11 @@
 * Contents: the shape of a message with buttons or a list, with variables such as {{1}}, which each
   message fills in. A template is a Content that Meta has approved; it may be sent at any time.
 * Media: files that people sent.
-* What an account has besides: its sender, messaging service and templates (`FakeTwilioSetup`).
+* What an account has besides: its sender (a number on WhatsApp), its messaging service (which
+  gathers senders) and its templates (`FakeTwilioSetup`).
+
+Every resource has a sid, which is its id. Its first two letters name the kind, such as SM and MM for
+messages without and with media.
 
 WhatsApp lets a bot send freely only within 24 hours after a person last wrote. Tests close this
 window for an address. Limits of WhatsApp are numbers here, and not imported from the adapter: a
@@ -158,15 +162,15 @@ class FakeTwilio:
 
     @property
     def closed(self) -> set[str]:
-        """The addresses whose 24-hour window is closed. A reset opens all."""
+        """The addresses whose 24-hour window is closed. A reset of the log opens all."""
         addresses: set[str] = self._log.state.setdefault(_CLOSED, set())
         return addresses
 
     @property
     def failing(self) -> dict[str, str]:
-        """By address, the code with which messages fail after they were accepted.
+        """By address, the code with which messages fail after they were accepted; "" for none.
 
-        A reset removes all.
+        A reset of the log removes all.
         """
         codes: dict[str, str] = self._log.state.setdefault(_FAILING, {})
         return codes

@@ -168,7 +168,7 @@ class ChatInbox:
         return True
 
 
-async def follow(
+async def follow_messages(
     sent: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]
 ) -> None:
     """Put every message that the platforms receive into the inbox of its chat, until cancelled.
@@ -332,7 +332,7 @@ class SimulatedUser:
     acts: list[Act] = field(default_factory=list)
     strangers: Sequence[WebhookClient] = ()
 
-    async def live(self, stories: Sequence[Story]) -> None:
+    async def play_stories(self, stories: Sequence[Story]) -> None:
         """Play stories while there are turns left."""
         weights = [story.weight for story in stories]
         while self.budget.is_left:
@@ -625,7 +625,7 @@ class SimulatedUsers:
         """Play all stories, and read messages until the `with` block ends."""
         inboxes = {person.client.chat: person.inbox for person in self.people}
         following = [
-            asyncio.create_task(follow(lambda: self._platforms.sent, inboxes)),
+            asyncio.create_task(follow_messages(lambda: self._platforms.sent, inboxes)),
             asyncio.create_task(follow_typing_signs(lambda: self._platforms.calls, inboxes)),
             asyncio.create_task(follow_tap_answers(lambda: self._platforms.calls, inboxes)),
         ]
@@ -645,7 +645,7 @@ class SimulatedUsers:
     async def _play(self) -> None:
         async with asyncio.TaskGroup() as group:
             for person in self.people:
-                group.create_task(person.live(self._stories))
+                group.create_task(person.play_stories(self._stories))
         await self.delivery.wait_for_repeats()
 
     def _cancel(self) -> None:
