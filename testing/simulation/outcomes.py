@@ -4,6 +4,10 @@ In a simulation every request for an effect names a bill, such as `b5`: "Pay b5"
 it, is asked back, and decides; then a tool pays it. The judge cannot look into Sayso. It reads the
 messages as a person would, by the texts of Sayso's English catalogue, and compares them with the
 effects that the tools logged.
+
+If Sayso cannot know whether a message arrived, it sends the message again with a mark: a line that
+says that it may be a repeat. The first try may still arrive, even after the repeat. The rest of a
+request of several steps is the line at its end that names each step with its outcome.
 """
 
 from __future__ import annotations
@@ -249,27 +253,30 @@ class ChatReader:
 
     def _read_message(self, text: str) -> list[tuple[str, BillStatement]]:
         """Return what a message without the rest of a request says."""
-        dropped = _DROPPED.search(text.replace("*", ""))
+        plain = text.replace("*", "")
+        dropped = _DROPPED.search(plain)
         if dropped is None:
             return [self._read_part(part) for part in _outcome_and_question(text)]
-        mark = dropped.string[: dropped.start()]
-        bill, dropping = self._read_part(mark + dropped[1])
-        answer = self._read_part(mark + dropped.string[dropped.end() :])
-        return [(bill, replace(dropping, in_passing=True)), answer]
+        # The message begins with the text that an older question was dropped. A mark before it
+        # counts for both parts.
+        mark = plain[: dropped.start()]
+        bill, statement = self._read_part(mark + dropped[1])
+        answer = self._read_part(mark + plain[dropped.end() :])
+        return [(bill, replace(statement, in_passing=True)), answer]
 
     def _read_part(self, text: str) -> tuple[str, BillStatement]:
         """Return the bill of a part of a message and what it says about it."""
         statement = read_statement(text, self._done)
-        named = _BILL.findall(text)
-        if len(set(named)) > 1:
+        bills = _BILL.findall(text)
+        if len(set(bills)) > 1:
             statement = replace(statement, kind="odd")
-        elif not named and statement.marked:
+        elif not bills and statement.marked:
             self._marked_texts[statement.text] = self._last_asked
-        elif not named and statement.text in self._marked_texts:
+        elif not bills and statement.text in self._marked_texts:
             older_bill = self._marked_texts.pop(statement.text)
             statement = replace(statement, marked=True, first_try_for=older_bill)
 
-        bill = named[0] if named else self._last_asked
+        bill = bills[0] if bills else self._last_asked
         if statement.kind == "question" and bill not in self._questioned:
             self._last_asked = bill
             self._questioned.add(bill)
