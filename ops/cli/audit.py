@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 #: The most faults that are printed: a ledger that was restored from an old copy may have thousands.
 MAX_FAULTS = 20
-#: Characters of a preview, and of the message sent to the user, in one line of `show`.
+#: The most characters of a preview, and of what the user was told, in one line of `show`.
 WIDTH = 48
-#: Characters of what a user has changed, in one line of `show`.
+#: The most characters of what a user has changed, in one line of `show`.
 CHANGE_WIDTH = 200
 
 

@@ -35,7 +35,7 @@ DEFAULT_DATA = Path(".sayso")
 
 @dataclass(slots=True)
 class Options:
-    """The options that every command takes. One per invocation; `_store` fills it."""
+    """The options that every command takes. One per invocation; `_save_option` fills it."""
 
     #: The file of --config, None where it was not given.
     config: Path | None = None
@@ -95,10 +95,9 @@ class Options:
             fail(f"data folder {parent!r}: {exc.strerror}: give one you may write to with --data")
 
     def print(self, value: Any, lines: Iterable[str]) -> None:
-        """Print a result: `value` with --json, else the lines.
+        """Print a result: `value` with --json, else the lines. Exits where it cannot be written.
 
-        A lone surrogate, which JSON arguments can spell and no encoding can hold,
-        is printed as its escape.
+        A lone surrogate, which JSON can write and no encoding can hold, is printed as its escape.
         """
         if self.as_json:
             text = json.dumps(value, indent=2, ensure_ascii=False)
@@ -120,7 +119,7 @@ class Options:
 pass_options = click.make_pass_decorator(Options, ensure=True)
 
 
-def _store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+def _save_option(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     """Save an option that was given.
 
     Click calls this for the group first and for the command after it, so the last one counts.
@@ -143,7 +142,7 @@ class SaysoCommand(click.Command):
         super().__init__(*args, **settings)
         self.examples = tuple(examples)
         path = click.Path(path_type=Path)
-        shared: dict[str, Any] = {"expose_value": False, "callback": _store}
+        shared: dict[str, Any] = {"expose_value": False, "callback": _save_option}
         # New objects for each command: click keeps state of a command in its options.
         self.params = [
             *self.params,
@@ -208,10 +207,10 @@ _OWN_FINDINGS = ("_left_out", "_incomplete")
 
 
 @contextmanager
-def logs_beside_findings() -> Iterator[None]:
+def log_other_warnings() -> Iterator[None]:
     """Log warnings to stderr, except those that the command prints itself as findings.
 
-    Without any handler, Python prints the bare name of an event, and none of its facts.
+    Commands set up no logs. Python would then print the bare name of an event without its facts.
     """
     from sayso.config.wiring.observability import EventFormatter
 

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from sayso.workers.alerts import Alert
     from sayso.workers.deliveries import DeliveryStatus, RedisDeliveries, UndeliveredState
 
-#: Characters of a reason, and of a reply's text, in one line of `list` and of `show`.
+#: The most characters of a reason, and of a reply's text, in one line of `list`.
 WIDTH = 60
+#: The same in one line of `show`.
 SHOW_WIDTH = 300
-#: Characters of an alert.
+#: The most characters of an alert in one line.
 ALERT_WIDTH = 500
 
 

@@ -18,7 +18,7 @@ from sayso.ops.cli.command import (
     check_channel,
     check_id,
     clear_errors,
-    logs_beside_findings,
+    log_other_warnings,
     pass_options,
 )
 
@@ -58,7 +58,7 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
         check_channel(settings, channel)
         if user:
             check_id(settings, channel, user)
-        with logs_beside_findings():
+        with log_other_warnings():
             opened = load_bot_tools(settings, remote=True)
         opened.close()
         for problem in opened.problems:

@@ -20,7 +20,7 @@ from sayso.ops.cli.command import (
 if TYPE_CHECKING:
     from sayso.ops.checks.story import MessageStory, TracedAction, TracedReply, TracedTurn
 
-#: Characters of a text, and of a reason, on one line.
+#: The most characters of a text, and of a reason, on one line.
 WIDTH = 300
 #: The questions that a story answers, as they are printed.
 _QUESTIONS = {
