@@ -210,7 +210,7 @@ _OWN_FINDINGS = ("_left_out", "_incomplete")
 def log_other_warnings() -> Iterator[None]:
     """Log warnings to stderr, except those that the command prints itself as findings.
 
-    Commands set up no logs. Python would then print the bare name of an event without its facts.
+    The commands that use this set up no logs. Python would print the bare names of events then.
     """
     from sayso.config.wiring.observability import EventFormatter
 
