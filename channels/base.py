@@ -203,6 +203,19 @@ class ChatBarred(AddressBarred):
     """
 
 
+#: What parsing a malformed webhook may raise. Its JSON has other types, keys or numbers than its
+#: platform documents, or is nested too deep.
+PARSE_ERRORS = (
+    KeyError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)
+
+
 class NotStored(Exception):
     """Raised when a turn was not stored. The platform must send it again."""
 

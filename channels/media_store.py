@@ -559,6 +559,7 @@ class _ClockedSigner(TimestampSigner):
         self._clock = clock
 
     def get_timestamp(self) -> int:
+        """Return the time of the clock, in whole Unix seconds."""
         return int(self._clock())
 
 
@@ -586,7 +587,10 @@ class MediaRoom:
         self._files = files
         self._disk = disk
         self._limits = limits
-        self._measure_seconds = BUCKET_MEASURE_SECONDS if files.is_remote else MEASURE_SECONDS
+        #: How long the measured size of all files is used.
+        self._measure_seconds = MEASURE_SECONDS
+        if files.is_remote:
+            self._measure_seconds = BUCKET_MEASURE_SECONDS
         self._lock = threading.Lock()
         #: Bytes of the files that are being received now.
         self._reserved_bytes = 0
@@ -642,7 +646,9 @@ class MediaRoom:
             self._total_bytes = sum(_counted_size(each.size) for each in self._files.list())
             self._measured_at = time.monotonic()
 
-        consequence = f"{size} more do not fit" if size else "no file can be stored"
+        consequence = "no file can be stored"
+        if size:
+            consequence = f"{size} more do not fit"
 
         total = self._total_bytes
         allowed = self._limits.total_bytes

@@ -1,7 +1,7 @@
 """What the console page sends: messages, taps and forms, and the files that they name.
 
-A file is uploaded first, in a request of its own, and gets a signed name. The message then names
-it. Requests are taken only from the page itself (`is_same_origin`).
+A file is uploaded first, in a separate request, and gets a signed name. The message then names it.
+Requests are taken only from the page itself (`is_same_origin`).
 """
 
 from __future__ import annotations

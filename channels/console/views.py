@@ -63,7 +63,7 @@ MAX_STREAMS = 12
 MAX_UPLOADS = 4
 #: Bytes of an upload that are held in memory; what is longer goes to a temporary file.
 BODY_IN_MEMORY = 256 * 1024
-#: The most messages of which a page may ask the state at once.
+#: For how many messages a page may ask the state at once.
 MAX_WAITING = 20
 #: The path of an upload. The server allows it a larger body and more time than other requests.
 UPLOADS = re.compile(r".*/console/[^/]+/files")
@@ -273,7 +273,7 @@ class Views:
         return flask.jsonify(ok=True)
 
     def name(self, name: str) -> flask.Response:
-        """Store the name that the person chose in a cookie, and return it as it is shown.
+        """Store the name that the person chose in a cookie, and return it as the page shows it.
 
         The name "" removes it.
         """

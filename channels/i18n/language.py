@@ -132,12 +132,12 @@ def _scripts() -> dict[str, WritingSystem]:
 
 
 def _has_letters(text: str) -> bool:
-    """Return whether a text has a letter, or a vowel sign that is a character of its own."""
+    """Return whether a text has a letter, or a vowel sign that is a separate character."""
     return any(unicodedata.category(char)[0] in "LM" for char in text)
 
 
 def _count_letters(text: str) -> int:
-    """Return the number of letters, and of vowel signs that are characters of their own."""
+    """Return the number of letters, and of vowel signs that are separate characters."""
     return sum(unicodedata.category(char)[0] in "LM" for char in text)
 
 

@@ -560,6 +560,7 @@ def _up_to(deepest: int, rule: _Rule) -> _Rule:
     """Return a rule that works only in blocks above the level `deepest`."""
 
     def limited(state: StateBlock, line: int, end: int, silent: bool) -> bool:
+        """Parse a block unless it is nested too deep."""
         return state.level < deepest and rule(state, line, end, silent)
 
     return limited

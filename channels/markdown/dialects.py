@@ -141,6 +141,16 @@ def _no_fence(text: str) -> str:
     return text.replace("``", f"`{GAP}`").replace("``", f"`{GAP}`")
 
 
+def _code_in_backticks(text: str) -> str:
+    """Return code in a line. Code with a backtick is text: the backtick would end the code."""
+    return text if "`" in text else f"`{text}`"
+
+
+def _slack_code(text: str) -> str:
+    """Return code in a line of Slack."""
+    return _code_in_backticks(escape_html(text))
+
+
 def _slack_link(label: str, href: str) -> str:
     """Return a link in Slack's markup: <address|label>."""
     target = escape_html(href.replace("|", "%7C").replace("<", "%3C").replace(">", "%3E"))
@@ -203,7 +213,7 @@ HTML = Dialect(
 MRKDWN = Dialect(
     escape=lambda text: escape_html(_with_maybe_gaps(_SHORT_CODES.sub(rf":{GAP}\1:", text))),
     marks=_MARKERS,
-    code=lambda text: escape_html(text) if "`" in text else f"`{escape_html(text)}`",
+    code=_slack_code,
     pre=lambda text, language: f"```\n{escape_html(_no_fence(text))}\n```",
     link=_slack_link,
     hides=True,
@@ -218,7 +228,7 @@ MRKDWN = Dialect(
 WHATSAPP = Dialect(
     escape=_with_maybe_gaps,
     marks=_MARKERS,
-    code=lambda text: text if "`" in text else f"`{text}`",
+    code=_code_in_backticks,
     pre=lambda text, language: f"```\n{_no_fence(text)}\n```",
     link=bare_link,
     quote=lambda text, depth: _prefix(text, "> "),

@@ -238,7 +238,9 @@ class SlackChannel:
         except (SendError, RedisError):
             return None
 
-        ts = there.thread if turn.conversation.thread else turn.message_id
+        ts = turn.message_id
+        if turn.conversation.thread:
+            ts = there.thread
         if not ts:
             return None
         return there.chat, ts

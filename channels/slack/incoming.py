@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from sayso.channels.base import BadHook
+from sayso.channels.base import PARSE_ERRORS, BadHook
 from sayso.channels.slack.address import split_place
 from sayso.channels.slack.incoming_text import (
     files_of,
@@ -137,15 +137,7 @@ class RequestParser:
             if self.rules is None:
                 return self._parsed(request)
             return self._in_workspace(request, self.rules)
-        except (
-            KeyError,
-            TypeError,
-            AttributeError,
-            ValueError,
-            IndexError,
-            OverflowError,
-            RecursionError,
-        ) as exc:
+        except PARSE_ERRORS as exc:
             raise BadHook("the request is signed but makes no sense") from exc
 
     def _parsed(self, request: SlackJson) -> Received:
@@ -637,9 +629,11 @@ def slack_signed(secret: str, timestamp: str, body: bytes, signature: str, *, no
 def slack_hook(secret: str, body: bytes, now: float) -> SignedWebhook:
     """Return the headers and body of a Slack request that is sent at `now`."""
     timestamp = str(int(now))
-    is_form = not body.startswith(b"{")
+    content_type = "application/x-www-form-urlencoded"
+    if body.startswith(b"{"):
+        content_type = "application/json"
     headers = {
-        "content-type": "application/x-www-form-urlencoded" if is_form else "application/json",
+        "content-type": content_type,
         "x-slack-request-timestamp": timestamp,
         "x-slack-signature": _signature(secret, timestamp, body).decode(),
     }

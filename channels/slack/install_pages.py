@@ -171,7 +171,7 @@ def _refusal(name: str, flow: InstallFlow, refusal: InstallRefused) -> flask.Res
     if not flow.needs_invitation:
         link = Link(flask.url_for("slack.install", name=name), "Begin again")
     elif refusal.may_begin_again:
-        # No link: the invitation in it is a secret, of which only the hash is known here.
+        # No link: it would hold the invitation, a secret whose hash alone is known here.
         lines.append("To begin again, open the link of your invitation.")
     return small_page("Not installed", lines, status=refusal.status, link=link)
 

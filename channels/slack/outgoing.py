@@ -34,7 +34,7 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
 
     * The first message edits, and the last one has the buttons.
     * More than BUTTON_LIMIT buttons are listed in the text.
-    * A file has a message of its own. It has the text as its comment if that is one section without
+    * A file is a separate message. It has the text as its comment if that is one section without
       links and names: Slack looks these up in a comment, and cannot be told not to.
     """
     if reply.preview:

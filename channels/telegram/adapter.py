@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
 from sayso.channels.base import (
+    PARSE_ERRORS,
     AdapterDeps,
     BadHook,
     FetchError,
@@ -134,15 +135,7 @@ class TelegramChannel:
         """
         try:
             return self._parser.parse(update)
-        except (
-            KeyError,
-            TypeError,
-            AttributeError,
-            ValueError,
-            IndexError,
-            OverflowError,
-            RecursionError,
-        ):
+        except PARSE_ERRORS:
             return Received(ignored="malformed update")
 
     async def updates(self, offset: int | None) -> list[Any]:

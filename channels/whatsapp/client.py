@@ -86,6 +86,8 @@ def _http_client_type() -> Any:
     from twilio.http.response import Response
 
     class HttpClient(AsyncHttpClient):  # type: ignore[misc]  # twilio ships no types
+        """Sends the SDK's requests through the pooled session of an event loop."""
+
         def __init__(self, session: ClientSession, api_url: str | None) -> None:
             super().__init__(logging.getLogger("twilio.http_client"), True, None)
             self._session = session
@@ -101,6 +103,7 @@ def _http_client_type() -> Any:
             auth: tuple[str, str] | None = None,
             **_: Any,  # a time limit, which the session has itself, and `allow_redirects`
         ) -> Any:
+            """Return the answer to a request, for the SDK. Raises RateLimited."""
             all_headers = dict(headers or {})
             if auth:
                 all_headers["Authorization"] = basic(*auth)

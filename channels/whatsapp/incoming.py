@@ -437,7 +437,9 @@ def _note(form: TwilioForm, kind: _Kind) -> str:
             return "sticker"
         case "other" if form.get("Body"):
             hint = form.get("MessageType")
-            return "sent as a file" if hint in ("", "text") else f"sent as {hint}"
+            if hint in ("", "text"):
+                hint = "a file"
+            return f"sent as {hint}"
     return ""
 
 
