@@ -68,6 +68,7 @@ _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
 #: The longest id of a call, and the longest name of a tool, that all vendors accept.
 _MAX_ID_CHARS = 40
 _MAX_NAME_CHARS = 64
+#: Converts the parts of an answer, as pydantic-ai has them, to JSON and back.
 _PARTS: TypeAdapter[list[ModelResponsePart]] = TypeAdapter(list[ModelResponsePart])
 
 
@@ -93,14 +94,16 @@ def transcript(
     The calls of an interrupted run get a result as well. `source` names the vendor and the model
     that the messages are for: reasoning from another source is left out.
 
-    A system message between the others is written into the next user prompt. As an instruction
-    before the history, where some vendors have their only place for instructions, it would keep
-    them from finding the history in their cache. The messages before the last such system message
-    are stable: the next turn repeats them. `mark` says where they get a cache point, None: nowhere.
+    A system message between the others is written into the next user prompt. Some vendors have one
+    place for instructions, before the history. There the message would change the beginning of the
+    request in each turn, and the vendor's cache would not know the history behind it.
+
+    The messages before the last such system message are stable: the next turn repeats them. `mark`
+    says where they get a cache point. None: nowhere.
     """
     writer = _TranscriptWriter(source)
-    for each in dropwhile(lambda each: each.message.role is Role.SYSTEM, messages):
-        writer.add(each)
+    for entry in dropwhile(lambda each: each.message.role is Role.SYSTEM, messages):
+        writer.add(entry)
     writer.add_results()
     writer.add_notes()
     if mark is not None:
@@ -112,7 +115,10 @@ def transcript(
 
 @dataclass(slots=True)
 class _TranscriptWriter:
-    """Writes one transcript. The messages are added in order, then the last results and notes."""
+    """Writes one transcript. The messages are added in order, then the last results and notes.
+
+    A call is open until the message after its results: only then all of them are known.
+    """
 
     #: The vendor and the model that the transcript is for.
     source: str = ""
@@ -128,40 +134,40 @@ class _TranscriptWriter:
     #: The system messages since the last user message, called notes here.
     notes: list[str] = field(default_factory=list)
 
-    def add(self, each: MessageWithFiles) -> None:
+    def add(self, entry: MessageWithFiles) -> None:
         """Add one message, or hold it until the message that it belongs to."""
-        match each.message.role:
+        match entry.message.role:
             case Role.TOOL:
-                self._add_result(each)
+                self._add_result(entry)
             case Role.SYSTEM:
-                if each.message.content.strip():
-                    self.notes.append(without_lone_surrogates(each.message.content))
+                if entry.message.content.strip():
+                    self.notes.append(without_lone_surrogates(entry.message.content))
             case Role.USER:
                 self.add_results()
-                self._add_user_message(each)
+                self._add_user_message(entry)
             case Role.ASSISTANT:
                 self.add_results()
                 self.add_notes()
-                self._add_answer(each)
+                self._add_answer(entry)
 
-    def _add_user_message(self, each: MessageWithFiles) -> None:
+    def _add_user_message(self, entry: MessageWithFiles) -> None:
         """Add a user's text and files. The notes before them become part of the text."""
         content: list[UserContent] = []
-        text = self._user_text(without_lone_surrogates(each.message.content))
+        text = self._user_text(without_lone_surrogates(entry.message.content))
         if text.strip():
             content.append(text)
-        for file in each.files:
+        for file in entry.files:
             if isinstance(file, str):
                 content.append(without_lone_surrogates(file))
             else:
                 content.append(BinaryContent(file.data, media_type=file.mime_type))
         self._add_user(content or [NO_WORDS])
 
-    def _add_answer(self, each: MessageWithFiles) -> None:
+    def _add_answer(self, entry: MessageWithFiles) -> None:
         """Add an answer of the model. Its calls are open until their results follow."""
-        message = each.message
+        message = entry.message
         parts: list[TextPart | ToolCallPart] = []
-        text = _joined_text(each)
+        text = _joined_text(entry)
         if text:
             parts.append(TextPart(text))
 
@@ -210,16 +216,16 @@ class _TranscriptWriter:
             sent = content[0]
         self.messages.append(ModelRequest([UserPromptPart(sent)]))
 
-    def _add_result(self, each: MessageWithFiles) -> None:
+    def _add_result(self, entry: MessageWithFiles) -> None:
         """Hold the result of an open call until `add_results`.
 
         The result of a call that is no longer in the transcript becomes a user message.
         """
-        message = each.message
-        text = fenced(_joined_text(each))
+        message = entry.message
+        text = fenced(_joined_text(entry))
         images = [
             BinaryContent(file.data, media_type=file.mime_type)
-            for file in each.files
+            for file in entry.files
             if isinstance(file, Binary)
         ]
 
@@ -278,10 +284,10 @@ def _content_items(part: UserPromptPart) -> Sequence[UserContent]:
     return part.content
 
 
-def _joined_text(each: MessageWithFiles) -> str:
+def _joined_text(entry: MessageWithFiles) -> str:
     """Return the text of a message, and the names of its files that are not sent as files."""
-    names = [file for file in each.files if isinstance(file, str)]
-    lines = [part for part in (each.message.content, *names) if part.strip()]
+    names = [file for file in entry.files if isinstance(file, str)]
+    lines = [part for part in (entry.message.content, *names) if part.strip()]
     return without_lone_surrogates("\n".join(lines))
 
 

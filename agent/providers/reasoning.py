@@ -190,7 +190,7 @@ class _Line:
 
 
 class Retraction:
-    """Returned by a ReasoningFilter among its texts when all texts before it were reasoning."""
+    """An item that a ReasoningFilter returns: all texts before it were reasoning, so drop them."""
 
 
 #: The only instance of Retraction.
@@ -202,12 +202,14 @@ FilteredItem = str | Retraction
 class ReasoningFilter:
     """Removes the reasoning of one answer, which comes in pieces. A piece may end inside a tag.
 
-    One filter reads one answer: `feed` with each piece, then `end` once.
+    One filter reads one answer: call `feed` with each piece, then `end` once.
 
     Some models begin with reasoning and write only the closing tag, because the opening one is in
-    their prompt. Until that tag arrives, such reasoning looks like an answer. With `holds_back`, no
-    text is returned before that tag or the end of the answer. Without it the reasoning is returned
-    as text, and RETRACTION follows when the tag arrives.
+    their prompt. Until that tag arrives, such *unopened* reasoning looks like an answer. With
+    `holds_back`, no text is returned before that tag or the end of the answer: it is withheld.
+    Without it the reasoning is returned as text, and RETRACTION follows when the tag arrives.
+
+    In the code, to show a text is to return it, or to withhold it where that is wanted.
     """
 
     def __init__(self, *, holds_back: bool = False) -> None:
@@ -285,7 +287,7 @@ class ReasoningFilter:
             text = self._undecided
             if may_have_tag:
                 text = self._before_partial_tag(is_last=is_last)
-            # White space before the first word may stand before a tag.
+            # White space before the first word waits: if a tag follows, it is not shown.
             if not self._has_answer and not is_last and not text.strip():
                 self._undecided = self._undecided[-MAX_WHITE_SPACE:]
                 return False

@@ -95,7 +95,7 @@ _NOT_FIELDS = ("temperature", "extra_headers", "extra_body", "thinking_budget")
 
 
 class VendorOptions(TypedDict, total=False):
-    """The options of every vendor's provider. All may be omitted; None means the same."""
+    """The options of every vendor's provider. Each may be omitted."""
 
     #: Returns the bytes of an inbound file, such as `lambda media: store.read(media.ref)`. Without
     #: it models see only the names of files.
@@ -187,7 +187,7 @@ class VendorProvider(ABC):
         self._load_media = options.get("load_media")
 
         #: Whether requests ask the vendor to cache the prompt. False once a server has refused it.
-        self.caches = bool(options.get("cache_prompt", True))
+        self.asks_to_cache = bool(options.get("cache_prompt", True))
         #: Whether a request that asked the vendor to cache was answered. Then the server knows the
         #: fields for it.
         self._has_cached = False
@@ -206,6 +206,8 @@ class VendorProvider(ABC):
         except ProviderError as exc:
             if not self._may_refuse_caching(request, exc):
                 raise
+
+        # The server may know no prompt cache, so it is asked once more without one.
         async with self._without_caching(), self._model_request(request) as model_request:
             return await model_request.completion()
 
@@ -225,6 +227,8 @@ class VendorProvider(ABC):
         except ProviderError as exc:
             if not self._may_refuse_caching(request, exc):
                 raise
+
+        # As above. Nothing was yielded yet, since a server refuses a request before it answers.
         async with (
             self._without_caching(),
             self._model_request(request) as model_request,
@@ -303,7 +307,7 @@ class VendorProvider(ABC):
             return False
 
         # It can only have refused such fields if this request had any.
-        return self.caches and bool(self.cache_settings(ProviderRequest(**request)))
+        return self.asks_to_cache and bool(self.cache_settings(ProviderRequest(**request)))
 
     @asynccontextmanager
     async def _without_caching(self) -> AsyncIterator[None]:
@@ -311,11 +315,11 @@ class VendorProvider(ABC):
 
         If the block succeeds, the server is never sent these fields again.
         """
-        self.caches = False
+        self.asks_to_cache = False
         try:
             yield
         except BaseException:
-            self.caches = True  # the request was refused for another reason
+            self.asks_to_cache = True  # the request was refused for another reason
             raise
         log.warning("provider.cache_refused", extra={"provider": self.name})
 
@@ -364,7 +368,7 @@ class VendorProvider(ABC):
 
             caching: dict[str, Any] = {}
             mark: StableMark | None = None
-            if self.caches:
+            if self.asks_to_cache:
                 caching = self.cache_settings(request)
                 mark = self.stable_mark(request, model.profile)
 
@@ -721,7 +725,7 @@ class OpenAIProvider(VendorProvider):
         self.sends_cache_key = self._is_openai
         if prompt_cache_key is not None:
             self.sends_cache_key = prompt_cache_key
-        self.caches = self.caches and self.sends_cache_key
+        self.asks_to_cache = self.asks_to_cache and self.sends_cache_key
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
         """Send the key of the conversation as `prompt_cache_key`.

@@ -161,7 +161,7 @@ def test_refusal_of_an_unknown_field_or_a_server_that_breaks_at_it_is_about_mark
     """Not every proxy names the field, and not every one answers 400. The first message gets its answer."""
     server.script(refusal, {"text": "Hi"})
     assert ask(proxy, conversation_key="k")[0].content == "Hi"
-    assert not proxy.caches
+    assert not proxy.asks_to_cache
 
 
 def test_server_that_is_down_keeps_marks(server: Server, proxy: AnthropicProvider) -> None:

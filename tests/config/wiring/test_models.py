@@ -157,9 +157,9 @@ def test_requests_ask_for_a_cache_as_configured(tmp_path: Path, agent: str, *, i
     """Of another server with OpenAI's API only where the operator says so."""
     made = provider(tmp_path, agent)
     assert isinstance(made, VendorProvider)
-    assert made.caches == is_cached
+    assert made.asks_to_cache == is_cached
     request = ProviderRequest("m", "", (), conversation_key="k")
-    assert bool(made.caches and made.cache_settings(request)) == is_cached
+    assert bool(made.asks_to_cache and made.cache_settings(request)) == is_cached
 
 
 def test_key_of_a_conversation_is_for_the_api_of_openai(tmp_path: Path):
