@@ -68,6 +68,7 @@ class RedisParts:
     Lives as long as the process.
     """
 
+    #: The Redis of conversations and actions.
     url: str
     client: Redis
     #: How all keys of the bot begin.
@@ -107,9 +108,17 @@ class RedisParts:
         server = None
         if queue is not client:
             server = QueueServer(queue, jobs, prefix=prefix)
-        cache = SharedCache(client, prefix=prefix)
-        alerts = RedisAlerts(client, prefix=prefix)
-        return cls(url, client, prefix, queue_url, queue, jobs, server, cache, alerts)
+        return cls(
+            url=url,
+            client=client,
+            key_prefix=prefix,
+            queue_url=queue_url,
+            queue=queue,
+            jobs=jobs,
+            queue_server=server,
+            cache=SharedCache(client, prefix=prefix),
+            alerts=RedisAlerts(client, prefix=prefix),
+        )
 
     @property
     def identities(self) -> RedisIdentities:
@@ -131,6 +140,7 @@ class RedisParts:
 
     def scripts(self, folder: ScriptFolder) -> ShardedScripts:
         """Return the Lua scripts of a folder, ready to run on the bot's Redis."""
+        # A script cannot queue a job on another server, so this process does it after the script.
         if self.queue_server and folder is CONVERSATION_SCRIPTS:
             return WakingScripts(self.client, self.queue_server.wake, prefix=self.key_prefix)
         return ShardedScripts(self.client, folder, prefix=self.key_prefix)

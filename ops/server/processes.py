@@ -247,6 +247,7 @@ class _Parent:
         signal.pthread_sigmask(signal.SIG_BLOCK, self._handled_signals)
         for number in self._handled_signals:
             signal.signal(number, lambda *_: None)
+
         while self._started_at or not self._is_stopping:
             while len(self._started_at) < self._count and not self._is_stopping:
                 self._fork()
@@ -261,6 +262,8 @@ class _Parent:
         if pid:
             self._started_at[pid] = time.monotonic()
             return
+
+        # From here on this is the forked process.
         self.is_child = True
         os.environ[SUPERVISED] = "true"
         for number in self._handled_signals:
@@ -282,6 +285,7 @@ class _Parent:
         # SIGALRM ends the wait; 0 turns the timer off.
         signal.setitimer(signal.ITIMER_REAL, seconds)
         number = signal.sigwait(self._handled_signals)
+
         # A terminal that is closed may send SIGHUP twice, and a second SIGTERM would cut off turns.
         is_repeated = number == signal.SIGHUP and self._is_stopping
         if number in self._stop_signals and not is_repeated:
@@ -322,8 +326,7 @@ class _Parent:
     def _note_end(self, pid: int, code: int) -> None:
         """Handle the end of a process. `code` is its exit code, or minus the signal that killed it.
 
-        Before a process is forked again that died quickly, and not for the first time in a row,
-        this waits.
+        After several quick deaths in a row this waits, so that the next process is forked later.
         """
         lived = time.monotonic() - self._started_at.pop(pid)
         if self._is_stopping:
