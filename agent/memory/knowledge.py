@@ -1,7 +1,7 @@
 """KnowledgeMemory: facts and daily notes in Markdown files, which people may read and edit too.
 
-A fact stays for good, in `MEMORY.md`. A note that matters for a few days stands in the log of its
-day, such as `2026-12-24.md`. A model saves both with the tool `remember`, and reads them at the
+A fact is kept for good, in `MEMORY.md`. A note that matters for a few days is in the log of the day
+on which it was written, such as `2026-12-24.md`. A model saves both with the tool `remember`, and reads them at the
 beginning of a run.
 """
 
@@ -291,7 +291,7 @@ class Note:
 
     @property
     def line(self) -> str:
-        """The note as it is written to its file and shown to the model."""
+        """The line that is written to the file and shown to the model."""
         time = f"{self.time} " if self.time else ""
         return f"- {time}[{self.category}] {self.content}"
 

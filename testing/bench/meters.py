@@ -70,7 +70,7 @@ class Usage:
     #: The share of the time in which Redis waited for its disk; None if unknown.
     disk_wait: float | None = None
     #: The time in which the threads of each part wanted a processor and got none, as a share. None
-    #: if unknown. Without Redis, it runs on another machine.
+    #: if unknown. If Redis is missing in it, Redis runs on another machine.
     waiting: Mapping[str, float] | None = None
 
     @property
@@ -213,14 +213,6 @@ def _limit_of_idle(usage: Usage, places: Places, redis: RedisTimes) -> Limit:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms"
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value below which a share (0 to 1) of the values is; 0 without values."""
-    if not values:
-        return 0.0
-    place = min(len(values) - 1, int(len(values) * share))
-    return sorted(values)[place]
 
 
 def fsync_seconds(folder: Path) -> float:

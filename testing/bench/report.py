@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sayso.testing.bench.meters import percentile
 from sayso.testing.bench.run import BenchResult, best
 from sayso.testing.bench.steps import Step
+from sayso.testing.percentiles import percentile
 
 #: The percentiles that are reported, by their names.
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

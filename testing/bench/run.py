@@ -26,11 +26,11 @@ from sayso.testing.bench.meters import (
     RedisTimes,
     fsync_seconds,
     limit_of,
-    percentile,
     redis_pid,
     redis_times,
 )
 from sayso.testing.bench.steps import Step, Steps
+from sayso.testing.percentiles import percentile
 from sayso.testing.simulation.processes import HIGH_LIMITS, Machine, MachineError, fake_channel
 from sayso.testing.simulation.profile import Profile
 

@@ -7,8 +7,8 @@
 * What an account has besides: its sender (a number on WhatsApp), its messaging service (which
   gathers senders) and its templates (`FakeTwilioSetup`).
 
-Every resource has a sid, which is its id. Its first two letters name the kind, such as SM and MM for
-messages without and with media.
+Every resource has a sid, which is its id. Its first two letters name the kind, such as SM for a
+message, and MM for one with media.
 
 WhatsApp lets a bot send freely only within 24 hours after a person last wrote. Tests close this
 window for an address. Limits of WhatsApp are numbers here, and not imported from the adapter: a
@@ -309,8 +309,8 @@ class FakeTwilio:
         url = urldefrag(callback).url
         headers, body = whatsapp_hook(url, self._auth_token, form)
         request = urllib.request.Request(url, body, headers)  # noqa: S310  # our own web's address
-        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):  # noqa: S310  # as above
-            pass
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(request, timeout=5).close()  # noqa: S310  # as above
 
     def _show_typing(self, params: dict[str, Any]) -> FakeResponse:
         is_message = _MESSAGE_SID.fullmatch(str(params.get("messageId")))
@@ -344,7 +344,7 @@ class FakeTwilio:
         deadline = time.monotonic() + RESTART_SECONDS
         while True:
             try:
-                with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310  # our own web's link
+                with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310  # our own web
                     data = response.read()
                     headers = response.headers
                 return self._log.save_file(

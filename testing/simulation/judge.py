@@ -19,6 +19,7 @@ from math import inf
 from typing import NamedTuple
 
 from sayso.pending.limits import FOREIGN_TAPS_IN_ONE_GO, FOREIGN_TAPS_PER_MINUTE
+from sayso.testing.percentiles import percentile
 from sayso.testing.simulation.outcomes import (
     NO_OUTCOME,
     BillResult,
@@ -97,14 +98,6 @@ class SimulationResult:
     def wait(self, share: float) -> float:
         """Return the seconds within which this share of all acts was answered."""
         return percentile(self.waits, share)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value below which this share (0 to 1) of the values lies; 0 without values."""
-    if not values:
-        return 0.0
-    place = min(len(values) - 1, int(share * len(values)))
-    return sorted(values)[place]
 
 
 def judge_simulation(

@@ -336,7 +336,9 @@ class Repertoire:
 def load_stories(file: Path, only: tuple[str, ...] = ()) -> Repertoire:
     """Return the stories of a file: those that `only` names, or all. Raises InvalidStories."""
     content = _read(file, InvalidStories)
-    definitions = content.get("stories") if isinstance(content, dict) else None
+    definitions = None
+    if isinstance(content, dict):
+        definitions = content.get("stories")
     if not isinstance(definitions, dict) or not definitions:
         raise InvalidStories(f"{file}: no stories: begin with `stories:` and a name below it")
     unknown = sorted(set(only) - set(definitions))
@@ -372,7 +374,9 @@ def _checked_done(file: Path, done: Any) -> str:
 def _story(file: Path, name: str, definition: Any) -> Story:
     """Return the story of one entry of a file. Raises InvalidStories."""
     place = f"{file}: story {name!r}"
-    step_definitions = definition.get("steps") if isinstance(definition, dict) else None
+    step_definitions = None
+    if isinstance(definition, dict):
+        step_definitions = definition.get("steps")
     if not isinstance(step_definitions, list) or not step_definitions:
         raise InvalidStories(f"{place}: has no steps: add `steps:` and a list")
     weight = definition.get("weight", 1)

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sayso.testing.percentiles import percentile
 from sayso.testing.simulation.faults import OutageRecord
-from sayso.testing.simulation.judge import SimulationResult, percentile
+from sayso.testing.simulation.judge import SimulationResult
 from sayso.testing.simulation.outcomes import BREACHES
 from sayso.testing.simulation.processes import Machine
 from sayso.testing.simulation.profile import Profile

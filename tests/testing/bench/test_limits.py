@@ -13,11 +13,11 @@ from sayso.testing.bench.meters import (
     RedisTimes,
     Usage,
     limit_of,
-    percentile,
     usable_processors,
 )
 from sayso.testing.bench.run import BenchPlan, BenchResult, best
 from sayso.testing.bench.steps import Step
+from sayso.testing.percentiles import percentile
 
 IDLE = {"web": 0.2, "worker": 0.3, "redis": 0.1, "bench": 0.1}
 QUICK, SLOW_DISK = RedisTimes(0.0001, 0.0002), RedisTimes(0.0001, 0.005)
