@@ -1,5 +1,7 @@
-"""Erasure: remove everything that Redis stores of one person on one channel,
-also from its append-only file.
+"""Erasure: remove everything that Redis stores of one person on one channel.
+
+FATES says for each kind of key what becomes of it. Redis also writes each command into its
+append-only file, so that file is written anew afterwards (`rewrite_file`).
 """
 
 from __future__ import annotations
@@ -20,20 +22,24 @@ from sayso.channels.registry import platform_keys
 from sayso.infra.redis.client import replicas_of, servers_of
 from sayso.workers.entries import InboxEntry
 
-#: Seconds to wait for a turn under work, for audit entries that no ledger has yet,
-#: and for a rewrite of the file.
+#: How many seconds to wait for a turn under work.
 BUSY_SECONDS = 30.0
+#: How many seconds to wait until a ledger has the last audit entries, or a replica the last writes.
 DRAIN_SECONDS = 3.0
+#: How many seconds to wait for a rewrite of the append-only file.
 REWRITE_SECONDS = 120.0
-#: How often the keys are erased again because a worker took a turn of the person meanwhile.
-ROUNDS = 10
-#: What becomes of the keys of a kind. `person`: their names end in the person, and they are
-#: deleted. `conversation`: they hold text of a conversation or tell of its single messages, and are
-#: deleted if the conversation is the person's alone. `entries`: what is the person's is removed.
-#: `kept`: they hold hashes, numbers or settings, or end within hours.
+#: How often the keys are erased at most. They are erased again if a worker took a turn of the
+#: person meanwhile.
+MAX_ROUNDS = 10
+#: What becomes of the keys of a kind:
+#:   person        their names end in the person, and they are deleted
+#: conversation  they hold text of a conversation or tell of its single messages, and are deleted if
+#:                 the conversation is the person's alone
+#:   entries       what is the person's is removed from them
+#:   kept          they hold hashes, numbers or settings, or end within hours
 Fate = Literal["person", "conversation", "entries", "kept"]
-#: The kinds of keys, as docs/reference/redis.md lists them:
-#: a test holds that each new one is decided about here.
+#: What becomes of each kind of key that docs/reference/redis.md lists. A test fails for a new kind
+#: that is not decided about here.
 FATES: Mapping[str, Fate] = {
     **dict.fromkeys(("history", "open_action", "started_actions", "question_place"), "person"),
     **dict.fromkeys(
@@ -84,10 +90,11 @@ FATES: Mapping[str, Fate] = {
     ),
 }
 _OF_PERSON = tuple(kind for kind, fate in FATES.items() if fate == "person")
-#: Keys of a conversation, each with its id at the end.
+#: Kinds of keys with text of one conversation, whose id stands at their end.
 _TEXT_KEYS = ("inbox", "outbox", "journal", "timers", "timer", "delivery", "turn_records")
 #: Lists of undelivered replies, for all conversations of a shard.
 _UNDELIVERED = ("dead", "failed", "ambiguous")
+#: A key of one person in one conversation.
 _SCOPED = re.compile(
     rf"(?P<shard>\{{\d+\}}):(?:{'|'.join(_OF_PERSON)}):(?P<conversation>.+):(?P<user>[0-9a-f]{{20}})"
 )
@@ -99,12 +106,12 @@ class ErasureBusy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ErasedPerson:
-    """The person to erase: the scope ids of their user ids,
-    and conversations known to be theirs alone.
-    """
+    """The person to erase, on one channel."""
 
     channel: str
+    #: The scope ids (`Scope.id`) of all their user ids.
     users: frozenset[str]
+    #: The ids of conversations that are known to be theirs alone.
     conversations: frozenset[str] = frozenset()
 
 
@@ -112,48 +119,74 @@ class ErasedPerson:
 class Erasure:
     """Erases people from the Redis of one deployment. Lives as long as a command."""
 
-    client: Any  # a Redis that decodes its answers
+    #: A client of Redis that answers in texts.
+    client: Any
+    #: The beginning of the bot's keys.
     prefix: str
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
     def erase(self, person: ErasedPerson) -> int:
-        """Remove what is stored of a person; return how many entries.
+        """Remove what is stored of a person. Return how many entries were removed.
 
         Raises ErasureBusy and redis.RedisError.
         """
-        # The ledger copies them first.
+        # The ledger copies the audit entries first, since it is erased separately.
         self._until(lambda: not any(self._keys("{*}:audit")), DRAIN_SECONDS)
         conversations = person.conversations | self._listed_conversations(person)
         person = replace(person, conversations=conversations)
         count = 0
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ROUNDS):
             shared, alone = self._conversations(person)
             known = {**shared, **alone}
             if not self._until(partial(self._are_idle, known), BUSY_SECONDS):
                 break
+
+            # A worker that took a lease meanwhile may have written a history back: then all is
+            # erased again.
             leases = self._leases(known)
-            count += sum(self._erase_conversation(*each) for each in alone.items())
-            count += sum(self._erase_part(person, *each) for each in shared.items())
-            for kind in _OF_PERSON:
-                scopes = (f"{{*}}:{kind}:{person.channel}:*:{user}" for user in person.users)
-                count += sum(self._delete(*self._keys(scope)) for scope in scopes)
-            count += self._delete(*self._lists_of(person))
-            actions = [
-                key for key in self._keys("{*}:pending:*") if self.client.type(key) == "hash"
-            ]
-            count += self._delete(
-                *(key for key in actions if self.client.hget(key, "user") in person.users)
-            )
+            count += self._erase_once(person, shared, alone)
             if leases == self._leases(known):
                 return count
         raise ErasureBusy(
             "a turn of this person is still being worked on: try again when it was answered"
         )
 
+    def _erase_once(
+        self, person: ErasedPerson, shared: Mapping[str, str], alone: Mapping[str, str]
+    ) -> int:
+        """Remove what is stored of a person now. Return how many entries were removed.
+
+        `shared`, `alone`: the shards of the conversations that the person shares with others, and
+        of those that are theirs alone.
+        """
+        count = 0
+        for conversation, shard in alone.items():
+            count += self._erase_conversation(conversation, shard)
+        for conversation, shard in shared.items():
+            count += self._erase_part(person, conversation, shard)
+
+        for kind in _OF_PERSON:
+            for user in person.users:
+                keys = self._keys(f"{{*}}:{kind}:{person.channel}:*:{user}")
+                count += self._delete(*keys)
+        count += self._delete(*self._lists_of(person))
+        count += self._delete(*self._actions_of(person))
+        return count
+
+    def _actions_of(self, person: ErasedPerson) -> list[str]:
+        """Return the keys of the person's actions."""
+        keys: list[str] = []
+        for key in self._keys("{*}:pending:*"):
+            is_action = self.client.type(key) == "hash"
+            if is_action and self.client.hget(key, "user") in person.users:
+                keys.append(key)
+        return keys
+
     def rewrite_file(self) -> bool:
-        """Have Redis and its replicas write their append-only files anew;
-        return whether all did so in time.
+        """Have Redis and its replicas write their append-only files anew.
+
+        Return whether all did so in time. Raises redis.RedisError.
         """
         written = []
         for server in servers_of(self.client):
@@ -169,10 +202,13 @@ class Erasure:
                 lambda: replica.info("replication")["slave_repl_offset"] >= offset, DRAIN_SECONDS
             )
             return follows and self._rewrite(replica)
-        except (RedisError, KeyError):  # it does not answer from here, or has become a primary
+        except (RedisError, KeyError):
+            # It does not answer from here, or has become a primary.
             return False
 
     def _rewrite(self, server: Redis) -> bool:
+        """Have a server write its file anew. Return whether it did so in time."""
+
         def is_written() -> bool:
             state = server.info("persistence")
             return not (state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"])
@@ -185,38 +221,51 @@ class Erasure:
         return self._until(is_written, REWRITE_SECONDS)
 
     def _until(self, is_true: Callable[[], bool], seconds: float) -> bool:
+        """Wait until a condition is true, for this many seconds. Return whether it is true."""
         deadline = self.clock() + seconds
-        while not (answer := is_true()) and self.clock() < deadline:
+        while True:
+            if is_true():
+                return True
+            if self.clock() >= deadline:
+                return False
             self.sleep(0.05)
-        return answer
 
     def _leases(self, conversations: Mapping[str, str]) -> list[Any]:
-        """Return the fencing epochs of the conversations.
-
-        A lease taken meanwhile may have written a history back.
-        """
+        """Return the fencing numbers of the conversations. Each new lease has another one."""
         return [self.client.hget(self._lease_key(*each), "epoch") for each in conversations.items()]
 
     def _conversations(self, person: ErasedPerson) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the shards of the conversations that the person shares,
-        and of those that are theirs alone.
+        """Return the conversations that the person shares, and those that are theirs alone.
+
+        Each with its shard, as it stands in the names of keys.
         """
         users = defaultdict[str, set[str]](set)
         shards = dict[str, str]()
         for key in self._keys(f"{{*}}:*:{person.channel}:*"):
             name = key.removeprefix(self.prefix)
-            if match := _SCOPED.fullmatch(name):
+            match = _SCOPED.fullmatch(name)
+            if match:
                 users[match["conversation"]].add(match["user"])
                 shards[match["conversation"]] = match["shard"]
-            elif (conversation := ":".join(name.split(":")[2:4])) in person.conversations:
-                shards[conversation] = name.split(":")[0]
-        theirs = {
-            each for each in shards if users[each] & person.users or each in person.conversations
-        }
-        alone = {each for each in theirs if users[each] <= person.users}
-        return {each: shards[each] for each in theirs - alone}, {
-            each: shards[each] for each in alone
-        }
+                continue
+
+            # A key of a whole conversation: shard, kind, and the id, which is "channel:digest".
+            parts = name.split(":")
+            conversation = ":".join(parts[2:4])
+            if conversation in person.conversations:
+                shards[conversation] = parts[0]
+
+        shared = dict[str, str]()
+        alone = dict[str, str]()
+        for conversation, shard in shards.items():
+            takes_part = bool(users[conversation] & person.users)
+            if not (takes_part or conversation in person.conversations):
+                continue
+            if users[conversation] <= person.users:
+                alone[conversation] = shard
+            else:
+                shared[conversation] = shard
+        return shared, alone
 
     def _lists_of(self, person: ErasedPerson) -> list[str]:
         """Return the keys in which a web page lists the person's conversations."""
@@ -227,12 +276,12 @@ class Erasure:
 
         They are the person's alone.
         """
-        found = set[str]()
+        conversations = set[str]()
         for key in self._lists_of(person):
             for field, row in self.client.hgetall(key).items():
                 if field.startswith("chat:"):
-                    found.add(json.loads(row)["conversation"])
-        return frozenset(found)
+                    conversations.add(json.loads(row)["conversation"])
+        return frozenset(conversations)
 
     def _are_idle(self, conversations: Mapping[str, str]) -> bool:
         """Return whether no worker holds the lease of one of the conversations."""
@@ -241,43 +290,52 @@ class Erasure:
             for each in conversations.items()
         ]
         seconds, micros = self.client.time()
-        return all(end <= seconds * 1000 + micros / 1000 for end in ends)
+        now_ms = seconds * 1000 + micros / 1000
+        return all(end <= now_ms for end in ends)
 
     def _lease_key(self, conversation: str, shard: str) -> str:
         return f"{self.prefix}{shard}:conversation:{conversation}"
 
     def _erase_conversation(self, conversation: str, shard: str) -> int:
+        """Remove the text of a conversation that is the person's alone. Return how many entries."""
+
+        def is_theirs(entry: str) -> bool:
+            delivery_id = str(json.loads(entry).get("id", ""))
+            return delivery_id.startswith(f"{conversation}#")
+
         keys = [f"{self.prefix}{shard}:{kind}:{conversation}" for kind in _TEXT_KEYS]
         keys += [f"{self.prefix}feed:{conversation}", *self._keys(f"note:*{conversation}*")]
         keys += self._keys(f"{shard}:content:{conversation}:*")
         for kind in _UNDELIVERED:
-            key = f"{self.prefix}{shard}:{kind}"
-            self._drop_entries(
-                key,
-                lambda entry: str(json.loads(entry).get("id", "")).startswith(f"{conversation}#"),
-            )
+            self._delete_entries(f"{self.prefix}{shard}:{kind}", is_theirs)
         return self._delete(*keys)
 
     def _erase_part(self, person: ErasedPerson, conversation: str, shard: str) -> int:
-        """Remove what is the person's in a shared conversation: their waiting turns,
-        and their timers.
+        """Remove the person's turns and timers that wait in a shared conversation.
+
+        Return how many.
         """
-        inbox, journal = (
-            f"{self.prefix}{shard}:{kind}:{conversation}" for kind in ("inbox", "journal")
-        )
+
+        def key_of(kind: str) -> str:
+            return f"{self.prefix}{shard}:{kind}:{conversation}"
+
+        # The journal is that of the first turn.
+        inbox = key_of("inbox")
+        journal = key_of("journal")
         if _user_of(self.client.lindex(inbox, 0) or "") in person.users:
             self._delete(journal)
-        count = self._drop_entries(inbox, lambda entry: _user_of(entry) in person.users)
-        timer, timers = (
-            f"{self.prefix}{shard}:{kind}:{conversation}" for kind in ("timer", "timers")
-        )
+        count = self._delete_entries(inbox, lambda entry: _user_of(entry) in person.users)
+
+        timer = key_of("timer")
+        timers = key_of("timers")
         for name, timer_entry in self.client.hgetall(timer).items():
             if json.loads(timer_entry).get("user") in person.users:
                 self.client.hdel(timer, name)
                 count += int(self.client.zrem(timers, name))
         return count
 
-    def _drop_entries(self, key: str, is_theirs: Callable[[str], bool]) -> int:
+    def _delete_entries(self, key: str, is_theirs: Callable[[str], bool]) -> int:
+        """Remove the person's entries from a list. Return how many."""
         return sum(
             int(self.client.lrem(key, 0, entry))
             for entry in self.client.lrange(key, 0, -1)

@@ -1,4 +1,10 @@
-"""RedisIdentities: which ids belong to one person of a channel."""
+"""RedisIdentities: which ids belong to one person of a channel.
+
+On some platforms one person has several ids, such as a phone number and an id of the platform, and
+a number may pass to another person. Everything of a person is stored under one *key*, the first id
+that came, so that the conversation goes on when the ids change. The rules are in
+`workers/lua/shared/sender.lua`.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +19,15 @@ from sayso.pending.sharded_scripts import ShardedScripts
 
 
 class RedisIdentities:
-    """The ids of people, in Redis. Lives as long as its process.
+    """The ids of people, in Redis. One per process.
 
     Each call is one script, and safe to repeat. All methods raise redis.RedisError, and
     OtherVersion for a person whom a newer release has stored: nothing of them is changed.
 
-    Two messages of one person at the same moment, in two processes, find the same person: the
-    script that looks stores too. On a cluster it runs before the script that stores the turn, so a
-    process that is killed between the two leaves ids and no turn, and the platform's repetition
-    finds the same person.
+    Two messages of one person that come at the same moment, in two processes, find the same person,
+    because one script looks up and stores. On a cluster it runs before the script that stores the
+    turn. A process that is killed between the two leaves ids and no turn; the platform sends the
+    message again, and the same person is found.
     """
 
     def __init__(self, scripts: ShardedScripts) -> None:
@@ -35,7 +41,11 @@ class RedisIdentities:
         store: bool,
         briefly: bool = False,
     ) -> Identity:
-        """Return the sender of a message with these ids; `store` them, or `briefly` for an hour."""
+        """Return the sender of a message with these ids.
+
+        `store`: store the ids as the sender's. `briefly`: store them for an hour only, since the
+        sender may not talk.
+        """
         args = {**asdict(ids), "store": store or briefly, "briefly": briefly}
         return parse_identity(self._run("identify", channel, args))
 
@@ -52,6 +62,7 @@ class RedisIdentities:
         self._run("forget_identity", channel, {"key": key})
 
     def _read(self, channel: str, name: str, *, is_key: bool) -> Identity | None:
+        """Return the person of an id. `is_key`: the one whose data is stored under the id."""
         record = self._run("load_identity", channel, {"name": name, "is_key": is_key})
         if record:
             return parse_identity(record)

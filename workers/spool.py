@@ -1,4 +1,9 @@
-"""Spool: the web's disk queue for turns while Redis is away (SQLite)."""
+"""Spool: the web's queue on disk for turns while Redis is away.
+
+With `spool: true` in the configuration, a message that comes in while Redis is away waits in a
+SQLite file of the machine, and is put into its mailbox when Redis is back. `SpoolFile` is the file,
+and `Spool` decides what goes into it and empties it.
+"""
 
 from __future__ import annotations
 
@@ -28,28 +33,33 @@ log = logging.getLogger(__name__)
 
 #: The folder's name in the data folder.
 FOLDER = "spool"
-#: Turns that may wait: about an hour at six a second.
+#: How many turns may wait: those of about an hour at six a second.
 MAX_TURNS = 20_000
-#: Turns of one conversation that may wait, so that one cannot fill the spool.
+#: How many turns of one conversation may wait, so that one cannot fill the spool.
 MAX_TURNS_OF_ONE = 200
-#: Maximum bytes of the file.
+#: The maximum size of the file, in bytes.
 MAX_SPOOL_BYTES = 64_000_000
-#: Bytes that must be free on the disk: the largest turn with what SQLite writes beside it.
+#: How many bytes must be free on the disk: the largest turn, and what SQLite writes with it.
 FREE_BYTES = 1_000_000
 _PAGE_BYTES = 4096
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS turns (
-  n INTEGER PRIMARY KEY AUTOINCREMENT, conversation TEXT NOT NULL, event TEXT NOT NULL, tapped TEXT NOT NULL,
-  received_at REAL NOT NULL, turn TEXT NOT NULL, unreadable INTEGER NOT NULL DEFAULT 0
+  n INTEGER PRIMARY KEY AUTOINCREMENT,
+  conversation TEXT NOT NULL,
+  event TEXT NOT NULL,
+  tapped TEXT NOT NULL,
+  received_at REAL NOT NULL,
+  turn TEXT NOT NULL,
+  unreadable INTEGER NOT NULL DEFAULT 0
 );
 CREATE UNIQUE INDEX IF NOT EXISTS turns_of ON turns (conversation, event);
 """
 
 #: Seconds between two attempts to hand over what waits.
 ROUND_SECONDS = 0.5
-#: Seconds after which a webhook may try a Redis again that was away.
+#: After how many seconds a webhook may try a Redis again that was away.
 PAUSE_SECONDS = 1.0
-#: Turns that are handed over before they are deleted here together.
+#: How many turns are handed over before they are deleted from the file together.
 BATCH = 100
 
 
@@ -66,34 +76,38 @@ class SpoolFull(SpoolUnusable):
 
 @dataclass(frozen=True, slots=True)
 class SpooledTurn:
-    """A waiting turn, the action that its button names, and when it was received,
-    by this machine's clock.
-    """
+    """A turn that waits in the file."""
 
+    #: Its number in the file, in the order in which turns came in.
     n: int
     turn: Turn
+    #: The id of the action whose button it taps, "" for none.
     tapped: str
+    #: When it was received, in Unix seconds by this machine's clock.
     received_at: float
 
 
 class SpoolFile:
-    """A SQLite file with the turns that wait, and an empty marker file,
-    so that a check costs one file lookup.
+    """A SQLite file with the turns that wait. One object per process; the machine shares the file.
 
-    The marker is created before a turn's transaction ends and removed only in a transaction that
-    finds nothing: a process that looks after a turn was stored sees it. Every call opens and closes
-    the database: processes may fork.
+    Each webhook checks whether turns wait, so there is also an empty marker file, whose lookup is
+    cheap. The marker is created before the transaction of a turn ends, and removed only in a
+    transaction that finds no turn. So a process that looks after a turn was stored sees it.
+
+    Every call opens and closes the database, because processes may fork.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._path = folder / "turns.sqlite3"
         self._marker = str(folder / "waiting")
-        self._lock = threading.Lock()  # fairer to threads than SQLite's own wait, and no slower
+        #: Threads wait for it more fairly than for SQLite's lock, and no longer.
+        self._lock = threading.Lock()
 
     def has_some(self) -> bool:
         """Return whether turns may wait. Costs one file lookup."""
-        return os.path.exists(self._marker)  # noqa: PTH110  # a third of what Path costs, and every webhook pays it
+        # Every webhook pays for this, and `Path` takes three times as long.
+        return os.path.exists(self._marker)  # noqa: PTH110
 
     def holds(self, conversation: str) -> bool:
         """Return whether a turn of this conversation waits. Raises SpoolUnusable."""
@@ -113,18 +127,25 @@ class SpoolFile:
         with self._open() as db:
             return int(db.execute("SELECT count(*) FROM turns WHERE unreadable = 0").fetchone()[0])
 
-    def keep(self, turn: Turn, *, tapped: str, received_at: float) -> None:
-        """Store a turn, once: it is on disk when this returns. Raises SpoolUnusable, SpoolFull."""
-        row = (turn.conversation.id, turn.event_id, tapped, received_at, turn.to_json())
+    def save(self, turn: Turn, *, tapped: str, received_at: float) -> None:
+        """Store a turn, once: it is on disk when this returns.
+
+        `tapped`: the id of the action whose button it taps, "" for none. `received_at`: in Unix
+        seconds. Raises SpoolUnusable, SpoolFull.
+        """
+        conversation = turn.conversation.id
         with self._write() as db:
-            if db.execute(
-                "SELECT 1 FROM turns WHERE conversation = ? AND event = ?", row[:2]
-            ).fetchone():
+            earlier = db.execute(
+                "SELECT 1 FROM turns WHERE conversation = ? AND event = ?",
+                (conversation, turn.event_id),
+            )
+            if earlier.fetchone():
                 return
-            self._check_room(db, turn.conversation.id)
+            self._check_room(db, conversation)
             db.execute(
-                "INSERT INTO turns (conversation, event, tapped, received_at, turn) VALUES (?, ?, ?, ?, ?)",
-                row,
+                "INSERT INTO turns (conversation, event, tapped, received_at, turn)"
+                " VALUES (?, ?, ?, ?, ?)",
+                (conversation, turn.event_id, tapped, received_at, turn.to_json()),
             )
             Path(self._marker).touch(mode=0o600)
 
@@ -143,28 +164,35 @@ class SpoolFile:
             )
 
     def next(self, after: int, most: int) -> list[SpooledTurn]:
-        """Return the next turns in the order they were received.
+        """Return the next turns in the order they were received, none at the end of the file.
 
-        A turn that cannot be read is marked so and skipped.
-
-        Raises SpoolUnusable.
+        `after`: the number of the turn before them, 0 for none. `most`: how many are returned. A
+        turn that cannot be read is marked so, and left out. Raises SpoolUnusable.
         """
         with self._open() as db:
             rows = db.execute(
-                "SELECT n, turn, tapped, received_at FROM turns WHERE n > ? AND unreadable = 0 ORDER BY n LIMIT ?",
+                "SELECT n, turn, tapped, received_at FROM turns"
+                " WHERE n > ? AND unreadable = 0 ORDER BY n LIMIT ?",
                 (after, most),
             ).fetchall()
-        return [spooled for row in rows if (spooled := self._read(*row))]
 
-    def drop(self, numbers: Sequence[int]) -> None:
+        turns: list[SpooledTurn] = []
+        for row in rows:
+            spooled = self._read(*row)
+            if spooled:
+                turns.append(spooled)
+        return turns
+
+    def delete(self, numbers: Sequence[int]) -> None:
         """Delete turns that the mailbox has now. Raises SpoolUnusable."""
         if numbers:
             with self._write() as db:
                 db.executemany("DELETE FROM turns WHERE n = ?", [(n,) for n in numbers])
 
     def align(self) -> None:
-        """Create or remove the marker file as the database needs it:
-        a crash may have left it wrong.
+        """Create or remove the marker file as the database needs it.
+
+        A crash may have left it wrong. Raises SpoolUnusable.
         """
         with self._write() as db:
             if db.execute("SELECT 1 FROM turns WHERE unreadable = 0 LIMIT 1").fetchone():
@@ -181,6 +209,7 @@ class SpoolFile:
             yield has_lock
 
     def _check_room(self, db: sqlite3.Connection, conversation: str) -> None:
+        """Check that a further turn of a conversation may wait. Raises SpoolFull."""
         count = "SELECT count(*), count(*) FILTER (WHERE conversation = ?) FROM turns"
         turns, of_one = db.execute(count, (conversation,)).fetchone()
         if turns >= MAX_TURNS or of_one >= MAX_TURNS_OF_ONE:
@@ -189,13 +218,17 @@ class SpoolFile:
             )
 
     def _read(self, n: int, turn: str, tapped: str, received_at: float) -> SpooledTurn | None:
+        """Read a row of the file. None for a turn that cannot be read."""
         try:
             return SpooledTurn(n, Turn.from_json(turn), tapped, received_at)
-        except OtherVersion as exc:  # it waits for a process that can read it
+        except OtherVersion as exc:
+            # It waits for a process that can read it.
             log.warning("spool.unreadable", extra={"n": n, "file": self._path, "advice": str(exc)})
             return None
-        except ValidationError:  # the error would quote the turn
+        except ValidationError:
+            # The error itself is not logged, because it would quote the turn.
             log.error("spool.unreadable", extra={"n": n, "file": self._path})
+
         with self._write() as db:
             db.execute("UPDATE turns SET unreadable = 1 WHERE n = ?", (n,))
         return None
@@ -208,6 +241,7 @@ class SpoolFile:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
+        """Open the database. Raises SpoolUnusable, also for an error inside the block."""
         # Most synchronous, because the platform gets 200 for a stored turn.
         with _translated(self._path), open_database(self._path, _SCHEMA, synchronous="EXTRA") as db:
             db.execute(f"PRAGMA max_page_count = {MAX_SPOOL_BYTES // _PAGE_BYTES}")
@@ -216,6 +250,7 @@ class SpoolFile:
 
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
+    """Raise SpoolUnusable for an error of SQLite or of the disk inside the block."""
     try:
         yield
     except (sqlite3.Error, OSError) as exc:
@@ -223,12 +258,11 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 class Spool:
-    """Accepts turns while Redis is away, and hands them over in order when it is back;
-    one per web process.
+    """Accepts turns while Redis is away, and hands them over in order when it is back.
 
-    While a turn of a conversation waits, its later turns wait too, in every process: no turn
-    overtakes another. A turn that is handed over twice, because a process died in between, is a
-    duplicate to the mailbox.
+    One per web process. While a turn of a conversation waits, its later turns wait, too, in every
+    process: no turn overtakes another. If a process dies after it has handed a turn over and before
+    it has deleted it, the turn is handed over again, and the mailbox knows it as a duplicate.
     """
 
     def __init__(
@@ -239,6 +273,7 @@ class Spool:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`inbox`: takes the turns when Redis is there. `clock`: in Unix seconds."""
         self._file = file
         self._inbox = inbox
         self._clock = clock
@@ -247,9 +282,9 @@ class Spool:
         self._lock = threading.Lock()
 
     def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
-        """Put a turn into the mailbox, or else on disk, before this returns.
+        """Put a turn into the mailbox or, while Redis is away, on disk.
 
-        Raises SpoolUnusable.
+        `tapped`: the id of the action whose button it taps, "" for none. Raises SpoolUnusable.
         """
         received_at = self._clock()
         if not self._file.holds(turn.conversation.id):
@@ -261,11 +296,14 @@ class Spool:
             except RedisError as exc:
                 # It may have arrived all the same: then it will be a duplicate.
                 log.error("redis.away", extra={"reason": type(exc).__name__})
-        if reason := self._inbox.ignores(turn):  # not written to disk
+
+        # What the bot ignores is not written to disk.
+        reason = self._inbox.ignores(turn)
+        if reason:
             ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
             log.info("turn.ignored", extra={**ids, "reason": reason})
             return Accepted("ignored", 0)
-        self._file.keep(turn, tapped=tapped, received_at=received_at)
+        self._file.save(turn, tapped=tapped, received_at=received_at)
         self.watch()
         return Accepted("spooled", 0)
 
@@ -278,20 +316,20 @@ class Spool:
         self._file.check_room()
 
     def forward(self) -> int:
-        """Hand over what waits, as far as the mailbox accepts it,
-        unless another process is doing so.
+        """Hand over what waits, as far as the mailbox accepts it, unless another process does so.
 
         Return how many turns were handed over. Raises redis.RedisError, SpoolUnusable.
         """
         count = 0
-        last = 0
         stuck = set[str]()
         with self._file.alone() as is_alone:
-            if is_alone:
-                while batch := self._file.next(last, BATCH):
-                    count += self._hand_over(batch, stuck)
-                    last = batch[-1].n
-                self._file.align()
+            if not is_alone:
+                return 0
+            batch = self._file.next(0, BATCH)
+            while batch:
+                count += self._hand_over(batch, stuck)
+                batch = self._file.next(batch[-1].n, BATCH)
+            self._file.align()
         return count
 
     def watch(self) -> None:
@@ -312,13 +350,13 @@ class Spool:
     def _watch(self) -> None:
         while True:
             try:
+                count = 0
                 if self._file.has_some():
                     count = self.forward()
-                else:
-                    count = 0
                 if count:
                     log.info("spool.forwarded", extra={"turns": count, "left": self.count()})
-            except RedisError:  # still away
+            except RedisError:
+                # Redis is still away.
                 pass
             except Exception:
                 # Nothing would restart this thread.
@@ -326,9 +364,10 @@ class Spool:
             time.sleep(ROUND_SECONDS)
 
     def _hand_over(self, batch: Sequence[SpooledTurn], stuck: set[str]) -> int:
-        """Hand over a batch.
+        """Hand over a batch of turns. Return how many the mailbox has now.
 
-        Turns of a conversation in `stuck` stay: an earlier turn of it was not accepted.
+        `stuck`: the conversations of which a turn was not accepted. Their later turns stay, and
+        conversations are added.
         """
         done: list[int] = []
         try:
@@ -339,10 +378,11 @@ class Spool:
                 else:
                     stuck.add(conversation)
         finally:
-            self._file.drop(done)
+            self._file.delete(done)
         return len(done)
 
     def _is_taken(self, spooled: SpooledTurn) -> bool:
+        """Hand over a turn. Return whether the mailbox has dealt with it."""
         # It did wait, even if the clock was set back.
         waited = max(self._clock() - spooled.received_at, 0.001)
         ids = {"conversation": spooled.turn.conversation.id, "event": spooled.turn.event_hash}

@@ -17,35 +17,35 @@ from sayso.workers.platform_places import PlatformPlaces
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which a turn is answered without the text that it quotes.
+#: After how many seconds a turn is answered without the text that it quotes.
 QUOTE_SECONDS = 5.0
-#: Seconds after which a turn is answered without an inbound file, counted from when its download
-#: began.
+#: After how many seconds of download a turn is answered without an inbound file.
 FETCH_SECONDS = 30.0
 #: The same, counted from when the file was first wanted: downloads wait for each other.
 QUEUED_SECONDS = 60.0
-#: Inbound files of one turn that are downloaded at a time.
-MAX_FETCHES = 4
-#: Inbound files that a process downloads from one platform at a time. Their bytes go to disk as
+#: How many inbound files of one turn are downloaded at a time.
+MAX_FILES_OF_TURN = 4
+#: How many inbound files a process downloads from one platform at a time. Their bytes go to disk as
 #: they come: with 4 of them a worker stays within 64 MB over idle, however large they are.
-MAX_ARRIVING = 4
+MAX_FILES_OF_PLATFORM = 4
 
 
 class TurnFetcher:
-    """Fetches from the platforms for all conversations of a worker. One per worker.
+    """Fetches what turns refer to, for all conversations of a worker. One per worker process.
 
     What cannot be fetched is left out, and the turn is answered without it.
-
-    `media`: where files are stored. Without it the agent gets them as the platform's handles.
     """
 
     def __init__(self, media: MediaFiles | None = None) -> None:
+        """`media`: where files are stored. Without it the agent gets the platform's handles of
+        files in place of their content.
+        """
         self._media = media
-        #: Held by each inbound file while it is downloaded.
-        self._places = PlatformPlaces(MAX_ARRIVING)
+        #: Each download holds a place of its platform.
+        self._places = PlatformPlaces(MAX_FILES_OF_PLATFORM)
 
     async def with_quote(self, queued: QueuedTurn, channel: Channel | None) -> QueuedTurn:
-        """Return the turn with the text that it quotes.
+        """Return the turn with the text that it quotes, or unchanged if there is none to fetch.
 
         Some platforms only name the quoted message, and return its text when they are asked.
         """
@@ -65,7 +65,8 @@ class TurnFetcher:
         turn = queued.turn
         if not turn.media or channel is None or self._media is None:
             return queued
-        slots = asyncio.Semaphore(MAX_FETCHES)
+
+        slots = asyncio.Semaphore(MAX_FILES_OF_TURN)
         owner = owner_of(turn.conversation.channel, turn.user_id)
         fetching = (self._fetch(each, channel, self._media, slots, owner) for each in turn.media)
         files = await asyncio.gather(*fetching)
@@ -79,9 +80,11 @@ class TurnFetcher:
         slots: asyncio.Semaphore,
         owner: str,
     ) -> Media:
-        """Store a file of a turn, and return its place in the store.
+        """Store a file of a turn, and return the file with its place in the store.
 
-        A file that cannot be fetched is returned as it was, without its claimed size.
+        `slots`: how many files of the turn may be fetched at a time. `owner`: whose file it is in
+        the store. A file that cannot be fetched is returned unchanged, but without the size that
+        the platform has claimed.
         """
         if media.stored:
             return media
@@ -103,6 +106,7 @@ class TurnFetcher:
 
 
 async def _download(media: Media, channel: Channel, store: MediaFiles, owner: str) -> Media:
+    """Download a file into the store, and return it with its place there."""
     with contextlib.ExitStack() as stack:
         file = await call_in_thread(stack.enter_context, store.receive(owner, media.size))
         await channel.fetch(media, file)

@@ -92,7 +92,10 @@ class Stuck(FakeChannel):
         await self._hang()
 
     async def _hang(self) -> Receipt:
-        if (self.sends, self.fetches) == (sender.MAX_FILES_SENT, turn_fetcher.MAX_ARRIVING):
+        if (self.sends, self.fetches) == (
+            sender.MAX_FILES_SENT,
+            turn_fetcher.MAX_FILES_OF_PLATFORM,
+        ):
             self.full.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -284,7 +287,7 @@ def test_number_of_parallel_downloads_is_bounded(tmp_path: Path):
         async def fetch(self, media: Media, file: BinaryIO) -> None:
             self.now += 1
             self.most = max(self.most, self.now)
-            if self.now == turn_fetcher.MAX_FETCHES:
+            if self.now == turn_fetcher.MAX_FILES_OF_TURN:
                 self.full.set()
             await self.full.wait()  # files are opened in threads, so they come one after the other
             for _ in range(5):
@@ -294,7 +297,10 @@ def test_number_of_parallel_downloads_is_bounded(tmp_path: Path):
 
     channel = Counting()
     seen = Room(tmp_path, channel).hear(*[PHOTO] * 11)
-    assert (all(media.stored for media in seen), channel.most) == (True, turn_fetcher.MAX_FETCHES)
+    assert (all(media.stored for media in seen), channel.most) == (
+        True,
+        turn_fetcher.MAX_FILES_OF_TURN,
+    )
 
 
 def test_number_of_files_sent_at_a_time_is_bounded(tmp_path: Path):

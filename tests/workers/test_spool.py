@@ -127,14 +127,14 @@ def test_turn_stored_while_the_spool_is_emptied_is_handed_over_last(desk: Desk):
     desk.cut()
     desk.says("a")
     desk.mend()
-    drop = desk.file.drop
+    delete = desk.file.delete
 
-    def drop_as_another_comes(numbers) -> None:
-        desk.file.drop = drop
+    def delete_as_another_comes(numbers) -> None:
+        desk.file.delete = delete
         assert desk.says("b", to=desk.sibling) == ["spooled"]
-        drop(numbers)
+        delete(numbers)
 
-    desk.file.drop = drop_as_another_comes
+    desk.file.delete = delete_as_another_comes
     desk.web.forward()
     assert (desk.answered(), desk.file.has_some()) == (["a", "b"], False)
 
@@ -145,11 +145,11 @@ def test_process_that_dies_between_handing_over_and_deleting_doubles_nothing(des
     desk.says("a", "b")
     desk.mend()
     desk.link.dies = SystemExit()
-    desk.file.drop = lambda numbers: None  # it never came to that
+    desk.file.delete = lambda numbers: None  # it never came to that
     with pytest.raises(SystemExit):
         desk.web.forward()
     desk.link.dies = None
-    del desk.file.drop
+    del desk.file.delete
     assert desk.sibling.forward() == 2
     assert (desk.answered(), desk.file.count()) == (["a", "b"], 0)
 

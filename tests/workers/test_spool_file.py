@@ -25,7 +25,7 @@ from tests.contracts.rigs import turn
 from sayso.workers.spool import SpoolFile
 file, name, count = SpoolFile(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
 for number in range(count):
-    file.keep(turn(f"{name}-{number}", event=f"{name}-{number}"), tapped="", received_at=0.0)
+    file.save(turn(f"{name}-{number}", event=f"{name}-{number}"), tapped="", received_at=0.0)
     print(number, flush=True)
 """
 
@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> SpoolFile:
 def keep(file: SpoolFile, *texts: str, chat: Conversation = CHAT) -> None:
     """Store turns with these texts, whose first letters are the event ids too."""
     for text in texts:
-        file.keep(
+        file.save(
             replace(turn(text, event=text[:9]), conversation=chat), tapped="", received_at=0.0
         )
 
@@ -109,7 +109,7 @@ def test_turn_delivered_twice_waits_once(file: SpoolFile):
 def test_turn_comes_back_unchanged(file: SpoolFile):
     """It keeps its button's action and its time of receipt."""
     given = turn("yes ✓ \N{GRINNING FACE}", tap="1data")
-    file.keep(given, tapped="pid-1", received_at=1234.5)
+    file.save(given, tapped="pid-1", received_at=1234.5)
     (kept,) = file.next(0, 10)
     assert (kept.turn, kept.tapped, kept.received_at) == (given, "pid-1", 1234.5)
 
@@ -125,7 +125,7 @@ def test_marker_file_exists_while_turns_wait(file: SpoolFile):
         2,
     )
     for kept in file.next(0, 10):
-        file.drop([kept.n])
+        file.delete([kept.n])
         file.align()
         assert file.has_some() == bool(file.count())
 
@@ -137,7 +137,7 @@ def test_wrong_marker_file_after_a_crash_is_corrected(file: SpoolFile, tmp_path:
     if waits:
         (tmp_path / "spool" / "waiting").unlink()
     else:
-        file.drop([1])
+        file.delete([1])
     file.align()
     assert file.has_some() == waits
 
@@ -152,7 +152,7 @@ def test_turn_over_the_limit_is_refused(
     keep(file, "a", "b", "a")
     with pytest.raises(SpoolFull):
         keep(file, "c")
-    file.drop([1])
+    file.delete([1])
     keep(file, "c")
     assert texts(file) == ["b", "c"]
 
@@ -176,7 +176,7 @@ def test_size_of_the_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(SpoolUnusable, match="full"):
         keep(file, "c" * 60_000)
     assert len(texts(file)) == 2
-    file.drop([1, 2])
+    file.delete([1, 2])
     keep(file, "c" * 60_000)
     assert file.count() == 1
 
@@ -215,7 +215,7 @@ def test_unreadable_turn_is_set_aside(
     with sqlite3.connect(tmp_path / "spool" / "turns.sqlite3") as db:
         db.execute("UPDATE turns SET turn = replace(turn, 'event_id', 'former_name') WHERE n = 1")
     assert (texts(file), file.count()) == (["b"], 1)
-    file.drop([2])
+    file.delete([2])
     file.align()
     assert not file.has_some()
     assert ("spool.unreadable" in caplog.messages, "secret words" in caplog.text) == (True, False)
@@ -242,5 +242,5 @@ def test_only_the_own_user_can_read_the_file(file: SpoolFile, tmp_path: Path):
     keep(file, "secret words")
     assert (tmp_path / "spool").stat().st_mode & 0o77 == 0
     assert (tmp_path / "spool" / "turns.sqlite3").stat().st_mode & 0o77 == 0
-    file.drop([1])
+    file.delete([1])
     assert b"secret words" not in (tmp_path / "spool" / "turns.sqlite3").read_bytes()
