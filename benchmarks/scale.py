@@ -30,7 +30,8 @@ from sayso.agent.messages import Message, Role
 from sayso.channels.types import Conversation, Reply, Turn
 from sayso.infra.concurrency import run_without_loop
 from sayso.pending.sharded_scripts import shard_of
-from sayso.pending.turns import QueuedReply, QueuedTurn, TurnChange
+from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turns import QueuedReply, QueuedTurn
 from sayso.testing.bench.load import SlackLoad
 from sayso.workers.sender import Sent
 

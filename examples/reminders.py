@@ -20,7 +20,7 @@ from sayso.agent.tools import (
     texts_of_turn,
     time_of_turn,
 )
-from sayso.pending.turns import Timer
+from sayso.pending.turn_changes import Timer
 
 #: The environment variable with the time zone of the users, such as Europe/Berlin. Without it, that
 #: of the server is used.

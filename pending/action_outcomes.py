@@ -25,7 +25,7 @@ from sayso.pending.plans import Effect
 from sayso.pending.repository import ActionResult
 from sayso.pending.result_words import effect_in_words, words_for_person
 from sayso.pending.stored_action import StoredAction
-from sayso.pending.turns import outbox_entry
+from sayso.pending.turn_changes import outbox_entry
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from sayso.pending.repository import (
     StartVerdict,
 )
 from sayso.pending.stored_action import OPEN_STATES, StoredAction
-from sayso.pending.turns import NewAction, Transition, TurnChange
+from sayso.pending.turn_changes import NewAction, Transition, TurnChange
 
 #: How an open step ends when its plan ends in this state. After any other end it is cancelled.
 _STEP_END: dict[ActionState, ActionState] = {"expired": "expired", "superseded": "superseded"}

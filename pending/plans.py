@@ -26,7 +26,7 @@ from sayso.pending.action import (
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.repository import sign_action
 from sayso.pending.stored_action import StoredAction
-from sayso.pending.turns import NewAction
+from sayso.pending.turn_changes import NewAction
 
 
 @dataclass(frozen=True, slots=True)

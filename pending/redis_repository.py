@@ -22,7 +22,7 @@ from sayso.pending.repository import (
 )
 from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.pending.stored_action import StoredAction
-from sayso.pending.turns import NewAction, TurnChange
+from sayso.pending.turn_changes import NewAction, TurnChange
 
 
 class RedisActionRepository:

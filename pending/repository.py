@@ -14,7 +14,8 @@ from sayso.channels.types import Intent, Scope
 from sayso.infra.tracing import current_trace
 from sayso.pending.action import ActionSigner, ActionState, PendingAction, encode_canonical
 from sayso.pending.stored_action import SIGNED_FIELDS, SIGNED_ID, StoredAction
-from sayso.pending.turns import Lease, NewAction, TurnChange
+from sayso.pending.turn_changes import NewAction, TurnChange
+from sayso.pending.turns import Lease
 
 #: The answer to a claim. Only with `mine` the action is executed:
 #:

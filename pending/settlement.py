@@ -55,7 +55,8 @@ from sayso.pending.proposals import confirmed_run, current_context
 from sayso.pending.repository import ActionDecision, ActionRepository, ActionResult, Claim
 from sayso.pending.stored_action import CHANGED, OPEN_STATES, StoredAction
 from sayso.pending.tool_context import with_context
-from sayso.pending.turns import LeaseLost, StaleTurn, Transition, TurnChange
+from sayso.pending.turn_changes import Transition, TurnChange
+from sayso.pending.turns import LeaseLost, StaleTurn
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sayso.pending.turns import ABOUT, PART
+from sayso.pending.turn_changes import ABOUT, PART
 
 #: Stands for an action where an entry names none.
 _NO_ACTION = "-"

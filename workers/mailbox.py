@@ -37,6 +37,7 @@ from sayso.infra.redis.scripts import NO_ARGUMENTS, Arguments
 from sayso.pending.action import split_button_token
 from sayso.pending.sharded_scripts import SHARDS, ShardedScripts
 from sayso.pending.stored_action import StoredAction
+from sayso.pending.turn_changes import SettledAnswer, Timer, TurnChange, outbox_entry, sort_timers
 from sayso.pending.turns import (
     CHOICE_KIND,
     FollowingTurn,
@@ -45,13 +46,8 @@ from sayso.pending.turns import (
     NextItem,
     QueuedReply,
     QueuedTurn,
-    SettledAnswer,
     StaleTurn,
-    Timer,
-    TurnChange,
     is_tap_or_status,
-    outbox_entry,
-    sort_timers,
 )
 from sayso.workers.alerts import AlertKind, RedisAlerts
 from sayso.workers.deliveries import REPORTS, RedisDeliveries, split_id

@@ -44,9 +44,9 @@ from sayso.infra.redis.connections import Halted
 from sayso.infra.redis.shared_cache import SharedCache
 from sayso.pending.call_context import call_context, context_field
 from sayso.pending.stored_action import WAITING_STATES
+from sayso.pending.turn_changes import END_OF_QUESTION, TurnChange, TurnEnd
 from sayso.pending.turns import (
     CHOICE_KIND,
-    END_OF_QUESTION,
     ConversationParked,
     JournalUnreadable,
     Lease,
@@ -55,8 +55,6 @@ from sayso.pending.turns import (
     QueuedReply,
     QueuedTurn,
     StaleTurn,
-    TurnChange,
-    TurnEnd,
     TurnHandler,
 )
 from sayso.workers.albums import AlbumWait

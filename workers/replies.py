@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from sayso.channels.base import Channel
 from sayso.channels.types import Reply
-from sayso.pending.turns import ABOUT, PART, TurnChange
+from sayso.pending.turn_changes import ABOUT, PART, TurnChange
 
 log = logging.getLogger(__name__)
 

@@ -51,14 +51,8 @@ from sayso.infra.records import OtherVersion
 from sayso.infra.redis.scripts import Arguments
 from sayso.pending.limits import KEEP_HELD_MS
 from sayso.pending.sharded_scripts import ShardedScripts
-from sayso.pending.turns import (
-    ConversationParked,
-    Lease,
-    LeaseLost,
-    NextItem,
-    QueuedReply,
-    outbox_entry,
-)
+from sayso.pending.turn_changes import outbox_entry
+from sayso.pending.turns import ConversationParked, Lease, LeaseLost, NextItem, QueuedReply
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.mailbox import log_refused_template, parse_or_release
 from sayso.workers.platform_places import PlatformPlaces

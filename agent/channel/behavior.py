@@ -9,7 +9,7 @@ from typing import get_args
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Reply
 from sayso.pending.action import After, OtherMessage
-from sayso.pending.turns import NewAction, outbox_entry
+from sayso.pending.turn_changes import NewAction, outbox_entry
 
 
 @dataclass(frozen=True, slots=True)

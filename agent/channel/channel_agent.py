@@ -74,6 +74,7 @@ from sayso.pending.plans import plan_of
 from sayso.pending.repository import Claim
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore
 from sayso.pending.stored_action import WAITING_STATES
+from sayso.pending.turn_changes import TurnChange
 from sayso.pending.turns import (
     CHOICE_KIND,
     JournalUnreadable,
@@ -81,7 +82,6 @@ from sayso.pending.turns import (
     OnStep,
     QueuedTurn,
     StreamListener,
-    TurnChange,
 )
 
 

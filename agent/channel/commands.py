@@ -23,7 +23,7 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.literal import Markdown
 from sayso.channels.types import Reply, Turn
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 
 #: The commands in the order of /help. /stop is handled before a turn gets here.
 LISTED = ("help", "tools", "status", "whoami", "reset", "stop")

@@ -31,16 +31,8 @@ from sayso.infra.storage.spooled import SpooledBytes
 from sayso.pending.action import PendingAction
 from sayso.pending.call_context import ChannelRun
 from sayso.pending.stored_action import OPEN_STATES, WAITING_STATES, StoredAction
-from sayso.pending.turns import (
-    ABOUT,
-    CHOICE_KIND,
-    Lease,
-    OnStep,
-    SettledAnswer,
-    StreamListener,
-    Timer,
-    TurnChange,
-)
+from sayso.pending.turn_changes import ABOUT, SettledAnswer, Timer, TurnChange
+from sayso.pending.turns import CHOICE_KIND, Lease, OnStep, StreamListener
 
 log = logging.getLogger(__name__)
 

@@ -41,7 +41,7 @@ from sayso.infra.concurrency import has_no_loop
 from sayso.infra.ids import random_id
 from sayso.pending.plans import Effect
 from sayso.pending.store import PendingActionStore
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 
 #: How long an outcome waits for what the model says next, where both are one message, in seconds.
 #: After that the person gets the outcome, with a note that the rest is missing.

@@ -16,7 +16,7 @@ from typing import Literal
 
 from sayso.pending.action import ButtonIntent
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
-from sayso.pending.turns import SettledIntent
+from sayso.pending.turn_changes import SettledIntent
 
 #: How often an open question is repeated, because a person asked about it or gave an unclear
 #: answer. The same words never repeat it twice.

@@ -37,7 +37,7 @@ from sayso.pending.action import split_button_token
 from sayso.pending.consent import ConfirmParser
 from sayso.pending.store import PendingActionStore, scope_of
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
-from sayso.pending.turns import Transition, TurnChange
+from sayso.pending.turn_changes import Transition, TurnChange
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from sayso.agent.channel.context import TurnContext
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Turn
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
-from sayso.pending.turns import Transition
+from sayso.pending.turn_changes import Transition
 
 
 def texts_of(stored: StoredAction) -> Texts:

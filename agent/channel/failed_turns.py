@@ -20,7 +20,7 @@ from sayso.channels.types import Reply
 from sayso.pending.action import ButtonPress
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import EXECUTED_STATES, WAITING_STATES, StoredAction
-from sayso.pending.turns import Transition, TurnChange
+from sayso.pending.turn_changes import Transition, TurnChange
 
 
 class FailedTurns:

@@ -14,7 +14,7 @@ from sayso.channels.media_store import NoRoom, TooLarge
 from sayso.channels.types import Media, Reply, Turn
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.storage.spooled import SpooledBytes
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from sayso.pending.consent.asking import is_misspelled_asking, is_plain_answer, 
 from sayso.pending.consent.quoting import quotes_another, written_before
 from sayso.pending.consent.refusing import is_no_with_more, is_yes_with_change
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
-from sayso.pending.turns import SettledAnswer
+from sayso.pending.turn_changes import SettledAnswer
 
 #: The phases in which a message may be a no with more words.
 _WAITING_PHASES: tuple[Phase, ...] = ("open", "not_shown", "time_over", "tampered")

@@ -22,7 +22,7 @@ from sayso.pending.action import PLAN_KIND, PendingAction
 from sayso.pending.plans import step_ids
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import StoredAction
-from sayso.pending.turns import ABOUT
+from sayso.pending.turn_changes import ABOUT
 
 
 class OtherMessages:

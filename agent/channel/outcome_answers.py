@@ -26,7 +26,8 @@ from sayso.pending.consent.asking import invites_answer
 from sayso.pending.plans import Effect, is_undo
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import EXECUTED_STATES, WAITING_STATES, StoredAction
-from sayso.pending.turns import CHOICE_KIND, SettledAnswer, SettledIntent, Transition, TurnChange
+from sayso.pending.turn_changes import SettledAnswer, SettledIntent, Transition, TurnChange
+from sayso.pending.turns import CHOICE_KIND
 
 #: Characters of an outcome that is repeated after a second tap.
 MAX_OUTCOME_CHARS = 600

@@ -10,7 +10,7 @@ from sayso.agent.channel.questions import Questions, seconds_to_answer
 from sayso.channels.i18n.texts import as_statement, brief
 from sayso.channels.types import Reply
 from sayso.pending.stored_action import StoredAction
-from sayso.pending.turns import Transition
+from sayso.pending.turn_changes import Transition
 
 #: Characters of a preview that is repeated in full to a person who asks what the question is. With
 #: the text around it, it is one message on each platform.

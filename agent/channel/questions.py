@@ -33,13 +33,8 @@ from sayso.pending.plans import Effect, Proposal, is_undo, step_ids, undo_propos
 from sayso.pending.repository import ActionResult, Claim, sign_action
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import OPEN_STATES, StoredAction
-from sayso.pending.turns import (
-    CHOICE_KIND,
-    LeaseLost,
-    NewAction,
-    StaleTurn,
-    outbox_entry,
-)
+from sayso.pending.turn_changes import NewAction, outbox_entry
+from sayso.pending.turns import CHOICE_KIND, LeaseLost, StaleTurn
 
 #: The most characters of a text that gets the buttons of an undo or of choices itself: once it is
 #: decided, the message is sent again without them. Below a longer text, the buttons get a message

@@ -22,7 +22,7 @@ from sayso.channels.markdown.outcome_signs import without_signs
 from sayso.channels.types import Reply
 from sayso.pending.executors import Ambiguous, NotFound
 from sayso.pending.plans import Proposal
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 
 #: Characters of a text about an earlier action that stand in a question, above its preview.
 MAX_PREFACE_CHARS = 1000

@@ -35,7 +35,7 @@ from sayso.pending.consent import ConfirmParser, read_answer
 from sayso.pending.plans import Proposal, plan_of, step_ids
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
-from sayso.pending.turns import ABOUT, Transition, TurnChange
+from sayso.pending.turn_changes import ABOUT, Transition, TurnChange
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ import pytest
 
 from sayso.channels.types import Conversation, Media, Reply, Turn
 from sayso.pending.sharded_scripts import shard_of
-from sayso.pending.turns import QueuedReply, TurnChange
+from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turns import QueuedReply
 from sayso.workers.mailbox import InboxLimits
 from sayso.workers.sender import Sent
 from tests.contracts.rigs import CHAT, ENGLISH, turn

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sayso.agent.channel.context import continuation_turn
 from sayso.channels.types import Reply
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 from sayso.workers.deliveries import LATE_SECONDS
 from sayso.workers.sender import GivenUp
 from tests.contracts.rigs import CHAT, turn

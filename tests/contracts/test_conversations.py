@@ -11,16 +11,8 @@ from sayso.channels.types import Conversation, Media, Reply, Turn
 from sayso.pending.action import PendingAction
 from sayso.pending.repository import ActionDecision, ActionResult, Claim, sign_action
 from sayso.pending.stored_action import StoredAction
-from sayso.pending.turns import (
-    ABOUT,
-    PART,
-    LeaseLost,
-    QueuedReply,
-    QueuedTurn,
-    StaleTurn,
-    Transition,
-    TurnChange,
-)
+from sayso.pending.turn_changes import ABOUT, PART, Transition, TurnChange
+from sayso.pending.turns import LeaseLost, QueuedReply, QueuedTurn, StaleTurn
 from sayso.workers.mailbox import SEEN_MS, InboxLimits
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, ENGLISH, turn

@@ -10,7 +10,8 @@ import pytest
 
 from sayso.channels.types import Button, Conversation, Delivery, Reply
 from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_HELD_MS, KEEP_OPT_OUT_MS
-from sayso.pending.turns import LeaseLost, Timer, TurnChange
+from sayso.pending.turn_changes import Timer, TurnChange
+from sayso.pending.turns import LeaseLost
 from sayso.workers.deliveries import LATE_SECONDS, NotRepeatable
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, Rig, turn

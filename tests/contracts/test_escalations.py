@@ -11,7 +11,8 @@ from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.pending.action import PendingAction
 from sayso.pending.limits import MAX_FORWARDED_WAITING
 from sayso.pending.repository import Claim, sign_action
-from sayso.pending.turns import CHOICE_KIND, QueuedReply, Transition, TurnChange, outbox_entry
+from sayso.pending.turn_changes import Transition, TurnChange, outbox_entry
+from sayso.pending.turns import CHOICE_KIND, QueuedReply
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, Rig, turn
 from tests.contracts.test_conversations import lease, look, propose

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sayso.channels.types import Reply
-from sayso.pending.turns import LeaseLost, StaleTurn, TurnChange
+from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turns import LeaseLost, StaleTurn
 from sayso.workers.sender import Sent
 from tests.contracts.rigs import CHAT, Rig, turn
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Delivery, Media, Reply
-from sayso.pending.turns import ABOUT, LeaseLost, QueuedReply, TurnChange
+from sayso.pending.turn_changes import ABOUT, TurnChange
+from sayso.pending.turns import LeaseLost, QueuedReply
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, turn
 from tests.contracts.test_conversations import lease, look, propose

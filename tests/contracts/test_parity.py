@@ -11,7 +11,7 @@ from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.repository import ActionDecision, ActionResult, Claim, sign_action
 from sayso.pending.stored_action import StoredAction
-from sayso.pending.turns import Transition, TurnChange
+from sayso.pending.turn_changes import Transition, TurnChange
 from tests.contracts.rigs import CHAT, Blocking, Rig, turn
 
 SEAL = ActionSigner(["key"])

@@ -20,7 +20,7 @@ from sayso.pending import (
 from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.repository import ActionDecision
 from sayso.pending.sharded_scripts import ShardedScripts, shard_of
-from sayso.pending.turns import Transition, TurnChange
+from sayso.pending.turn_changes import Transition, TurnChange
 from tests.contracts.rigs import Blocking, client_of, time_passes
 
 PLACE = Conversation("direct", "ana").id

@@ -8,7 +8,8 @@ import pytest
 
 from sayso.channels.types import Delivery, Media, Reply
 from sayso.pending.limits import REPEAT_MS
-from sayso.pending.turns import QueuedReply, SettledAnswer, TurnChange
+from sayso.pending.turn_changes import SettledAnswer, TurnChange
+from sayso.pending.turns import QueuedReply
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, turn
 from tests.contracts.test_conversations import lease

@@ -11,15 +11,8 @@ import pytest
 from sayso.channels.types import Reply
 from sayso.pending.limits import MAX_TIMERS
 from sayso.pending.repository import ActionResult, Claim
-from sayso.pending.turns import (
-    QueuedReply,
-    QueuedTurn,
-    StaleTurn,
-    Timer,
-    Transition,
-    TurnChange,
-    outbox_entry,
-)
+from sayso.pending.turn_changes import Timer, Transition, TurnChange, outbox_entry
+from sayso.pending.turns import QueuedReply, QueuedTurn, StaleTurn
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, Rig, turn
 from tests.contracts.test_admission import Crowded

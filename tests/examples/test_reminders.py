@@ -17,7 +17,7 @@ from sayso.examples.reminders import (
 )
 from sayso.pending.call_context import own_context
 from sayso.pending.limits import MAX_TIMERS
-from sayso.pending.turns import Timer
+from sayso.pending.turn_changes import Timer
 
 BERLIN = ZoneInfo("Europe/Berlin")
 #: A Thursday, 10:30 in Berlin.

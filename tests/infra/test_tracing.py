@@ -15,7 +15,8 @@ from opentelemetry.trace import StatusCode
 
 from sayso.channels.types import Conversation, Reply, Turn
 from sayso.infra import tracing
-from sayso.pending.turns import QueuedReply, Timer, outbox_entry
+from sayso.pending.turn_changes import Timer, outbox_entry
+from sayso.pending.turns import QueuedReply
 
 HERE = Conversation("tg", "42")
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -30,7 +30,8 @@ from sayso.pending.action import After, PendingAction, split_button_token
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.scripts import ACTION_SCRIPTS
 from sayso.pending.sharded_scripts import shard_of
-from sayso.pending.turns import ConversationError, LeaseLost, QueuedTurn, TurnChange
+from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turns import ConversationError, LeaseLost, QueuedTurn
 from sayso.workers.lease import HeldLease, token_prefix
 from sayso.workers.mailbox import InboxLimits, RedisMailbox
 from sayso.workers.processor import ConversationProcessor

@@ -12,7 +12,8 @@ from sayso.channels.types import Delivery, Reply, Turn
 from sayso.pending.action import DEFAULT_IGNORE_TTL_SECONDS, PendingAction
 from sayso.pending.repository import ActionDecision, ActionResult, Claim
 from sayso.pending.stored_action import StoredAction
-from sayso.pending.turns import Lease, QueuedReply, QueuedTurn, TurnChange
+from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turns import Lease, QueuedReply, QueuedTurn
 from sayso.workers.lease import LEASE_MS
 from sayso.workers.sender import GivenUp, Sent
 from tests.model.verdicts import Verdicts

@@ -14,7 +14,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Reply, Turn
 from sayso.pending.action import PendingAction, split_button_token
 from sayso.pending.sharded_scripts import shard_of
-from sayso.pending.turns import NewAction
+from sayso.pending.turn_changes import NewAction
 
 #: Two conversations of one shard, so that they share an audit log and an index of work.
 ROOM = Conversation("chat", "room")

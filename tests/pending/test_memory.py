@@ -8,7 +8,7 @@ from sayso.pending.in_memory_actions import InMemoryActions
 from sayso.pending.plans import plan_of
 from sayso.pending.repository import Claim
 from sayso.pending.store import scope_of
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 from tests.contracts.rigs import Blocking
 
 SEAL = ActionSigner(["key"])

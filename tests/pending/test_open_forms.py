@@ -14,7 +14,7 @@ from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import ActionSigner, ButtonIntent, PendingAction
 from sayso.pending.open_forms import OpenForms
 from sayso.pending.repository import sign_action
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 
 HERE = Conversation("chat", "room")
 FIELD = FormField("quantity", "Quantity", "integer", 5)

@@ -14,7 +14,7 @@ from sayso.pending.limits import STALE_MS
 from sayso.pending.plans import plan_of
 from sayso.pending.repository import ActionResult, Claim
 from sayso.pending.store import scope_of
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 from tests.contracts.rigs import Blocking
 
 WORDS = texts_for("pt")

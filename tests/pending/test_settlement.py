@@ -18,7 +18,8 @@ from sayso.pending.repository import ActionResult, Claim, sign_action
 from sayso.pending.settlement import Settlement
 from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.pending.store import scope_of
-from sayso.pending.turns import Lease, LeaseLost, StaleTurn, Transition, TurnChange
+from sayso.pending.turn_changes import Transition, TurnChange
+from sayso.pending.turns import Lease, LeaseLost, StaleTurn
 from tests.contracts.rigs import Blocking
 
 WORDS = texts_for("pt")

@@ -15,7 +15,7 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import RateLimit
 from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply, Turn
 from sayso.pending import idempotency_key
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn
 
 

@@ -24,7 +24,8 @@ from sayso.channels.base import (
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply
 from sayso.infra.redis.shared_cache import SharedCache
-from sayso.pending.turns import QueuedTurn, TurnChange
+from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turns import QueuedTurn
 from sayso.workers.progress import FIRST_WORDS_SECONDS, DraftMessage, DraftRateLimiter
 from sayso.workers.replies import NO_WORDS, replace_draft
 from tests.contracts.rigs import CHAT, ENGLISH, Rig, turn

@@ -10,7 +10,7 @@ import pytest
 
 from sayso.channels.console.store import Chats, Feed
 from sayso.channels.types import Scope
-from sayso.pending.turns import Timer, TurnChange
+from sayso.pending.turn_changes import Timer, TurnChange
 from sayso.workers.erasure import FATES, ErasedPerson, Erasure, ErasureBusy
 from tests.contracts.rigs import CHAT, Rig, turn
 from tests.workers.documented_keys import documented_keys

@@ -18,7 +18,8 @@ from sayso.infra.metrics import MAX_VALUES, OTHER, REGISTRY, label_value
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.sharded_scripts import ShardedScripts
-from sayso.pending.turns import LeaseLost, TurnChange
+from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turns import LeaseLost
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.rq.jobs import WakeUps, waiting_jobs
 from sayso.workers.scripts import CONVERSATION_SCRIPTS

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.channels.base import DeliveryUncertain, RateLimited, Refused, Unreachable
 from sayso.channels.types import Button, Media, Reply
 from sayso.infra.concurrency import run_without_loop
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 from sayso.workers import lease, processor, sender
 from sayso.workers import progress as beside
 from sayso.workers.processor import LONG_CHARS, MAX_TURNS

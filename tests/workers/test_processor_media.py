@@ -14,7 +14,8 @@ import pytest
 from sayso.channels.base import Channel, FetchError, Unreachable
 from sayso.channels.media_store import LocalMediaStore, TooLarge
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Reply
-from sayso.pending.turns import QueuedTurn, TurnChange
+from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turns import QueuedTurn
 from sayso.testing.platforms.webhooks import JPEG
 from sayso.workers import sender, turn_fetcher
 from sayso.workers.turn_fetcher import TurnFetcher

@@ -10,7 +10,8 @@ import pytest
 from sayso.channels.base import AddressClosed
 from sayso.channels.types import Reply
 from sayso.pending.stored_action import StoredAction
-from sayso.pending.turns import LeaseLost, TurnChange
+from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turns import LeaseLost
 from sayso.workers import progress as beside
 from sayso.workers.progress import ProgressIndicator
 from tests.contracts.rigs import CHAT, ENGLISH

@@ -28,7 +28,8 @@ from sayso.channels.base import (
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, RefusedTemplate, Reply
 from sayso.infra.records import OtherVersion
-from sayso.pending.turns import ConversationParked, QueuedReply, TurnChange
+from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turns import ConversationParked, QueuedReply
 from sayso.workers import sender
 from sayso.workers.sender import ReceiptFiles
 from tests.contracts.rigs import Rig, make_sender, turn

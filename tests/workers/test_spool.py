@@ -13,7 +13,7 @@ from redis.exceptions import OutOfMemoryError
 from sayso.channels.types import Conversation
 from sayso.infra.records import OtherVersion
 from sayso.infra.redis.connections import Halted
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 from sayso.workers import spool as spool_module
 from sayso.workers.mailbox import InboxLimits as Door
 from sayso.workers.spool import PAUSE_SECONDS, Spool, SpoolFile, SpoolFull, SpoolUnusable

@@ -9,7 +9,8 @@ import pytest
 from redis.asyncio import Redis
 
 from sayso.channels.types import Reply, Turn
-from sayso.pending.turns import Lease, LeaseLost, QueuedTurn, TurnChange
+from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turns import Lease, LeaseLost, QueuedTurn
 from sayso.workers.lease import HeldLease, listen_for_stops
 from tests.contracts.rigs import CHAT, ENGLISH, Rig, turn
 from tests.workers.fakes import Bot

@@ -31,7 +31,8 @@ from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.repository import ActionResult, Claim
 from sayso.pending.sharded_scripts import ShardedScripts, shard_of
 from sayso.pending.stored_action import StoredAction
-from sayso.pending.turns import CHOICE_KIND, outbox_entry
+from sayso.pending.turn_changes import outbox_entry
+from sayso.pending.turns import CHOICE_KIND
 from sayso.workers.wake_ups import WakeUp
 
 log = logging.getLogger(__name__)

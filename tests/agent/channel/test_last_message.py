@@ -10,7 +10,7 @@ import pytest
 from sayso.agent import ScriptedProvider
 from sayso.channels.base import RateLimit
 from sayso.channels.types import Delivery, Receipt, Reply
-from sayso.pending.turns import Timer, TurnChange
+from sayso.pending.turn_changes import Timer, TurnChange
 from tests.contracts.rigs import CHAT, turn
 
 CAT = "Send the cat picture? Reply yes"

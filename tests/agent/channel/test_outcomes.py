@@ -29,7 +29,7 @@ from sayso.pending import PendingConfirmation, stash_pending
 from sayso.pending.executors import EffectFailed, NotFound
 from sayso.pending.repository import ActionResult, Claim
 from sayso.pending.store import scope_of
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 from tests.agent.channel.test_ask_channel import start_and_die
 from tests.contracts.rigs import CHAT, ENGLISH, time_passes
 from tests.workers.fakes import Bot

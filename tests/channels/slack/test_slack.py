@@ -11,7 +11,7 @@ import pytest
 from sayso.channels.base import Forbidden, Refused
 from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.types import Button, Conversation, Delivery, Reply, Turn
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.mailbox import InboxLimits

@@ -13,7 +13,8 @@ from sayso.channels.types import Conversation, Turn
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import open_inbox
 from sayso.ops.cli.main import main
-from sayso.pending.turns import QueuedTurn, TurnChange
+from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turns import QueuedTurn
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.config.fake_bots import written
 from tests.contracts.rigs import Blocking

@@ -25,7 +25,7 @@ from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, LedgerUnusable
 from sayso.pending.audit.verify import verify
 from sayso.pending.sharded_scripts import LAYOUT
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.data_loss.watermarks import WatermarkFile

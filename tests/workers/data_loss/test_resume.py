@@ -11,7 +11,8 @@ from sayso.pending.audit.collector import AuditCollector, UncollectedEntries
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.audit.verify import verify
 from sayso.pending.sharded_scripts import ShardedScripts, shard_of
-from sayso.pending.turns import LeaseLost, TurnChange
+from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turns import LeaseLost
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.resume import RESUME_STEP, halts_of, resume
 from sayso.workers.data_loss.watermarks import HaltReason, keys_of

@@ -19,7 +19,7 @@ from sayso.channels.types import Conversation
 from sayso.config.wiring import rq_entry as jobs
 from sayso.pending.limits import URGENT_JOB
 from sayso.pending.sharded_scripts import ShardedScripts
-from sayso.pending.turns import TurnChange
+from sayso.pending.turn_changes import TurnChange
 from sayso.workers.mailbox import InboxLimits, RedisMailbox
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.jobs import QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
