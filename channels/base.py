@@ -489,7 +489,7 @@ def note_moves(channel: object, received: Received) -> Received:
     The platform names an address of today; the conversation may be stored under an earlier one. A
     channel that follows moves also remembers which chat got another id. Raises redis.RedisError.
     """
-    if not (received.moved or received.addresses):
+    if not (received.chat_move or received.addresses):
         return received
 
     if isinstance(channel, FollowsMoves):

@@ -628,11 +628,10 @@ class MediaRoom:
 
         Raises QuotaExceeded.
         """
-        allowed = self._limits.per_person_bytes
-        if stored_bytes + _counted_size(size) > allowed:
+        limit = self._limits.per_person_bytes
+        if stored_bytes + _counted_size(size) > limit:
             raise QuotaExceeded(
-                f"this person's files have {stored_bytes} bytes of {allowed}: "
-                f"{size} more do not fit"
+                f"this person's files have {stored_bytes} bytes of {limit}: {size} more do not fit"
             )
 
     def add(self, size: int) -> None:
@@ -651,9 +650,9 @@ class MediaRoom:
             consequence = f"{size} more do not fit"
 
         total = self._total_bytes
-        allowed = self._limits.total_bytes
-        if total + self._reserved_bytes + _counted_size(size) > allowed:
-            raise NoRoom(f"all files have {total} bytes of {allowed}: {consequence}")
+        limit = self._limits.total_bytes
+        if total + self._reserved_bytes + _counted_size(size) > limit:
+            raise NoRoom(f"all files have {total} bytes of {limit}: {consequence}")
 
         disk = shutil.disk_usage(self._disk)
         share = int(disk.total * self._limits.reserve_percent / 100)

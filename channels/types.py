@@ -708,7 +708,7 @@ class Received:
     #: Whether the platform answered a poll. This ends an alert that nothing comes in.
     is_contact: bool = False
     #: The old and the new id of a chat that got another id, None if none did.
-    moved: tuple[str, str] | None = None
+    chat_move: tuple[str, str] | None = None
     #: What is new about the webhook's workspace, None for nothing.
     workspace: WorkspaceNote | None = None
 

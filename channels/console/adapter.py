@@ -444,15 +444,15 @@ class ConsoleChannel:
 
     def _linked_entries(self, entries: FeedEntries) -> FeedEntries:
         """Return the entries with new links in place of the ids of files."""
-        shown: FeedEntries = []
+        linked_entries: FeedEntries = []
         for entry_id, entry in entries:
             links: FeedEntry = {}
             if entry.get("media"):
                 links["media"] = self._linked(entry["media"])
             if entry.get("files"):
                 links["files"] = [self._linked(media) for media in entry["files"]]
-            shown.append((entry_id, {**entry, **links}))
-        return shown
+            linked_entries.append((entry_id, {**entry, **links}))
+        return linked_entries
 
     @property
     def is_open(self) -> bool:

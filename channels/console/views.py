@@ -213,8 +213,8 @@ class Views:
         channel = self._channel(name)
         before = flask.request.args.get("before", "")
         entries, has_more = channel.older_entries(self._conversation(channel), before)
-        shown = [{"at": entry_id, **entry} for entry_id, entry in entries]
-        return flask.jsonify(entries=shown, more=has_more)
+        rows = [{"at": entry_id, **entry} for entry_id, entry in entries]
+        return flask.jsonify(entries=rows, more=has_more)
 
     def events(self, name: str = "") -> flask.Response:
         """Stream the entries of the feed after the entry `after` of the query.
@@ -252,9 +252,9 @@ class Views:
     def chats(self, name: str) -> flask.Response:
         """Return the conversations of the person, the one that was used last first."""
         channel = self._channel(name)
-        listed = channel.chats.all(channel.name, self._visitor(channel))
-        chats = [{"id": chat.id, "title": chat.title, "at": chat.at} for chat in listed]
-        return flask.jsonify(chats=chats)
+        chats = channel.chats.all(channel.name, self._visitor(channel))
+        rows = [{"id": chat.id, "title": chat.title, "at": chat.at} for chat in chats]
+        return flask.jsonify(chats=rows)
 
     def edit_chats(self, name: str) -> flask.Response:
         """Begin, rename or delete a conversation of the person. Returns the id of a new one."""

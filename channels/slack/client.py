@@ -295,10 +295,10 @@ def missing_scopes(needed: Mapping[str, Sequence[str]], header: str) -> dict[str
     * `needed`: the features that need a scope, by the scope.
     * `header`: Slack's header x-oauth-scopes, the scopes of the token with commas between them.
     """
-    given = {scope.strip() for scope in header.split(",")}
+    scopes = {scope.strip() for scope in header.split(",")}
     missing = {}
     for scope, features in needed.items():
-        if scope not in given:
+        if scope not in scopes:
             missing[scope] = f"{scope} (for {', '.join(features)})"
     return missing
 

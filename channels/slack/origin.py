@@ -52,17 +52,17 @@ def origin_of(request: Mapping[str, Any]) -> RequestOrigin:
         # Bolt would take the author's workspace.
         body |= {"team_id": context, "enterprise_id": request.get("context_enterprise_id")}
     named = _team_id(bolt.extract_team_id(body)) or context or _team_id(request.get("team_id"))
-    marked = _marked_workspace(request)
+    own_mark = _marked_workspace(request)
 
     enterprise = bolt.extract_enterprise_id(body) or request.get("context_enterprise_id")
     organization = _team_id(enterprise)
     # A person of another workspace tapped: the organization may be the person's, so that it says
     # nothing about the marked workspace.
-    is_guest = marked != "" and named.startswith("T") and named != marked
+    is_guest = own_mark != "" and named.startswith("T") and named != own_mark
     is_of_organization = (
         organization != "" and not is_guest and bool(bolt.extract_is_enterprise_install(body))
     )
-    return RequestOrigin(marked or named, organization, is_of_organization)
+    return RequestOrigin(own_mark or named, organization, is_of_organization)
 
 
 def _team_id(value: object) -> str:

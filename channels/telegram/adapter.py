@@ -210,14 +210,14 @@ class TelegramChannel:
 
     def _is_first(self, callback_id: str) -> bool:
         """Return whether this process has not acknowledged the tap yet, and remember it."""
-        known = self._acknowledged_taps
-        if not callback_id or callback_id in known:
+        taps = self._acknowledged_taps
+        if not callback_id or callback_id in taps:
             return False
 
-        if len(known) >= MAX_ACKNOWLEDGED_TAPS:
-            known = frozenset()
+        if len(taps) >= MAX_ACKNOWLEDGED_TAPS:
+            taps = frozenset()
         # The set is replaced as a whole, so that threads need no lock.
-        self._acknowledged_taps = known | {callback_id}
+        self._acknowledged_taps = taps | {callback_id}
         return True
 
     async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
@@ -338,8 +338,8 @@ class TelegramChannel:
                 error: Any = exc
                 if isinstance(exc, PartRefused):
                     error = exc.__cause__
-                    call = replace(call, sent_parts=exc.sent)
-                    await self._note_parts(delivery, exc.sent)
+                    call = replace(call, sent_parts=exc.sent_parts)
+                    await self._note_parts(delivery, exc.sent_parts)
                 other = await asyncio.to_thread(alternative, call, error, self._media)
                 if other is None:
                     raise error from None
@@ -353,10 +353,10 @@ class TelegramChannel:
         message_id = _full_id(receipt.message_id, call.chat, first_chat)
         return replace(receipt, message_id=message_id)
 
-    async def _note_parts(self, delivery: Delivery | None, sent: int) -> None:
+    async def _note_parts(self, delivery: Delivery | None, sent_parts: int) -> None:
         """Note how many parts of a text have arrived: the next attempt sends the others."""
         if delivery:
-            await asyncio.to_thread(self._cache.put, _parts_key(delivery), str(sent))
+            await asyncio.to_thread(self._cache.put, _parts_key(delivery), str(sent_parts))
 
     def _note_missing_feature(self, call: BotApiCall, exc: Exception) -> None:
         """Note what the Bot API server does not know, so that it is not tried again soon."""
@@ -385,7 +385,7 @@ class TelegramChannel:
         change of the bot's membership in the old group is dropped: it says nothing about the
         supergroup.
         """
-        move = received.moved
+        move = received.chat_move
         if move and not all(map(_GROUP_ID.fullmatch, move)):
             move = None
         if move:
@@ -482,14 +482,14 @@ def _in_chat(call: BotApiCall, chat: str) -> BotApiCall | Receipt:
     An edit of a message that the old group has becomes a new message, or a receipt if the reply is
     optional.
     """
-    edited = _MESSAGE_ID.fullmatch(call.reply.edits)
-    moved = replace(call, chat=chat)
-    if edited is None:
-        return moved
-    chat_of_message, message_id = edited.groups()
+    edit = _MESSAGE_ID.fullmatch(call.reply.edits)
+    call_there = replace(call, chat=chat)
+    if edit is None:
+        return call_there
+    chat_of_message, message_id = edit.groups()
     if (chat_of_message or call.chat) != chat:
-        return as_new_message(moved)
-    return replace(moved, reply=replace(call.reply, edits=message_id))
+        return as_new_message(call_there)
+    return replace(call_there, reply=replace(call.reply, edits=message_id))
 
 
 def _check_size(size: int) -> None:

@@ -153,8 +153,8 @@ def _marked_parts(message: TelegramJson) -> Iterator[str]:
     """
     text = str(message.get("text") or "")
     entities = message.get("entities") or ()
-    marked = [entity for entity in entities if entity["type"] in _MARKS_OF_OTHERS]
-    for entity in marked[:MAX_MARKED_PARTS]:
+    marks = [entity for entity in entities if entity["type"] in _MARKS_OF_OTHERS]
+    for entity in marks[:MAX_MARKED_PARTS]:
         start, end = _span(text, entity)
         words = text[start:end][:MAX_MARKED_CHARS]
         yield f"{_MARKS_OF_OTHERS[entity['type']]}: {words}"
@@ -336,7 +336,7 @@ class UpdateParser:
             here = str(message["chat"]["id"])
             old = str(message.get("migrate_from_chat_id", here))
             new = str(message.get("migrate_to_chat_id", here))
-            return Received(moved=(old, new), ignored="the group became a supergroup")
+            return Received(chat_move=(old, new), ignored="the group became a supergroup")
 
         rich = None
         if "rich_message" in message:
@@ -574,10 +574,10 @@ class UpdateParser:
 
         Without a configured one it is any bot's: all of them end in "bot".
         """
-        lowered = username.lower()
+        name = username.lower()
         if self.username:
-            return lowered == self.username
-        return lowered.endswith("bot")
+            return name == self.username
+        return name.endswith("bot")
 
 
 def _other_receiver(message: TelegramJson) -> Iterator[str]:

@@ -115,14 +115,14 @@ def format_preview(md: str) -> str:
 
 
 class PartRefused(Exception):
-    """Raised when Telegram took the first `sent` parts of a text and not the next one.
+    """Raised when Telegram took the first `sent_parts` parts of a text and not the next one.
 
     Its cause is PTB's error.
     """
 
-    def __init__(self, sent: int) -> None:
-        super().__init__(sent)
-        self.sent = sent
+    def __init__(self, sent_parts: int) -> None:
+        super().__init__(sent_parts)
+        self.sent_parts = sent_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class BotApiCall:
     #: Whether the text is sent as HTML, and not as plain text.
     formatted: bool = True
     #: Whether `chat` is the new id that Telegram named in its refusal of another chat.
-    moved: bool = False
+    is_moved: bool = False
     #: "caption": the text under a file is edited. "document": a file is sent without preview. "":
     #: neither.
     shape: Literal["", "caption", "document"] = ""
@@ -473,11 +473,11 @@ def _other_form(
     match next_step:
         case "done":
             return Receipt(reply.edits)
-        case "moved" if not call.moved:
-            moved = replace(call, chat=str(exc.new_chat_id), moved=True)
+        case "moved" if not call.is_moved:
+            call_there = replace(call, chat=str(exc.new_chat_id), is_moved=True)
             if reply.edits:
-                return as_new_message(moved)
-            return moved
+                return as_new_message(call_there)
+            return call_there
         case "chat" if call.thread is not None:
             return replace(call, thread=None)
         case "plain" if call.formatted:

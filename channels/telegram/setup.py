@@ -248,11 +248,11 @@ class TelegramSetup(PlatformSetup):
 
     def _check_kinds(self, info: WebhookInfo) -> CheckResult:
         """Check that Telegram sends all kinds of updates that are parsed."""
-        given = set(info.allowed_updates or ())
-        missing = [kind for kind in ALLOWED_UPDATES if kind not in given]
-        if info.url and missing:
-            return self._fail("updates", f"Telegram was not asked for {', '.join(missing)}")
-        return self._ok("updates", ", ".join(sorted(given)) or "none asked for")
+        kinds = set(info.allowed_updates or ())
+        missing_kinds = [kind for kind in ALLOWED_UPDATES if kind not in kinds]
+        if info.url and missing_kinds:
+            return self._fail("updates", f"Telegram was not asked for {', '.join(missing_kinds)}")
+        return self._ok("updates", ", ".join(sorted(kinds)) or "none asked for")
 
     def _check_pending(self, info: WebhookInfo) -> CheckResult:
         """Check how many updates wait at Telegram."""
