@@ -286,6 +286,7 @@ class SchemaArguments:
         arguments: Any = params
         if isinstance(params, Mapping):
             arguments = dict(params)
+
         # A hostile schema could take longer than any call lasts: then the check raises an error.
         budget = StepBudget()
         validator = with_budget(self._validator, budget)
@@ -304,6 +305,7 @@ class SchemaArguments:
         except Exception as exc:  # a dangling reference, or too many steps
             issue = f"its schema cannot be used ({type(exc).__name__}: {quoted(str(exc))})"
             raise ToolParameterError(tool_name=self._tool_name, issue=issue) from exc
+
         if errors:
             errors.sort(key=lambda error: list(map(str, error.absolute_path)))
             mistakes: list[Mistake] = []

@@ -550,6 +550,7 @@ class ProposalDraft:
         preview = self.preview
         if isinstance(preview, ToolResult):
             return preview
+
         try:
             proposal = stash_pending(
                 kind=name,
@@ -569,6 +570,7 @@ class ProposalDraft:
             raise ToolExecutionError(
                 f"cannot propose {name!r}: {exc}", tool_name=name, error=exc
             ) from exc
+
         if proposal is None:
             raise ToolExecutionError(
                 f"{name!r} needs a confirmation, but there is no user to give it: "

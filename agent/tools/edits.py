@@ -68,17 +68,19 @@ def _field(
     if field_type is None:
         return None
 
-    label = name_in_words(name) or name
     minimum = None
     maximum = None
     if field_type in ("integer", "number"):
         # From an exclusive bound, the nearest integer inside is one step away.
         minimum = _inclusive_bound(part, "minimum", "exclusiveMinimum", step=1)
         maximum = _inclusive_bound(part, "maximum", "exclusiveMaximum", step=-1)
+
     text_schema = part.get("items", part)  # of a list, the limit is that of its items
     max_chars = text_schema.get("maxLength")
     if not isinstance(max_chars, int) or max_chars > MAX_VALUE_CHARS:
         max_chars = MAX_VALUE_CHARS
+
+    label = name_in_words(name) or name
     return FormField(
         name=name,
         label=label[:MAX_LABEL_CHARS],

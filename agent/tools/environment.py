@@ -549,6 +549,7 @@ class TurnTimers:
                 raise SchedulingError(
                     f"{MAX_TIMERS} reminders are waiting here already: cancel one first."
                 )
+
             timer = Timer(
                 id=self._next_id(),
                 at=round(at, 3),  # in milliseconds, as Redis stores it

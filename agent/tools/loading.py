@@ -145,11 +145,13 @@ def _load_folder(
     factories: dict[str, ExecutorFactory] = {}
     files = list[Path]()
     problems = list[str]()
+
     pattern = "**/*.py" if recursive else "*.py"
     for path in sorted(folder.glob(pattern)):
         is_excluded = any(fnmatch.fnmatch(path.name, each) for each in exclude)
         if path.name.startswith("_") or is_excluded:
             continue
+
         try:
             loaded = _load_file(str(path), path)
             # Of a file with a name that is taken, nothing is added.
@@ -165,6 +167,7 @@ def _load_folder(
             tools = tools_so_far
             factories = factories_so_far
             files += loaded.files
+
     return LoadedTools(
         tools=tuple(tools.values()),
         executor_factories=factories,
@@ -174,6 +177,7 @@ def _load_folder(
 
 
 def _load_file(source: str, path: Path) -> LoadedTools:
+    """Load the tools of a .py file. `source` names it in errors. Raises ToolLoadError."""
     path = path.resolve()
     if not path.is_file():
         raise ToolLoadError(f"cannot load tools from {source!r}: there is no file {str(path)!r}")
@@ -354,6 +358,7 @@ class ToolReloader:
             for source, state in self._states.items()
             if self._state(source, tuple(state)) != state
         ]
+
         replaced = []
         for source in changed:
             name = self._watched[source].name

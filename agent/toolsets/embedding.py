@@ -218,6 +218,7 @@ class EmbeddingSelector:
                 )
             self._failed_at = self._clock()
             return []
+
         self._failed_at = None
         if not any(scores):  # no tool resembles the message
             return []

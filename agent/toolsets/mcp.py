@@ -120,6 +120,7 @@ class McpToolProvider:
                 f"url {without_secrets(url)!r} is not a URL: "
                 "write it as https://mcp.example.com/mcp"
             )
+
         command_line: tuple[str, ...] = ()
         default_name = urlsplit(url).hostname or "server"
         if command:
@@ -134,6 +135,7 @@ class McpToolProvider:
             url=url,
             headers=headers or {},
         )
+
         self._connect_seconds = connect_seconds
         self._call_seconds = call_seconds
         self._filter = ToolFilter(include, exclude)
@@ -144,6 +146,7 @@ class McpToolProvider:
         self.listed_names: tuple[str, ...] = ()
         #: Why tools of the last list cannot be used, by the server's names.
         self.left_out: dict[str, str] = {}
+        #: What `watch` was given last.
         self._changed: Callable[[], None] = lambda: None
         #: The connection of each process, by the process id. A forked process makes another one.
         self._connections: dict[int, ReconnectingConnection] = {}
@@ -266,6 +269,7 @@ class McpToolProvider:
             tags.add(ToolTag.DESTRUCTIVE)
         if hints is None or hints.open_world_hint is not False:
             tags.add(ToolTag.NETWORK)
+
         description = scrub(definition.description or "", self._server.secrets)
         try:
             return Tool(

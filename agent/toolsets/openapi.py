@@ -144,11 +144,10 @@ class OpenApiToolProvider:
         self.left_out: dict[str, str] = {}
         #: Why offered operations lack optional parameters of the document, by their names there.
         self.missing: dict[str, str] = {}
-        if not name and self.is_remote:
-            name = urlsplit(self._source).hostname or ""
-        elif not name:
-            name = Path(self._source).stem
-        self.name = name or "api"
+        default_name = Path(self._source).stem
+        if self.is_remote:
+            default_name = urlsplit(self._source).hostname or ""
+        self.name = name or default_name or "api"
 
     @property
     def is_remote(self) -> bool:
@@ -289,6 +288,7 @@ class OpenApiToolProvider:
         else:
             tags.add(ToolTag.DESTRUCTIVE)
         request = f"{operation.method.upper()} {operation.path}"
+
         try:
             schema = safe_schema(operation.schema)
             # A server may write the lists of its document in another order each time.
@@ -306,6 +306,7 @@ class OpenApiToolProvider:
                 "places": {name: asdict(place) for name, place in operation.places.items()},
                 "fixed": self._fixed_arguments_of(operation),
             }
+
             return Tool(
                 name,
                 bounded_description(operation.description, request),
@@ -320,6 +321,7 @@ class OpenApiToolProvider:
         except Exception as exc:
             # A document may hold anything, and one operation must not hide the others.
             why = f"{type(exc).__name__}: {exc}"
+
         self.left_out[operation.name] = f"{request}: {why}"
         log.warning("openapi.tool_left_out", extra={"source": self.name, "tool": name, "why": why})
         return None
@@ -388,6 +390,8 @@ class OpenApiToolProvider:
                 f"{self._source_name} names no server that can be used: "
                 "write its address as base_url"
             )
+
+        # A document from a URL may send calls, and the keys that sign them, to its own origin only.
         host = url.netloc.decode()
         if source and not self._base_url and origin_of(url) != origin_of(source):
             raise SourceError(

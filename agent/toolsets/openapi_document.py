@@ -347,11 +347,12 @@ class _YamlReader:
                 return
             if getattr(event, "tag", None) not in _YAML_TAGS:
                 raise _unreadable(f"the tag {event.tag!r}, which no document of OpenAPI has", event)
+
             parts_before = self._parts
             match event:
                 case yaml.ScalarEvent():
                     value: Any = event.value
-                    if event.implicit[0]:
+                    if event.implicit[0]:  # without quotes
                         value = _plain_value(value)
                 case yaml.MappingStartEvent():
                     value = self._mapping(event)
@@ -360,8 +361,9 @@ class _YamlReader:
                 case yaml.AliasEvent():
                     yield self._aliased(event)
                     continue
-                case _:
+                case _:  # the beginning or the end of a document
                     continue
+
             self._parts += 1
             if event.anchor:
                 self._anchored[event.anchor] = (value, self._parts - parts_before)

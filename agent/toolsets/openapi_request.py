@@ -384,12 +384,14 @@ class Auth:
                     if name.lower() != self.name.lower()
                 }
                 return replace(request, headers={**others, self.name: self.value})
+
             case "cookie":
                 cookie = f"{self.name}={encoded}"
-                earlier = request.headers.get("Cookie")
-                if earlier:
-                    cookie = f"{earlier}; {cookie}"
+                other_cookies = request.headers.get("Cookie")
+                if other_cookies:
+                    cookie = f"{other_cookies}; {cookie}"
                 return replace(request, headers={**request.headers, "Cookie": cookie})
+
             case "query":
                 path, _, query = request.path.partition("?")
                 # A value of the same name is removed, because the server might read it first.

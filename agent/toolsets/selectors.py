@@ -202,12 +202,14 @@ def restriction_of(selector: ToolSelector) -> ToolSelector | None:
             if restrictions:
                 return AllOf(*restrictions)
             return None
+
         case AnyOf(selectors=parts):
             restrictions_of_parts = list(map(restriction_of, parts))
             # A part that restricts nothing adds every tool, whatever the roles in other parts say.
             if None in restrictions_of_parts:
                 return None
             return AnyOf(*filter(None, restrictions_of_parts))
+
         case Always(selector=inner, names=names):
             restriction = restriction_of(inner)
             if restriction:
@@ -235,6 +237,7 @@ def shortening_of(selector: ToolSelector) -> ToolSelector | None:
             if shortenings:
                 return AllOf(*shortenings)
             return None
+
         case AnyOf(selectors=parts):
             shortenings_of_parts = [shortening_of(each) for each in parts]
             if not any(shortenings_of_parts):
@@ -244,6 +247,7 @@ def shortening_of(selector: ToolSelector) -> ToolSelector | None:
             for shortened, part in zip(shortenings_of_parts, parts, strict=True):
                 new_parts.append(shortened or part)
             return AnyOf(*new_parts)
+
         case Always(selector=inner, names=names):
             shortening = shortening_of(inner)
             if shortening:
