@@ -279,7 +279,7 @@ class ChannelAgent:
     async def _answer_in_full(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. Tools know who the user is, and can read the files that the user sent."""
         with own_context(ToolEnvironment) as own:
-            own.run = context.run
+            own.run = context.channel_run
             own.received_files = lambda: self._files.received(context)
             own.spool_folder = self._files.spool_folder
             return await self._answer_by_kind(context)
@@ -296,12 +296,12 @@ class ChannelAgent:
         if settled and not (turn.tap and is_choice_token(turn.tap.data)):
             effects = await self.store.finished_actions.effects(turn.scope, settled)
             answer = await self._answers.answer_ended(context, settled, effects, is_deciding=True)
-            return answer.about(settled)
+            return answer.marked_about(settled)
 
         # A form without the token of its button changes nothing.
         if turn.tap or turn.kind == "form":
             answer = await self._confirmation.answer_tap(context)
-            return answer.about(context.named_action)
+            return answer.marked_about(context.named_action)
         if turn.kind == "anonymous":
             return fixed_answer(context, context.texts.anonymous())
 
@@ -317,7 +317,7 @@ class ChannelAgent:
         if context.open_action:
             answer_about = await self._confirmation.answer_message(context, context.open_action)
             if answer_about:
-                return answer_about.about(context.open_action)
+                return answer_about.marked_about(context.open_action)
         return await self._answer_without_question(context)
 
     async def _stop(self, context: TurnContext) -> TurnAnswer:
@@ -345,7 +345,7 @@ class ChannelAgent:
         stored = context.open_action
         last = context.last_answer
         if last and self._reader.repeats_answer(turn, last):
-            return NO_ANSWER.changed(about=last.action_id)
+            return NO_ANSWER.with_changes(about=last.action_id)
 
         intent = ""
         if turn.decides:
@@ -382,7 +382,7 @@ class ChannelAgent:
         that goes on, None for a new run.
         """
         turn = context.turn
-        run = context.run
+        channel_run = context.channel_run
         if turn.maybe_other_person:
             preface = ""
 
@@ -416,10 +416,11 @@ class ChannelAgent:
 
         # A program may propose with a function that carries the action out. It cannot be stored, so
         # it is kept in this process.
-        for action_id, executor in run.executors.items():
+        for action_id, executor in channel_run.executors.items():
             self.store.executors.keep_closure(action_id, executor)
         actions = [
-            replace(each.action, requested_at=context.received_at) for each in run.proposed_actions
+            replace(each.action, requested_at=context.received_at)
+            for each in channel_run.proposed_actions
         ]
         proposal = plan_of(actions) if actions else None
         answer = await self._replies.reply(
@@ -427,7 +428,9 @@ class ChannelAgent:
         )
         if timers is None:
             return answer
-        return answer.changed(timers=tuple(timers.added), cancelled_timers=tuple(timers.cancelled))
+        return answer.with_changes(
+            timers=tuple(timers.added), cancelled_timers=tuple(timers.cancelled)
+        )
 
     async def _continue_run(self, context: TurnContext, counts: RunCounts) -> TurnAnswer:
         """Let a paused run go on. `Continuations` calls this."""

@@ -123,7 +123,7 @@ class Commands:
         done = context.texts.reset_done()
         stored = context.waiting_action
         if stored is None:
-            return _text_answer(done).changed(ends_conversation=True)
+            return _text_answer(done).with_changes(ends_conversation=True)
 
         cancelled = texts_for(stored.action.language).cancelled(stored.action.preview)
         transition = cancelled_or_expired_transition(context, stored, cancelled)

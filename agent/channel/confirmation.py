@@ -272,7 +272,7 @@ class ConfirmationHandler:
     def answer_lost_question(self, context: TurnContext) -> TurnAnswer:
         """Answer a yes, a no or a tap to a question that Redis has lost with its action."""
         answer = fixed_answer(context, context.texts.forgot_answer(context.lost_at))
-        return _for_sender_only(context.turn, answer.changed(tells_loss=True))
+        return _for_sender_only(context.turn, answer.with_changes(tells_loss=True))
 
 
 def _tap(turn: Turn, stored: StoredAction, press: ButtonPress) -> ButtonTap:
@@ -300,4 +300,4 @@ def _for_sender_only(turn: Turn, answer: TurnAnswer, *, in_tap: bool = False) ->
     for reply, action_id in answer.change.replies:
         own_reply = replace(for_sender_of(turn, reply), answers_tap=callback_id)
         replies.append((own_reply, action_id))
-    return answer.changed(replies=tuple(replies))
+    return answer.with_changes(replies=tuple(replies))

@@ -196,7 +196,7 @@ class ConfirmedActions:
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction, outcome: str
     ) -> TurnAnswer:
         """Return the answer with the transition that cancels the action and its closed question."""
-        answer = answer.changed(transition=cancel_with_text(stored, context.turn, outcome))
+        answer = answer.with_changes(transition=cancel_with_text(stored, context.turn, outcome))
         return await self._answers.with_closed_question(
             context, answer, stored, "cancelled", outcome
         )

@@ -83,7 +83,7 @@ class TurnContext:
     #: The texts in the person's language.
     texts: Texts
     #: What tools, roles and proposals know about the person.
-    run: ChannelRun
+    channel_run: ChannelRun
     #: The worker's right to work on the conversation; None without a worker.
     lease: Lease | None = None
     #: The number of the turn in its conversation, from 1; 0 without a worker, where a turn comes
@@ -162,17 +162,17 @@ class TurnAnswer:
     #: of those after it. They are needed to take the change back if it cannot be stored.
     predecessors: Mapping[str, PendingAction] = field(default_factory=dict)
 
-    def changed(self, **fields: Any) -> TurnAnswer:
+    def with_changes(self, **fields: Any) -> TurnAnswer:
         """Return the answer with these fields of its `TurnChange` replaced."""
         return replace(self, change=replace(self.change, **fields))
 
-    def about(self, action: StoredAction | None) -> TurnAnswer:
+    def marked_about(self, action: StoredAction | None) -> TurnAnswer:
         """Return the answer with a mark for `sayso trace`: the turn was about this action.
 
         An offer of choices is no action that can be traced, so it leaves the answer unchanged.
         """
         if action and action.action.kind != CHOICE_KIND:
-            return self.changed(about=action.action_id)
+            return self.with_changes(about=action.action_id)
         return self
 
 
@@ -216,7 +216,7 @@ def about_question(stored: StoredAction, answer: TurnAnswer) -> TurnAnswer:
     """
     mark = f"{ABOUT}{stored.action_id}"
     replies = tuple((reply, mark) for reply, _ in answer.change.replies)
-    return answer.changed(replies=replies)
+    return answer.with_changes(replies=replies)
 
 
 def add_exchange(context: TurnContext, answer: str, between: Sequence[Message] = ()) -> None:

@@ -97,7 +97,9 @@ class Continuations:
                 answer = fixed_answer(context, context.texts.rest_missing())
             case "go_on":
                 answer = await self._run(context, counts, has_deadline=bool(outcome))
-        answer = self._questions.with_outcome(context, answer, outcome, effects).about(stored)
+        answer = self._questions.with_outcome(context, answer, outcome, effects).marked_about(
+            stored
+        )
         return with_answer_followed(answer, stored)
 
     async def _run(
@@ -108,7 +110,7 @@ class Continuations:
         if stored and stored.state == "cancelled":
             # The model cannot propose again what was just refused.
             refused_actions = await self._other_messages.refused_by_no(context.turn.scope, stored)
-            context.run.denied_actions += refused_actions
+            context.channel_run.denied_actions += refused_actions
         # The history may end with an answer that no model wrote, such as the one to a second tap. A
         # model answers only a message of a user, so one is added: the request goes on.
         if context.memory.get_history()[-1].role is Role.ASSISTANT:

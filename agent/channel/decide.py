@@ -5,8 +5,11 @@ same person may be an answer. This module decides what the turn means, and nothi
 functions read no clock and no store, and change nothing. `confirmation.py` reads the values before,
 and acts on the decision afterwards.
 
-The tables in the docstrings of `decide` and `decide_tap` are the whole truth: a test reads them and
-compares each cell with what the function returns.
+A message about something else ends the action: the question is *dropped*. Some channels and tools
+let the question stay open instead: then it is *kept*.
+
+The tables in the docstrings are complete: a test reads them and compares each cell with what the
+function returns.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ MAX_UNCLEAR_ANSWERS = 5
 #: * "confirmed_here": the same message confirmed it, before the worker of that attempt died.
 #: * "tampered": the stored record is not the one that was signed.
 #: * "tampered_here": "confirmed_here" and "tampered" at once.
-#: * "expired", "unknown": it has ended like this, which a late answer gets to know.
+#: * "expired", "unknown": it has ended in this state, which the reply to a late answer says.
 #: * "ended": anything else. It is carried out elsewhere, or a late answer is not about it.
 Phase = Literal[
     "open",
@@ -48,7 +51,8 @@ Phase = Literal[
 #: What the text of a message says about the question.
 #:
 #: * "yes", "no": that, and nothing else. An "ok" is a yes only if the channel is configured so.
-#: * "ambiguous_no": "cancel it", as an answer to "Cancel appointment 9?".
+#: * "ambiguous_no": words that may be a no or may ask for the effect, such as "cancel it" as an
+#:   answer to "Cancel appointment 9?".
 #: * "field_value": the value of the field that was asked for, or the wish to change a field.
 #: * "asks": asks what the question is about. "maybe_asks": the same, misspelled.
 #: * "waits": asks for time, such as "wait" or "one moment".
@@ -88,7 +92,7 @@ class ActionFacts:
     phase: Phase
     #: The code that must be typed behind the yes; "" for none.
     code: str = ""
-    #: Whether its question stays open when its person writes about something else.
+    #: Whether its question is kept, and not dropped, when its person writes about something else.
     is_kept: bool = False
     #: How often the question was repeated because of an unclear answer.
     unclear_answers: int = 0

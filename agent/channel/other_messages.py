@@ -61,15 +61,15 @@ class OtherMessages:
         repeated. If it proposes something else, the new question replaces the open one, because a
         person has at most one open question in a conversation.
         """
-        context.run.waiting_actions += await self.actions_of(context.turn.scope, stored)
+        context.channel_run.waiting_actions += await self.actions_of(context.turn.scope, stored)
         answer = await self._run_agent(context, "")
         if any(action.occupies_scope for action in answer.change.new_actions):
             return await self._with_replaced_question(context, answer, stored)
-        if not context.run.asks_for_waiting:
+        if not context.channel_run.asks_for_waiting:
             return answer
         question = self._repeats.explained(context, stored)
         replies = (*answer.change.replies, (question, f"{ABOUT}{stored.action_id}"))
-        return answer.changed(replies=replies)
+        return answer.with_changes(replies=replies)
 
     async def _with_replaced_question(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
@@ -79,7 +79,7 @@ class OtherMessages:
         self._outcomes.write_outcome(context, stored, "replaced")
         line = self._answers.as_line(stored, transition.to, transition.outcome_text)
         replies = ((Reply(line), ""), *answer.change.replies)
-        answer = answer.changed(replies=replies, transition=transition)
+        answer = answer.with_changes(replies=replies, transition=transition)
         return await self._answers.with_closed_question(
             context, answer, stored, transition.to, transition.outcome_text
         )
@@ -97,7 +97,7 @@ class OtherMessages:
             self._outcomes.write_outcome(context, stored, "expired")
             preface = ""
         answer = await self._run_agent(context, preface)
-        answer = answer.changed(transition=transition)
+        answer = answer.with_changes(transition=transition)
         return await self._answers.with_closed_question(
             context, answer, stored, transition.to, transition.outcome_text
         )
@@ -111,10 +111,10 @@ class OtherMessages:
         self._outcomes.write_outcome(context, stored, "denied", words=words)
         transition = cancelled_transition(stored, context.turn)
         outcome = transition.outcome_text
-        context.run.denied_actions += await self.actions_of(context.turn.scope, stored)
+        context.channel_run.denied_actions += await self.actions_of(context.turn.scope, stored)
         preface = self._answers.as_line(stored, "cancelled", outcome)
         answer = await self._run_agent(context, preface)
-        answer = answer.changed(transition=transition)
+        answer = answer.with_changes(transition=transition)
         return await self._answers.with_closed_question(
             context, answer, stored, "cancelled", outcome
         )

@@ -234,7 +234,7 @@ class OutcomeAnswers:
         if context.lease is None:
             return answer
         closing_replies = await self._questions.close(context.turn, stored, state, outcome)
-        return answer.changed(replies=(*closing_replies, *answer.change.replies))
+        return answer.with_changes(replies=(*closing_replies, *answer.change.replies))
 
     async def outcome_text(self, scope: Scope, stored: StoredAction) -> str:
         """Return the stored outcome of an action that has ended, else a text for its state.
@@ -322,7 +322,7 @@ def with_settled_answer(
         return answer
     if is_undo(stored.action):
         intent = "undo"
-    return answer.changed(settles=SettledAnswer(intent, stored.action_id, language))
+    return answer.with_changes(settles=SettledAnswer(intent, stored.action_id, language))
 
 
 def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> TurnAnswer:
@@ -339,7 +339,7 @@ def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> Tur
     if any(action.kind == CHOICE_KIND for action in answer.change.new_actions):
         return answer
     followed = SettledAnswer(intent, stored.action_id, stored.action.language, words_follow=True)
-    return answer.changed(settles=followed)
+    return answer.with_changes(settles=followed)
 
 
 def with_state_check(context: TurnContext, answer: TurnAnswer, action: PendingAction) -> TurnAnswer:
@@ -356,7 +356,7 @@ def with_state_check(context: TurnContext, answer: TurnAnswer, action: PendingAc
         outcome_text=action.outcome or "",
         decided_by_event=context.turn.event_id,
     )
-    return answer.changed(transition=transition)
+    return answer.with_changes(transition=transition)
 
 
 def _intent_of_ending(stored: StoredAction) -> SettledIntent | None:

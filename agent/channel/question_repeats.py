@@ -81,7 +81,7 @@ class QuestionRepeats:
     ) -> TurnAnswer:
         """Answer with the question in this text. `preview`: the part of it that a yes agrees to."""
         question = self._question(context, stored, text, preview)
-        answer = fixed_answer(context, text).changed(replies=((question, ""),))
+        answer = fixed_answer(context, text).with_changes(replies=((question, ""),))
         return about_question(stored, answer)
 
     def _question(
@@ -107,4 +107,4 @@ class QuestionRepeats:
             decided_by_event=context.turn.event_id,
             unclear=words_id(context.turn.text),
         )
-        return answer.changed(transition=transition)
+        return answer.with_changes(transition=transition)

@@ -249,7 +249,9 @@ class Questions:
         text = f"{text_above_button}\n\n{texts.undo_offer(seconds)}".strip()
         offer = Reply(text, (button,), answer_seconds=seconds)
         new_actions = undo.new_actions(self._store.signer, scope.id, occupies_scope=False)
-        return answer.changed(replies=(*above, (offer, action_id), *files), new_actions=new_actions)
+        return answer.with_changes(
+            replies=(*above, (offer, action_id), *files), new_actions=new_actions
+        )
 
     def with_outcome(
         self, context: TurnContext, answer: TurnAnswer, outcome: str, effects: Sequence[Effect]
@@ -276,7 +278,7 @@ class Questions:
             joined = last if last.buttons else first
             joined = replace(joined, text=f"{last.text}\n\n{first.text}")
             replies = (*before, (joined, action_id), *change.replies[1:])
-        return answer.changed(
+        return answer.with_changes(
             replies=replies, new_actions=(*above.new_actions, *change.new_actions)
         )
 
@@ -340,7 +342,7 @@ class Questions:
 
         if context.lease is None:
             lines = [text, "", *(f"- {literal(label)}" for label in labels)]
-            return answer.changed(replies=(*above, (Reply("\n".join(lines)), "")))
+            return answer.with_changes(replies=(*above, (Reply("\n".join(lines)), "")))
 
         turn = context.turn
         args = {"labels": list(labels), "text": Reply(text).text}
@@ -365,7 +367,7 @@ class Questions:
             for place, label in enumerate(labels)
         )
         reply = Reply(offer.args["text"], tuple(buttons))
-        return answer.changed(
+        return answer.with_changes(
             replies=(*above, (reply, action_id)), new_actions=(*answer.change.new_actions, action)
         )
 

@@ -111,7 +111,7 @@ class TurnContexts:
             memory=memory,
             received_at=received_at,
             texts=texts,
-            run=self._channel_run(turn, texts),
+            channel_run=self._channel_run(turn, texts),
             summarizes=self._agent.config.summarize_on_trim,
         )
 

@@ -103,7 +103,7 @@ class RedisJournals:
             raise StaleTurn(f"{lease.conversation}: {answer}")
 
     async def load_entries(self, lease: Lease) -> Sequence[str]:
-        """Return the entries of the journal of the next turn of a conversation. Raises LeaseLost."""
+        """Return the journal of the next turn of a conversation. Raises LeaseLost."""
         answer = await self._scripts.arun("load_journal", lease.conversation, lease.args)
         if answer == "lost":
             raise LeaseLost(lease.conversation)
@@ -168,7 +168,7 @@ class TurnJournal:
     async def _with_long_texts(
         self, outcome: CallOutcome, references: Mapping[str, TextReference]
     ) -> CallOutcome:
-        """Return an outcome with its long texts, of which the entry has only a part.
+        """Return an outcome with its long texts. The entry has only a part of each.
 
         `references`: their files, by the names of the fields. If the file of a text is lost, model
         and user read the part.

@@ -309,7 +309,7 @@ class ModelCaller:
         return answer, usage
 
     def _with_provider_and_cost(self, usage: UsageStats, model: str) -> UsageStats:
-        """Return the usage of an answer with the provider and the cost, if it does not have them."""
+        """Return the usage of an answer with the provider and the cost, if it lacks them."""
         if not usage.provider:
             usage += UsageStats(provider=self.name)
         prices = self._config.prices

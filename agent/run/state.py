@@ -470,8 +470,8 @@ class RunState:
     def with_context(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages of a model call, with what is remembered added to them.
 
-        `messages` is the transcript that is sent. It ends with `self.messages` and `self.rejected`,
-        of which long ones may be cut.
+        `messages` is the transcript that is sent. It ends with `self.messages` and `self.rejected`;
+        long texts in them may be cut.
         """
         with_context = list(messages)
         # What changes from turn to turn is put behind the history: a vendor's cache knows only what

@@ -113,7 +113,7 @@ async def _told_done_always(
         (reply if reply.edits else replace(reply, text=done), pid)
         for reply, pid in answer.change.replies
     ]
-    return answer.changed(replies=tuple(replies))
+    return answer.with_changes(replies=tuple(replies))
 
 
 async def _told_again_in_full(
