@@ -8,7 +8,6 @@ a channel has carried it out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -376,18 +375,3 @@ def outcome_entry(
     if note:
         entry["note"] = note
     return entry
-
-
-def json_or_text(text: str) -> Any:
-    """Return a text as the JSON object or list that it is; unchanged if it is something else."""
-    if not text.startswith(("{", "[")):
-        return text
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _refuse_constant(constant: str) -> Any:
-    """Raise ValueError for NaN and Infinity, which Python reads but JSON does not have."""
-    raise ValueError(f"{constant} is no JSON")

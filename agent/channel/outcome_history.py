@@ -20,8 +20,9 @@ from typing import Any, Literal
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnContext
-from sayso.agent.decisions import json_or_text, outcome_entry
+from sayso.agent.decisions import outcome_entry
 from sayso.agent.messages import FINAL_OUTCOMES, ActionLink, ActionOutcome, Message
+from sayso.agent.run.json_in_text import json_or_text
 from sayso.agent.run.long_results import (
     MAX_FULL_CHARS,
     REMEMBERED_CHARS,

@@ -1,7 +1,8 @@
 """Finds JSON in the text of a model, which may write words around it, and reads it.
 
 `extract_json` and `values_in` find the objects and arrays of a text. `decode_value` reads one at
-the start of a text, and can repair the mistakes that models make most often.
+the start of a text, and can repair the mistakes that models make most often. `json_or_text` reads
+the result of a tool, which may be JSON or any other text.
 """
 
 from __future__ import annotations
@@ -159,6 +160,16 @@ _DEPTH_CHANGES = {"{": 1, "[": 1, "}": -1, "]": -1}
 def refuse_constant(name: str) -> NoReturn:
     """Raise ValueError for NaN and Infinity, which Python reads as JSON and others do not."""
     raise ValueError(f"JSON has no {name}: use null or a number")
+
+
+def json_or_text(text: str) -> Any:
+    """Return a text as the JSON object or list that it is; unchanged if it is something else."""
+    if not text.startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text, parse_constant=refuse_constant)
+    except (ValueError, RecursionError):
+        return text
 
 
 #: Not strict, because models write unescaped line breaks into strings.

@@ -31,7 +31,6 @@ from sayso.agent.decisions import (
     OpenCall,
     RunSnapshot,
     inner_id,
-    json_or_text,
     outcome_entry,
 )
 from sayso.agent.guards.guardrails import GuardrailBlocked, apply_guardrails
@@ -41,6 +40,7 @@ from sayso.agent.result import AgentResult
 from sayso.agent.run.decision_log import OF_THIS_PROCESS, decision_key
 from sayso.agent.run.edited_call import EditRefused, edited_call
 from sayso.agent.run.inner_agent import InnerAgent, InnerPause, answer_or_pause, inner_agent_of
+from sayso.agent.run.json_in_text import json_or_text
 from sayso.agent.run.pause import DECIDED_MESSAGE, open_actions, waiting_id, with_waiting_results
 from sayso.agent.run.state import WITHHELD, CallOutcome, RunEnd, RunState
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest, ToolRun, original_error
