@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 from redis import Redis
@@ -119,7 +120,7 @@ class RedisAlerts:
 
         Raises redis.RedisError.
         """
-        places = [(channel, kind) for channel in channels for kind in KINDS]
+        places = list(product(channels, KINDS))
         if not places:
             return []
 

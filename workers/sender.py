@@ -193,7 +193,9 @@ def log_failed_send(delivery: Delivery, error: SendError, following: Postponed |
         log.error("channel.down", extra={"channel": conversation.channel, **extra})
         return
     if isinstance(error, AddressBarred):
-        address = conversation.chat_id if isinstance(error, ChatBarred) else conversation.id
+        address = conversation.id
+        if isinstance(error, ChatBarred):
+            address = conversation.chat_id
         cure = "give the bot the right to write there"
         barred = {"conversation": address, "reason": str(error), "cure": cure}
         log.error("address.barred", extra=barred)
@@ -202,7 +204,9 @@ def log_failed_send(delivery: Delivery, error: SendError, following: Postponed |
 
     # What becomes of the reply.
     if isinstance(following, Postponed):
-        event = "reply.held" if following.why == "held" else "reply.postponed"
+        event = "reply.postponed"
+        if following.why == "held":
+            event = "reply.held"
         log.warning(event, extra={**extra, "seconds": following.seconds})
 
 

@@ -128,8 +128,10 @@ class ScriptFolder:
             if path.exists():
                 return path
 
-        files = [file for folder in folders for file in folder.glob("*.lua")]
-        known = sorted(file.stem for file in files)
+        known: list[str] = []
+        for folder in folders:
+            known += [path.stem for path in folder.glob("*.lua")]
+        known.sort()
         raise ValueError(f"{wanted_by} needs the unknown part {name!r}; known: {known}")
 
     def lua_constants(self) -> str:

@@ -5,8 +5,8 @@
 --
 -- args:
 --   change   `TurnChange.to_dict` in Python, with a transition or new actions
--- returns: JSON with `status` ('ok', or why the change is impossible: 'state' or 'exists') and, if that
---   is 'ok', `action` (the last action that was changed).
+-- returns: JSON with `status` ('ok', or why the change is impossible: 'state' or 'exists') and, if
+--   that is 'ok', `action` (the last action that was changed).
 local change = args.change
 local refusal = refusal_of(change)
 if refusal then return cjson.encode({status = refusal}) end

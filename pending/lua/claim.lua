@@ -9,9 +9,11 @@
 --   mac                of the record that the caller verified
 --   seq                number of the deciding turn
 --   ARGV[2]            that record
--- returns: JSON with `status` (`ClaimStatus` in Python) and `state` (of the action after the claim, ''
---   if there is no action).
-local has_lease, action_id, event = args.epoch ~= nil, args.action_id, args.decided_by_event
+-- returns: JSON with `status` (`ClaimStatus` in Python) and `state` (of the action after the claim,
+--   '' if there is no action).
+local has_lease = args.epoch ~= nil
+local action_id = args.action_id
+local event = args.decided_by_event
 
 local function answer(status, state)
   return cjson.encode({status = status, state = state})
@@ -40,8 +42,8 @@ local function take()
   entered(action_id, {'claimed'}, event, mac)
 end
 
--- The user agreed to the plan, whose window was checked. A step runs only while its plan runs, by the
--- same decision.
+-- The user agreed to the plan, whose window was checked. A step runs only while its plan runs, by
+-- the same decision.
 if plan then
   local plan_state, plan_event =
     unpack(redis.call('HMGET', action_key(plan), 'state', 'decided_by_event'))

@@ -1,19 +1,21 @@
 -- needs: actions, states
 -- Decide, without a lease, about the action that waits in a scope: all checks and the step itself.
 --
--- A yes is claimed and started at once. The caller verifies the action that it gets before it runs it.
+-- A yes is claimed and started at once. The caller verifies the action that it gets before it runs
+-- it.
 --
 -- args:
 --   user               the id of the scope
 --   intent             'confirm', 'cancel' or 'ignore'
---   decided_by_event   a random word of the caller, the same if the decision is sent again; also the id
---                      of the attempt
+--   decided_by_event   a random word of the caller, the same if the decision is sent again; also
+--                      the id of the attempt
 --   expected_kind, expected_id, expected_digest   what the action must be; '' for any
 --   ignore_ms          what an 'ignore' leaves of the window, in milliseconds
 --   code               typed with a yes, '' for none
--- returns: JSON with `verdict` (`DecisionVerdict` in Python) and `action` (after the step; absent if
---   nothing waits).
-local intent, event = args.intent, args.decided_by_event
+-- returns: JSON with `verdict` (`DecisionVerdict` in Python) and `action` (after the step; absent
+--   if nothing waits).
+local intent = args.intent
+local event = args.decided_by_event
 
 -- The answer is stored for as long as the client may ask again, as "verdict action_id". By then
 -- another action may wait here.

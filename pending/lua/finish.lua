@@ -1,5 +1,6 @@
 -- needs: actions, conversation, inbox, keys, outbox, states
--- Save how the effect of an action ended. No lease is needed: a worker that lost it may report late.
+-- Save how the effect of an action ended. No lease is needed: a worker that lost it may report
+-- late.
 --
 -- args:
 --   action_id
@@ -18,8 +19,8 @@ local state, attempt_id, plan, decided_by_event, mac, steps = unpack(redis.call(
 if attempt_id ~= args.attempt_id then return 'other' end
 if state == args.state then return 'ok' end
 
--- The action was ended already, by a worker that did not know what became of the effect. A failure is
--- corrected, too: a check may have come too early and found that nothing had happened.
+-- The action was ended already, by a worker that did not know what became of the effect. A failure
+-- is corrected, too: a check may have come too early and found that nothing had happened.
 local late = (state == 'unknown' and args.state == 'failed')
   or ((state == 'unknown' or state == 'failed') and args.state == 'done')
 if state ~= 'started' and not late then return 'other' end
@@ -29,8 +30,8 @@ redis.call('HSET', key, 'state', args.state, 'outcome_text', args.outcome_text,
 entered(args.action_id, {args.state}, decided_by_event, mac, steps)
 if not late then return 'ok' end
 
--- The deciding turn is not committed, so the user was told nothing yet. Its worker must find that its
--- answer about the plan is not true any more (`refusal_of`).
+-- The deciding turn is not committed, so the user was told nothing yet. Its worker must find that
+-- its answer about the plan is not true any more (`refusal_of`).
 local first = first_turn()
 if first and first.seq == args.seq then
   if plan then redis.call('HSET', action_key(plan), 'late_result', 'new') end

@@ -3,7 +3,8 @@
 --
 -- args:
 --   user   the id of the scope
--- returns: a list of actions as JSON, the last one first. Actions that are no longer stored are left out.
+-- returns: a list of actions as JSON, the last one first. Actions that are no longer stored are
+--   left out.
 local actions = {}
 for _, action_id in ipairs(redis.call('LRANGE', started_actions_key(args.user), 0, -1)) do
   local action = action_json(action_id)

@@ -1,5 +1,5 @@
--- Load which thread of a chat asked a user something last. The conversation is the chat itself, which
--- has no thread.
+-- Load which thread of a chat asked a user something last. The conversation is the chat itself,
+-- which has no thread.
 --
 -- args:
 --   user   the id of the scope

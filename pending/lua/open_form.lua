@@ -1,14 +1,16 @@
 -- needs: actions, records, timers
--- Load an action whose person opens the form in which a call can be changed. If its question is open,
--- it stays open for at least FORM_MS more.
+-- Load an action whose person opens the form in which a call can be changed. If its question is
+-- open, it stays open for at least FORM_MS more.
 --
 -- args:
 --   action_id
 -- returns: the action as JSON, '' for an unknown one.
-local action_id, key = args.action_id, action_key(args.action_id)
+local action_id = args.action_id
+local key = action_key(action_id)
 local state, expires_at, ttl_ms, notice, ending =
   unpack(redis.call('HMGET', key, 'state', 'expires_at', 'ttl_ms', 'notice', 'ending'))
-local closes, later = tonumber(expires_at) or 0, now() + FORM_MS
+local closes_at = tonumber(expires_at) or 0
+local later = now() + FORM_MS
 
 -- Move the timer that ends the question. Its name is the one that `set_question_timer` gives it.
 local function move_end()
@@ -23,9 +25,10 @@ local function move_end()
   set_timer(id, later, encode_record(moved))
 end
 
-if state == 'shown' and now() < closes and closes < later then
+if state == 'shown' and now() < closes_at and closes_at < later then
   -- The window is longer by as much, so the time at which it opened stays the same.
-  redis.call('HSET', key, 'expires_at', later, 'ttl_ms', (tonumber(ttl_ms) or 0) + later - closes)
+  local longer_ttl_ms = (tonumber(ttl_ms) or 0) + later - closes_at
+  redis.call('HSET', key, 'expires_at', later, 'ttl_ms', longer_ttl_ms)
   move_end()
 end
 return action_json(action_id)

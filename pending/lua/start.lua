@@ -7,8 +7,9 @@
 --   attempt_id     a random id of this start, the same if the call is repeated
 --   mac            of the record that the caller verified
 --   ARGV[2]        that record
--- returns: 'go', or why the effect must not begin: 'lost' (the lease), 'tampered' (the stored record is
---   another one), 'no' (the action is not claimed) or 'worn' (it was started MAX_STARTS times).
+-- returns: 'go', or why the effect must not begin: 'lost' (the lease), 'tampered' (the stored
+--   record is another one), 'no' (the action is not claimed) or 'worn' (it was started MAX_STARTS
+--   times).
 local key = action_key(args.action_id)
 if args.epoch and not holds_lease() then return 'lost' end
 

@@ -1,13 +1,13 @@
 -- needs: accept_turn, records, sender
 -- Store the ids of a turn's sender, and the turn, if its sender is the supposed one.
 --
--- The script runs in the shard of a conversation, and the sender's ids decide which conversation that
--- is. So the caller supposes who the sender is, and tries again with the real one.
+-- The script runs in the shard of a conversation, and the sender's ids decide which conversation
+-- that is. So the caller supposes who the sender is, and tries again with the real one.
 --
 -- args:
 --   supposed   the sender with the ids of the message, as `Identity` in Python
--- returns: the outcome, as `accept_turn` does; or 'other', a space and the record of the real sender
---   as JSON, with nothing stored.
+-- returns: the outcome, as `accept_turn` does; or 'other', a space and the record of the real
+--   sender as JSON, with nothing stored.
 local sender, forgotten = find_sender()
 
 local function is_supposed()

@@ -6,8 +6,8 @@
 --
 -- args:
 --   reason      why it takes none, '' if it takes messages
---   late_ms     a message of the user within this time outweighs the report; 0 for a report about the
---               last message
+--   late_ms     a message of the user within this time outweighs the report; 0 for a report about
+--               the last message
 --   opted_out   true if the user wants no messages
 --   number      of the reply that the report is about, 0 if unknown
 -- returns: 'ok'.

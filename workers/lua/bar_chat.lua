@@ -1,8 +1,8 @@
 -- needs: keys
 -- Record that the bot may not write in any thread of a chat, or that it may again.
 --
--- That is stored with the conversation of the whole chat, which has no thread. For BARRED_MS messages
--- are dropped there; then the next one is answered, to try again.
+-- That is stored with the conversation of the whole chat, which has no thread. For BARRED_MS
+-- messages are dropped there; then the next one is answered, to try again.
 --
 -- args:
 --   barred   true if the bot may not write

@@ -15,10 +15,11 @@
 --   change         `TurnChange.to_dict` in Python; what is absent there does not change
 --   record         how the turn was answered, as JSON without its first brace
 -- returns: JSON with `status` and, if that is 'ok', `next_item` (what the holder of the lease does
---   next). Any other status says why nothing was changed: 'lost' (the lease), 'moved' (the turn is not
---   the first one), 'state' (the action is in another state), 'exists' (another action occupies the
---   scope) or 'timers' (there are too many).
-local change, user = args.change, args.user
+--   next). Any other status says why nothing was changed: 'lost' (the lease), 'moved' (the turn is
+--   not the first one), 'state' (the action is in another state), 'exists' (another action occupies
+--   the scope) or 'timers' (there are too many).
+local change = args.change
+local user = args.user
 
 -- The call is repeated because its answer was lost: answer the same, and change nothing.
 if has_released() then return cjson.encode({status = 'ok', next_item = {kind = 'idle'}}) end
@@ -96,8 +97,8 @@ local function append_replies()
   return numbers
 end
 
--- Store how the turn was answered, for `sayso trace`. The records of the last MAX_ANSWERED turns are
--- kept.
+-- Store how the turn was answered, for `sayso trace`. The records of the last MAX_ANSWERED turns
+-- are kept.
 local function store_turn_record(reply_numbers)
   local replies = table.concat(reply_numbers, ',')
   local record = string.format('{"done":%d,"replies":[%s],%s', now(), replies, args.record)
@@ -136,7 +137,9 @@ if change.tells_loss then
 end
 
 for _, id in ipairs(change.cancelled_timers) do drop_timer(id) end
-for _, new_timer in ipairs(change.timers) do set_timer(new_timer.id, new_timer.at, new_timer.what) end
+for _, new_timer in ipairs(change.timers) do
+  set_timer(new_timer.id, new_timer.at, new_timer.what)
+end
 
 store_turn_record(append_replies())
 return cjson.encode({status = 'ok', next_item = next_item_or_release()})

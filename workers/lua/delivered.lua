@@ -22,14 +22,14 @@
 --   chat_barred    the bot may not write in any thread of the chat, which the caller stores
 --   limited        the channel is silent for `ms`
 -- returns: JSON with `status` ('ok', 'gone' for a reply that is recorded already, or 'lost' for the
---   lease), `next_item` (what is next) and `lifts_bar` (true if the reply shows that the bot may write
---   in its chat again). With 'lost' there is only the status.
+--   lease), `next_item` (what is next) and `lifts_bar` (true if the reply shows that the bot may
+--   write in its chat again). With 'lost' there is only the status.
 
 -- Outcomes after which the address takes no messages until a user writes.
 local CLOSES_ADDRESS = {closed = true, opted_out = true, barred = true, chat_barred = true}
 
--- Return whether this reply shows that the bot may write in its chat again. The field stays, so that
--- a repeated call has the same answer.
+-- Return whether this reply shows that the bot may write in its chat again. The field stays, so
+-- that a repeated call has the same answer.
 local function lifts_bar()
   return conversation_number('bar_lifted_by') == args.number
 end
@@ -45,8 +45,10 @@ if not holds_lease() then return cjson.encode({status = 'lost'}) end
 local reply = parse_reply(redis.call('LINDEX', outbox, 0) or '')
 if tonumber(reply.number) ~= args.number then return answer('gone', next_item_or_release()) end
 
--- A piece of a question that is not the last one asks, too: if it never arrives, the question expires.
-local number, action_id = reply.number, reply.action_id
+-- A piece of a question that is not the last one asks, too: if it never arrives, the question
+-- expires.
+local number = reply.number
+local action_id = reply.action_id
 local asks = action_id and reply.mark ~= '='
 local is_last_piece = asks and reply.mark ~= '+'
 local is_doubtful = args.outcome == 'doubtful'

@@ -30,10 +30,12 @@ local asked_action_id = redis.call('HGET', conversation_key, 'asks:' .. number)
 if asked_action_id then add_question_message(asked_action_id, args.message) end
 
 local delivery = load_delivery(number)
-local attempts, reason
+local attempts
+local reason
 if delivery then
   if is_outdated(delivery) then return delivery.state end
-  attempts, reason = delivery.attempts, delivery.reason
+  attempts = delivery.attempts
+  reason = delivery.reason
   redis.call('HDEL', deliveries, number)
 else
   -- The report is faster than the worker that sent the reply. It counts once a worker records the

@@ -1,10 +1,11 @@
 -- needs: keys
--- Find the turns of a user that this server has acknowledged and does not know any more. Turns whose
--- user was told what became of them are left out.
+-- Find the turns of a user that this server has acknowledged and does not know any more. Turns
+-- whose user was told what became of them are left out.
 --
 -- args:
 --   user    the id of the scope
---   turns   in order, each with `event` (the digest of the event's id) and `at` (in Unix milliseconds)
+--   turns   in order, each with `event` (the digest of the event's id) and `at` (in Unix
+--           milliseconds)
 -- returns: JSON with `events` (those of the forgotten turns, in order) and `language` (of the last
 --   answer here, '' if unknown).
 local explained_until = tonumber(redis.call('HGET', loss_key(), 'until:' .. args.user) or '0')

@@ -1,6 +1,6 @@
 -- needs: conversation, keys
--- Leave a conversation to a worker that knows its channel. It is due again in a second at first, and
--- later the longer no worker takes it.
+-- Leave a conversation to a worker that knows its channel. It is due again in a second at first,
+-- and later the longer no worker takes it.
 --
 -- returns: for how many milliseconds no worker has taken it, or nil while a worker works on it.
 if redis.call('EXISTS', conversation_key) == 0 then return false end

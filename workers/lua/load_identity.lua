@@ -3,7 +3,8 @@
 --
 -- args:
 --   name     the id
---   is_key   true for the person whose data is stored under the id, false for the one who has it now
+--   is_key   true for the person whose data is stored under the id, false for the one who has it
+--            now
 -- returns: the record of the person as JSON, '' if unknown.
 local key = args.name
 if not args.is_key then key = holder_of(args.name) end

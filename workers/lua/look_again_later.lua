@@ -1,10 +1,11 @@
 -- needs: keys, queue
--- Of overdue conversations, look again later at those whose wake-up is still in the queue. The worker
--- that takes the wake-up handles their timers, too.
+-- Of overdue conversations, look again later at those whose wake-up is still in the queue. The
+-- worker that takes the wake-up handles their timers, too.
 --
 -- args:
 --   conversations   the overdue ones
---   queued          those whose job is in the queue, if the queue has a server of its own; else absent
+--   queued          those whose job is in the queue, if the queue has a server of its own; else
+--                   absent
 -- returns: the conversations without a job in the queue.
 local is_queued_elsewhere = {}
 for _, name in ipairs(args.queued or {}) do is_queued_elsewhere[name] = true end
@@ -15,7 +16,8 @@ local function has_job(name)
   return job and is_queued(job)
 end
 
-local without_job, later = {}, {}
+local without_job = {}
+local later = {}
 for _, name in ipairs(args.conversations) do
   if has_job(name) then
     later[#later + 1] = now() + LOOK_AGAIN_MS

@@ -3,15 +3,19 @@
 --
 -- args:
 --   most   how many conversations are looked at, the most overdue first
--- returns: JSON with `conversations` (that have work, a lease or a timer), `turns` and `replies` (that
---   wait in those that were looked at), `oldest_turn` and `oldest_reply` (their ages in milliseconds; a
---   reply that is held until its user writes has none), the lengths of the lists for the operator
---   (`dead`, `failed`, `ambiguous`, `held`), and `audit` (entries that no worker has collected yet).
-local turns, replies = 0, 0
-local oldest_turn, oldest_reply = 0, 0
+-- returns: JSON with `conversations` (that have work, a lease or a timer), `turns` and `replies`
+--   (that wait in those that were looked at), `oldest_turn` and `oldest_reply` (their ages in
+--   milliseconds; a reply that is held until its user writes has none), the lengths of the lists
+--   for the operator (`dead`, `failed`, `ambiguous`, `held`), and `audit` (entries that no worker
+--   has collected yet).
+local turns = 0
+local replies = 0
+local oldest_turn = 0
+local oldest_reply = 0
 
 for _, name in ipairs(redis.call('ZRANGE', due, 0, args.most - 1)) do
-  local its_inbox, its_outbox = shard .. ':inbox:' .. name, shard .. ':outbox:' .. name
+  local its_inbox = shard .. ':inbox:' .. name
+  local its_outbox = shard .. ':outbox:' .. name
   turns = turns + redis.call('LLEN', its_inbox)
   replies = replies + redis.call('LLEN', its_outbox)
 

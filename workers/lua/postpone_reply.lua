@@ -14,8 +14,8 @@
 --   down           the platform does not accept the channel: all of it waits; not an attempt
 --   rate_limited   the slot is later; not an attempt
 --   held           the user must write first; an attempt if a turn waits already
--- returns: 'ok', 'lost' (the lease; a repeated call gets this answer, too) or 'gone' (another reply is
---   the first one).
+-- returns: 'ok', 'lost' (the lease; a repeated call gets this answer, too) or 'gone' (another reply
+--   is the first one).
 if not holds_lease() then return 'lost' end
 if first_reply_number() ~= tostring(args.number) then return 'gone' end
 
@@ -30,8 +30,8 @@ local function keep_action(action_id)
   for _, key in ipairs(keys) do redis.call('PEXPIRE', key, KEEP_HELD_MS + KEEP_ACTION_MS) end
 end
 
--- Keep the conversation, and each action that a waiting reply asks about: after a long wait a yes must
--- still find its question.
+-- Keep the conversation, and each action that a waiting reply asks about: after a long wait a yes
+-- must still find its question.
 local function keep_waiting_replies()
   keep_conversation()
   for _, entry in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
@@ -40,8 +40,8 @@ local function keep_waiting_replies()
   end
 end
 
--- Hold the first reply until the user writes, at most KEEP_HELD_MS. The conversation is due then, or
--- with a timer.
+-- Hold the first reply until the user writes, at most KEEP_HELD_MS. The conversation is due then,
+-- or with a timer.
 local function hold()
   -- A reply that is held already keeps its time and its reason.
   local earlier = current_hold()

@@ -6,8 +6,8 @@
 --   doubtful   true if the reply may have arrived
 --   ARGV[2]    its entry in the list of dead replies, '' if it is not there
 --   ARGV[3]    the record of the reply; from ARGV[4]: the hash of the RQ job
--- returns: the new number of the reply; 'arrived' if the platform reported it as delivered; '' if it is
---   not in the list.
+-- returns: the new number of the reply; 'arrived' if the platform reported it as delivered; '' if
+--   it is not in the list.
 local delivery = load_delivery(args.number)
 
 -- The call is repeated because its answer was lost. The new number stands in place of the receipt.

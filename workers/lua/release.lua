@@ -6,8 +6,8 @@
 --   hand_over      true if the lease is released even if work is left, for another worker
 --   begun          true if the first turn was begun, so that this counts as an attempt
 --   ARGV[2]        and following: the hash of the RQ job
--- returns: JSON with `status`: 'ok' (released), 'lost' (the lease) or 'has_work'; then the lease stays,
---   and `next_item` says what is next.
+-- returns: JSON with `status`: 'ok' (released), 'lost' (the lease) or 'has_work'; then the lease
+--   stays, and `next_item` says what is next.
 if not holds_lease() then return cjson.encode({status = 'lost'}) end
 
 run_due_timers()

@@ -1,5 +1,6 @@
 -- needs: keys
--- End the leases of a worker that is certainly dead, so that other workers need not wait for their end.
+-- End the leases of a worker that is certainly dead, so that other workers need not wait for their
+-- end.
 --
 -- args:
 --   token_prefix   the beginning of the tokens of the worker's leases

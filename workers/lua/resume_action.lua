@@ -1,6 +1,6 @@
 -- needs: actions, states
--- Before a halted server resumes: close an open action. Its decision may be among the lost writes, so
--- the action never runs again. Users whose question is still open are told.
+-- Before a halted server resumes: close an open action. Its decision may be among the lost writes,
+-- so the action never runs again. Users whose question is still open are told.
 --
 -- args:
 --   action_id

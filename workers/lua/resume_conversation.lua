@@ -1,11 +1,11 @@
 -- needs: conversation, inbox, keys, outbox
--- Before a halted server resumes: raise the numbers of a conversation above all that were ever given
--- out, end its lease, and mark waiting replies as possibly sent.
+-- Before a halted server resumes: raise the numbers of a conversation above all that were ever
+-- given out, end its lease, and mark waiting replies as possibly sent.
 --
 -- args:
 --   floor      the lowest new number
---   restored   true if the data is from a backup. Its waiting turns were probably answered since, so
---              they do not run again, and their users are told.
+--   restored   true if the data is from a backup. Its waiting turns were probably answered since,
+--              so they do not run again, and their users are told.
 -- returns: how many replies were marked.
 if redis.call('EXISTS', conversation_key) == 0 then return 0 end
 

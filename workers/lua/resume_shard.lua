@@ -3,9 +3,11 @@
 --
 -- args:
 --   floor      the lowest new number
---   restored   true if the data is from a backup with its ledger: the audit log goes on where both end
+--   restored   true if the data is from a backup with its ledger: the audit log goes on where both
+--              end
 -- returns: 'ok'.
-local floor, head = args.floor, shard .. ':audit:head'
+local floor = args.floor
+local head = shard .. ':audit:head'
 local earlier_floor = tonumber(redis.call('GET', shard .. ':floor') or '0')
 if floor > earlier_floor then redis.call('SET', shard .. ':floor', floor) end
 

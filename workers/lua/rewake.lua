@@ -3,8 +3,8 @@
 --
 -- args:
 --   ARGV[2]   and following: the hash of the RQ job
--- returns: 'ok' if a worker is woken; 'not due', 'idle' (no work is left) or 'queued' (its job is in the
---   queue already) if none is.
+-- returns: 'ok' if a worker is woken; 'not due', 'idle' (no work is left) or 'queued' (its job is
+--   in the queue already) if none is.
 local due_at = redis.call('ZSCORE', due, conversation)
 if not due_at or tonumber(due_at) > now() then return 'not due' end
 

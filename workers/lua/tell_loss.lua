@@ -5,8 +5,8 @@
 --   user              the id of the scope
 --   marks             ids of what the user is told: of events and actions
 --   user_message_at   when the user last wrote (Unix milliseconds), 0 if unknown
---   until_ms          turns up to this time (Unix milliseconds) are explained, too; absent unless the
---                     notice is about turns
+--   until_ms          turns up to this time (Unix milliseconds) are explained, too; absent unless
+--                     the notice is about turns
 --   action_id         of an action that ended; absent for other notices
 --   state             of that action, as its worker knows it
 --   outcome           what the user is told of that action
@@ -16,7 +16,10 @@
 local told_key = loss_key()
 
 -- A turn of this user was answered since: if it was a yes or no, with the end of the question.
-if args.question and redis.call('GET', open_action_key(args.user)) ~= args.question then return '' end
+if args.question then
+  local open_action_id = redis.call('GET', open_action_key(args.user))
+  if open_action_id ~= args.question then return '' end
+end
 
 if args.action_id then
   -- An action whose end is stored was not forgotten. After a loss it is stored as unknown, although

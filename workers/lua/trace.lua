@@ -3,9 +3,10 @@
 --
 -- args:
 --   action_ids   of the actions that are asked for
--- returns: JSON with `now` (in Unix milliseconds), `turn_records` and `deliveries` (objects of texts, by
---   number), `inbox`, `outbox` and `journal` (lists of entries), `conversation` (fields of its record)
---   and `actions` (fields by action id; an action or a field that is not stored is left out).
+-- returns: JSON with `now` (in Unix milliseconds), `turn_records` and `deliveries` (objects of
+--   texts, by number), `inbox`, `outbox` and `journal` (lists of entries), `conversation` (fields
+--   of its record) and `actions` (fields by action id; an action or a field that is not stored is
+--   left out).
 
 -- Return those fields of a hash that are set, of these names.
 local function load_fields(key, names)

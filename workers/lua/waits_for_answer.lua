@@ -1,6 +1,6 @@
 -- needs: actions, timers
--- Check whether a question of any user of this conversation waits for a yes or no. An offer of choices
--- asks for neither.
+-- Check whether a question of any user of this conversation waits for a yes or no. An offer of
+-- choices asks for neither.
 --
 -- args:
 --   choice   the kind of an offer of choices

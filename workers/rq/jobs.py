@@ -102,7 +102,9 @@ class SaysoJob(Job):
         return super().func if self.conversation else None
 
     #: RQ runs no callback, whatever the job's hash names.
-    success_callback = failure_callback = stopped_callback = None
+    success_callback = None
+    failure_callback = None
+    stopped_callback = None
 
     def send_webhooks(self, *_: Any, **__: Any) -> None:
         """Send no webhook, whatever the job's hash names."""

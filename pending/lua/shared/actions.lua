@@ -1,8 +1,8 @@
 -- The stored pending actions: their keys, and how they are read.
 --
--- A pending action is a tool call that waits for its user's yes. The `user` of an action is the id of
--- its scope: one person in one conversation. At most one action occupies a scope, which means that a
--- plain yes of that person answers it.
+-- A pending action is a tool call that waits for its user's yes. The `user` of an action is the id
+-- of its scope: one person in one conversation. At most one action occupies a scope, which means
+-- that a plain yes of that person answers it.
 
 -- A hash: the action, with the state that it is in.
 local function action_key(action_id)
@@ -19,12 +19,12 @@ local function started_actions_key(user)
   return shard .. ':started_actions:' .. conversation .. ':' .. user
 end
 
--- The fields of an action that Python reads (`StoredAction`). Times are in Unix milliseconds, except
--- `written_at`, which is in microseconds.
+-- The fields of an action that Python reads (`StoredAction`). Times are in Unix milliseconds,
+-- except `written_at`, which is in microseconds.
 local ACTION_FIELDS = {
-  'record', 'mac', 'state', 'expires_at', 'decided_by_event', 'attempt_id', 'outcome_text', 'result',
-  'output', 'last_seen_seq', 'started_at', 'question_message', 'question_messages', 'written_at',
-  'trace', 'followed_after_seq', 'unclear_answers',
+  'record', 'mac', 'state', 'expires_at', 'decided_by_event', 'attempt_id', 'outcome_text',
+  'result', 'output', 'last_seen_seq', 'started_at', 'question_message', 'question_messages',
+  'written_at', 'trace', 'followed_after_seq', 'unclear_answers',
 }
 
 -- Return an action as a table of its fields, with `action_id` and `loaded_at` (this server's time).

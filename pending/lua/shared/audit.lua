@@ -1,10 +1,10 @@
 -- The audit log of a shard: one entry for each state that an action enters.
 --
--- An entry is JSON. It names the hash of the entry before it (`prev`), so a removed or changed entry
--- shows. `n` is its number in the shard, `at` the time in Unix milliseconds, `pid` the id of the
--- action, `event` the state and `by` the id of the event that decided. The record of the action is
--- not in the log: `body` is the record's MAC, which proves the record while it is stored and tells
--- nothing later.
+-- An entry is JSON. It names the hash of the entry before it (`prev`), so a removed or changed
+-- entry shows. `n` is its number in the shard, `at` the time in Unix milliseconds, `pid` the id of
+-- the action, `event` the state and `by` the id of the event that decided. The record of the action
+-- is not in the log: `body` is the record's MAC, which proves the record while it is stored and
+-- tells nothing later.
 
 -- Append an entry for each state that an action entered, in the same step as the change itself.
 local function append_audit(action_id, states, decided_by_event, mac)

@@ -1,8 +1,8 @@
 -- needs: actions, audit, keys, last_message, states
 -- A change of pending actions, as a turn or a program makes it (`TurnChange.to_dict` in Python).
 --
--- Of the change this part reads the `transition` of one action to another state, which may be absent,
--- and `new_actions`, the list of actions to store.
+-- Of the change this part reads the `transition` of one action to another state, which may be
+-- absent, and `new_actions`, the list of actions to store.
 
 -- End an action whose worker is gone.
 local function end_abandoned(action_id)
@@ -36,9 +36,9 @@ local function is_scope_occupied(new_action, transition)
 end
 
 -- Return whether the result of a step came in after the worker read the plan. Then its answer about
--- the plan is not true any more, and its call is refused, also when it is repeated because its answer
--- was lost. The next call comes from a worker that has read the plan again.
--- `late_result`: the field of the plan: 'new', or the digest of the call that was refused.
+-- the plan is not true any more, and its call is refused, also when it is repeated because its
+-- answer was lost. The next call comes from a worker that has read the plan again. `late_result`:
+-- the field of the plan: 'new', or the digest of the call that was refused.
 local function misses_late_result(action_id, late_result)
   if not late_result then return false end
   local call = redis.sha1hex(ARGV[1])
@@ -83,8 +83,8 @@ local function refusal_of(change)
 end
 
 -- Store an action and return when its window closes, in Unix milliseconds, 0 if it is not open yet.
--- The action is armed until its question is delivered. `at_once`: it is shown now, because no worker
--- delivers the question.
+-- The action is armed until its question is delivered. `at_once`: it is shown now, because no
+-- worker delivers the question.
 local function store_action(new_action, at_once)
   local key = action_key(new_action.action_id)
   local is_repeated_call = redis.call('EXISTS', key) == 1
@@ -116,8 +116,8 @@ local function store_action(new_action, at_once)
   return expires_at
 end
 
--- Make a transition. An action that is in its new state already, or that expired meanwhile, keeps its
--- state and only gets the text.
+-- Make a transition. An action that is in its new state already, or that expired meanwhile, keeps
+-- its state and only gets the text.
 local function apply_transition(transition)
   local action_id = transition.action_id
   local key = action_key(action_id)

@@ -1,12 +1,12 @@
 -- needs: keys
 -- The inbox of a conversation: the turns that wait, the oldest one first.
 --
--- An entry is the text "seq received_at user tapped_action_id turn": the number of the turn, when it
--- was received (in Unix milliseconds), the id of its user's scope, the id of the action whose button
--- it taps ('-' for none), and the turn as JSON.
+-- An entry is the text "seq received_at user tapped_action_id turn": the number of the turn, when
+-- it was received (in Unix milliseconds), the id of its user's scope, the id of the action whose
+-- button it taps ('-' for none), and the turn as JSON.
 
--- Return the parts of an entry by name. The turn itself is not parsed. `tapped_action_id` is nil for
--- a turn that taps no button.
+-- Return the parts of an entry by name. The turn itself is not parsed. `tapped_action_id` is nil
+-- for a turn that taps no button.
 local function parse_turn(entry)
   local seq, received_at, user, tapped_action_id =
     string.match(entry, '^(%d+) (%d+) (%S+) (%S+) ')
@@ -19,7 +19,8 @@ local function parse_turn(entry)
   }
 end
 
--- Return the first turn that waits, as `parse_turn` does, with its `entry`. Return nil if none waits.
+-- Return the first turn that waits, as `parse_turn` does, with its `entry`. Return nil if none
+-- waits.
 local function first_turn()
   local entry = redis.call('LINDEX', inbox, 0)
   if not entry then return nil end

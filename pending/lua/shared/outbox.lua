@@ -3,14 +3,15 @@
 --
 -- An entry is the text "number action record": the number of the reply, the action that it belongs
 -- to, and the reply with its address as JSON. The action is the id of the one that the reply asks
--- about, '-' for none. A mark may stand before the id: '+' if the reply is a piece of a question and
--- not its last one, '=' if the reply belongs to a question without asking it for the first time.
+-- about, '-' for none. A mark may stand before the id: '+' if the reply is a piece of a question
+-- and not its last one, '=' if the reply belongs to a question without asking it for the first
+-- time.
 --
 -- A reply is held if its platform takes it only after the user has written again. Then no worker
 -- comes for it until the user writes.
 
--- Return the parts of an entry by name. `number` is a text, `mark` is '+', '=' or '', and `action_id`
--- is nil for a reply that belongs to no action.
+-- Return the parts of an entry by name. `number` is a text, `mark` is '+', '=' or '', and
+-- `action_id` is nil for a reply that belongs to no action.
 local function parse_reply(entry)
   local number, mark, action_id, record = string.match(entry, '^(%d+) ([+=]?)(%S+) (.*)$')
   if action_id == '-' then action_id = nil end
@@ -30,9 +31,9 @@ local function is_for_another_conversation(entry)
 end
 
 -- Let a reply take the place of an earlier one that has the same collapse key: of these, only the
--- newest is sent. Return the number of the earlier reply, nil if there is none. An earlier reply that
--- is being sent, or may have arrived, stays. `key_text`: the text with which the record of each such
--- reply begins.
+-- newest is sent. Return the number of the earlier reply, nil if there is none. An earlier reply
+-- that is being sent, or may have arrived, stays. `key_text`: the text with which the record of
+-- each such reply begins.
 local function replace_collapsed(key_text, reply)
   local being_sent = string.match(redis.call('HGET', conversation_key, 'sending') or '', '^%d+')
   for at, entry in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
@@ -67,9 +68,10 @@ end
 -- A sorted set of the whole shard: the conversations whose first reply is held, and since when.
 local held_conversations = shard .. ':held_conversations'
 
--- Return how the first reply is held: `since` (Unix milliseconds) and `reason`, for operators. Return
--- nil if it is not held, or if the user has written since. The conversation's field 'held_reply' is
--- JSON with these and with the `number` of the reply and the `last_turn` of that time.
+-- Return how the first reply is held: `since` (Unix milliseconds) and `reason`, for operators.
+-- Return nil if it is not held, or if the user has written since. The conversation's field
+-- 'held_reply' is JSON with these and with the `number` of the reply and the `last_turn` of that
+-- time.
 local function current_hold()
   local stored = redis.call('HGET', conversation_key, 'held_reply')
   if not stored then return nil end
@@ -87,7 +89,8 @@ local function clear_hold()
 end
 
 -- Return whether a worker has the conversation or will come, because it was woken or the
--- conversation waits to try a reply again. Neither a timer nor a held reply brings a worker at once.
+-- conversation waits to try a reply again. Neither a timer nor a held reply brings a worker at
+-- once.
 local function is_worker_expected()
   local is_due = redis.call('ZSCORE', due, conversation)
   if not is_due then return false end

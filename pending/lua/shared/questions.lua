@@ -1,10 +1,10 @@
 -- needs: actions, keys, records, states, timers
--- A question is the message that shows a pending action and asks for a yes. Its window is the time in
--- which the yes counts; it opens when the question is delivered.
+-- A question is the message that shows a pending action and asks for a yes. Its window is the time
+-- in which the yes counts; it opens when the question is delivered.
 
--- Set a timer about an unanswered question, unless the conversation has too many timers.
--- `kind`: 'alarm:' or 'end:'. `notice`: what is sent then; `ending`: what then replaces the message
--- with the question; each is the text "user record", nil for nothing. `entry`: which action the timer
+-- Set a timer about an unanswered question, unless the conversation has too many timers. `kind`:
+-- 'alarm:' or 'end:'. `notice`: what is sent then; `ending`: what then replaces the message with
+-- the question; each is the text "user record", nil for nothing. `entry`: which action the timer
 -- asks about (`asks`) or ends (`ends`).
 local function set_question_timer(kind, notice, at, entry, ending)
   local either = notice or ending
@@ -19,9 +19,9 @@ local function set_question_timer(kind, notice, at, entry, ending)
   set_timer(entry.id, at, encode_record(entry))
 end
 
--- Open the window of an action, and of the steps of a plan: the user can see the preview from now on.
--- `last_seen_seq`: the last turn that came in before. `written_at`: when the platform showed the
--- question, in microseconds as text, '0' if unknown.
+-- Open the window of an action, and of the steps of a plan: the user can see the preview from now
+-- on. `last_seen_seq`: the last turn that came in before. `written_at`: when the platform showed
+-- the question, in microseconds as text, '0' if unknown.
 local function open_window(action_id, last_seen_seq, written_at)
   local state, ttl_ms, steps, notice, ending, alarm, alarm_after_ms = unpack(redis.call(
     'HMGET', action_key(action_id),
@@ -42,14 +42,15 @@ local function open_window(action_id, last_seen_seq, written_at)
   for step in string.gmatch(steps or '', '%S+') do open_window(step, last_seen_seq, written_at) end
 end
 
--- Record the platform's id of the message with the question, so that the message can be changed later.
+-- Record the platform's id of the message with the question, so that the message can be changed
+-- later.
 local function set_question_message(action_id, message)
   if message == '' or redis.call('EXISTS', action_key(action_id)) == 0 then return end
   redis.call('HSET', action_key(action_id), 'question_message', message)
 end
 
--- Record that a message shows the question, a piece of it or a copy: a reply of the user that quotes
--- this message quotes the question. The newest MAX_QUESTION_MESSAGES ids are kept.
+-- Record that a message shows the question, a piece of it or a copy: a reply of the user that
+-- quotes this message quotes the question. The newest MAX_QUESTION_MESSAGES ids are kept.
 local function add_question_message(action_id, message)
   if message == '' or message == '-' then return end
   local key = action_key(action_id)
@@ -64,8 +65,8 @@ local function add_question_message(action_id, message)
   redis.call('HSET', key, 'question_messages', table.concat(messages, ' ', first))
 end
 
--- Record that a reply is the question, or a piece of it: the platform may report later that the reply
--- failed.
+-- Record that a reply is the question, or a piece of it: the platform may report later that the
+-- reply failed.
 local function set_asking(number, action_id)
   redis.call('HSET', conversation_key, 'asks:' .. number, action_id)
 end

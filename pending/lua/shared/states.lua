@@ -9,8 +9,8 @@ local function end_of_step(step_state, plan_state)
   return 'cancelled'
 end
 
--- Put an action at the head of the list of those that its user started lately: from now on its effect
--- may have happened, and the same request is answered with that.
+-- Put an action at the head of the list of those that its user started lately: from now on its
+-- effect may have happened, and the same request is answered with that.
 local function list_as_started(action_id)
   local user = redis.call('HGET', action_key(action_id), 'user')
   if not user then return end
@@ -22,11 +22,12 @@ local function list_as_started(action_id)
   redis.call('PEXPIRE', key, KEEP_RECENT_MS)
 end
 
--- `enter` sets the state of an action and calls `entered`, which ends the steps of a plan with `enter`.
+-- `enter` sets the state of an action and calls `entered`, which ends the steps of a plan with
+-- `enter`.
 local enter, entered
 
--- Do what follows from states that an action entered, one after the other. The caller has stored the
--- last of them. `steps`: the ids of a plan's steps, separated by spaces, nil for no plan.
+-- Do what follows from states that an action entered, one after the other. The caller has stored
+-- the last of them. `steps`: the ids of a plan's steps, separated by spaces, nil for no plan.
 function entered(action_id, states, decided_by_event, mac, steps)
   local state = states[#states]
   append_audit(action_id, states, decided_by_event or '', mac or '')
@@ -43,8 +44,8 @@ function entered(action_id, states, decided_by_event, mac, steps)
   end
 end
 
--- Let an action enter these states, one after the other. Further arguments: fields of the action and
--- their new values, in turn.
+-- Let an action enter these states, one after the other. Further arguments: fields of the action
+-- and their new values, in turn.
 function enter(action_id, states, ...)
   local key = action_key(action_id)
   redis.call('HSET', key, 'state', states[#states], ...)

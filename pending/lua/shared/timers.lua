@@ -4,12 +4,13 @@
 -- A sorted set: when each timer is due, in Unix milliseconds.
 local timers = shard .. ':timers:' .. conversation
 
--- A hash: what each timer does, as JSON. Its fields: `id`, `at`, `reply` (the outbox entry to send),
--- and for a timer about a question `asks` (the action whose question must still be open), `ends` (the
--- action that expires) and `ending` (the outbox entry that replaces the question).
+-- A hash: what each timer does, as JSON. Its fields: `id`, `at`, `reply` (the outbox entry to
+-- send), and for a timer about a question `asks` (the action whose question must still be open),
+-- `ends` (the action that expires) and `ending` (the outbox entry that replaces the question).
 local timer = shard .. ':timer:' .. conversation
 
--- Set a timer, or replace the one with this id. All timers are kept for as long as the last one needs.
+-- Set a timer, or replace the one with this id. All timers are kept for as long as the last one
+-- needs.
 local function set_timer(id, at, what)
   redis.call('HSET', timer, id, what)
   redis.call('ZADD', timers, at, id)

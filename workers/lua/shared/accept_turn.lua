@@ -12,7 +12,8 @@
 --   tapped_action_id   the action whose button was tapped, '-' for none
 --   addressed          false if the turn counts only where the bot takes part already
 --   chat_barred        true if the bot may not write in any thread of the chat
---   chat_key           the key that says so instead of `chat_barred`, '' where it is on another node
+--   chat_key           the key that says so instead of `chat_barred`, '' where it is on another
+--                      node
 --   stop               true if the user says /stop
 --   tap                true if the turn is a tap on a button
 --   tap_or_status      true if the turn is a tap or asks for the status

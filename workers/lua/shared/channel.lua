@@ -56,7 +56,8 @@ local function silence(key, later)
     unpack(redis.call('HMGET', key, 'silent_until', 'next_free_at', 'gap_ms'))
   later = math.max(later, tonumber(silent_until or '0'))
 
-  -- The reply that met the limit is the first one after the wait, so the next free slot is the second.
+  -- The reply that met the limit is the first one after the wait, so the next free slot is the
+  -- second.
   local second_slot = math.max(later, tonumber(next_free_at or '0')) + tonumber(gap_ms or SPREAD_MS)
   redis.call('HSET', key, 'silent_until', later, 'next_free_at', second_slot)
   redis.call('PEXPIRE', key, later - now() + KEEP_RATE_MS)
@@ -79,9 +80,9 @@ local function ms_since_last_turn()
   return 'unknown'
 end
 
--- Return why the address takes no messages, '' if it takes them. A new turn ends that. Where no user
--- ever wrote, no turn may ever come, so there it holds for the one reply only, unless the user opted
--- out. The conversation's field 'closed_address' is the text "last_turn reason".
+-- Return why the address takes no messages, '' if it takes them. A new turn ends that. Where no
+-- user ever wrote, no turn may ever come, so there it holds for the one reply only, unless the user
+-- opted out. The conversation's field 'closed_address' is the text "last_turn reason".
 local function closed_reason()
   local stored = redis.call('HGET', conversation_key, 'closed_address') or ''
   local last_turn, reason = string.match(stored, '^(%d+) (.*)$')

@@ -2,12 +2,14 @@
 
 -- A hash by the numbers of replies. An entry is the text "state at attempts receipt reason": the
 -- state (`DeliveryState` in Python), since when (in Unix milliseconds), the number of attempts, the
--- platform's id of the message ('-' if unknown), and why the reply did not arrive ('' for no reason).
+-- platform's id of the message ('-' if unknown), and why the reply did not arrive ('' for no
+-- reason).
 local deliveries = shard .. ':delivery:' .. conversation
 
 -- Return the parts of an entry by name.
 local function parse_delivery(entry)
-  local state, at, attempts, receipt, reason = string.match(entry, '^(%S+) (%d+) (%d+) (%S+) ?(.*)$')
+  local state, at, attempts, receipt, reason =
+    string.match(entry, '^(%S+) (%d+) (%d+) (%S+) ?(.*)$')
   return {
     state = state,
     at = tonumber(at),
@@ -47,8 +49,8 @@ local function has_arrived(delivery)
   return delivery.state == 'sent' or delivery.state == 'delivered' or delivery.state == 'read'
 end
 
--- Return the platform's id of a reply that the platform reported as arrived ('-' if it gave none), ''
--- for any other reply.
+-- Return the platform's id of a reply that the platform reported as arrived ('-' if it gave none),
+-- '' for any other reply.
 local function arrived_receipt(number)
   local delivery = load_delivery(number)
   if not delivery or not has_arrived(delivery) then return '' end

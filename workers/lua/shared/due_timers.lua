@@ -39,8 +39,8 @@ local function run_timer(id, entry)
   if entry.reply then append_reply('-', entry.reply) end
 end
 
--- Run the timers that are due. A timer about a question waits until no turn waits: the answer may be
--- among the turns.
+-- Run the timers that are due. A timer about a question waits until no turn waits: the answer may
+-- be among the turns.
 local function run_due_timers()
   local ids = redis.call('ZRANGEBYSCORE', timers, '-inf', now())
   for _, id in ipairs(ids) do

@@ -3,11 +3,12 @@
 --
 -- A platform may know one person by several ids, such as a phone number and an id of its own. The
 -- record of a person has `key` (the id under which everything of the person is stored), `number`,
--- `user_id` and `ids`, as `Identity` in Python. Ids are hashed in the names of keys, because a phone
--- number must not stand there.
+-- `user_id` and `ids`, as `Identity` in Python. Ids are hashed in the names of keys, because a
+-- phone number must not stand there.
 --
 -- args:
---   people   the prefix of the keys of the channel's people; absent if it is the script's own prefix
+--   people   the prefix of the keys of the channel's people; absent if it is the script's own
+--            prefix
 local people = args.people or shard
 
 -- A string: the key of the person who has an id now.

@@ -15,8 +15,8 @@ local function action_of_turn(action_id)
 end
 
 -- Return whether the user who was asked by an action will read the reply as a further message. An
--- edit that is left out where it is impossible adds no message, and in a group some replies are shown
--- to another person only.
+-- edit that is left out where it is impossible adds no message, and in a group some replies are
+-- shown to another person only.
 local function is_read_by_asked_user(record, action_id)
   local fields = cjson.decode(record)
   local reply = cjson.decode(fields.reply)
@@ -25,15 +25,15 @@ local function is_read_by_asked_user(record, action_id)
   return fields.reader == redis.call('HGET', action_key(action_id), 'user')
 end
 
--- A reply begins to be sent. The question that was the bot's last message is so no longer, unless the
--- reply belongs to it.
+-- A reply begins to be sent. The question that was the bot's last message is so no longer, unless
+-- the reply belongs to it.
 local function note_message(reply, last_question)
   if not last_question or last_question == '' or reply.action_id == last_question then return end
   if is_read_by_asked_user(reply.record, last_question) then follow_question() end
 end
 
--- Note that the holder of the lease begins to send a reply. Return whether the reply may have arrived
--- already: an earlier holder got it, and has neither recorded its end nor postponed it. The
+-- Note that the holder of the lease begins to send a reply. Return whether the reply may have
+-- arrived already: an earlier holder got it, and has neither recorded its end nor postponed it. The
 -- conversation's field 'sending' is "number:epoch".
 local function note_sending(reply)
   local epoch, sending, last_question =
@@ -59,7 +59,8 @@ end
 --   ahead_ms           by how much its chat is ahead of the chat's rate limit
 --   receipt            the platform's id of a doubtful reply that did arrive, else ''
 --   silence_ms         since a user wrote here, or 'never' or 'unknown'
---   held_ms            for how long the reply has waited for its user to write; nil if it does not wait
+--   held_ms            for how long the reply has waited for its user to write; nil if it does not
+--                      wait
 --   closed_reason      why the address takes no messages, '' if it takes them
 local function reply_item(entry)
   local item = {
@@ -151,7 +152,8 @@ end
 --   journal        the entries of the turn's journal, which earlier attempts have written
 --   attempt        the number of this attempt, from 1
 --   age_ms         since the turn was received
---   lost_at        when the server was resumed after a loss of data (Unix milliseconds), 0 if not lately
+--   lost_at        when the server was resumed after a loss of data (Unix milliseconds), 0 if not
+--                  lately
 --   is_loss_told   true if this user was told of the loss in answer to a yes or no
 --   last_answer    the user's last yes or no, as JSON, '' unless the turn may repeat it
 local function turn_item(turn)

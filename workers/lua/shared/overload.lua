@@ -3,8 +3,8 @@
 
 -- Return whether so many conversations of this shard have work, or a worker, that this one cannot
 -- begin. `limit`: how many may have work. Above it there is reserved room, in shares of a tenth of
--- the limit and RESERVED_CONVERSATIONS more. `shares`: how many of them the caller may use: none for a
--- usual turn, one for a notice of refusal, two for an urgent turn.
+-- the limit and RESERVED_CONVERSATIONS more. `shares`: how many of them the caller may use: none
+-- for a usual turn, one for a notice of refusal, two for an urgent turn.
 local function is_overloaded(limit, shares)
   local most = limit + shares * (limit / 10 + RESERVED_CONVERSATIONS)
 

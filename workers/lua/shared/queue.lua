@@ -6,11 +6,11 @@
 --   queue      key of the queue
 --   queues     key of the set of all queues
 --   jobs       key of the number of jobs so far
---   job        id of the new job, without its number; absent where no job is needed (in tests and in
---              programs of one process)
+--   job        id of the new job, without its number; absent where no job is needed (in tests and
+--              in programs of one process)
 
--- Whether this script wakes a worker: false, 'usual' or 'urgent'. It is for the caller, where the queue
--- has a server of its own (QUEUE_IS_ELSEWHERE): the caller queues the job there.
+-- Whether this script wakes a worker: false, 'usual' or 'urgent'. It is for the caller, where the
+-- queue has a server of its own (QUEUE_IS_ELSEWHERE): the caller queues the job there.
 local wake = false
 
 -- Urgent jobs have an id with this prefix, and go to the front of the queue.
@@ -42,8 +42,9 @@ local function is_queued(job)
   return is_urgent_job(first_job) or first <= own
 end
 
--- Put an RQ job on the queue, an urgent one at the front. Return its id, which ends with its number:
--- that gives the order of jobs. ARGV holds the job's hash, as RQ would write it, from `at` on.
+-- Put an RQ job on the queue, an urgent one at the front. Return its id, which ends with its
+-- number: that gives the order of jobs. ARGV holds the job's hash, as RQ would write it, from `at`
+-- on.
 local function add_job(at, is_urgent)
   local id = args.job .. '_' .. redis.call('INCR', args.jobs)
   local push = 'RPUSH'
@@ -57,8 +58,8 @@ local function add_job(at, is_urgent)
   return id
 end
 
--- Wake a worker for this conversation. Return false if a job for it is in the queue already. `at` and
--- `is_urgent`: as for `add_job`.
+-- Wake a worker for this conversation. Return false if a job for it is in the queue already. `at`
+-- and `is_urgent`: as for `add_job`.
 local function wake_worker(at, is_urgent)
   redis.call('ZADD', due, now() + WAKE_GRACE_MS, conversation)
 

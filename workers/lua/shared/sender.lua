@@ -12,8 +12,8 @@ local function key_by_number()
   if args.user_id == '' then return holder or args.number end
 
   -- The person wrote from this number before the platform sent ids: the conversation goes on. If
-  -- its person has an id, it is another one, and the number was given to the sender since: they must
-  -- not get what is the other's.
+  -- its person has an id, it is another one, and the number was given to the sender since: they
+  -- must not get what is the other's.
   local person = load_person(holder)
   if person and person.user_id == '' then return holder end
   return args.user_id

@@ -1,10 +1,11 @@
 -- needs: conversation, deliveries, keys
--- The last yes or no that settled a question, while its outcome is the last thing that the bot said.
--- If the person gives the same answer again, the bot repeats the outcome and decides nothing new.
+-- The last yes or no that settled a question, while its outcome is the last thing that the bot
+-- said. If the person gives the same answer again, the bot repeats the outcome and decides nothing
+-- new.
 --
--- The conversation's field 'settled_answer' is JSON: `user` (who answered), `answer` (as Python wrote
--- it), `first` and `last` (the numbers of the first and the last reply with the outcome), and `at`
--- (when the turn was committed, in Unix milliseconds as text).
+-- The conversation's field 'settled_answer' is JSON: `user` (who answered), `answer` (as Python
+-- wrote it), `first` and `last` (the numbers of the first and the last reply with the outcome), and
+-- `at` (when the turn was committed, in Unix milliseconds as text).
 
 local function store_settled(user, answer, first, last)
   local at = string.format('%d', now())
@@ -21,9 +22,9 @@ local function has_outcome_arrived(settled)
   return true
 end
 
--- Return the answer as JSON, for a turn of this user that came in at `received_at`. Return '' if the
--- bot has said something else since, if the outcome may not have arrived, or if the turn came in
--- more than REPEAT_MS later.
+-- Return the answer as JSON, for a turn of this user that came in at `received_at`. Return '' if
+-- the bot has said something else since, if the outcome may not have arrived, or if the turn came
+-- in more than REPEAT_MS later.
 local function settled_answer(user, received_at)
   local stored = redis.call('HGET', conversation_key, 'settled_answer')
   if not stored then return '' end

@@ -1,6 +1,6 @@
 -- needs: queue
--- Put the job of a conversation on the queue, unless one is there, where the queue has a server of its
--- own.
+-- Put the job of a conversation on the queue, unless one is there, where the queue has a server of
+-- its own.
 --
 -- args:
 --   urgent    true if the job goes to the front of the queue
