@@ -216,6 +216,7 @@ class RequestParser:
         kind = event["type"]
         if kind in ("message", "app_mention"):
             return self._message(event, team, bot)
+
         if kind in _ADDRESS_EVENTS:
             if event.get("user") != bot and kind.startswith("member_"):
                 return Received(ignored=f"event of type {kind!r} about somebody else")
@@ -229,6 +230,7 @@ class RequestParser:
             old = self._address_change(event["old_channel_id"], kind)
             new = self._address_change(event["new_channel_id"], "")
             return Received(addresses=(old, new))
+
         if kind == "app_uninstalled":
             return Received(alerts=(_UNINSTALLED,))
         if kind == "tokens_revoked" and (event.get("tokens") or {}).get("bot"):

@@ -87,7 +87,7 @@ StatusPlace = tuple[str, str]
 
 
 class ConversationStatus:
-    """The status of one app's threads. Lives as long as its channel, used on one event loop.
+    """The status of one app's threads. Lives as long as its channel.
 
     * `channel`: the channel's name in the YAML, for the log.
     * `client_of`: returns a client with the token of a chat's workspace.

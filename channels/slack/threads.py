@@ -23,9 +23,11 @@ from sayso.infra.redis.shared_cache import SharedCache
 
 log = logging.getLogger(__name__)
 
-#: The name of such a thread begins with this. 20 hex digits follow.
+#: Our name of such a thread begins with this. 20 hex digits follow.
 _NEW = "new-"
+#: Our name of such a thread.
 NEW_THREAD = re.compile(r"new-[0-9a-f]{20}")
+#: Slack's name of a thread: the ts of its first message.
 _TS = re.compile(r"\d{1,16}\.\d{1,9}")
 #: The age in seconds after which a thread at Slack that the cache does not know is certainly one
 #: that a person's message began. A thread of the bot is noted right after its first message was
@@ -44,11 +46,10 @@ def new_thread(act: str) -> str:
 
 
 class OpenedThreads:
-    """Knows by which message of the bot such conversations are known at Slack.
+    """Translates between our names of such threads and Slack's. Lives as long as its channel.
 
-    Lives as long as its channel. The shared cache holds the `ts` of the thread's first message
-    under `slack:thread:<conversation>`, and our name of the thread under `slack:began:<conversation
-    with that ts>`.
+    The shared cache holds Slack's `ts` under `slack:thread:<conversation with our name>`, and our
+    name under `slack:began:<conversation with Slack's ts>`.
     """
 
     def __init__(self, cache: SharedCache, *, clock: Callable[[], float] = time.time) -> None:
@@ -59,9 +60,9 @@ class OpenedThreads:
         self._peoples_threads: set[str] = set()
 
     async def at_slack(self, conversation: Conversation) -> Conversation:
-        """Return the conversation with the thread that Slack knows, "" before its first message.
+        """Return the conversation with Slack's name of its thread.
 
-        Raises redis.RedisError.
+        The thread is "" before its first message is posted. Raises redis.RedisError.
         """
         if not NEW_THREAD.fullmatch(conversation.thread):
             return conversation
