@@ -32,7 +32,7 @@ _BOOLEANS: Mapping[str, bool] = {
 #: Text that small models send for an argument that they leave out, in lower case.
 _WORDS_FOR_NULL = frozenset(("", "null", "none"))
 #: Formats of text in which "null" or "" cannot be a value.
-_FORMATS = frozenset(("date", "date-time", "time", "duration", "uuid"))
+_STRICT_FORMATS = frozenset(("date", "date-time", "time", "duration", "uuid"))
 #: How often JSON text may be written inside JSON text.
 _MAX_ENCODINGS = 3
 #: The Markdown fence around a whole text.
@@ -48,7 +48,7 @@ class Repairer:
 
     Text becomes the number, boolean, choice, list or object that the schema wants, but never where
     the schema accepts text. A null for "left out" is removed, and so is a word for it; a null that
-    the schema accepts stays. What cannot be repaired stays as it was.
+    the schema accepts stays. What cannot be repaired does not change.
     """
 
     def __init__(self, schema: Mapping[str, Any], budget: StepBudget) -> None:
@@ -86,7 +86,10 @@ class Repairer:
         return definition
 
     def _repair_by_alternatives(self, alternatives: Sequence[Mapping[str, Any]], value: Any) -> Any:
-        """Return the value, repaired by the first alternative that accepts it, before or after."""
+        """Return the value, repaired by the first alternative that accepts it.
+
+        One that accepts the value unrepaired comes before one that accepts it when it is repaired.
+        """
         for part in alternatives:
             if self._accepts(part, value):
                 return self._repair(part, value)  # it may still hold a whole float
@@ -163,9 +166,12 @@ class Repairer:
         if "enum" in schema or "const" in schema:
             return self._accepts(schema, text)
         types = _types_of(schema)
-        return types == [None] or ("string" in types and schema.get("format") not in _FORMATS)
+        if types == [None]:  # any type
+            return True
+        return "string" in types and schema.get("format") not in _STRICT_FORMATS
 
     def _accepts(self, schema: Mapping[str, Any], value: Any) -> bool:
+        """Return whether a schema accepts a value."""
         # The common case, without jsonschema.
         if value is None and isinstance(schema.get("type"), str):
             return bool(schema["type"] == "null")

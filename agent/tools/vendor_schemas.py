@@ -209,13 +209,14 @@ def _for_gemini(schema: dict[str, Any], definitions: Mapping[str, Any]) -> dict[
 
     A run does not use this form: pydantic-ai sends JSON Schema, which Google reads as well.
     """
+    # Where a definition was put in, those inside it are not: one may contain itself.
     has_all_of = "allOf" in schema
     schema = with_merged_parts(schema, definitions)
     if "$ref" in schema:
-        target = definitions.get(str(schema["$ref"]).rpartition("/")[2], {"type": "object"})
-        return _for_gemini(
-            with_merged_parts({**target, **without(schema, "$ref")}, definitions), {}
-        )
+        name = str(schema["$ref"]).rpartition("/")[2]
+        target = definitions.get(name, {"type": "object"})
+        whole = with_merged_parts({**target, **without(schema, "$ref")}, definitions)
+        return _for_gemini(whole, {})
 
     types = types_of(schema)
     parts = schema.get("anyOf") or schema.get("oneOf") or ()

@@ -287,12 +287,11 @@ def with_confirmation(tool: Tool, own_name: str, confirm: Confirm) -> Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolFilter:
-    """Selects tools of a source by shell patterns over the source's own names.
+    """Selects tools of a source by shell patterns over the source's own names."""
 
-    `include` is None to select all. A tool that `exclude` names is never selected.
-    """
-
+    #: The tools to select; None for all.
     include: Sequence[str] | None = None
+    #: The tools never to select, also if `include` matches them.
     exclude: Sequence[str] = ()
 
     def accepts(self, name: str) -> bool:
