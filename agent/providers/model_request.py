@@ -336,7 +336,7 @@ class ModelRequest:
 
         Some models (Qwen, Llama, all of Ollama) know no references. For them pydantic-ai writes out
         the definitions that a schema refers to. Where a definition refers to itself or is missing,
-        or the result is too large, pydantic-ai returns a schema that is no object, or raises. Then
+        or the result is too large, pydantic-ai returns a schema of another type, or raises. Then
         the definitions are written out here. Raise ToolValidationError if that fails, too.
         """
         profile: Mapping[str, Any] = self.model.profile

@@ -142,8 +142,8 @@ class _ArgumentReader:
     def _take_text(self, name: str, parameter: Mapping[str, Any]) -> None:
         """Take a quotation, a bare number for an identifier, or the words that are left over.
 
-        These are all from the first to the last word that is no stop word:
-        "Bank of America" keeps its "of".
+        The words are those from the first to the last one with a meaning, with the stop words
+        between them: "Bank of America" keeps its "of".
         """
         if "enum" in parameter or "format" in parameter or _MOMENT_PARAMETER.search(name):
             return
@@ -169,7 +169,7 @@ class _ArgumentReader:
 def _typed_value(token: Token, name: str, parameter: Mapping[str, Any], today: date) -> Any:
     """Return the token as a value of the parameter.
 
-    None if the token is no such value, and for a parameter that takes any text.
+    Return None for a token that is not such a value, and for a parameter that takes any text.
     """
     if "enum" in parameter:
         choices = {str(choice).lower(): choice for choice in parameter["enum"]}

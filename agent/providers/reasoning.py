@@ -64,7 +64,7 @@ _PIPE_FORM = _TagForm(
     ends_unopened=True,
     is_special_token=True,
 )
-#: What gpt-oss writes into its channel "commentary" is a call, which is no text for people either.
+#: What gpt-oss writes into its channel "commentary" is a call, which is not for people either.
 _GPT_OSS_FORM = _TagForm(
     opening=(
         r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)[^<]{0,100}"

@@ -90,7 +90,7 @@ _CACHE_FIELDS = re.compile(r"cache_control|prompt_cache_key")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 #: Values that HTTP headers may have.
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
-#: Names in model_settings that are no fields of the vendor's request.
+#: Names in model_settings that are not sent as fields of the request.
 _NOT_FIELDS = ("temperature", "extra_headers", "extra_body", "thinking_budget")
 
 
@@ -484,7 +484,7 @@ def library_settings(settings: Mapping[str, Any], api_format: ApiFormat) -> dict
 def _thinking_fields(budget: int, api_format: ApiFormat) -> dict[str, Any]:
     """Return the field with which a vendor limits a model's thinking to `budget` tokens.
 
-    A budget of 0 is no thinking. Raise ValueError for a vendor without such a field.
+    A budget of 0 turns thinking off. Raise ValueError for a vendor without such a field.
     """
     if api_format == "gemini":
         return {"thinkingConfig": {"thinkingBudget": budget}}

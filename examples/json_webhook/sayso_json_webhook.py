@@ -139,7 +139,7 @@ class JsonWebhookChannel:
         """Split a reply by length.
 
         The first message has the file and replaces the message to edit. The last one has the
-        buttons. An empty reply is no message, unless it has to replace one.
+        buttons. An empty reply becomes no message, unless it has to replace one.
         """
         texts = split(reply.text, MAX_CHARS)
         has_to_edit = bool(reply.edits) and not reply.optional
