@@ -277,6 +277,9 @@ class Channel(Protocol):
     """One account of the bot at a platform: parses what comes in, and sends replies.
 
     Every adapter is one. One instance serves a whole process, from any thread.
+
+    It has eight members because each platform has all of them, and a worker cannot serve a platform
+    that lacks one. What only some platforms can do is a separate protocol, such as `ShowsSteps`.
     """
 
     @property

@@ -50,8 +50,11 @@ class ShownTool:
     A PendingAction has fields of the same names and meaning.
     """
 
+    #: The digest of the tool's definition, "" if no tool asked.
     tool_digest: str
+    #: The digest of the values that count in the preview; "" if its whole text counts.
     values_digest: str = ""
+    #: The fields that the person may change before the yes.
     form: Sequence[Mapping[str, Any]] = ()
 
 
@@ -102,6 +105,11 @@ def stash_pending(
             asked_by = asking_tool.name
             shown = ShownTool(asking_tool.digest())
 
+    if ttl_seconds is None:
+        ttl_seconds = run.ttl_seconds
+    code = ""
+    if typed_code:
+        code = f"{randbelow(10_000):04}"
     action = PendingAction(
         user_id=run.user_id,
         kind=kind,
@@ -109,10 +117,10 @@ def stash_pending(
         **exact_args(args),
         channel_id=run.channel_id,
         conversation_id=run.conversation_id,
-        ttl_seconds=run.ttl_seconds if ttl_seconds is None else ttl_seconds,
+        ttl_seconds=ttl_seconds,
         parser_version=run.parser_version,
         idempotent=idempotent,
-        code=f"{randbelow(10_000):04}" if typed_code else "",
+        code=code,
         reason=reason,
         version=version,
         asked_by=asked_by,
