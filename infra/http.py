@@ -298,7 +298,7 @@ def content_type_of(response: httpx.Response) -> str:
     return claimed.partition(";")[0].strip().lower()
 
 
-def decoded(data: bytes, charset: str) -> str:
+def decode_text(data: bytes, charset: str) -> str:
     """Return the text in the charset that its server names, in UTF-8 for none or an unknown one."""
     codec = "utf-8"
     known = _CHARSET.fullmatch(charset.lower())

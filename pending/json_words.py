@@ -143,13 +143,13 @@ def in_lines(value: Mapping[str, Any] | Sequence[Any]) -> str:
     """
     if _is_empty(value):
         return "nothing"
-    inner = decoded(value)
+    inner = decode_nested(value)
 
     # An object around an object, such as {"order": {...}}, is a heading.
     headings: list[str] = []
     while isinstance(inner, Mapping) and len(inner) == 1:
         ((key, item),) = inner.items()
-        item = decoded(item)
+        item = decode_nested(item)
         if not isinstance(item, Mapping) or len(headings) == MAX_DEPTH:
             break
         headings.append(f"{_heading(str(key))}:")
@@ -172,7 +172,7 @@ def in_line(value: Any, *, everything: bool = False) -> str:
     return _Writer(everything).inner(value, depth=1, max_fields=max_fields)
 
 
-def decoded(value: Any) -> Any:
+def decode_nested(value: Any) -> Any:
     """Return the object or list in a text that is JSON. Any other value is unchanged."""
     if not isinstance(value, str) or value[:1] not in ("{", "[") or len(value) > MAX_ENCODED_CHARS:
         return value
@@ -223,7 +223,7 @@ class _Writer:
             lines += _more(len(fields) - MAX_LINES, "field")
             return "\n".join(lines) or "nothing"
 
-        rows = [decoded(row) for row in value]
+        rows = [decode_nested(row) for row in value]
         if len(rows) > MAX_OBJECTS and all(_is_number(row) for row in rows):
             return self.inner(rows, depth=1, max_fields=MAX_ROW_FIELDS)
         lines = []
@@ -238,7 +238,7 @@ class _Writer:
         The objects of a long list are written below it, one a line.
         """
         label = _heading(key)
-        value = decoded(value)
+        value = decode_nested(value)
         if isinstance(value, str):
             return f"{label}: {_text(value)}"
         if not isinstance(value, list) or not _has_objects(value):
@@ -259,7 +259,7 @@ class _Writer:
         `depth` is 1 for a row, and one more for each object around the value. `max_fields` is how
         many fields an object may show.
         """
-        value = decoded(value)
+        value = decode_nested(value)
         if isinstance(value, Mapping):
             return self._object(value, depth, max_fields)
         if isinstance(value, list):
@@ -284,7 +284,7 @@ class _Writer:
 
         limit = MAX_OBJECTS if has_objects else MAX_VALUES
         texts = []
-        for each in map(decoded, values[:limit]):
+        for each in map(decode_nested, values[:limit]):
             text = self.inner(each, depth + 1, max_fields)
             if isinstance(each, list):
                 text = f"({text})"
@@ -309,7 +309,7 @@ class _Writer:
         fields = [(key, item) for key, item in fields if key != name_key]
         texts = []
         for key, encoded in fields[:max_fields]:
-            item = decoded(encoded)
+            item = decode_nested(encoded)
             text = self.inner(_timed(key, item), depth + 1, max(1, max_fields // 2))
             if _has_parts(item):
                 text = f"({text})"

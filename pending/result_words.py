@@ -10,7 +10,7 @@ from typing import Any
 
 from sayso.pending.error_texts import own_words, readable_text
 from sayso.pending.executors import Ambiguous, EffectFailed, NotFound, as_json
-from sayso.pending.json_words import decode, decode_cut, decoded, in_line, in_lines
+from sayso.pending.json_words import decode, decode_cut, decode_nested, in_line, in_lines
 from sayso.pending.markup_words import document_value, is_markup, is_page, markup_start, page_lines
 
 #: Lines of a page of HTML that people read.
@@ -71,7 +71,7 @@ def result_in_words(text: str) -> str:
     """Return a result as text for people: JSON, HTML and XML in words, other text unchanged."""
     bare = _BEFORE_JSON.sub("", text)
     try:
-        value = decoded(decode(bare))
+        value = decode_nested(decode(bare))
     except (ValueError, RecursionError):
         return _text_in_words(text, bare)
     if isinstance(value, dict):

@@ -526,7 +526,7 @@ class Settlement:
         if reconcile is None:
             return None
         with _by_yes(claim, action):
-            return await reconciled(reconcile, action)
+            return await ask_reconciler(reconcile, action)
 
     async def _end_started(
         self, claim: Claim, action: PendingAction, state: EndState, text: str
@@ -587,7 +587,7 @@ class Settlement:
         return answer == "ok"
 
 
-async def reconciled(reconcile: Reconciler, action: PendingAction) -> str | bool | None:
+async def ask_reconciler(reconcile: Reconciler, action: PendingAction) -> str | bool | None:
     """Return what a reconciler knows of an interrupted action, None if it knows nothing.
 
     The reconciler runs in the context of the yes: `current_user` is the person who confirmed.

@@ -55,7 +55,7 @@ class WebForms:
         #: the first form, after the process has forked.
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def answered(self, channel: Channel, received: Received) -> Received:
+    def answer_form(self, channel: Channel, received: Received) -> Received:
         """Open the form that a tap asks for, or check a filled-in form.
 
         Return what to store of the webhook: `received` unchanged, or without its turn and with the

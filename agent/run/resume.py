@@ -64,7 +64,7 @@ from sayso.pending.call_context import (
 )
 from sayso.pending.effect import EffectRefused, EffectStart
 from sayso.pending.executors import ToolResult
-from sayso.pending.settlement import reconciled
+from sayso.pending.settlement import ask_reconciler
 
 log = logging.getLogger(__name__)
 
@@ -493,7 +493,7 @@ class DecisionRunner:
         answer: Any = None
         if tool.reconcile is not None:
             with _by_yes(call, decision, key):
-                answer = await reconciled(tool.reconcile, record)
+                answer = await ask_reconciler(tool.reconcile, record)
         if answer in (None, False):
             return Ending("unknown", at=time.time())
         text = ""

@@ -27,7 +27,7 @@ from sayso.infra.http import (
     Resolve,
     SafeDownload,
     addresses_of,
-    decoded,
+    decode_text,
 )
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _part_of_page(page: DownloadedFile, data: bytes, part: int) -> str:
     declared = _META_CHARSET.search(data[:2048])
     if declared and not charset:
         charset = declared[1].decode("ascii", "replace")
-    text = decoded(data, charset).strip()
+    text = decode_text(data, charset).strip()
     if "html" in page.content_type:
         text = text_of_html(text, page.url)
 

@@ -56,7 +56,7 @@ from sayso.agent.toolsets.openapi_operations import Operation, OperationReader
 from sayso.agent.toolsets.openapi_request import Auth, OriginClient, Request, request_for
 from sayso.channels.base import is_http_url, server_address, without_secrets
 from sayso.infra.concurrency import call_in_thread
-from sayso.infra.http import Resolve, addresses_of, content_type_of, decoded, origin_of
+from sayso.infra.http import Resolve, addresses_of, content_type_of, decode_text, origin_of
 
 if TYPE_CHECKING:
     import httpx
@@ -268,7 +268,7 @@ class OpenApiToolProvider:
 
     def _text(self, answer: httpx.Response) -> str:
         """Return the body of an answer as text, without secrets."""
-        return scrub(decoded(answer.content, answer.charset_encoding or ""), self._secrets)
+        return scrub(decode_text(answer.content, answer.charset_encoding or ""), self._secrets)
 
     @property
     def _secrets(self) -> Sequence[str]:

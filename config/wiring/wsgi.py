@@ -89,7 +89,7 @@ def build_app(services: Services, endpoint: MetricsEndpoint | None = None) -> Fl
         health=partial(health, services),
         public_url=services.public_url,
         pages=pages,
-        answer_form=services.forms.answered,
+        answer_form=services.forms.answer_form,
         bot_id=services.bot_id,
         is_operator=is_operator,
     )

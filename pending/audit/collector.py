@@ -84,7 +84,7 @@ class UncollectedEntries:
                 heads[shard] = ChainHead(int(match[1]), match[2])
         return heads
 
-    def drained(self) -> list[int]:
+    def last_collected(self) -> list[int]:
         """Return by shard the number of the last entry that a ledger has, on any machine."""
         values = self._strings("audit:drained")
         return [int(value) if _NUMBER.fullmatch(value) else 0 for value in values]
@@ -208,11 +208,11 @@ class AuditCollector:
 
         Safe while another worker does the same. Raises RedisError and LedgerUnusable.
         """
-        drained = self._uncollected.drained()
+        drained = self._uncollected.last_collected()
         texts_by_shard = self._uncollected.read()
         if not any(texts_by_shard):
             return 0
-        drained_since = self._uncollected.drained()
+        drained_since = self._uncollected.last_collected()
 
         by_shard = [parse_entries(shard, texts) for shard, texts in enumerate(texts_by_shard)]
         collected: list[RecordedEntry] = []

@@ -52,7 +52,7 @@ class EchoApp:
             except BadHook as exc:
                 return str(exc), 400
             if self.forms:
-                received = self.forms.answered(by_name[name], received)
+                received = self.forms.answer_form(by_name[name], received)
             for turn in received.turns:
                 self.turns.append(turn)
                 if self.holds:

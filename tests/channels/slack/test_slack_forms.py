@@ -102,7 +102,7 @@ def tap(trigger: str = "", **where: str) -> bytes:
 
 def receive(channel: SlackChannel, questions: Questions, body: bytes) -> Received:
     """Return what is left to store of a request, as in the web process."""
-    return WebForms(questions, open_seconds=60, check_seconds=60).answered(
+    return WebForms(questions, open_seconds=60, check_seconds=60).answer_form(
         channel, channel.receive(slack_hook(body))
     )
 

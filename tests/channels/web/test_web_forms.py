@@ -54,7 +54,7 @@ def answered(*turns: Turn, channel: FakeChannel | None = None, hangs: bool = Fal
     """Return what is left to store. A process that hangs gives up at once."""
     seconds = 0 if hangs else 60
     forms = WebForms(Questions(hangs=hangs), open_seconds=seconds, check_seconds=seconds)
-    return forms.answered(channel or FormChannel(), Received(turns=turns))
+    return forms.answer_form(channel or FormChannel(), Received(turns=turns))
 
 
 def test_shown_form_is_no_turn():

@@ -366,7 +366,7 @@ def test_redis_without_a_valid_head_counts_as_empty(redis_client):
     redis_client.set("sayso:{5}:audit:drained", "garbage")
     uncollected = UncollectedEntries(redis_client)
     assert set(uncollected.heads().values()) == {ChainHead(0, NO_HEAD)}
-    assert set(uncollected.drained()) == {0}
+    assert set(uncollected.last_collected()) == {0}
 
 
 @pytest.mark.parametrize("garbage", ["²", "9" * 5000, b"\xff", ""])
