@@ -1,1 +1,1 @@
-"""The browser page and the terminal."""
+"""The console, a chat page in the browser, and the conversation in a terminal."""

@@ -1,1 +1,1 @@
-"""The texts of the bot itself in all languages, language detection, and invisible characters."""
+"""The texts of the bot in all languages, language detection, and hidden characters."""

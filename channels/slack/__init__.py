@@ -1,1 +1,1 @@
-"""Slack: all of it."""
+"""Everything about Slack: settings, requests, messages, installations and setup."""

@@ -1,1 +1,1 @@
-"""Telegram: all of it."""
+"""Everything about Telegram: settings, updates, messages, polling and setup."""

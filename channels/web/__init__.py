@@ -1,1 +1,1 @@
-"""The Flask app. Given what stores turns; imports neither workers nor config."""
+"""The Flask app, which serves all channels. The caller passes in what stores turns."""

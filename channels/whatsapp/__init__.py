@@ -1,1 +1,1 @@
-"""WhatsApp through Twilio: all of it."""
+"""Everything about WhatsApp through Twilio: settings, webhooks, messages and setup."""
