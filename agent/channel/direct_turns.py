@@ -41,7 +41,7 @@ from sayso.pending.turn_changes import Transition, TurnChange
 
 log = logging.getLogger(__name__)
 
-#: How many scopes have a history at most; those whose last turn is the oldest lose theirs.
+#: How many scopes have a history at most. Beyond that, the one with the oldest last turn loses it.
 MAX_MEMORIES = 5000
 
 
@@ -119,9 +119,9 @@ class DirectTurns:
 
     async def _load_context(self, turn: Turn) -> TurnContext:
         """Return a turn with everything that this process knows about it."""
-        user = turn.scope.id
+        scope_id = turn.scope.id
         conversation = turn.conversation.id
-        open_action = await self._store.repository.load_open(conversation, user)
+        open_action = await self._store.repository.load_open(conversation, scope_id)
         last_question = self._last_questions.get(conversation)
         if open_action and last_question not in (None, open_action.action_id):
             # The bot has said something else after the question. Turns without a worker all have
@@ -144,13 +144,13 @@ class DirectTurns:
             turn,
             open_action=open_action,
             named_action=named_action,
-            memory=self._memory_of(f"{conversation}:{user}"),
+            memory=self._memory_of(f"{conversation}:{scope_id}"),
             received_at=received_at,
         )
         return replace(context, journal=RunRecord())
 
     def _memory_of(self, scope: str) -> ConversationMemory:
-        """Return the history of a scope. It is the last of all to be forgotten from now on."""
+        """Return the history of a scope. If there are too many, it is now the last to be deleted."""
         with self._memories_lock:
             memory = self._memories.pop(scope, None) or memory_from_json("", self._agent.memory)
             self._memories[scope] = memory
