@@ -1,4 +1,8 @@
-"""ACTION_SCRIPTS: the Lua scripts about pending actions, and what all scripts know of them."""
+"""ACTION_SCRIPTS: the Lua scripts about pending actions, and what they share with other scripts.
+
+Scripts about conversations (`workers/scripts.py`) need the same constants and some of the same
+parts, because they change actions in the same step as a conversation.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,12 @@ from sayso.infra.redis.scripts import ScriptFolder
 from sayso.pending import limits
 from sayso.pending.stored_action import OPEN_STATES
 
-#: The folder of the scripts, and the one of the parts that scripts about conversations need, too.
+#: The folder of the scripts about actions.
 FOLDER = Path(__file__).parent / "lua"
+#: The folder of their parts, which scripts about conversations need, too.
 PARTS = FOLDER / "shared"
-#: The beginning of each script: what it is about.
+#: Lua lines at the beginning of each script: the id of the conversation that it is about, '-' for a
+#: script about a whole shard.
 FIRST_LINES = "local conversation = args.conversation"
 #: Constants that the scripts share with Python: the limits, and the states of an open action.
 CONSTANTS = {

@@ -21,7 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -94,6 +94,16 @@ NOTICE_AFTER = 30.0
 #: How many characters of replies are split on the event loop: that takes about 50 ms in the worst
 #: case. Longer replies are split in a thread.
 LONG_CHARS = 5_000
+
+
+class _TakenLease(NamedTuple):
+    """A lease that a worker has just taken."""
+
+    lease: Lease
+    #: The first thing to do in the conversation.
+    first_item: NextItem
+    #: When the lease was asked for, by the processor's clock: it began then or later.
+    asked_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +183,7 @@ class ConversationProcessor:
             await self._run(conversation)
 
     async def _run(self, conversation: str) -> None:
+        """Take the lease of a conversation, and work until nothing is left or the lease is lost."""
         channel = conversation.partition(":")[0]
         is_known = channel in self.channels or channel in self.agents
         if not is_known and await self._leave_to_other_worker(conversation):
@@ -181,7 +192,7 @@ class ConversationProcessor:
         token = new_token(self.worker)
         abandoned = track_abandoned_calls()
         try:
-            taken, asked_at = await self._lease(conversation, token)
+            taken = await self._lease(conversation, token)
         except Halted:
             # The conversation is woken when Redis is resumed.
             _log_left(conversation, "Halted")
@@ -193,12 +204,11 @@ class ConversationProcessor:
             # Another worker has the lease.
             return
 
-        lease, first_item = taken
-        held = HeldLease(lease, asked_at, self.mailbox.renew, self.clock)
+        held = HeldLease(taken.lease, taken.asked_at, self.mailbox.renew, self.clock)
         self._held_leases[conversation] = held
         try:
             async with held.kept():
-                await self._work(held, first_item)
+                await self._work(held, taken.first_item)
         except (LeaseLost, ConversationParked, StaleTurn, Halted) as exc:
             # The conversation is worked on again when the lease ends.
             if isinstance(exc, LeaseLost):
@@ -214,20 +224,18 @@ class ConversationProcessor:
             if self._held_leases.get(conversation) is held:
                 del self._held_leases[conversation]
 
-    async def _lease(
-        self, conversation: str, token: str
-    ) -> tuple[tuple[Lease, NextItem] | None, float]:
-        """Return the lease with the first item of work, and the time when it was asked for.
-
-        The first value is None while another worker has the lease.
-        """
+    async def _lease(self, conversation: str, token: str) -> _TakenLease | None:
+        """Take the lease of a conversation. Return None while another worker has it."""
         while True:
             asked_at = self.clock()
             taken = await self.mailbox.lease(conversation, token)
+            if taken is None:
+                return None
             # An answer that waited for replicas may come so late that the lease is nearly over. The
             # same token gets the lease again.
-            if taken is None or self.clock() - asked_at < LEASE_MS / 2000:
-                return taken, asked_at
+            if self.clock() - asked_at < LEASE_MS / 2000:
+                lease, first_item = taken
+                return _TakenLease(lease, first_item, asked_at)
 
     async def _leave_to_other_worker(self, conversation: str) -> bool:
         """Leave the conversation to a worker that knows its channel.

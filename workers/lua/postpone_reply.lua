@@ -43,10 +43,14 @@ end
 -- Hold the first reply until the user writes, at most KEEP_HELD_MS. The conversation is due then,
 -- or with a timer.
 local function hold()
+  local since = now()
+  local reason = args.reason
   -- A reply that is held already keeps its time and its reason.
   local earlier = current_hold()
-  local since = earlier and earlier.since or now()
-  local reason = earlier and earlier.reason or args.reason
+  if earlier then
+    since = earlier.since
+    reason = earlier.reason
+  end
   local held_reply = cjson.encode({
     number = first_reply_number(),
     last_turn = conversation_number('last_turn'),
