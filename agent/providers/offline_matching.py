@@ -25,9 +25,9 @@ _NEGATION = re.compile(
     r"|\b(?:do|does|did|will|would|should|must|can|could|have|has) not\b|\bnever\b",
     re.IGNORECASE,
 )
-#: What a text says, and the verbs of tools that do the opposite. "Restore task 5" has the noun of
-#: `delete_task`. A text that removes something says nothing against `add_note`: "remove" may be in
-#: the content of the note.
+#: Words of a text, and the verbs of tools that do the opposite. Otherwise "restore task 5", which has
+#: the noun of `delete_task`, would call it. There is no such pair for "remove" and `add_note`, since
+#: "remove" may be in the content of the note.
 _OPPOSITES = (
     ("add create recover restore", "archive delete erase remove"),
     ("allow", "ban block deny"),
@@ -73,7 +73,8 @@ def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
     if not candidates:
         return []
 
-    # A name of one word is in many sentences, so that word must be all that the text says.
+    # Tools whose whole name is in the text win, those with the longest name. A name of one word is in
+    # many sentences, so that word must be all that the text says.
     longest = max(_exact_words(match, words) for match in candidates)
     has_only_the_name = longest == 1 and len(_action_words(words)) == 1
     if longest > 1 or has_only_the_name:

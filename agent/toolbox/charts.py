@@ -70,12 +70,13 @@ _LIGHT = "#e5e7eb"
 _SUFFIXES = {12: "T", 9: "B", 6: "M"}
 #: Smaller numbers are written like 1.5e-07.
 _SMALLEST_PLAIN = 1e-4
-#: Smaller numbers may be years, which have no thousands separator.
-_AFTER_YEARS = 10_000
+#: Numbers below it may be years, which have no thousands separator.
+_YEAR_LIMIT = 10_000
 ChartKind = Literal["bar", "horizontal bar", "line", "pie", "scatter"]
 Label = Annotated[str, Field(max_length=MAX_LABEL_CHARS)]
 Value = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE)]
 
+# Where a library is missing, the import of this module fails with the command that installs it.
 need("charts")
 
 
@@ -453,7 +454,7 @@ def number_formatter(*, may_be_years: bool = False) -> Formatter:
             if power:
                 suffix = _SUFFIXES.get(power, f"e{power}")
             separator = ","
-            if may_be_years and max(map(abs, values), default=0.0) < _AFTER_YEARS:
+            if may_be_years and max(map(abs, values), default=0.0) < _YEAR_LIMIT:
                 separator = ""
 
             texts = []

@@ -122,6 +122,7 @@ def _fold(name: str) -> str:
     return "_".join(name[:MAX_ZONE_CHARS].casefold().split())
 
 
+# Where a library is missing, the import of this module fails with the command that installs it.
 need("dates")
 
 

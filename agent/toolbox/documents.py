@@ -89,6 +89,7 @@ Name = Annotated[
 ]
 Cell = str | float | int | bool | None
 
+# Where a library is missing, the import of this module fails with the command that installs it.
 need("documents")
 
 #: Held while a PDF is laid out: reportlab has one parser for all threads.

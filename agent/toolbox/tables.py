@@ -134,6 +134,7 @@ TableFile = Annotated[
 ]
 Data = Annotated[str, Field(min_length=1, max_length=MAX_DATA_CHARS)]
 
+# Where a library is missing, the import of this module fails with the command that installs it.
 need("tables")
 
 
@@ -154,6 +155,7 @@ def query_csv(
     table = parse_csv(csv_text)
     matching = _filter(table, where or [])
 
+    # What the model must know to read the answer.
     notes = []
     if table.long_rows:
         notes.append(
@@ -161,6 +163,7 @@ def query_csv(
             "left out. A cell with the delimiter in it, as in 1,5, must be in quotes"
         )
 
+    # The answer shows the matching rows, or one row for each group of them.
     result = matching
     if measures or group_by:
         result, measure_notes = _aggregate(matching, group_by or [], measures or [])

@@ -61,6 +61,7 @@ Unit = Annotated[
     ),
 ]
 
+# Where a library is missing, the import of this module fails with the command that installs it.
 need("units")
 
 

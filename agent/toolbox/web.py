@@ -107,6 +107,7 @@ PagePart = Annotated[
     ),
 ]
 
+# Where a library is missing, the import of this module fails with the command that installs it.
 need("web")
 
 
@@ -234,6 +235,7 @@ def _parts_of(text: str) -> list[str]:
     start = 0
     while len(text) - start > MAX_PART_CHARS:
         end = start + MAX_PART_CHARS
+        # An address has at most MAX_ADDRESS_CHARS. A longer text without a blank may be cut.
         earliest = end - MAX_ADDRESS_CHARS - 10
         blank = max(text.rfind(" ", earliest, end), text.rfind("\n", earliest, end))
         if blank > 0:
