@@ -169,7 +169,7 @@ class BotApiCall:
         if self.reply.edits:
             return await self._edit(bot)
         if self.draft_id:
-            text, parse_mode = self.text
+            text, parse_mode = self.text_and_mode
             await bot.send_message_draft(
                 int(self.chat),
                 self.draft_id,
@@ -179,7 +179,7 @@ class BotApiCall:
                 api_kwargs={"can_stop": True},
             )
             return Receipt("")
-        params = {**self._common("text"), **self._place()}
+        params = {**self._content_params("text"), **self._place_params()}
         message = await bot.send_message(link_preview_options=_no_preview(), **params)
         return self._receipt(message)
 
@@ -202,7 +202,7 @@ class BotApiCall:
             rich_message["is_rtl"] = True
 
         params: dict[str, Any] = {"chat_id": self.chat, "rich_message": rich_message}
-        markup = self._common("text")["reply_markup"]
+        markup = self._content_params("text")["reply_markup"]
         if markup:
             params["reply_markup"] = markup
 
@@ -262,7 +262,7 @@ class BotApiCall:
         return replace(self, reply=replace(self.reply, decided_buttons=()))
 
     @property
-    def text(self) -> tuple[str, str | None]:
+    def text_and_mode(self) -> tuple[str, str | None]:
         """The text and its parse mode: Telegram's HTML, or None for plain text.
 
         Plain text is used where the HTML would show nothing, such as an empty code block,
@@ -280,12 +280,12 @@ class BotApiCall:
             return plain_text, None
         return text, None
 
-    def _common(self, field: str) -> dict[str, Any]:
+    def _content_params(self, field: str) -> dict[str, Any]:
         """Return the parameters for the chat, the text and the buttons.
 
         `field` is the parameter of the text: "text" or "caption".
         """
-        text, parse_mode = self.text
+        text, parse_mode = self.text_and_mode
         return {
             "chat_id": self.chat,
             field: text or None,
@@ -316,7 +316,7 @@ class BotApiCall:
         starts = range(0, len(keys), row_length)
         return InlineKeyboardMarkup([keys[start : start + row_length] for start in starts])
 
-    def _place(self) -> dict[str, Any]:
+    def _place_params(self) -> dict[str, Any]:
         """Return the parameters for the thread, and for the only person who sees the message.
 
         Telegram lets an administrator write to one person at any time, and any other bot for 15
@@ -352,10 +352,10 @@ class BotApiCall:
             await bot.delete_message(self.chat, number)
             return Receipt("")
         if self.shape:
-            params = {**self._common("caption"), "message_id": number}
+            params = {**self._content_params("caption"), "message_id": number}
             answer = await bot.edit_message_caption(**params)
         else:
-            params = {**self._common("text"), "message_id": number}
+            params = {**self._content_params("text"), "message_id": number}
             answer = await bot.edit_message_text(link_preview_options=_no_preview(), **params)
         edit_date = getattr(answer, "edit_date", None)
         seconds = edit_date.timestamp() if edit_date else 0.0
@@ -371,10 +371,10 @@ class BotApiCall:
         ids = {"receiver_user_id": int(receiver), "ephemeral_message_id": int(number)}
         if self.shape:
             method = "editEphemeralMessageCaption"
-            params = {**self._common("caption"), **ids}
+            params = {**self._content_params("caption"), **ids}
         else:
             method = "editEphemeralMessageText"
-            params = {**self._common("text"), **ids, "link_preview_options": _no_preview()}
+            params = {**self._content_params("text"), **ids, "link_preview_options": _no_preview()}
         present = {name: value for name, value in params.items() if value is not None}
         await bot.do_api_request(method, api_kwargs=present)
         return Receipt(self.reply.edits)
@@ -385,7 +385,7 @@ class BotApiCall:
 
         mime_type = media.mime_type.partition(";")[0].strip().lower()
         kind = _METHODS.get(mime_type, "document")
-        params = {**self._common("caption"), **self._place()}
+        params = {**self._content_params("caption"), **self._place_params()}
         open_file = partial(open_on_disk, source)
         with await asyncio.to_thread(file_to_send, open_file, media.ref) as file:
             is_large_photo = kind == "photo" and size_of(file) > PHOTO_LIMIT
