@@ -1,8 +1,8 @@
 """KnowledgeMemory: facts and daily notes in Markdown files, which people may read and edit too.
 
 A fact is kept for good, in `MEMORY.md`. A note that matters for a few days is in the log of the day
-on which it was written, such as `2026-12-24.md`. A model saves both with the tool `remember`, and reads them at the
-beginning of a run.
+on which it was written, such as `2026-12-24.md`. A model saves both with the tool `remember`, and
+reads them at the beginning of a run.
 """
 
 from __future__ import annotations
