@@ -34,7 +34,7 @@ LONG = st.builds(
 
 def shown(piece: Reply) -> str:
     """Return the visible text of a piece. Raises RefusedError where Telegram would refuse it."""
-    words, parse_mode = BotApiCall("1", None, piece).text
+    words, parse_mode = BotApiCall("1", None, piece).text_and_mode
     seen = plain_text(words, parse_mode)
     check_length(seen, 1024 if piece.media else 4096, "caption" if piece.media else "text")
     return seen
