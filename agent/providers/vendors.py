@@ -114,7 +114,7 @@ class _Clients(NamedTuple):
 
     http: httpx2.AsyncClient
     #: The client of the vendor's library, which sends its requests through `http`.
-    library: Any
+    sdk_client: Any
 
 
 class VendorProvider(ABC):
@@ -364,7 +364,7 @@ class VendorProvider(ABC):
             self._load_media, self.accepted(name), self.max_file_bytes, self.max_request_bytes
         )
         async with files.holding(request.messages) as messages:
-            model = self._model(self._clients_of_loop().library, name)
+            model = self._model(self._clients_of_loop().sdk_client, name)
 
             caching: dict[str, Any] = {}
             mark: StableMark | None = None
