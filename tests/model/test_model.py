@@ -23,7 +23,7 @@ ASKED = os.environ.get("SAYSO_MODEL_EXAMPLES", "")
 EXAMPLES = int(ASKED or 100)
 #: Seeds within which a broken rule must be caught, and schedules tried with each: another seed finds more than a long
 #: run with the same one.
-MUTANT_SEEDS, MUTANT_EXAMPLES = 40, 100
+MUTANT_SEEDS, MUTANT_EXAMPLES = 300, 15
 #: The seed that catches a broken rule soon, where the first ones do not. `search` continues from there, since another
 #: version of Hypothesis may draw something else.
 # The draws depend on the names of the rules: after a rename these seeds must be searched again.
