@@ -34,7 +34,7 @@ TURN = Turn("event-1", Conversation("shop", "+4915100000042"), "+4915100000042",
 class NoForms:
     """Opens no form: each tap is a turn."""
 
-    def answered(self, channel: Any, received: Received) -> Received:
+    def answer_form(self, channel: Any, received: Received) -> Received:
         """Return all of it."""
         return received
 
