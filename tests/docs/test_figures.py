@@ -19,8 +19,8 @@ def test_code_stays_as_airy_as_that_of_its_neighbors(modules: list[Source]):
     """One assignment a line, few conditional expressions, and lines that fit."""
     density = density_of(modules)
     assert density.tuple_assignments <= 1
-    assert density.conditional_expressions <= 10
-    assert density.long_lines <= 0.01
+    assert density.conditional_expressions <= 6
+    assert density.long_lines <= 0.005
 
 
 def test_public_name_has_one_meaning(modules: list[Source]):
