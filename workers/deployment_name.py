@@ -30,7 +30,7 @@ class Deployment:
     """One bot's claim to a deployment name."""
 
     name: str
-    #: The bot's secret keys, of which digests are stored.
+    #: The bot's secret keys. Only their digests are stored.
     keys: Sequence[str] = field(repr=False)
     #: The platform and account of each channel, by the channel's name.
     channels: Mapping[str, str]

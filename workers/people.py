@@ -67,7 +67,7 @@ class Waiting:
 class ListedPerson:
     """A person whom an operator approved or blocked."""
 
-    #: The ids of the person, each of which stands for the person.
+    #: The ids of the person. Each id alone stands for the person.
     ids: tuple[str, ...]
     state: Literal["approved", "blocked"]
     #: The name on their platform, "" if unknown.

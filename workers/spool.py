@@ -366,7 +366,7 @@ class Spool:
     def _hand_over(self, batch: Sequence[SpooledTurn], stuck: set[str]) -> int:
         """Hand over a batch of turns. Return how many the mailbox has now.
 
-        `stuck`: the conversations of which a turn was not accepted. Their later turns stay, and
+        `stuck`: the conversations with a turn that was not accepted. Their later turns stay, and
         conversations are added.
         """
         done: list[int] = []

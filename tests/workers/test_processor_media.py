@@ -316,7 +316,8 @@ def test_number_of_files_sent_at_a_time_is_bounded(tmp_path: Path):
             self.most = max(self.most, self.now if delivery.reply.media else 0)
             if self.now == sender.MAX_FILES_SENT:
                 self.full.set()
-            await self.full.wait()  # the first ones wait for each other, however busy the machine is
+            # The first ones wait for each other, however busy the machine is.
+            await self.full.wait()
             for _ in range(50):
                 await asyncio.sleep(0)
             self.now -= 1
