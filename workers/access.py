@@ -57,7 +57,7 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True)
 class UnknownSender:
-    """The sender is on no list of who may talk. They may get a notice of that; nothing is stored."""
+    """The sender is on no list of who may talk, and may get a notice. Nothing is stored."""
 
 
 AccessDecision = Admitted | Ignored | UnknownSender

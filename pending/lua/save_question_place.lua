@@ -3,7 +3,7 @@
 --
 -- args:
 --   user    the id of the scope
---   place   the id of the thread's conversation
+--   place   the thread and the action that it asks about, as Python wrote them
 -- returns: 'ok'.
 local key = shard .. ':question_place:' .. conversation .. ':' .. args.user
 redis.call('SET', key, args.place, 'PX', KEEP_ACTION_MS)
