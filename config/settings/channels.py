@@ -24,6 +24,7 @@ from sayso.channels.base import Count, Number, PlatformSettings, Section
 from sayso.channels.registry import BUILT_IN, find_platform
 from sayso.config.settings.agent import ChannelAgentSettings
 from sayso.config.settings.tools import RolesSettings, Selector
+from sayso.pending.action import DEFAULT_TTL_SECONDS, MAX_TTL_SECONDS
 
 
 class DenyWhenSettings(Section):
@@ -156,7 +157,7 @@ class ChannelSettings(PlatformSettings):
     them, each choosing from what the one before it left. Without it: all. Example: `{embedding:
     {top_k: 8}}`.
     """
-    confirm_ttl: Number = Field(default=60.0, gt=0, le=86_400)
+    confirm_ttl: Number = Field(default=DEFAULT_TTL_SECONDS, gt=0, le=MAX_TTL_SECONDS)
     """Seconds to answer a question, from the moment it was delivered. Example: `120`."""
     confirm_emoji: bool = False
     """Whether a message that is only 👍 or ✅ is a yes, and 👎 or ❌ a no. Example: `true`."""
