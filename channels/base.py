@@ -63,7 +63,7 @@ from pydantic import (
     model_validator,
 )
 
-from sayso.channels.forms import EditForm
+from sayso.channels.edit_form import EditForm
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.types import (
     Conversation,

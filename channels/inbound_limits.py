@@ -2,7 +2,7 @@
 
 Every platform and the web server take their limits from here. A limit that a platform sets itself
 stays in its folder, as Telegram's for the files that bots get. How many messages may wait is a
-limit of a conversation (`sayso.pending.limits`).
+limit of a conversation (`sayso.pending.stored_limits`).
 """
 
 from __future__ import annotations

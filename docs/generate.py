@@ -430,19 +430,26 @@ def _bounds(node: dict[str, Any]) -> dict[str, Any]:
     return {key: node[key] for key in ("ge", "gt", "le", "lt") if key in node}
 
 
+def _bound(node: dict[str, Any], of_json: str, of_model: str) -> str:
+    """Return a bound of a number as a page shows it; "" for none."""
+    number = node.get(of_json, node.get(of_model))
+    if number is None:
+        return ""
+    return f"{number:,}".removesuffix(".0")
+
+
 def _range(node: dict[str, Any]) -> str:
-    low, high = node.get("minimum", node.get("ge")), node.get("maximum", node.get("le"))
-    above, below = (
-        node.get("exclusiveMinimum", node.get("gt")),
-        node.get("exclusiveMaximum", node.get("lt")),
-    )
-    if low is not None and high is not None:
-        return f", {low:,} to {high:,}"
+    low = _bound(node, "minimum", "ge")
+    high = _bound(node, "maximum", "le")
+    above = _bound(node, "exclusiveMinimum", "gt")
+    below = _bound(node, "exclusiveMaximum", "lt")
+    if low and high:
+        return f", {low} to {high}"
     words = [
-        f", {low:,} or more" if low is not None else "",
-        f", more than {above:,}" if above is not None else "",
-        f", at most {high:,}" if high is not None else "",
-        f", less than {below:,}" if below is not None else "",
+        f", {low} or more" if low else "",
+        f", more than {above}" if above else "",
+        f", at most {high}" if high else "",
+        f", less than {below}" if below else "",
     ]
     return "".join(words)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from sayso.channels.forms import EditForm, form_fields
+from sayso.channels.edit_form import EditForm, form_fields
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.types import Intent, Scope
 from sayso.infra.ids import random_id

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sayso.pending.action import ActionState
-from sayso.pending.limits import FORM_MS, KEEP_RECENT_MS, MAX_RECENT, MAX_STARTS
 from sayso.pending.repository import (
     ActionDecision,
     ActionResult,
@@ -25,6 +24,7 @@ from sayso.pending.repository import (
     StartVerdict,
 )
 from sayso.pending.stored_action import OPEN_STATES, StoredAction
+from sayso.pending.stored_limits import FORM_MS, KEEP_RECENT_MS, MAX_RECENT, MAX_STARTS
 from sayso.pending.turn_changes import NewAction, Transition, TurnChange
 
 #: How an open step ends when its plan ends in this state. After any other end it is cancelled.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sayso.channels.forms import EditForm
+from sayso.channels.edit_form import EditForm
 from sayso.channels.types import Turn
 from sayso.pending.action import ActionSigner, ButtonPress
 from sayso.pending.repository import ActionRepository

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sayso.channels.forms import fits_in_record
+from sayso.channels.edit_form import fits_in_record
 from sayso.channels.i18n.texts import texts_for
 from sayso.infra.ids import random_id
 from sayso.pending.action import (

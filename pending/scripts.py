@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sayso.infra.redis.scripts import ScriptFolder
-from sayso.pending import limits
+from sayso.pending import stored_limits
 from sayso.pending.stored_action import OPEN_STATES
 
 #: The folder of the scripts about actions.
@@ -19,9 +19,9 @@ PARTS = FOLDER / "shared"
 #: Lua lines at the beginning of each script: the id of the conversation that it is about, '-' for a
 #: script about a whole shard.
 FIRST_LINES = "local conversation = args.conversation"
-#: Constants that the scripts share with Python: the limits, and the states of an open action.
+#: Constants that the scripts share with Python: the limits of what is stored, and the states of an open action.
 CONSTANTS = {
-    **{name: value for name, value in vars(limits).items() if name.isupper()},
+    **{name: value for name, value in vars(stored_limits).items() if name.isupper()},
     "OPEN_STATES": dict.fromkeys(OPEN_STATES, True),
 }
 

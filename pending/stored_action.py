@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from sayso.channels.forms import form_fields
+from sayso.channels.edit_form import form_fields
 from sayso.channels.types import Scope
 from sayso.pending.action import ActionSigner, ActionState, PendingAction
-from sayso.pending.limits import STALE_MS
+from sayso.pending.stored_limits import STALE_MS
 
 #: States in which an action still occupies its scope.
 OPEN_STATES: tuple[ActionState, ...] = ("armed", "shown", "claimed", "started")

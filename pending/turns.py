@@ -29,8 +29,8 @@ from sayso.channels.types import (
     StepState,
     Turn,
 )
-from sayso.pending.limits import MAX_BURST
 from sayso.pending.stored_action import StoredAction
+from sayso.pending.stored_limits import MAX_BURST
 from sayso.pending.turn_changes import FORWARD, SettledAnswer, Timer, TurnChange
 
 #: The kind of a record whose buttons are choices: a tap says something and decides nothing.

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 
 from sayso.channels.base import Channel, ShowsForms
-from sayso.channels.forms import EditForm
+from sayso.channels.edit_form import EditForm
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown import plain
 from sayso.channels.types import Received, Turn

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from sayso.channels.registry import platform_keys
 from sayso.infra.redis.client import replicas_of, servers_of
-from sayso.workers.entries import InboxEntry
+from sayso.workers.queue_entries import InboxEntry
 
 #: How many seconds to wait for a turn under work.
 BUSY_SECONDS = 30.0

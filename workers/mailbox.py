@@ -51,9 +51,9 @@ from sayso.pending.turns import (
 )
 from sayso.workers.alerts import AlertKind, RedisAlerts
 from sayso.workers.deliveries import REPORTS, RedisDeliveries, split_id
-from sayso.workers.entries import InboxEntry, OutboxEntry
 from sayso.workers.identities import RedisIdentities, parse_identity, people_tag
 from sayso.workers.lease import LEASE_MS, worker_of
+from sayso.workers.queue_entries import InboxEntry, OutboxEntry
 from sayso.workers.wake_ups import NO_JOB, WakeUp, no_wake_up
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class InboxLimits:
 
     Urgent turns have room above the limits: a person must be able to answer a question and to stop
     their own turn even when a mailbox is full. The room is URGENT_PLACES in each mailbox,
-    URGENT_PLACES_EACH of them for one person (`pending/limits.py`), and a fifth more conversations.
+    URGENT_PLACES_EACH of them for one person (`pending/stored_limits.py`), and a fifth more conversations.
     Notices of refusal may use half of that fifth.
     """
 

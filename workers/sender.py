@@ -49,8 +49,8 @@ from sayso.infra.concurrency import call_in_thread
 from sayso.infra.metrics import DELIVERIES, MESSAGES, SEND_SECONDS
 from sayso.infra.records import OtherVersion
 from sayso.infra.redis.scripts import Arguments
-from sayso.pending.limits import KEEP_HELD_MS
 from sayso.pending.sharded_scripts import ShardedScripts
+from sayso.pending.stored_limits import KEEP_HELD_MS
 from sayso.pending.turn_changes import outbox_entry
 from sayso.pending.turns import ConversationParked, Lease, LeaseLost, NextItem, QueuedReply
 from sayso.workers.alerts import RedisAlerts

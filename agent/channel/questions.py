@@ -28,11 +28,11 @@ from sayso.pending.action import (
     split_button_token,
 )
 from sayso.pending.executors import UNDO_PREFIX
-from sayso.pending.limits import KEEP_RECENT_MS
 from sayso.pending.plans import Effect, Proposal, is_undo, step_ids, undo_proposal
 from sayso.pending.repository import ActionResult, Claim, sign_action
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import OPEN_STATES, StoredAction
+from sayso.pending.stored_limits import KEEP_RECENT_MS
 from sayso.pending.turn_changes import NewAction, outbox_entry
 from sayso.pending.turns import CHOICE_KIND, LeaseLost, StaleTurn
 

@@ -25,7 +25,7 @@ from sayso.agent.tools.call_texts import literal, result_text, serialize
 from sayso.agent.tools.definition import name_in_words
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import would_show
-from sayso.channels.forms import EditForm, FieldProblem, FormField, UnreadableValue, value_text
+from sayso.channels.edit_form import EditForm, FieldProblem, FormField, UnreadableValue, value_text
 from sayso.channels.i18n.texts import Texts, brief, texts_for
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.types import Button, Reply

@@ -32,7 +32,7 @@ from pydantic_ai.messages import (
 
 from sayso.agent.messages import NOT_JSON, AnswerDetails, Message, Role, ToolCall
 from sayso.agent.providers.base import MAX_NOT_JSON_CHARS
-from sayso.agent.providers.files import Binary, MessageWithFiles
+from sayso.agent.providers.file_reading import Binary, MessageWithFiles
 from sayso.agent.providers.reasoning import without_reasoning
 from sayso.agent.tools.json_validation import read_json
 from sayso.agent.tools.screening import fenced

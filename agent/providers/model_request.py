@@ -45,7 +45,7 @@ from sayso.agent.providers.base import (
     StreamItem,
     UnchosenTemperature,
 )
-from sayso.agent.providers.files import MessageWithFiles
+from sayso.agent.providers.file_reading import MessageWithFiles
 from sayso.agent.providers.model_errors import (
     call_in_text,
     content_filtered,

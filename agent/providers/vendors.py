@@ -29,7 +29,7 @@ from sayso.agent.providers.base import (
     ProviderRequest,
     StreamItem,
 )
-from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, FileReading, LoadMedia
+from sayso.agent.providers.file_reading import MAX_BYTES_AT_ONCE, FileReading, LoadMedia
 from sayso.agent.providers.gemini_cache import ExplicitCaches
 from sayso.agent.providers.pricing import context_tokens
 from sayso.agent.tools.vendor_schemas import ApiFormat

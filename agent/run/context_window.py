@@ -22,7 +22,7 @@ from sayso.agent.providers.base import (
     ProviderRequest,
     name_of,
 )
-from sayso.agent.providers.files import without_files
+from sayso.agent.providers.file_reading import without_files
 from sayso.agent.run.long_results import (
     BYTES_PER_TOKEN,
     MAX_CHAR_BYTES,

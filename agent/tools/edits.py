@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sayso.agent.tools.definition import name_in_words
-from sayso.channels.forms import MAX_VALUE_CHARS, FieldType, FormField, fits_in_record
+from sayso.channels.edit_form import MAX_VALUE_CHARS, FieldType, FormField, fits_in_record
 
 log = logging.getLogger(__name__)
 

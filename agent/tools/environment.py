@@ -31,7 +31,7 @@ from sayso.channels.inbound_limits import MAX_FILE_BYTES
 from sayso.channels.types import Media, storable
 from sayso.infra.storage.spooled import SpooledBytes
 from sayso.pending.call_context import CallContext, call_context, own_context
-from sayso.pending.limits import MAX_TIMERS
+from sayso.pending.stored_limits import MAX_TIMERS
 from sayso.pending.turn_changes import Timer
 
 #: The MIME type of bytes of unknown type.

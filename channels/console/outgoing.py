@@ -16,7 +16,7 @@ from typing import Any
 from markdown_it.token import Token
 
 from sayso.channels.console.store import FeedEntry
-from sayso.channels.forms import EditForm, FormField
+from sayso.channels.edit_form import EditForm, FormField
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown import (
     ALLOWED,

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from sayso.channels.forms import FieldProblem
+from sayso.channels.edit_form import FieldProblem
 from sayso.channels.i18n.catalogue import FALLBACK, LANGUAGES, catalogue, shipped
 from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.channels.markdown.outcome_signs import without_signs

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError
 
 from sayso.channels.base import FindForm, SendError, Unreachable
-from sayso.channels.forms import EditForm, FormField, value_text
+from sayso.channels.edit_form import EditForm, FormField, value_text
 from sayso.channels.i18n.texts import Texts, brief, texts_for
 from sayso.channels.markdown import slack_mrkdwn
 from sayso.channels.slack.address import split_place

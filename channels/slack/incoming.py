@@ -30,7 +30,7 @@ from sayso.channels.slack.incoming_text import (
     readable,
     unformatted,
 )
-from sayso.channels.slack.origin import conversation_in, origin_of, removal_in, turn_in
+from sayso.channels.slack.request_workspace import conversation_in, origin_of, removal_in, turn_in
 from sayso.channels.slack.settings import View
 from sayso.channels.slack.submissions import FormPlace, entered_values
 from sayso.channels.slack.threads import NEW_THREAD, new_thread

@@ -16,7 +16,7 @@ from sayso.agent.extras import LibraryError
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.base import Provider, ProviderConfigurationError
 from sayso.agent.providers.fallback import FallbackProvider
-from sayso.agent.providers.files import LoadMedia
+from sayso.agent.providers.file_reading import LoadMedia
 from sayso.agent.providers.offline import OfflineProvider
 from sayso.agent.providers.pricing import cost_usd
 from sayso.agent.providers.vendors import (

@@ -36,8 +36,8 @@ from sayso.pending.audit.collector import UncollectedEntries
 from sayso.pending.audit.entries import AuditEntry, EntrySigner
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.sharded_scripts import SHARDS, ShardedScripts
-from sayso.workers.entries import DeliveryEntry, InboxEntry, OutboxEntry
 from sayso.workers.lease import worker_of
+from sayso.workers.queue_entries import DeliveryEntry, InboxEntry, OutboxEntry
 from sayso.workers.recovery import ALIVE, INTERVAL, Heartbeat, WorkerLock
 from sayso.workers.rq.jobs import is_suspended
 from sayso.workers.scripts import CONVERSATION_SCRIPTS

@@ -31,7 +31,7 @@ from sayso.ops.cli.command import (
 
 if TYPE_CHECKING:
     from sayso.pending.audit.bodies import AuditBody
-    from sayso.pending.audit.chain import ChainReport
+    from sayso.pending.audit.chain_check import ChainReport
     from sayso.pending.audit.collector import UncollectedEntries
     from sayso.pending.audit.entries import AuditEntry
     from sayso.pending.audit.ledger import AuditLedger
@@ -205,7 +205,7 @@ def _row(entry: AuditEntry, body: AuditBody | None, change: Mapping[str, Any]) -
     Of an action that a user made by changing another one, the first entry has the change instead of
     the last column.
     """
-    from sayso.pending.audit.chain import FINAL
+    from sayso.pending.audit.chain_check import FINAL
 
     user = "-"
     preview = "(not kept)"

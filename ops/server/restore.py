@@ -46,7 +46,7 @@ from sayso.ops.server.backup import (
     work_folder,
 )
 from sayso.ops.server.snapshot import StoredKey, delete_keys, write_keys
-from sayso.pending.audit.chain import ChainReport
+from sayso.pending.audit.chain_check import ChainReport
 from sayso.pending.audit.collector import UncollectedEntries
 from sayso.pending.audit.entries import EntrySigner
 from sayso.pending.audit.ledger import AuditLedger

@@ -22,9 +22,9 @@ from sayso.infra.redis.client import PREFIX
 from sayso.pending.audit.bodies import AuditBody
 from sayso.pending.audit.entries import AuditEntry, ChainHead, RecordedEntry
 from sayso.pending.audit.ledger import AuditLedger, LedgerUnusable
-from sayso.pending.limits import NO_HEAD
 from sayso.pending.scripts import ACTION_SCRIPTS
 from sayso.pending.sharded_scripts import SHARDS, ShardedScripts
+from sayso.pending.stored_limits import NO_HEAD
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """AuditLedger: the audit log of one machine, in an append-only SQLite file in the data folder.
 
 The file has the entries of the log, each with a signature, and apart from them the bodies of the
-actions, which can be erased. `chain.py` verifies it.
+actions, which can be erased. `chain_check.py` verifies it.
 """
 
 from __future__ import annotations

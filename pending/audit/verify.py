@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sayso.pending.action import ActionSigner
 from sayso.pending.audit.bodies import AuditBody, check_bodies
-from sayso.pending.audit.chain import ChainReport, CheckContext, check_chains
+from sayso.pending.audit.chain_check import ChainReport, CheckContext, check_chains
 from sayso.pending.audit.collector import UncollectedEntries
 from sayso.pending.audit.entries import EntrySigner, RecordedEntry
 from sayso.pending.audit.export import read_export

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, get_args
 from sayso.channels.i18n.catalogue import catalogue
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.outcome_signs import without_own_sign
-from sayso.testing.simulation.model import REST
+from sayso.testing.simulation.language_model import REST
 from sayso.testing.simulation.tools import EffectEntry
 
 #: What one message says about a bill:

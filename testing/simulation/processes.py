@@ -452,7 +452,7 @@ class Machine:
             skew = -skew
         command = [
             *self._python(skew),
-            "sayso.testing.simulation.model",
+            "sayso.testing.simulation.language_model",
             "sayso",
             "worker",
             *self._options(self._worker_folder()),

@@ -9,7 +9,7 @@ from math import inf
 import pytest
 
 from sayso.channels.types import Button, Conversation, Delivery, Reply
-from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_HELD_MS, KEEP_OPT_OUT_MS
+from sayso.pending.stored_limits import KEEP_CONVERSATION_MS, KEEP_HELD_MS, KEEP_OPT_OUT_MS
 from sayso.pending.turn_changes import Timer, TurnChange
 from sayso.pending.turns import LeaseLost
 from sayso.workers.deliveries import LATE_SECONDS, NotRepeatable

@@ -9,8 +9,8 @@ import pytest
 
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.pending.action import PendingAction
-from sayso.pending.limits import MAX_FORWARDED_WAITING
 from sayso.pending.repository import Claim, sign_action
+from sayso.pending.stored_limits import MAX_FORWARDED_WAITING
 from sayso.pending.turn_changes import Transition, TurnChange, outbox_entry
 from sayso.pending.turns import CHOICE_KIND, QueuedReply
 from sayso.workers.sender import GivenUp, Sent

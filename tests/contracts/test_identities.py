@@ -7,7 +7,12 @@ from redis import Redis
 
 from sayso.channels.types import Identity, SenderIds
 from sayso.infra.records import OtherVersion
-from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_IDENTITY_MS, KEEP_STRANGER_MS, MAX_IDS
+from sayso.pending.stored_limits import (
+    KEEP_CONVERSATION_MS,
+    KEEP_IDENTITY_MS,
+    KEEP_STRANGER_MS,
+    MAX_IDS,
+)
 from sayso.workers.identities import RedisIdentities
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from tests.infra.redis.lua_source import CheckedScripts

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Delivery, Media, Reply
-from sayso.pending.limits import REPEAT_MS
+from sayso.pending.stored_limits import REPEAT_MS
 from sayso.pending.turn_changes import SettledAnswer, TurnChange
 from sayso.pending.turns import QueuedReply
 from sayso.workers.sender import GivenUp, Sent

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Reply
-from sayso.pending.limits import MAX_TIMERS
 from sayso.pending.repository import ActionResult, Claim
+from sayso.pending.stored_limits import MAX_TIMERS
 from sayso.pending.turn_changes import Timer, Transition, TurnChange, outbox_entry
 from sayso.pending.turns import QueuedReply, QueuedTurn, StaleTurn
 from sayso.workers.sender import GivenUp, Sent

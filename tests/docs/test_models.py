@@ -6,7 +6,7 @@ import inspect
 import re
 from pathlib import Path
 
-from sayso.agent.providers.files import MAX_TEXT_CHARS
+from sayso.agent.providers.file_reading import MAX_TEXT_CHARS
 from sayso.agent.providers.model_errors import MAX_REASON_CHARS
 from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, OpenAIProvider
 from tests.docs.pages import part, run

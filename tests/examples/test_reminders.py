@@ -16,7 +16,7 @@ from sayso.examples.reminders import (
     remind_me,
 )
 from sayso.pending.call_context import own_context
-from sayso.pending.limits import MAX_TIMERS
+from sayso.pending.stored_limits import MAX_TIMERS
 from sayso.pending.turn_changes import Timer
 
 BERLIN = ZoneInfo("Europe/Berlin")

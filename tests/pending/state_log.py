@@ -10,8 +10,8 @@ from redis import Redis
 
 from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.audit.entries import ChainHead, EntrySigner, RecordedEntry, entry_hash
-from sayso.pending.limits import NO_HEAD
 from sayso.pending.repository import sign_action
+from sayso.pending.stored_limits import NO_HEAD
 
 KEY = "key"
 SEAL = ActionSigner([KEY])

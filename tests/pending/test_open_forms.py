@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.channels.forms import FormField
+from sayso.channels.edit_form import FormField
 from sayso.channels.types import Conversation, Tap, Turn
 from sayso.infra.concurrency import run_sync
 from sayso.pending import InMemoryPendingStore

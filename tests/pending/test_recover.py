@@ -10,10 +10,10 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.infra.concurrency import run_without_loop
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import PendingAction
-from sayso.pending.limits import STALE_MS
 from sayso.pending.plans import plan_of
 from sayso.pending.repository import ActionResult, Claim
 from sayso.pending.store import scope_of
+from sayso.pending.stored_limits import STALE_MS
 from sayso.pending.turn_changes import TurnChange
 from tests.contracts.rigs import Blocking
 

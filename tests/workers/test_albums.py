@@ -9,7 +9,7 @@ import pytest
 
 from sayso.channels.types import UNNAMED_ALBUM, Media, Reply, Turn
 from sayso.infra.concurrency import run_without_loop
-from sayso.pending.limits import MAX_BURST
+from sayso.pending.stored_limits import MAX_BURST
 from sayso.pending.turn_changes import TurnChange
 from sayso.pending.turns import ALBUM_SECONDS
 from sayso.workers.albums import LOOK_SECONDS

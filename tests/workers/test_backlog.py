@@ -14,8 +14,8 @@ from sayso.channels.types import Conversation
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.infra.redis.client import PREFIX, connect
-from sayso.pending.limits import URGENT_JOB
 from sayso.pending.sharded_scripts import SHARDS, ShardedScripts, shard_of
+from sayso.pending.stored_limits import URGENT_JOB
 from sayso.workers.mailbox import InboxLimits, RedisMailbox
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.jobs import QUEUE, QueueServer, SaysoJob, WakeUps

@@ -12,7 +12,7 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import Unreachable
 from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, texts_for
 from sayso.channels.types import Conversation, Delivery, Reply
-from sayso.pending.limits import MAX_FORWARDED_WAITING
+from sayso.pending.stored_limits import MAX_FORWARDED_WAITING
 from sayso.workers.sender import MAX_SEND_ATTEMPTS
 from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeChannel

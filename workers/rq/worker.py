@@ -33,7 +33,7 @@ from rq.worker import BaseWorker
 from sayso.infra.stop_signals import INTERRUPTED_SECONDS, say_stopping, stop_signals
 from sayso.infra.threads import LoopThread
 from sayso.pending.call_context import context_field
-from sayso.pending.limits import URGENT_JOB
+from sayso.pending.stored_limits import URGENT_JOB
 from sayso.workers.rq.job_registry import JobRegistry, Stopped
 from sayso.workers.rq.jobs import SaysoJob
 

@@ -12,7 +12,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Delivery, Reply
 from sayso.pending.consent.asking import invites_answer
 from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
-from sayso.pending.limits import REPEAT_MS
+from sayso.pending.stored_limits import REPEAT_MS
 from tests.agent.channel.test_choices import Shop
 from tests.contracts.rigs import CHAT, Rig
 

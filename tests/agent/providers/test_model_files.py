@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from sayso.agent.messages import Message, Role
-from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, Binary, FileReading
+from sayso.agent.providers.file_reading import MAX_BYTES_AT_ONCE, Binary, FileReading
 from sayso.channels.types import Media
 
 PDF = "application/pdf"

@@ -16,7 +16,7 @@ from sayso.agent.config import AgentConfig
 from sayso.agent.guards.policy import editable_names
 from sayso.agent.run.edited_call import EditedCall, EditRefused, edited_call
 from sayso.agent.tools.errors import ToolError, ToolValidationError
-from sayso.channels.forms import FormField
+from sayso.channels.edit_form import FormField
 from sayso.pending import stash_pending
 
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, FilePayload, Page, Route, expect, sync_
 from werkzeug.serving import make_server
 
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.forms import EditForm, FormField
+from sayso.channels.edit_form import EditForm, FormField
 from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Delivery, Reply, Tap, ToolStep, Turn
 from sayso.infra.concurrency import run_sync

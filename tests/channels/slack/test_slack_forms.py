@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.channels.forms import EditForm, FormField
+from sayso.channels.edit_form import EditForm, FormField
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.slack.adapter import SlackChannel

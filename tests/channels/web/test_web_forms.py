@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from sayso.channels.base import FindForm
-from sayso.channels.forms import EditForm, FormField
+from sayso.channels.edit_form import EditForm, FormField
 from sayso.channels.types import Conversation, Received, Tap, Turn, WebhookResponse
 from sayso.pending.web_forms import WebForms
 from tests.channels.web.services import FakeChannel

@@ -25,8 +25,8 @@ from sayso.pending.audit.collector import (
 from sayso.pending.audit.entries import ChainHead
 from sayso.pending.audit.ledger import FILE, AuditLedger, LedgerUnusable
 from sayso.pending.audit.verify import verify
-from sayso.pending.limits import NO_HEAD
 from sayso.pending.sharded_scripts import shard_of
+from sayso.pending.stored_limits import NO_HEAD
 from tests.config.processes import free_port
 from tests.pending.state_log import KEY, SIGNER, StateLog
 

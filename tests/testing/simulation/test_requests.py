@@ -10,7 +10,7 @@ import pytest
 
 from sayso import Agent, ChannelAgent
 from sayso.channels.i18n.texts import texts_for
-from sayso.testing.simulation.model import RequestModel
+from sayso.testing.simulation.language_model import RequestModel
 from sayso.testing.simulation.tools import EffectEntry, settle
 from sayso.testing.simulation.users import Act
 from tests.testing.simulation.test_conversations import MARK, judged, promises

@@ -17,8 +17,8 @@ from rq.webhook import Webhook
 
 from sayso.channels.types import Conversation
 from sayso.config.wiring import rq_entry as jobs
-from sayso.pending.limits import URGENT_JOB
 from sayso.pending.sharded_scripts import ShardedScripts
+from sayso.pending.stored_limits import URGENT_JOB
 from sayso.pending.turn_changes import TurnChange
 from sayso.workers.mailbox import InboxLimits, RedisMailbox
 from sayso.workers.recovery import Reaper, WorkerLock

@@ -1,6 +1,6 @@
 """A model for simulations, which carries through a request of several steps.
 
-    python -m sayso.testing.simulation.model MODULE [ARGUMENT ...]
+    python -m sayso.testing.simulation.language_model MODULE [ARGUMENT ...]
 
 runs a module with this model in place of the offline model.
 """

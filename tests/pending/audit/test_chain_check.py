@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sayso.pending.audit.chain import ALLOWED, CheckContext, check_chains
+from sayso.pending.audit.chain_check import ALLOWED, CheckContext, check_chains
 from sayso.pending.audit.entries import (
     AuditEntry,
     ChainHead,
@@ -19,7 +19,7 @@ from sayso.pending.audit.entries import (
     RecordedEntry,
     entry_hash,
 )
-from sayso.pending.limits import NO_HEAD
+from sayso.pending.stored_limits import NO_HEAD
 from tests.pending.state_log import KEY, SIGNER, StateLog, as_list, busy_log, signed
 
 LOG = busy_log()

@@ -20,7 +20,7 @@ from sayso.pending.audit.entries import (
     RecordedEntry,
     entry_hash,
 )
-from sayso.pending.limits import NO_HEAD
+from sayso.pending.stored_limits import NO_HEAD
 
 #: The events that may follow each event of an action; "" is a new action. When a Redis is restored
 #: from a backup, open actions become unknown.

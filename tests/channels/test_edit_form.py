@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from sayso.channels.forms import MAX_VALUE_CHARS, EditForm, FieldProblem, FormField, UnreadableValue
+from sayso.channels.edit_form import (
+    MAX_VALUE_CHARS,
+    EditForm,
+    FieldProblem,
+    FormField,
+    UnreadableValue,
+)
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.consent import RegexConfirmParser, read_answer
