@@ -206,7 +206,7 @@ def current_context() -> ToolContext:
     run = call_context().run
     effect = _effect_start()
     if run is None:
-        return ToolContext().begins_at(effect)
+        return ToolContext().set_effect_start(effect)
 
     person = None
     if run.user_id:
@@ -219,7 +219,7 @@ def current_context() -> ToolContext:
         language=run.language,
         confirmed=run.confirmed,
     )
-    return context.begins_at(effect)
+    return context.set_effect_start(effect)
 
 
 def _phone_of(user_ids: Iterable[str]) -> str:

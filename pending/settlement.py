@@ -54,7 +54,7 @@ from sayso.pending.plans import Effect, is_undo, step_ids
 from sayso.pending.proposals import confirmed_run, current_context
 from sayso.pending.repository import ActionDecision, ActionRepository, ActionResult, Claim
 from sayso.pending.stored_action import CHANGED, OPEN_STATES, StoredAction
-from sayso.pending.tool_context import with_context
+from sayso.pending.tool_context import context_arguments
 from sayso.pending.turn_changes import Transition, TurnChange
 from sayso.pending.turns import LeaseLost, StaleTurn
 
@@ -593,7 +593,7 @@ async def ask_reconciler(reconcile: Reconciler, action: PendingAction) -> str | 
     The reconciler runs in the context of the yes: `current_user` is the person who confirmed.
     """
     try:
-        context = with_context(reconcile, current_context)
+        context = context_arguments(reconcile, current_context)
         answer = await run_with_timeout(lambda: reconcile(action, **context), RECONCILE_TIMEOUT)
     except Exception:
         # A reconciler is code of the bot's author. When it fails, nothing is known.

@@ -30,14 +30,14 @@ class Person:
 
 
 class _EffectHolder:
-    """Holds where the effect of a call begins.
+    """Holds the EffectStart of a call, which stores that the effect of the call begins.
 
-    A base class with a slot, since it must be no field of a ToolContext: `asdict` and `==` leave it
+    A base class with a slot, and no field of ToolContext: so `asdict`, `==` and `repr` leave it
     out.
     """
 
-    __slots__ = ("_effect",)
-    _effect: EffectStart
+    __slots__ = ("_effect_start",)
+    _effect_start: EffectStart
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,46 +69,50 @@ class ToolContext(_EffectHolder):
         worker has taken over the call. In an async tool, `with` blocks the event loop while the
         beginning is stored.
         """
-        return EffectBlock(self._effect_start)
+        return EffectBlock(self._find_effect_start())
 
     def effect_begins(self) -> Awaitable[None]:
-        """Say that the effect begins now. An async tool must await the result.
+        """Say that the effect begins now, as entering the block of `effect` does.
 
-        It does what entering the block of `effect` does.
+        An async tool must await the result: the effect begins in the `await`. In a sync tool the
+        effect has begun when this method returns, and the result is to be ignored.
         """
-        return begin_effect(self._effect_start)
+        return begin_effect(self._find_effect_start())
 
-    def begins_at(self, effect: EffectStart | None) -> ToolContext:
-        """Set where the effect of the call begins, and return this context.
+    def set_effect_start(self, effect: EffectStart | None) -> ToolContext:
+        """Set the EffectStart of the call, and return this context.
 
         Only Sayso calls it, before the tool runs. None sets nothing.
         """
         if effect is not None:
             # The dataclass is frozen.
-            object.__setattr__(self, "_effect", effect)
+            object.__setattr__(self, "_effect_start", effect)
         return self
 
     def __reduce__(self) -> tuple[Callable[..., ToolContext], tuple[Any, ...]]:
-        """Return how pickle and copy make a copy, in this or another process.
+        """Return how pickle and `copy` make a copy, in this or another process.
 
-        A copy cannot say that the effect begins: it could outlive the call.
+        Such a copy refuses to begin the effect, because it could outlive the call. A context that
+        `dataclasses.replace` made is no such copy: it begins the effect of the running call.
         """
         return _copied_context, tuple(getattr(self, each.name) for each in fields(self))
 
-    @property
-    def _effect_start(self) -> EffectStart | None:
-        # A context that was made by `replace`, or by a test, has no such slot value.
-        own: EffectStart | None = getattr(self, "_effect", None)
+    def _find_effect_start(self) -> EffectStart | None:
+        """Return the EffectStart of this context or else of the running call, None without one."""
+        # The slot is empty in a context that `dataclasses.replace` or a test made.
+        own: EffectStart | None = getattr(self, "_effect_start", None)
         return own or call_context().effect
 
 
 def _copied_context(*values: Any) -> ToolContext:
+    """Return a context with these values that refuses to begin the effect."""
+
     async def refuse() -> None:
         raise RuntimeError(
             "a copy of a ToolContext cannot begin the effect: use the one that the tool was given"
         )
 
-    return ToolContext(*values).begins_at(EffectStart(refuse))
+    return ToolContext(*values).set_effect_start(EffectStart(refuse))
 
 
 def context_parameters(function: Callable[..., Any] | None) -> tuple[str, ...]:
@@ -133,7 +137,7 @@ def is_context(hint: Any) -> bool:
     return hint is ToolContext
 
 
-def with_context(
+def context_arguments(
     function: Callable[..., Any], context: Callable[[], ToolContext]
 ) -> Mapping[str, ToolContext]:
     """Return the arguments for a function's parameters of type ToolContext; {} if it has none.
@@ -152,7 +156,12 @@ def own_function(function: Any) -> Any:
     # Not `hasattr(target, "func")`: other objects may have any attribute, as a Mock does.
     while isinstance(target, functools.partial):
         target = inspect.unwrap(target.func)
-    if not hasattr(target, "__annotations__") or isinstance(target, type):
+
+    # The annotations of a class are those of its attributes, and those of a call are wanted.
+    is_class = isinstance(target, type)
+    # An instance has no annotations: its parameters are those of `__call__`.
+    is_instance = not hasattr(target, "__annotations__")
+    if is_class or is_instance:
         target = getattr(type(target), "__call__", target)  # noqa: B004  # the method itself is wanted
     return target
 

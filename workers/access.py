@@ -21,7 +21,7 @@ from sayso.channels.types import Reply, Turn, digest
 from sayso.infra.redis.client import PREFIX
 from sayso.infra.redis.cluster import ClusterClient, with_redis_errors
 from sayso.workers.mailbox import REFUSAL, SEEN_MS, Accepted, RedisMailbox, TurnStatus, refusal
-from sayso.workers.people import WAIT_SECONDS, OperatorDecision, RedisPeople, Waiting
+from sayso.workers.people import WAIT_SECONDS, OperatorDecision, RedisPeople, WaitingSender
 
 if TYPE_CHECKING:
     from limits.storage import MemoryStorage, RedisStorage
@@ -389,7 +389,9 @@ class AccessControl:
         texts = self._texts_for(turn)
         lines = [texts.stranger()]
         if rules.pairing:
-            waiting = Waiting(ids, turn.user_name[:MAX_NAME], turn.conversation, texts.language)
+            waiting = WaitingSender(
+                ids, turn.user_name[:MAX_NAME], turn.conversation, texts.language
+            )
             code = people.code(channel, waiting)
             if code:
                 lines.append(texts.pairing_code(code, WAIT_SECONDS))

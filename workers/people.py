@@ -47,14 +47,14 @@ class TooManyPeople(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingSender:
     """An unknown sender who waits for approval."""
 
     #: The sender's ids, the user id first.
     ids: tuple[str, ...]
     #: The sender's name on their platform.
     name: str
-    #: Where they wrote, and are told that they were approved.
+    #: Where they wrote first. The message that they were approved is sent there.
     conversation: Conversation
     language: str
     #: The code by which an operator names the sender.
@@ -76,7 +76,7 @@ class ListedPerson:
     at: float = 0.0
 
 
-_WAITING = TypeAdapter(Waiting)
+_WAITING_SENDER = TypeAdapter(WaitingSender)
 _PERSON = TypeAdapter(ListedPerson)
 
 
@@ -99,7 +99,7 @@ class Register:
     def __init__(self, people: RedisPeople) -> None:
         self._people = people
 
-    def approve(self, channel: str, who: str) -> Waiting | None:
+    def approve(self, channel: str, who: str) -> WaitingSender | None:
         """Approve a person.
 
         Return the unknown sender who waited, so that they can be told; None if no such sender
@@ -113,17 +113,20 @@ class Register:
 
     def forget(self, channel: str, who: str) -> None:
         """Delete everything about a person. Raises UnknownPerson."""
-        waiting, known = self._find(channel, who)
-        if not (waiting or known):
+        waiting, listed = self._find(channel, who)
+        if not (waiting or listed):
             raise UnknownPerson(f"nothing is kept of {who!r} on {channel}")
-        self._people.delete(channel, _ids(waiting, known))
+        self._people.delete(channel, _ids(waiting, listed))
 
     def _decide(
         self, channel: str, who: str, state: Literal["approved", "blocked"]
-    ) -> Waiting | None:
-        """Store a decision. An id that is not stored yet may be decided about, too."""
-        waiting, known = self._find(channel, who)
-        if looks_like_a_code(who) and not (waiting or known):
+    ) -> WaitingSender | None:
+        """Store a decision. An id that is not stored yet may be decided about, too.
+
+        Return the unknown sender who waited, None if no such sender waited.
+        """
+        waiting, listed = self._find(channel, who)
+        if looks_like_a_code(who) and not (waiting or listed):
             raise UnknownPerson(
                 f"nobody waits on {channel} with the code {who!r}: a code is good for an hour"
             )
@@ -131,17 +134,19 @@ class Register:
         name = ""
         if waiting:
             name = waiting.name
-        elif known:
-            name = known[0].name
-        ids = _ids(waiting, known) or (who,)
+        elif listed:
+            name = listed[0].name
+        ids = _ids(waiting, listed) or (who,)
         self._people.save(channel, ListedPerson(ids, state, name))
         return waiting
 
-    def _find(self, channel: str, who: str) -> tuple[Waiting | None, list[ListedPerson]]:
-        """Return the sender who waits with this code or id, and the listed people with one of their
-        ids.
+    def _find(self, channel: str, who: str) -> tuple[WaitingSender | None, list[ListedPerson]]:
+        """Return who waits with this code or id, and who was approved or blocked under their ids.
+
+        The second value has several entries if an operator decided about several ids of one person.
         """
-        # All codes are compared, in constant time, so that no code can be guessed by the time.
+        # All codes are compared, in constant time, so that no code can be guessed by the time. A
+        # command line may hold bytes that are not UTF-8; Python has them as lone surrogates.
         code = who.upper().encode("utf-8", "replace")
         waiting = None
         for each in self._people.waiting(channel):
@@ -155,27 +160,33 @@ class Register:
         return waiting, [person for person in people if not ids.isdisjoint(person.ids)]
 
 
-def _ids(waiting: Waiting | None, known: Iterable[ListedPerson]) -> tuple[str, ...]:
+def _ids(waiting: WaitingSender | None, listed: Iterable[ListedPerson]) -> tuple[str, ...]:
     """Return all ids of a person: those they wait with, and those of earlier decisions."""
     ids: list[str] = []
     if waiting:
         ids += waiting.ids
-    for person in known:
+    for person in listed:
         ids += person.ids
     return tuple(dict.fromkeys(ids))
 
 
+# These two scripts are not in `workers/lua`. A script there sees the keys of one hash tag, and runs
+# with the watermark of lost writes. Each script here needs one key of a channel, and nothing else.
 _CODE_SCRIPT = """
 -- Return the code of an unknown sender who waits already. Otherwise store a new one and return it,
--- or return '' if there is no room. Expired codes are deleted. KEYS[1]: a hash by id; an entry is
--- the text "seconds code record".
-local id, new_code, record, most, seconds = unpack(ARGV)
+-- or return '' if there is no room. Expired codes are deleted.
+--
+-- KEYS[1]: the senders who wait, a hash by id. An entry is the text "<at> <code> <record>", with
+--   the Unix seconds at which the sender got the code.
+-- ARGV: the id of the sender; a new code; the sender as JSON; how many senders may wait; for how
+--   many seconds a code is valid
+local id, new_code, record, max_waiting, lifetime = unpack(ARGV)
 local now = tonumber(redis.call('TIME')[1])
 local count, own_code = 0, nil
 local fields = redis.call('HGETALL', KEYS[1])
 for i = 1, #fields, 2 do
   local at, code = string.match(fields[i + 1], '^(%d+) (%S+) ')
-  if not at or tonumber(at) + seconds <= now then
+  if not at or tonumber(at) + lifetime <= now then
     redis.call('HDEL', KEYS[1], fields[i])
   else
     count = count + 1
@@ -183,25 +194,31 @@ for i = 1, #fields, 2 do
   end
 end
 if own_code then return own_code end
-if count >= tonumber(most) then return '' end
+if count >= tonumber(max_waiting) then return '' end
 
 redis.call('HSET', KEYS[1], id, now .. ' ' .. new_code .. ' ' .. record)
-redis.call('EXPIRE', KEYS[1], seconds)
+redis.call('EXPIRE', KEYS[1], lifetime)
 return new_code
 """
 
 _SAVE_SCRIPT = """
 -- Store a decision and its time under each id of a person. Return 'ok', or 'full' if too many ids
--- are stored. KEYS[1]: a hash by id. ARGV: how many ids may be stored; the decision as JSON; the
--- ids.
+-- are stored.
+--
+-- KEYS[1]: the people who were approved or blocked, a hash by id
+-- ARGV: how many ids may be stored; the decision as JSON; then the ids of the person
+local max_people, decision = tonumber(ARGV[1]), ARGV[2]
+local FIRST_ID = 3
 local new = 0
-for i = 3, #ARGV do
+for i = FIRST_ID, #ARGV do
   if redis.call('HEXISTS', KEYS[1], ARGV[i]) == 0 then new = new + 1 end
 end
-if redis.call('HLEN', KEYS[1]) + new > tonumber(ARGV[1]) then return 'full' end
+if redis.call('HLEN', KEYS[1]) + new > max_people then return 'full' end
 
-local record = '{"at": ' .. redis.call('TIME')[1] .. ', ' .. string.sub(ARGV[2], 2)
-for i = 3, #ARGV do redis.call('HSET', KEYS[1], ARGV[i], record) end
+-- The time becomes the first field of the JSON object, whose last one must be the version.
+local fields = string.sub(decision, 2)
+local record = '{"at": ' .. redis.call('TIME')[1] .. ', ' .. fields
+for i = FIRST_ID, #ARGV do redis.call('HSET', KEYS[1], ARGV[i], record) end
 return 'ok'
 """
 
@@ -209,8 +226,9 @@ return 'ok'
 class RedisPeople:
     """Operators' decisions, stored until they are deleted, and unknown senders, stored for an hour.
 
-    One per process. Ids are in the form of the channel's rules (`AccessRules.spelled`). All methods
-    raise redis.RedisError.
+    One per process. Ids are in the form in which the access rules of the channel compare them, such
+    as `+49...` and not `whatsapp:+49...` (`AccessRules.spelled`). All methods raise
+    redis.RedisError, and those that read stored people raise OtherVersion.
     """
 
     def __init__(
@@ -235,23 +253,25 @@ class RedisPeople:
             return "approved"
         return ""
 
-    def code(self, channel: str, sender: Waiting) -> str:
+    def code(self, channel: str, sender: WaitingSender) -> str:
         """Return the code of an unknown sender, the same one while it is valid.
 
         Return "" while too many wait.
         """
-        record = _WAITING.dump_json(replace(sender, code="", at=0.0)).decode()
+        # The script stores the code and its time beside the record.
+        record = _WAITING_SENDER.dump_json(replace(sender, code="", at=0.0)).decode()
         key = self._key("waiting", channel)
-        args = (sender.ids[0], self._new_code(), record, MAX_WAITING, WAIT_SECONDS)
+        args = (sender.ids[0], self._new_code(), versioned(record), MAX_WAITING, WAIT_SECONDS)
         return str(self._connections.ask("EVAL", _CODE_SCRIPT, 1, key, *args))
 
-    def was_notified(self, channel: str, name: str) -> bool:
+    def was_notified(self, channel: str, sender_id: str) -> bool:
         """Return whether an unknown sender was told within the last hour that they may not talk."""
-        return bool(self._connections.ask("EXISTS", self._notified_key(channel, name)))
+        return bool(self._connections.ask("EXISTS", self._notified_key(channel, sender_id)))
 
-    def record_notified(self, channel: str, name: str) -> None:
+    def record_notified(self, channel: str, sender_id: str) -> None:
         """Record that an unknown sender was told now that they may not talk."""
-        self._connections.ask("SET", self._notified_key(channel, name), 1, "EX", WAIT_SECONDS)
+        key = self._notified_key(channel, sender_id)
+        self._connections.ask("SET", key, 1, "EX", WAIT_SECONDS)
 
     def people(self, channel: str) -> list[ListedPerson]:
         """Return all people who are approved or blocked, the newest first."""
@@ -261,18 +281,19 @@ class RedisPeople:
         by_ids = {person.ids: person for person in people}
         return sorted(by_ids.values(), key=lambda person: (-person.at, person.ids))
 
-    def waiting(self, channel: str) -> list[Waiting]:
+    def waiting(self, channel: str) -> list[WaitingSender]:
         """Return the unknown senders with a valid code, the newest first."""
         now = int(self._connections.ask("TIME")[0])
         entries = self._connections.ask("HVALS", self._key("waiting", channel))
-        waiting = [_waiting(entry) for entry in entries]
+        waiting = [_waiting_sender(entry) for entry in entries]
+        # The script deletes an expired entry when the next sender asks.
         valid = [each for each in waiting if each.at + WAIT_SECONDS > now]
         return sorted(valid, key=lambda each: (-each.at, each.ids))
 
     def save(self, channel: str, person: ListedPerson) -> None:
         """Store a decision under each id of a person, who then waits no longer.
 
-        If it is killed midway, run it again. Raises TooManyPeople.
+        Safe to repeat: if the process is killed midway, run it again. Raises TooManyPeople.
         """
         record = versioned(
             json.dumps({"state": person.state, "name": person.name, "ids": person.ids})
@@ -294,8 +315,8 @@ class RedisPeople:
     def _key(self, kind: str, channel: str) -> str:
         return f"{self._prefix}{kind}:{channel}"
 
-    def _notified_key(self, channel: str, name: str) -> str:
-        return f"{self._prefix}told:{channel}:{digest(name)}"
+    def _notified_key(self, channel: str, sender_id: str) -> str:
+        return f"{self._prefix}notified:{channel}:{digest(sender_id)}"
 
 
 def _person(entry: str) -> ListedPerson:
@@ -303,7 +324,11 @@ def _person(entry: str) -> ListedPerson:
     return _PERSON.validate_json(check_version(entry))
 
 
-def _waiting(entry: str) -> Waiting:
-    """Read a stored unknown sender: when they got the code, the code, and the record."""
+def _waiting_sender(entry: str) -> WaitingSender:
+    """Read a stored unknown sender: "<at> <code> <record>", see _CODE_SCRIPT.
+
+    Raises OtherVersion.
+    """
     at, code, record = entry.split(" ", 2)
-    return replace(_WAITING.validate_json(record), code=code, at=float(at))
+    sender = _WAITING_SENDER.validate_json(check_version(record))
+    return replace(sender, code=code, at=float(at))

@@ -2,7 +2,8 @@
 
 Each script that stores work also queues the RQ job that wakes a worker. Where the queue has a
 server of its own, a script cannot reach it: then WakingScripts queues the job right after the
-script.
+script. If the process dies between the two, the job is missing and the work is stored:
+`workers/recovery.py` finds it and queues the job.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.workers.wake_ups import WakeStep
 
 _FOLDER = Path(__file__).parent / "lua"
+#: The parts of these scripts, and those about actions: both kinds of scripts change actions.
 _PARTS = (_FOLDER / "shared", action_scripts.PARTS)
 #: QUEUE_IS_ELSEWHERE: whether the queue has a server of its own.
 _CONSTANTS = {**action_scripts.CONSTANTS, "QUEUE_IS_ELSEWHERE": False}
 
+#: `read_only` scripts write nothing. `durable` ones wait until the replicas have their writes.
+#: `unguarded` ones run also where Redis has lost writes; all others stop there until an operator
+#: resumes them. `ScriptFolder` says more about each.
 CONVERSATION_SCRIPTS = ScriptFolder(
     _FOLDER,
     parts=_PARTS,
@@ -52,13 +57,15 @@ CONVERSATION_SCRIPTS = ScriptFolder(
             "delivered",
             "append_journal",
             "forward",
+            # The turn is stored under the key that this script returns. If the ids were lost
+            # afterwards, a person who writes from a new number would not find their conversation.
             "identify",
             "lease",
             "notify",
         }
     ),
-    # These are about the rate of a channel, where the bot may not write, and the ids of people.
-    # After a loss, ids are learned again from the next message.
+    # These store the rate of a channel, the chats in which the bot may not write, and the ids of
+    # people. A loss of them is no reason to stop: the next messages teach them again.
     unguarded=frozenset(
         {
             "bar_chat",
@@ -77,7 +84,8 @@ CONVERSATION_SCRIPTS = ScriptFolder(
 _QUEUE_ELSEWHERE = replace(
     CONVERSATION_SCRIPTS,
     constants={**_CONSTANTS, "QUEUE_IS_ELSEWHERE": True},
-    # Redis ends a list at the first nil.
+    # What each script with the part `queue` returns in place of its answer. `or false`, because
+    # Redis ends a list at the first nil; false becomes None in Python.
     answers={"queue": "{answer or false, wake}"},
 )
 
@@ -95,7 +103,7 @@ QUEUE_SCRIPTS = ScriptFolder(
 class WakingScripts(ShardedScripts):
     """The scripts about conversations, where the queue has a server of its own. One per process.
 
-    A script that stored work and must wake a worker is followed by `wake`.
+    After a script that stored work for a worker, `wake` is called.
     """
 
     def __init__(self, client: Redis, wake: WakeStep, *, prefix: str = PREFIX) -> None:
@@ -106,12 +114,17 @@ class WakingScripts(ShardedScripts):
     async def arun_on(
         self, name: str, tag: Tag, args: Arguments = NO_ARGUMENTS, *payloads: Payload
     ) -> Any:
-        """Run a script, and wake a worker if the script says so. Return its answer."""
+        """Run a script on the keys of a hash tag, and wake a worker if the script says so.
+
+        Return the answer of the script.
+        """
         result = await super().arun_on(name, tag, args, *payloads)
         if name not in self._may_wake:
             return result
 
+        # `wake` is None, "usual" or "urgent", see _QUEUE_ELSEWHERE.
         answer, wake = result
         if wake:
-            await self._wake(args["conversation"], wake == "urgent")
+            is_urgent = wake == "urgent"
+            await self._wake(args["conversation"], is_urgent)
         return answer

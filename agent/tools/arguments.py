@@ -35,7 +35,7 @@ from sayso.agent.tools.parameter import JSON_TYPES, ParameterModel, ToolParamete
 from sayso.infra.spelling import nearest
 from sayso.pending.error_texts import FATAL_ERRORS, error_text
 from sayso.pending.proposals import current_context
-from sayso.pending.tool_context import with_context
+from sayso.pending.tool_context import context_arguments
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -606,7 +606,7 @@ class HiddenArguments:
         """
         injected: dict[Any, Any] | None = None
         try:
-            returned = injector(**with_context(injector, current_context))
+            returned = injector(**context_arguments(injector, current_context))
             if isinstance(returned, AbstractContextManager):
                 returned = stack.enter_context(returned)
             if returned is None:

@@ -36,7 +36,7 @@ from sayso.pending.executors import (
 )
 from sayso.pending.proposals import current_context
 from sayso.pending.result_words import effect_in_words, result_in_words
-from sayso.pending.tool_context import context_parameters, with_context
+from sayso.pending.tool_context import context_arguments, context_parameters
 
 log = logging.getLogger(__name__)
 
@@ -247,7 +247,7 @@ def preview_text(
     if isinstance(preview, str):
         text = _LiteralFormatter().vformat(preview, (), args)
     elif preview is not None:
-        text = preview(**args, **with_context(preview, current_context))
+        text = preview(**args, **context_arguments(preview, current_context))
     else:
         text = default_preview(tool_name, args, optional)
 

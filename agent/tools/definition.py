@@ -32,7 +32,7 @@ from sayso.pending.action import (
 )
 from sayso.pending.executors import PendingConfirmation, Reconciler, ToolResult
 from sayso.pending.proposals import ShownTool, current_context, stash_pending
-from sayso.pending.tool_context import context_parameters, own_function, with_context
+from sayso.pending.tool_context import context_arguments, context_parameters, own_function
 
 #: The `source` of tools that write into an agent's memory.
 MEMORY = "memory"
@@ -672,7 +672,7 @@ async def call_undo(undo: Undo, arguments: Mapping[str, Any]) -> Any:
     kwargs = dict(arguments)
     if not takes_any:
         kwargs = {name: value for name, value in arguments.items() if name in parameters}
-    kwargs |= with_context(undo, current_context)
+    kwargs |= context_arguments(undo, current_context)
     return await call_foreign(undo, **kwargs)
 
 

@@ -28,7 +28,7 @@ from sayso.ops.cli.command import (
 if TYPE_CHECKING:
     from sayso.config.settings.schema import Settings
     from sayso.workers.access import AccessRules
-    from sayso.workers.people import ListedPerson, RedisPeople, Register, Waiting
+    from sayso.workers.people import ListedPerson, RedisPeople, Register, WaitingSender
     from sayso.workers.sender import RedisOutbox
 
 #: The most characters of a name, and of a person's ids, in one line.
@@ -193,7 +193,7 @@ class _PeopleCommands:
     #: Where the message to an approved person is put.
     outbox: RedisOutbox
 
-    def remarks(self, person: str, waiting: Waiting | None) -> Iterator[str]:
+    def remarks(self, person: str, waiting: WaitingSender | None) -> Iterator[str]:
         """Yield why an approval has no effect.
 
         `waiting` is the entry of a person who waited for the approval, None for one who did not.
@@ -221,7 +221,7 @@ class _PeopleCommands:
         check_id(self.settings, self.channel, user_id)
         return user_id
 
-    def tell(self, waiting: Waiting) -> bool:
+    def tell(self, waiting: WaitingSender) -> bool:
         """Send an approved person the message that they may talk, once for their code.
 
         Return whether it will be sent.
@@ -263,7 +263,7 @@ def _open_commands(options: Options, channel: str) -> Iterator[_PeopleCommands]:
         fail(one_line(str(exc), 300))
 
 
-def _row(state: str, person: ListedPerson | Waiting, code: str = "") -> str:
+def _row(state: str, person: ListedPerson | WaitingSender, code: str = "") -> str:
     """Return a line of `list`: state, code, age of that state, name and ids."""
     ids = " ".join(person.ids)
     name = f"{person.name}  {ids}" if person.name else ids

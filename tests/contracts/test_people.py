@@ -17,12 +17,12 @@ from sayso.workers.people import (
     Register,
     TooManyPeople,
     UnknownPerson,
-    Waiting,
+    WaitingSender,
     new_code,
 )
 
 CHAT = Conversation("wa", "whatsapp:+4915", "t1")
-ANA = Waiting(("+4915", "DE.1"), "Ana ✨", CHAT, "de")
+ANA = WaitingSender(("+4915", "DE.1"), "Ana ✨", CHAT, "de")
 
 
 class PeopleRig:
@@ -38,7 +38,7 @@ class PeopleRig:
         for name, entry in self.client.hgetall("sayso:waiting:wa").items():
             at, _, rest = entry.partition(" ")
             self.client.hset("sayso:waiting:wa", name, f"{int(at) - seconds} {rest}")
-        for key in self.client.scan_iter("sayso:told:*"):
+        for key in self.client.scan_iter("sayso:notified:*"):
             self.client.expire(key, self.client.ttl(key) - seconds)
 
 

@@ -2,8 +2,8 @@
 
 A job is registered as RQ registers its own, so that `rq info`, dashboards and the clean-up of
 abandoned jobs see it. RQ itself would send fifteen commands for each job, an eighth of what a turn
-costs a worker. Here all jobs that begin or end within COLLECT_SECONDS are written in one script,
-and a job that begins and ends between two writes leaves no trace.
+costs a worker. Here all jobs that begin or end within COLLECT_SECONDS are written in one pipeline
+of two scripts, and a job that begins and ends between two writes is never registered.
 
 An *execution* is RQ's record of one run of a job. The *intermediate queue* is RQ's list of jobs
 that were taken from the queue and not registered yet.
@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 COLLECT_SECONDS = 0.05
 #: Seconds between two heartbeats of the worker and of what it runs.
 HEARTBEAT_SECONDS = 15.0
+#: For how many seconds RQ keeps the record of a worker beyond its `worker_ttl`.
+WORKER_EXTRA_SECONDS = 60
 #: The beginning of both scripts. `call` collects what Redis refuses, such as a key that holds
 #: something else, and goes on: one damaged job must not keep all others from being written.
 _CALL = """
@@ -52,36 +54,52 @@ end
 """
 _REGISTER = f"""
 -- Register many jobs, as RQ's `prepare_execution` and `prepare_for_execution` do, and take them off
--- the intermediate queue. ARGV: the worker, the time in seconds and as jobs have it, the time to
--- live and when it ends; then the id and the execution of each job.
+-- the intermediate queue.
+--
+-- ARGV:
+--   the name of the worker
+--   the time, in Unix seconds
+--   the same time, as RQ writes it in jobs
+--   the time to live of an execution, in seconds
+--   when that is over, in Unix seconds
+--   then of each job: its id and the id of its execution
 {_CALL}
-local worker, at, at_utc, ttl, ends = unpack(ARGV, 1, 5)
+local worker, at, at_utc, ttl, expires_at = unpack(ARGV, 1, 5)
+-- RQ keeps the lists of executions for these seconds longer than the executions.
+local LIST_EXTRA = 60
 for n = 6, #ARGV, 2 do
   local id, execution = ARGV[n], ARGV[n + 1]
   local job, name = 'rq:job:' .. id, id .. ':' .. execution
   call('HSET', 'rq:execution:' .. name, 'id', execution, 'job_id', id, 'created_at', at,
     'last_heartbeat', at, 'worker_name', worker)
   call('EXPIRE', 'rq:execution:' .. name, ttl)
-  call('ZADD', 'rq:executions:' .. id, ends + 60, execution)
-  call('EXPIRE', 'rq:executions:' .. id, ttl + 60)
-  call('ZADD', started, ends, name)
+  call('ZADD', 'rq:executions:' .. id, expires_at + LIST_EXTRA, execution)
+  call('EXPIRE', 'rq:executions:' .. id, ttl + LIST_EXTRA)
+  call('ZADD', started, expires_at, name)
   call('SADD', executions, name)
   call('HSET', job, 'last_heartbeat', at_utc, 'status', 'started', 'started_at', at_utc,
     'worker_name', worker)
+  -- A queued job may expire, a running one must not.
   call('PERSIST', job)
   call('LREM', intermediate_queue, 1, id)
 end
-call('EXPIRE', executions, ttl + 60)
+call('EXPIRE', executions, ttl + LIST_EXTRA)
 return refused
 """
 _REMOVE = f"""
--- Remove jobs that have ended. Of a job that failed RQ does the rest. ARGV: of each job its id, its
--- execution or '', '1' if it was registered, '1' if it failed; else '0'.
+-- Remove jobs that have ended. A job that failed only leaves the intermediate queue here, and
+-- JobRegistry._store_failure does the rest through RQ.
+--
+-- ARGV, of each job:
+--   its id
+--   the id of its execution, '' if it has none
+--   '1' if the job was certainly registered, else '0'
+--   '1' if the job failed, else '0'
 {_CALL}
 for n = 1, #ARGV, 4 do
-  local id, execution, registered, failed = unpack(ARGV, n, n + 3)
-  if registered == '0' then call('LREM', intermediate_queue, 1, id) end
-  if failed == '0' then
+  local id, execution, is_registered, has_failed = unpack(ARGV, n, n + 3)
+  if is_registered == '0' then call('LREM', intermediate_queue, 1, id) end
+  if has_failed == '0' then
     call('DEL', 'rq:job:' .. id)
     if execution ~= '' then
       local name = id .. ':' .. execution
@@ -103,27 +121,28 @@ class Stopped(Exception):
     """
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class _Entry:
     """A job that runs or has ended, and what Redis knows of it."""
 
     job: Job
     #: RQ's record of this run of the job, None before it was written the first time.
     execution: Execution | None = None
-    #: Whether Redis has answered that it holds the execution. Until then it may hold it or not: the
-    #: answer may have been lost.
-    is_written: bool = False
+    #: Whether Redis has answered that it registered the job. Until then it may have done so or not:
+    #: the answer may have been lost.
+    is_registered: bool = False
     has_ended: bool = False
     #: Why the job failed, None where it did not.
     error: BaseException | None = None
 
     @property
     def removal(self) -> tuple[str | int, ...]:
-        """Return the arguments of `_REMOVE` for this job."""
+        """The arguments of `_REMOVE` for this job, in the order that is written there."""
         execution_id = ""
         if self.execution:
             execution_id = self.execution.id
-        return self.job.id, execution_id, int(self.is_written), int(self.error is not None)
+        has_failed = self.error is not None
+        return self.job.id, execution_id, int(self.is_registered), int(has_failed)
 
 
 class JobRegistry:
@@ -172,7 +191,10 @@ class JobRegistry:
     def _run(self) -> None:
         """Write until `close`: soon after a change, and at each heartbeat."""
         while not self._closing.is_set():
-            if self._changed.wait(HEARTBEAT_SECONDS) and not self._closing.wait(COLLECT_SECONDS):
+            if self._changed.wait(HEARTBEAT_SECONDS):
+                # What begins or ends in this time is written with the first change. `close` ends
+                # the pause.
+                self._closing.wait(COLLECT_SECONDS)
                 self._changed.clear()
             self._write_and_beat()
         self._try(self._write)
@@ -204,22 +226,25 @@ class JobRegistry:
         with self._lock:
             entries = list(self._entries.values())
         ended = [entry for entry in entries if entry.has_ended]
-        fresh = [entry for entry in entries if not entry.has_ended and not entry.is_written]
-        if not ended and not fresh:
+        running = [entry for entry in entries if not entry.has_ended]
+        started = [entry for entry in running if not entry.is_registered]
+        if not ended and not started:
             return
+
         with self._worker.connection.pipeline() as pipe:
-            if fresh:
-                self._register(fresh, pipe)
-            # A job leaves no result: it only names a conversation, which has the rest.
+            if started:
+                self._register(started, pipe)
+            # RQ would keep an ended job with its result. A job here has none: it only names a
+            # conversation, which holds the rest. So it is deleted.
             if ended:
                 removals = chain.from_iterable(entry.removal for entry in ended)
                 pipe.eval(_REMOVE, 3, *self._keys, *removals)
             succeeded = sum(entry.error is None for entry in ended)
-            self._update_worker(succeeded, len(entries) - len(ended), pipe)
+            self._update_worker(succeeded, len(running), pipe)
             _report(pipe.execute(raise_on_error=False))
 
-        for entry in fresh:
-            entry.is_written = True
+        for entry in started:
+            entry.is_registered = True
         for entry in ended:
             if entry.error is not None:
                 self._store_failure(entry, entry.error)
@@ -233,10 +258,11 @@ class JobRegistry:
         worker = self._worker
         at = now()
         ttl = worker.get_heartbeat_ttl(entries[0].job)
-        times = (at.timestamp(), utcformat(at), ttl, current_timestamp() + ttl)
+        expires_at = current_timestamp() + ttl
         ids: list[str] = []
         for entry in entries:
-            # This comes first: once the job is registered, an operator may stop its execution.
+            # The worker must know the execution before Redis does: once it is registered, an
+            # operator may stop it.
             if entry.execution is None:
                 job = entry.job
                 entry.execution = Execution(random_id(), job.id, job.connection, worker.name)
@@ -245,14 +271,14 @@ class JobRegistry:
                 job.started_at = entry.execution.created_at
                 worker.executions[entry.execution.id] = entry.execution
             ids += [entry.job.id, entry.execution.id]
-        pipe.eval(_REGISTER, 3, *self._keys, worker.name, *times, *ids)
+        args = (worker.name, at.timestamp(), utcformat(at), ttl, expires_at)
+        pipe.eval(_REGISTER, 3, *self._keys, *args, *ids)
 
     @property
     def _keys(self) -> tuple[str, str, str]:
-        """Return the keys of both scripts: RQ's intermediate queue, its set of running jobs, and
-        the executions of the worker.
-        """
+        """The keys of both scripts, in the order that `_CALL` gives."""
         worker = self._worker
+        # Our workers have exactly one queue.
         (queue,) = worker.queues
         return (
             str(IntermediateQueue.get_intermediate_queue_key(queue.key)),
@@ -299,13 +325,17 @@ class JobRegistry:
                     job.started_job_registry, worker.get_heartbeat_ttl(job), pipeline=pipe
                 )
             answers = pipe.execute(raise_on_error=False)
-            _report(answers)
+        _report(answers)
+
+        with worker.connection.pipeline() as pipe:
             if worker.get_state() != WorkerStatus.SUSPENDED:
                 worker.set_state(_state(len(executions)), pipeline=pipe)
-            # Redis has created the key anew: it was away for so long that the worker had expired.
+            # The first command of `worker.heartbeat` was HSET `last_heartbeat`, which answers 1 if
+            # the field is new: Redis was away for so long that the record of the worker had
+            # expired.
             if answers[0] == 1:
                 pipe.hset(worker.key, mapping=worker.serialize())
-                pipe.expire(worker.key, worker.worker_ttl + 60)
+                pipe.expire(worker.key, worker.worker_ttl + WORKER_EXTRA_SECONDS)
                 register(worker, pipe)
             pipe.execute()
 

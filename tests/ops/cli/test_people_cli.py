@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation
 from sayso.ops.cli.main import main
-from sayso.workers.people import RedisPeople, Waiting
+from sayso.workers.people import RedisPeople, WaitingSender
 from tests.config.processes import free_port
 from tests.contracts.rigs import CHAT, Rig
 
@@ -24,7 +24,7 @@ channels:
   open: {platform: console}
   group: {platform: console, access: {}}
 """
-ANA = Waiting(("ana", "DE.1"), "Ana\x1b[31m", CHAT, "de")
+ANA = WaitingSender(("ana", "DE.1"), "Ana\x1b[31m", CHAT, "de")
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_empty_id_is_refused(people):
 
 def test_removed_channel_of_a_waiting_person_does_not_matter(people):
     """People in other conversations are told there."""
-    code = people.code("chat", Waiting(("bob",), "", Conversation("chat", "far"), ""))
+    code = people.code("chat", WaitingSender(("bob",), "", Conversation("chat", "far"), ""))
     assert run("approve", "chat", code) == (0, "bob may talk on chat, and is told\n")
 
 
