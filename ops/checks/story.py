@@ -267,7 +267,7 @@ def _missing_answers(story: MessageStory) -> Iterator[str]:
         elif turn.end_reason:
             yield f"{turn.id}: {_ENDS.get(turn.end_reason, turn.end_reason)}"
         elif not turn.replies:
-            yield f"{turn.id} was finished without a reply."
+            yield _where_it_was_answered(story, turn)
 
     for reply in story.all_replies:
         fate = _UNSENT.get(reply.state)
@@ -279,6 +279,18 @@ def _missing_answers(story: MessageStory) -> Iterator[str]:
             yield f"Reply {reply.id} {fate}{reason}{busy}"
         elif reply.reason:
             yield f"Reply {reply.id} is an apology: {reply.reason}"
+
+
+def _where_it_was_answered(story: MessageStory, turn: TracedTurn) -> str:
+    """Return what became of the answer to a finished turn without a reply of its own.
+
+    Where each message costs money, the outcome of a decision is in the first reply of the turn in
+    which the agent went on.
+    """
+    for other in story.turns:
+        if turn.decided_action and other.continues == turn.decided_action and other.replies:
+            return f"{turn.id} was answered in {other.id}, in which the agent went on."
+    return f"{turn.id} was finished without a reply."
 
 
 def _why_it_waits(story: MessageStory, turn: TracedTurn) -> str:

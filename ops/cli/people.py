@@ -123,9 +123,7 @@ def forget(options: Options, channel: str, person: str) -> None:
     with _open_commands(options, channel) as commands:
         commands.register.forget(channel, commands.code_or_id(person))
     name = one_line(person, WIDTH)
-    options.print(
-        {"person": name, "channel": channel}, [f"nothing is stored about {name} on {channel}"]
-    )
+    options.print({"person": name, "channel": channel}, [f"{name} is forgotten on {channel}"])
 
 
 @people.command(examples=["sayso people erase desk U0123ABCD"])

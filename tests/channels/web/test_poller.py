@@ -192,8 +192,8 @@ def test_poller_without_a_network_retries_for_ever():
 def test_operator_is_told_of_a_second_poller_and_of_a_wrong_token():
     """platforms.md 2.4: 409 is configuration, 401 and 404 stop the bot. Both are alerts with their cures."""
     alerts = MemoryAlerts()
-    rounds(polled(Bot(WebhookConflict("run `sayso webhook delete tg`")), alerts=alerts), 1)
-    assert [alert.text for alert in alerts.of(["tg"])] == ["run `sayso webhook delete tg`"]
+    rounds(polled(Bot(WebhookConflict("run `sayso channel disconnect tg`")), alerts=alerts), 1)
+    assert [alert.text for alert in alerts.of(["tg"])] == ["run `sayso channel disconnect tg`"]
     bot = Bot(ChannelDown("the token is wrong"))
     asyncio.run(asyncio.wait_for(polled(bot, alerts=alerts).run(), 60))
     assert (alerts.of(["tg"])[0].text.startswith("the token is wrong"), bot.offsets) == (

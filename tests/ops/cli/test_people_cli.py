@@ -113,7 +113,7 @@ def test_list_shows_waiting_and_decided_people(people):
 def test_removed_person_is_unknown_again(people):
     """A waiting person can be removed too. A second removal finds none."""
     run("approve", "chat", "ana")
-    assert run("forget", "chat", "ana") == (0, "nothing is stored about ana on chat\n")
+    assert run("forget", "chat", "ana") == (0, "ana is forgotten on chat\n")
     assert people.decision("chat", ["ana"]) == ""
     assert run("forget", "chat", people.code("chat", ANA))[0] == 0
     assert people.waiting("chat") == []

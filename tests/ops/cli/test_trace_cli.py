@@ -15,6 +15,7 @@ from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import DeliveryUncertain, SendError
 from sayso.channels.types import digest
+from sayso.ops.checks.story import MessageStory, TracedReply, TracedTurn, answers
 from sayso.ops.cli.main import main
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.entries import EntrySigner
@@ -505,6 +506,22 @@ def test_story_has_the_turn_in_which_the_agent_went_on(rig: Rig, continuing: Bot
         "told again" in each or "did not decide" in each for each in told["answers"]["confirmed_by"]
     )
     assert f"no message: the agent goes on after action {pid}" in trace(ids[wanted])
+
+
+def test_yes_whose_outcome_is_in_the_next_message_was_answered():
+    """Where each message costs money, the turn in which the agent goes on tells the outcome."""
+    decided = TracedTurn("wa:1@2", "done", decided_action="a1")
+    reply = TracedReply("wa:1#2", "sent", receipt="SM2")
+    went_on = TracedTurn("wa:1@3", "done", continues="a1", replies=(reply,))
+    story = MessageStory("wa:1", (decided, went_on))
+    assert answers(story)["not_answered"] == [
+        "wa:1@2 was answered in wa:1@3, in which the agent went on."
+    ]
+    unanswered = replace(story, turns=(decided, replace(went_on, replies=())))
+    assert answers(unanswered)["not_answered"] == [
+        "wa:1@2 was finished without a reply.",
+        "wa:1@3 was finished without a reply.",
+    ]
 
 
 def test_continuation_that_waits_is_shown_under_its_message(rig: Rig, continuing: Bot):
