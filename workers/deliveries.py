@@ -153,7 +153,7 @@ class RedisDeliveries:
         """
         late_ms = round(LATE_SECONDS * 1000) if late else 0
         args = {"reason": reason, "late_ms": late_ms, "opted_out": opted_out, "number": number}
-        self._scripts.run("address", conversation, args)
+        self._scripts.run("record_address", conversation, args)
 
     def undelivered(self, state: UndeliveredState) -> list[DeliveryStatus]:
         """Return the undelivered replies of a state, the newest first.

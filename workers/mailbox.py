@@ -326,7 +326,7 @@ class RedisMailbox:
         name = turn.conversation.id
         job = self._wake_up(name)
         args = {"max_conversations": self._limits.per_shard, **job.names}
-        return bool(self._scripts.run("notify", name, args, entry, *job.fields))
+        return bool(self._scripts.run("send_busy_notice", name, args, entry, *job.fields))
 
     def is_question_open(self, turn: Turn) -> bool:
         """Return whether a question waits for the answer of the turn's sender.

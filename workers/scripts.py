@@ -38,12 +38,12 @@ CONVERSATION_SCRIPTS = ScriptFolder(
         {
             "forgotten_turns",
             "is_question_open",
-            "loss",
             "list_deliveries",
             "list_overdue",
             "list_undelivered",
             "measure",
             "paid_messages",
+            "report_loss",
             "trace",
             "turn_status",
             "waits_for_answer",
@@ -61,7 +61,7 @@ CONVERSATION_SCRIPTS = ScriptFolder(
             # afterwards, a person who writes from a new number would not find their conversation.
             "identify",
             "lease",
-            "notify",
+            "send_busy_notice",
         }
     ),
     # These store the rate of a channel, the chats in which the bot may not write, and the ids of

@@ -264,7 +264,7 @@ class AuditCollector:
                 invalid.append(text)
         numbers = numbers or [0]  # no entry has this number
         stored = {"first": min(numbers), "last": max(numbers)}
-        self._scripts.on_shard("drained", entries[0].shard, stored, *invalid)
+        self._scripts.on_shard("drop_audit_entries", entries[0].shard, stored, *invalid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,7 +267,7 @@ class Loss:
 
     @classmethod
     def of(cls, shard: int, answer: str) -> Loss | None:
-        """Return the loss that `loss.lua` reports, None if the shard was not resumed lately."""
+        """Return the loss that `report_loss.lua` reports, None if the shard was not resumed lately."""
         if not answer:
             return None
         loss = json.loads(answer)
@@ -336,7 +336,7 @@ class LossNotices:
         Safe to repeat. Raises redis.RedisError, OSError.
         """
         losses: list[Loss] = []
-        for shard, answer in enumerate(self._scripts.on_every_shard("loss")):
+        for shard, answer in enumerate(self._scripts.on_every_shard("report_loss")):
             loss = Loss.of(shard, answer)
             if loss:
                 losses.append(loss)
