@@ -1,9 +1,9 @@
 """WordRanking: how well tools fit a text, by words.
 
 The score is BM25F, a common formula of search engines, over the parts of a tool: its name, its
-description and its parameters. `request_meaning.py` reads the text. A saying counts as the words
-that tools have for it, and tools that do what the text asks for (read, create, change, delete)
-count more.
+description and its parameters. `request_meaning.py` reads the text. A word of the text also matches
+the words that mean the same in tools: "PR" matches "pull request". Tools that do what the text asks
+for (read, create, change, delete) count more.
 """
 
 from __future__ import annotations
@@ -22,18 +22,43 @@ from sayso.agent.toolsets.request_meaning import RequestMeaning, WordMeaning, me
 from sayso.agent.toolsets.stems import stem_of
 from sayso.channels.i18n.language import recognize
 
-#: The weights of a word in the parts of a tool, in the order of `_Fields`. All weights here were
-#: chosen on sixteen published catalogs (`docs/explanation/performance.md`).
-_FIELD_WEIGHTS = (2.0, 3.5, 0.6, 0.5, 0.1)
-#: How much a word loses by the length of its field (BM25's b), in the order of `_Fields`.
-_LENGTH_PENALTIES = (0.8, 0.8, 0.4, 0.4, 0.4)
-#: How soon a repeated word stops counting (BM25's k1).
+
+class _FieldNumbers(NamedTuple):
+    """A number for each part of a tool. The parts are those of `_Fields`, in the same order."""
+
+    name: float
+    first_sentence: float
+    description: float
+    parameter_names: float
+    parameter_descriptions: float
+
+
+#: The weights of a word in the parts of a tool. All weights here were chosen on sixteen published
+#: catalogs (`docs/explanation/performance.md`). Long descriptions mention many words in passing, so
+#: a word there counts little.
+_FIELD_WEIGHTS = _FieldNumbers(
+    name=2.0,
+    first_sentence=3.5,
+    description=0.6,
+    parameter_names=0.5,
+    parameter_descriptions=0.1,
+)
+#: How much a word loses by the length of its part (BM25's b).
+_LENGTH_PENALTIES = _FieldNumbers(
+    name=0.8,
+    first_sentence=0.8,
+    description=0.4,
+    parameter_names=0.4,
+    parameter_descriptions=0.4,
+)
+#: The higher it is, the more a repeated word still adds (BM25's k1).
 _SATURATION = 2.0
 #: How much of the score of each further word counts, if a tool has several words for one meaning:
 #: "pull request" for "PR".
 _OTHER_WORDS_SHARE = 0.3
-#: The share of a word's rarity that is the rarity of its meaning: all words for one meaning are
-#: about as rare as the meaning. Otherwise the least usual word would win by its rarity alone.
+#: A word's rarity is a mix: this share comes from how many tools have any word of its meaning, the
+#: rest from how many tools have this very word. By the second alone, the least usual of several
+#: words for one meaning would win.
 _MEANING_RARITY_SHARE = 0.8
 #: By which share a tool's score grows if the tool does what the text asks for.
 _SAME_ACTION_BONUS = 0.4
@@ -42,7 +67,8 @@ _OTHER_ACTION_SHARE = 0.8
 #: The share of a score that depends on how much of the tool's name the text mentions. Of two tools
 #: with the same words in their names, the text means the one with fewer other words.
 _NAME_SHARE = 0.5
-#: How many words of a name or a description may come before the one that says what the tool does.
+#: Among how many first words of a name or a description the word is searched for that says what
+#: the tool does.
 _ACTION_PLACES = 3
 #: Longest first sentence, in characters.
 _MAX_SENTENCE_CHARS = 160
@@ -99,16 +125,15 @@ class WordRanking:
         #: The stems of each tool that the text mentions.
         mentioned_stems: list[set[str]] = [set() for _ in range(self._count)]
         for meaning in request.meanings:
-            # Of several words of a tool for one meaning, the best counts fully, and the others by
-            # _OTHER_WORDS_SHARE.
-            best: dict[int, float] = {}
+            word_scores: dict[int, list[float]] = {}
             for stem, index, score in self._matches(meaning):
-                previous = best.get(index, 0.0)
-                best[index] = max(previous, score)
-                scores[index] += _OTHER_WORDS_SHARE * min(previous, score)
+                word_scores.setdefault(index, []).append(score)
                 mentioned_stems[index].add(stem)
-            for index, score in best.items():
-                scores[index] += score
+
+            # Of several words of a tool for one meaning, the best counts fully.
+            for index, of_tool in word_scores.items():
+                best = max(of_tool)
+                scores[index] += best + _OTHER_WORDS_SHARE * (sum(of_tool) - best)
 
         adjusted = []
         for index, score in enumerate(scores):
@@ -118,8 +143,8 @@ class WordRanking:
     def _matches(self, meaning: WordMeaning) -> Iterator[tuple[str, int, float]]:
         """Yield the stems that tools have for a meaning, each with the tool and its score."""
         postings = {stem: self._postings.get(stem, ()) for stem in meaning.stems}
-        tools = {index for index, _ in chain.from_iterable(postings.values())}
-        rarity_of_meaning = _MEANING_RARITY_SHARE * _rarity(len(tools), self._count)
+        tools_with_meaning = {index for index, _ in chain.from_iterable(postings.values())}
+        rarity_of_meaning = _MEANING_RARITY_SHARE * _rarity(len(tools_with_meaning), self._count)
         for stem, weight in meaning.stems.items():
             rarity_of_stem = (1 - _MEANING_RARITY_SHARE) * self._rarity.get(stem, 0.0)
             rarity = rarity_of_stem + rarity_of_meaning
@@ -136,15 +161,18 @@ class WordRanking:
         """Return a tool's score, changed by how much of its name is mentioned and what it does."""
         if not score:
             return 0.0
-        # Sorted, so that each process adds the numbers in the same order.
+        # Sorted, so that each process adds the numbers in the same order: the order of a set
+        # differs between processes, and with it the last digits of a sum.
         name = self._names[index]
         whole = sum(self._rarity[stem] for stem in sorted(name)) or 1.0
-        mentioned = sum(self._rarity[stem] for stem in sorted(name & mentioned_stems)) / whole
-        score *= 1 - _NAME_SHARE + _NAME_SHARE * mentioned
+        mentioned = sum(self._rarity[stem] for stem in sorted(name & mentioned_stems))
+        mentioned_share = mentioned / whole
+        score *= 1 - _NAME_SHARE + _NAME_SHARE * mentioned_share
 
         actions = self._actions[index] if self._actions else frozenset()
         if not actions or not request.actions:
             return score
+        # `request.actions` says how strongly the text asks for each action.
         fit = max(request.actions.get(action, 0.0) for action in actions)
         if not fit:
             return score * _OTHER_ACTION_SHARE
@@ -157,7 +185,7 @@ def _rarity(occurrences: int, total: int) -> float:
 
 
 class _Fields(NamedTuple):
-    """The stems of a tool's parts."""
+    """The stems of a tool's parts. The first sentence counts in `description` too."""
 
     name: tuple[str, ...]
     first_sentence: tuple[str, ...]
@@ -198,16 +226,18 @@ def _frequencies(documents: Sequence[_Fields]) -> Iterator[dict[str, float]]:
     `documents` are the fields of each tool.
     """
     mean_lengths = []
-    for place in range(len(_FIELD_WEIGHTS)):
+    for place in range(len(_Fields._fields)):
         lengths = [len(fields[place]) for fields in documents]
         mean_lengths.append(max(1.0, sum(lengths) / max(len(lengths), 1)))
     weights = tuple(zip(_FIELD_WEIGHTS, _LENGTH_PENALTIES, mean_lengths, strict=True))
     for fields in documents:
         frequencies: dict[str, float] = {}
-        for field, (weight, penalty, mean_length) in zip(fields, weights, strict=True):
-            weight_of_stem = weight / (1 - penalty + penalty * len(field) / mean_length)
-            for stem in field:
+        for stems, (weight, penalty, mean_length) in zip(fields, weights, strict=True):
+            # A word of a long part counts less than one of a short part.
+            weight_of_stem = weight / (1 - penalty + penalty * len(stems) / mean_length)
+            for stem in stems:
                 frequencies[stem] = frequencies.get(stem, 0.0) + weight_of_stem
+        # Each further occurrence adds less than the one before.
         for stem, count in frequencies.items():
             frequencies[stem] = count * (_SATURATION + 1) / (count + _SATURATION)
         yield frequencies

@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeGuard
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import PendingAction
@@ -36,7 +36,7 @@ from sayso.pending.consent.phrases import (
 from sayso.pending.consent.words import (
     bare_words,
     is_syllabic,
-    letters_of,
+    lettered_words,
     one_letter_off,
     only_emoji,
     plain_words,
@@ -52,7 +52,7 @@ MAX_UNCLEAR_CHARS = 30
 MAX_UNCLEAR_WORDS = 3
 #: Messages of more characters have no code. This bounds the work on hostile input, too.
 MAX_CODED_CHARS = 80
-#: Letters of a decision of one word that may be misspelled.
+#: How many letters a word may have that is taken for a misspelled decision.
 _MISSPELLED_LETTERS = range(3, 11)
 
 _EMOJI_YES = frozenset("👍✅")
@@ -62,8 +62,8 @@ _WITH_YES = re.compile(
     r"\s*(?:[👍👌🤝🙌👏][\U0001f3fb-\U0001f3ff]?|[✅✔☑💯🙂😀😃😄😁☺🤗❤])\ufe0f?\s*$"
 )
 _WITH_NO = re.compile(r"\s*(?:[👎✋][\U0001f3fb-\U0001f3ff]?|[❌✖🚫🙂😀😃😄😁☺🤗])\ufe0f?\s*$")
-#: Words and a code of four digits, with the punctuation that Chinese,
-#: Japanese and Hindi keyboards put around it.
+#: Words and a code of four digits, with the punctuation that Chinese, Japanese and Hindi keyboards
+#: put around it.
 _CODED = re.compile(r"(.*?)[\s:,*_\uff1a\uff0c\u3001-]*(\d{4})[\s*_.!\u3002\uff01\u0964]*")
 
 
@@ -188,6 +188,7 @@ class RegexConfirmParser:
         answers = answers_and_half_answers(self._book)
         if self._is_in(answers, words):
             return True
+        # A command beside another word is a new request, so it does not count here.
         if any(part in answers and part not in self._book.commands for part in parts):
             return True
         return len(parts) == 1 and self._is_misspelled(parts[0])
@@ -232,8 +233,8 @@ class RegexConfirmParser:
     def _is_misspelled(self, word: str) -> bool:
         """Return whether one letter is wrong, missing or too many in a decision of one word.
 
-        Does not apply to scripts whose letters are syllables or words,
-        where another letter makes another word.
+        Does not apply to scripts whose letters are syllables or words, where another letter makes
+        another word.
         """
         if len(word) not in _MISSPELLED_LETTERS or is_syllabic(word):
             return False
@@ -288,6 +289,15 @@ def _parser(languages: tuple[str, ...], emoji: bool) -> RegexConfirmParser:
     return RegexConfirmParser(languages, emoji)
 
 
+def reads_phrases(parser: ConfirmParser) -> TypeGuard[RegexConfirmParser]:
+    """Return whether a parser reads the shipped phrases.
+
+    A bot's own parser knows its own words of yes and no. Nothing is guessed beside it: a shipped
+    phrase may mean something else to that bot.
+    """
+    return isinstance(parser, RegexConfirmParser)
+
+
 def all_languages() -> Iterable[RegexConfirmParser]:
     """Return a parser of each shipped language alone."""
     return (_parser((language,), emoji=False) for language in SHIPPED_LANGUAGES)
@@ -296,11 +306,11 @@ def all_languages() -> Iterable[RegexConfirmParser]:
 def read_answer(parser: ConfirmParser, message: str, language: str) -> ParsedAnswer:
     """Read a message as an answer to a question in this language.
 
-    A word such as "ja" may be an answer in this language although it
-    is none in all languages together.
+    A word such as "ja" may be an answer in this language although it is none in all languages
+    together: it is a false friend in one of them.
     """
     answer = parse_answer(parser, message)
-    if answer.intent or not isinstance(parser, RegexConfirmParser):
+    if answer.intent or not reads_phrases(parser):
         return answer
     return parse_answer(parser.only(language), message)
 
@@ -324,7 +334,7 @@ def parse_answer(parser: ConfirmParser, message: str) -> ParsedAnswer:
 
 def is_ok(parser: ConfirmParser, message: str, language: str) -> bool:
     """Return whether the message is a plain "ok" to a question in this language."""
-    if not isinstance(parser, RegexConfirmParser):
+    if not reads_phrases(parser):
         return False
     return parser.is_ok(message) or parser.only(language).is_ok(message)
 
@@ -336,7 +346,7 @@ def is_unclear(parser: ConfirmParser, message: str, language: str) -> bool:
     answer in their own. So does a yes or a no in a language that the parser does not read, such as
     "oui" to an English question.
     """
-    if not isinstance(parser, RegexConfirmParser):
+    if not reads_phrases(parser):
         return False
     if parser.only(language).is_unclear(message) or parser.is_half_answer(message):
         return True
@@ -350,8 +360,8 @@ def names_effect(parser: ConfirmParser, message: str, action: PendingAction) -> 
     may mean the effect of a cancellation, but "don't delete it" is a no to a deletion. A message
     that begins with a plain no never means the effect.
     """
-    words = letters_of(message)
-    effect = letters_of(f"{action.preview} {action.kind}")
+    words = lettered_words(message)
+    effect_words = lettered_words(f"{action.preview} {action.kind}")
     if not words or words[0] in _plain_noes():
         return False
 
@@ -362,9 +372,9 @@ def names_effect(parser: ConfirmParser, message: str, action: PendingAction) -> 
         if is_syllabic(word):
             # These scripts put no spaces between words: a part of the word may be the no.
             for part in _parts(word):
-                if any(part in each for each in effect) and is_no(part):
+                if any(part in each for each in effect_words) and is_no(part):
                     return True
-        elif any(same_stem(word, each) for each in effect) and is_no(" ".join(words[at:])):
+        elif any(same_stem(word, each) for each in effect_words) and is_no(" ".join(words[at:])):
             return True
     return False
 
@@ -381,5 +391,5 @@ def _plain_noes() -> frozenset[str]:
     """Return the words that the shipped languages offer as a no."""
     noes: set[str] = set()
     for language in SHIPPED_LANGUAGES:
-        noes.update(letters_of(texts_for(language).no))
+        noes.update(lettered_words(texts_for(language).no))
     return frozenset(noes)

@@ -2,6 +2,10 @@
 
 "What is this?" and "later" are answered with a fixed text, without a model, and the question stays
 open. The whole message must be made of known phrases, as a yes must.
+
+Two functions are about what follows a decision. If a person repeats a plain yes or no
+(`is_plain_answer`), the outcome is told again, unless the bot has said something since that a yes
+may answer (`invites_answer`).
 """
 
 from __future__ import annotations
@@ -15,14 +19,14 @@ from sayso.pending.action import PendingAction
 from sayso.pending.consent import (
     MAX_DECISION_CHARS,
     ConfirmParser,
-    RegexConfirmParser,
     all_languages,
+    reads_phrases,
 )
 from sayso.pending.consent.phrases import AskingPhrases
 from sayso.pending.consent.words import (
     bare_words,
     is_syllabic,
-    letters_of,
+    lettered_words,
     one_letter_off,
     same_stem,
     unstretch,
@@ -31,21 +35,23 @@ from sayso.pending.consent.words import (
 #: "asks": what is the question about? "waits": give me time. "" is any other message.
 Asking = Literal["asks", "waits", ""]
 
-#: Words of a phrase, at most.
+#: The most words of a phrase.
 MAX_PHRASE_WORDS = 8
-#: Characters of a phrase in which one letter after the first may be wrong. In a shorter one that
-#: makes another word.
+#: The fewest characters of a phrase in which one wrong letter is forgiven, except for the first one.
+#: In a shorter phrase a wrong letter makes another word.
 MIN_MISSPELLED_LETTERS = 5
-#: Characters of a phrase in which two letters may be swapped: "wiat".
+#: The fewest characters of a phrase in which two letters may be swapped: "wiat".
 MIN_SWAPPED_LETTERS = 4
-#: Words of the effect at the end of a message, as in "which order?" and "which delivery address?".
+#: The most words of the effect at the end of a message: "which order?", "which delivery address?".
 MAX_EFFECT_WORDS = 2
 
 _QUESTION_MARKS = frozenset("?？؟¿⁇‽❓❔⁉")  # noqa: RUF001
 #: Quotes, and the bold of Markdown.
 _EMPHASIS = (("**", "**"), ("“", "”"), ("「", "」"), ("『", "』"), ('"', '"'))
-_WAITING = frozenset("🤔🧐💭⏳⌛⏱⏲⏰🕐✋🖐")
-#: What changes the look of the emoji before it: its style and its skin tones.
+#: Emoji that ask for time.
+_WAITING_EMOJI = frozenset("🤔🧐💭⏳⌛⏱⏲⏰🕐✋🖐")
+#: What changes the look of the emoji before it: its style and its skin tones. A table for
+#: `str.translate`, which removes them.
 _EMOJI_LOOKS = dict.fromkeys((0xFE0F, *range(0x1F3FB, 0x1F400)))
 
 
@@ -55,21 +61,25 @@ def read_asking(parser: ConfirmParser, message: str, action: PendingAction) -> A
     The whole message must be made of known phrases of one shipped language. In the language of the
     question, it may end with words of the effect, as "which order?" does.
     """
-    if not isinstance(parser, RegexConfirmParser) or len(message) > MAX_DECISION_CHARS:
+    if not reads_phrases(parser) or len(message) > MAX_DECISION_CHARS:
         return ""
 
-    signs = set("".join(message.translate(_EMOJI_LOOKS).split()))
-    if signs - {"!"} and signs <= _QUESTION_MARKS | {"!"}:
+    characters = set("".join(message.translate(_EMOJI_LOOKS).split()))
+    # Only question marks, perhaps with "!" among them, but not "!" alone.
+    if characters - {"!"} and characters <= _QUESTION_MARKS | {"!"}:
         return "asks"
-    if signs and signs <= _WAITING:
+    if characters and characters <= _WAITING_EMOJI:
         return "waits"
 
     words = bare_words(message).split()
     asking = _asking_in_any_language(words)
     if asking:
         return asking
-    question_words = " ".join(_without_effect(words, action))
-    if question_words in parser.only(action.language).asking_phrases.which:
+
+    # "which order?" asks if "order" is a word of the effect and "which" is a phrase before it. Only
+    # in the language of the question: the words of its effect are in that language.
+    words_before = " ".join(_before_effect(words, action))
+    if words_before in parser.only(action.language).asking_phrases.before_effect:
         return "asks"
     return ""
 
@@ -87,7 +97,7 @@ def is_misspelled_asking(parser: ConfirmParser, message: str, language: str) -> 
 
     It may also be a correct other word, such as "latex" for "later".
     """
-    if not isinstance(parser, RegexConfirmParser) or len(message) > MAX_DECISION_CHARS:
+    if not reads_phrases(parser) or len(message) > MAX_DECISION_CHARS:
         return False
     phrases = parser.only(language).asking_phrases
     return _is_misspelled(phrases, bare_words(message))
@@ -104,21 +114,21 @@ def invites_answer(text: str, language: str) -> bool:
     yes = texts_for(language).yes
     if is_syllabic(yes):
         return any(f"{before}{yes}{after}" in text for before, after in _EMPHASIS)
-    return yes.casefold() in letters_of(text)
+    return yes.casefold() in lettered_words(text)
 
 
 def is_plain_answer(parser: ConfirmParser, message: str) -> bool:
-    """Return whether a yes or no says nothing else.
+    """Return whether a yes or no is only that, such as "yes, please".
 
-    "delete it" and "stop" do: they may be new requests.
+    "delete it" and "stop" are not: each of them may also be a new request.
     """
-    if not isinstance(parser, RegexConfirmParser):
+    if not reads_phrases(parser):
         return False
     return parser.is_plain(message) or any(each.is_plain(message) for each in all_languages())
 
 
 def _asking_in_any_language(words: Sequence[str]) -> Asking:
-    """Return what the words ask in the shipped language in which they ask most."""
+    """Return the strongest reading of the words among those in all shipped languages."""
     return _strongest(_asking_of(each.asking_phrases, words) for each in all_languages())
 
 
@@ -153,6 +163,7 @@ def _asking_of(phrases: AskingPhrases, words: Sequence[str]) -> Asking:
 
 def _kind_of(phrases: AskingPhrases, words: str) -> Asking | None:
     """Return what one phrase asks, "" for a filler, None for other words."""
+    # "waaait" is "wait", and "sooon" is "soon".
     forms = {words, unstretch(words), unstretch(words, keep=2)}
     if not phrases.asks.isdisjoint(forms):
         return "asks"
@@ -163,18 +174,18 @@ def _kind_of(phrases: AskingPhrases, words: str) -> Asking | None:
     return None
 
 
-def _without_effect(words: Sequence[str], action: PendingAction) -> Sequence[str]:
+def _before_effect(words: Sequence[str], action: PendingAction) -> Sequence[str]:
     """Return the words without those of the effect at their end; () if there are no such words."""
-    effect = letters_of(f"{action.preview} {action.kind}")
-    count = 0  # of the words at the end that belong to the effect
-    while count < min(MAX_EFFECT_WORDS, len(words)):
-        word = words[-1 - count]
-        if not any(same_stem(word, each) for each in effect):
+    effect_words = lettered_words(f"{action.preview} {action.kind}")
+    trailing = 0  # how many words at the end belong to the effect
+    while trailing < min(MAX_EFFECT_WORDS, len(words)):
+        word = words[-1 - trailing]
+        if not any(same_stem(word, each) for each in effect_words):
             break
-        count += 1
-    if count == 0:
+        trailing += 1
+    if trailing == 0:
         return ()
-    return words[:-count]
+    return words[:-trailing]
 
 
 @lru_cache(maxsize=256)
@@ -186,7 +197,8 @@ def _is_misspelled(phrases: AskingPhrases, words: str) -> bool:
         if abs(len(phrase) - len(words)) > 1 or not one_letter_off(words, phrase):
             continue
         is_swap = sorted(words) == sorted(phrase)
-        is_long = len(phrase) >= MIN_MISSPELLED_LETTERS and phrase[0] == words[0]
-        if is_long or (is_swap and len(phrase) >= MIN_SWAPPED_LETTERS):
+        may_be_swap = is_swap and len(phrase) >= MIN_SWAPPED_LETTERS
+        may_be_wrong_letter = len(phrase) >= MIN_MISSPELLED_LETTERS and phrase[0] == words[0]
+        if may_be_swap or may_be_wrong_letter:
             return True
     return False

@@ -44,12 +44,12 @@ class PhraseBook:
     unclear: frozenset[str]
     #: Asks about the question and decides nothing: the user is told what a yes would do.
     asks: frozenset[str]
-    #: Asks about the question with a word of its effect behind it.
+    #: Asks about the question if words of its effect follow: "which" in "which order?".
     which: frozenset[str]
     #: Asks for time and decides nothing: the user is told once that the question stays open.
     waits: frozenset[str]
-    #: Words that are a yes or a no and nothing else,
-    #: unlike commands such as "delete it" and "stop".
+    #: Words that are a yes or a no and nothing else, unlike commands such as "delete it" and
+    #: "stop".
     plain: frozenset[str]
     #: Words that are a yes when alone, and a new request with another word beside them.
     commands: frozenset[str]
@@ -69,8 +69,8 @@ class AskingPhrases:
 
     #: Asks what the question is about: "what is this?".
     asks: frozenset[str]
-    #: Asks so with a word of the effect behind it: "which" in "which order?".
-    which: frozenset[str]
+    #: Asks so if words of the effect follow: "which" in "which order?".
+    before_effect: frozenset[str]
     #: Asks for time: "later".
     waits: frozenset[str]
     #: May stand beside one of the others and asks nothing: "ok", "please".
@@ -141,7 +141,7 @@ def asking_phrases(book: PhraseBook) -> AskingPhrases:
     fillers = book.ok | book.unclear | book.polite
     return AskingPhrases(
         asks=_as_bare_words(book.asks),
-        which=_as_bare_words(book.which),
+        before_effect=_as_bare_words(book.which),
         waits=_as_bare_words(book.waits),
         fillers=_as_bare_words(fillers - book.commands),
     )
@@ -204,9 +204,8 @@ def _read_patterns(patterns: Iterable[str]) -> Iterable[str]:
         for phrase in expand(pattern):
             words = plain_words(phrase)
             if not words:
-                raise ValueError(
-                    f"phrase {phrase!r} of {pattern!r} cannot be read: use one script, no digits, no quotes"
-                )
+                problem = f"phrase {phrase!r} of {pattern!r} cannot be read"
+                raise ValueError(f"{problem}: use one script, no digits, no quotes")
             yield words
 
 

@@ -15,6 +15,7 @@ from sayso.pending.consent import (
     ConfirmParser,
     RegexConfirmParser,
     all_languages,
+    reads_phrases,
 )
 from sayso.pending.consent.asking import MAX_PHRASE_WORDS, is_asking
 from sayso.pending.consent.phrases import ChangePhrases
@@ -44,7 +45,7 @@ def is_no_with_more(parser: ConfirmParser, message: str, language: str) -> bool:
 
     For a plain no this is False: `read_answer` reads it. In doubt it is False, too.
     """
-    if not isinstance(parser, RegexConfirmParser):
+    if not reads_phrases(parser):
         return False
     message = unicodedata.normalize("NFC", message.strip())
     return any(_denies(each, message) for each in (parser, parser.only(language)))
@@ -55,7 +56,7 @@ def is_yes_with_change(parser: ConfirmParser, message: str, language: str) -> bo
 
     `language` is that of the question. Such a message decides nothing, and is a new request.
     """
-    if not isinstance(parser, RegexConfirmParser) or len(message) > MAX_DECISION_CHARS:
+    if not reads_phrases(parser) or len(message) > MAX_DECISION_CHARS:
         return False
     text = _as_phrase(message)
     return any(

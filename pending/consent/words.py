@@ -2,7 +2,7 @@
 
 `plain_words` writes a message as phrases are written: small letters, single spaces, no punctuation.
 It returns nothing at all for a message whose letters could deceive, such as a Cyrillic "e" among
-Latin letters. `bare_words` first drops everything that is no letter. `letters_of` and `same_stem`
+Latin letters. `bare_words` first drops punctuation and emoji. `lettered_words` and `same_stem`
 compare single words of any text, such as those of a preview.
 """
 
@@ -68,7 +68,8 @@ TYPED = str.maketrans(
 _TRAILING_OFF = re.compile(
     r"[.,\u3001\u3002\u060c](?:\s*[.,\u3001\u3002\u060c])+|\u2026+|[,\u3001\u060c](?=[\s!]*$)"
 )
-_STOPS = re.compile(r"[.,!\u00a1\u060c\u0964\u3001\u3002]")
+#: The punctuation of all scripts above. It says nothing once _TRAILING_OFF has been searched for.
+_PUNCTUATION_MARKS = re.compile(r"[.,!\u00a1\u060c\u0964\u3001\u3002]")
 
 #: Selects the colored form of the character before it. Unicode counts it as a mark.
 _EMOJI_STYLE = "\ufe0f"
@@ -76,13 +77,14 @@ _EMOJI_STYLE = "\ufe0f"
 _DECIDING_EMOJI = re.compile(
     r"\s*(?:(?P<thumb>[👍👎])[\U0001f3fb-\U0001f3ff]?|(?P<mark>[✅❌]))\ufe0f?\s*"
 )
-#: A letter three times or more, or twice at the end of a word,
-#: in alphabets in which people stretch words.
+#: A letter three times or more, or twice at the end of a word, in alphabets in which people stretch
+#: words.
 _STRETCHED = re.compile(
     r"([a-z\u00df-\u017e\u0430-\u044f\u0451\u0621-\u064a])(?:\1{2,}|\1+(?= |$))"
 )
 #: The letters of Chinese and Japanese.
 _SYLLABIC = re.compile(r"[\u3041-\u9fff]")
+#: Separate accents, as they stand behind Latin, Greek and Cyrillic letters in decomposed text.
 _LATIN_MARKS = re.compile(r"[\u0300-\u036f]")
 #: Letters with a stroke or without a dot, which Unicode does not compose of a letter and an accent.
 _STROKES = str.maketrans("\u0131\u00f8\u0111\u0142", "iodl")
@@ -111,7 +113,7 @@ def plain_words(text: str) -> str:
 
     text = unicodedata.normalize("NFC", text).casefold().translate(TYPED)
     text = _TRAILING_OFF.sub(" … ", text)
-    return " ".join(_STOPS.sub(" ", text).split())
+    return " ".join(_PUNCTUATION_MARKS.sub(" ", text).split())
 
 
 def bare_words(message: str) -> str:
@@ -179,13 +181,14 @@ def one_letter_off(one: str, other: str) -> bool:
     one = one[shared:]
     other = other[shared:]
 
-    is_changed_or_added = one[1:] in (other, other[1:])
+    is_added = one[1:] == other
+    is_changed = one[1:] == other[1:]
     is_missing = one == other[1:]
-    is_swapped = one[:2] + one[2:] == other[1::-1] + other[2:]
-    return is_changed_or_added or is_missing or is_swapped
+    with_swap = other[1::-1] + other[2:]  # its first two letters in the other order
+    return is_added or is_changed or is_missing or one == with_swap
 
 
-def letters_of(text: str) -> list[str]:
+def lettered_words(text: str) -> list[str]:
     """Return the words of a text of any script: its letters with their marks, in lower case."""
     spaced = (char if _is_letter(char) else " " for char in text.casefold())
     return "".join(spaced).split()
@@ -231,8 +234,8 @@ def accent_variants(words: str, with_accents: frozenset[str]) -> list[str]:
 def _without_accents(word: str) -> str:
     """Return the word without accents, strokes and apostrophes, and with a dot on each i.
 
-    In other scripts than Latin and Cyrillic the marks belong to the letter,
-    as does the mark of "й".
+    In other scripts than Latin and Cyrillic the marks belong to the letter, as does the mark of
+    "й".
     """
     bare = re.sub(r"'|(?<!\u0438)[\u0300-\u036f]", "", unicodedata.normalize("NFD", word))
     return unicodedata.normalize("NFC", bare).translate(_STROKES)
