@@ -35,24 +35,27 @@ from sayso.channels.inbound_limits import MAX_FILE_BYTES
 from sayso.channels.types import Media, one_line
 from sayso.infra.ids import random_id
 from sayso.infra.storage.files import make_private, remove_older
-from sayso.infra.storage.objects import LocalObjects, ObjectStore, StoreUnavailable, sweep
+from sayso.infra.storage.objects import LocalObjects, ObjectStore, StoreUnavailable
+from sayso.infra.storage.objects import sweep as sweep_objects
 
 T = TypeVar("T")
 
 #: How long a file is stored after it last came from a person or a tool, in seconds: a week.
 KEEP_SECONDS = 7 * 24 * 3600
-#: The life of a link, in seconds. Twilio downloads within minutes; a leaked link should die soon.
+#: How long a link works, in seconds. Twilio downloads within minutes, and a leaked link should stop
+#: working soon.
 MAX_LINK_SECONDS = 3600
 #: By how many seconds the clocks of the machines that make and open a link may differ.
 LEEWAY_SECONDS = 60
 #: The type of a file whose bytes fit no known type: browsers download it and run nothing.
 UNKNOWN_TYPE = "application/octet-stream"
-#: The folder, beside those of the files, for files that are still being received.
-ARRIVING = "arriving"
+#: The name of the spool folder, beside the folders of the files. Files that are still being received
+#: are in it.
+SPOOL_FOLDER = "arriving"
 #: The folder of the marks, which say who sent a file.
 OWNERS = "owners"
-#: The smallest size with which a file counts, in bytes: one block of the disk,
-#: so that many tiny files count too.
+#: The smallest size with which a file counts, in bytes: one block of the disk, so that many tiny
+#: files count too.
 BLOCK_BYTES = 4096
 #: How long the measured size of all files in a folder is used, in seconds. Files that this process
 #: stores meanwhile are added to it.
@@ -87,9 +90,10 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x1aE\xdf\xa3", "video/webm"),
     (b"fLaC", "audio/flac"),
 )
-#: The form types inside a RIFF file.
+#: The type of a RIFF file by its form type, which is bytes 8 to 12.
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-#: The type of an ISO file by its brand, for pictures.
+#: The type of an ISO media file (MP4, HEIC, AVIF) by its brand, which is bytes 8 to 12. Only those
+#: of pictures: any other brand is video or sound.
 _BRANDS = {
     b"avif": "image/avif",
     b"heic": "image/heic",
@@ -115,8 +119,8 @@ _CONTAINERS: dict[str, tuple[str, ...]] = {
         "application/epub+zip",
     ),
 }
-#: Types without magic bytes that are safe to show as text. HTML and SVG can hold scripts,
-#: so they are not listed.
+#: Types without magic bytes that are safe to show as text. HTML and SVG can hold scripts, so they
+#: are not listed.
 _TEXT_TYPES = frozenset(
     {"text/plain", "text/csv", "text/markdown", "text/calendar", "text/vcard", "application/json"}
 )
@@ -159,12 +163,15 @@ class MediaFiles:
     * `files`: the store of the contents. An object's name contains the `ref` of its file.
     * `marks`: the store of the marks: empty objects whose names say who sent which file, and how
       large it is. See `_Mark`.
-    * `arriving`: a folder of this machine for files that are still being received.
+    * `spool_folder`: a folder of this machine for files that are still being received.
     * `keys`: secrets, at least one. The first one signs links and all of them verify links, so that
       a key can be retired while its links are still in use.
     * `public_url`: what the URLs of links begin with.
-    * `clock`: the clock of the store, which dates files, in Unix seconds.
-    * `link_clock`: a clock that all machines share, which dates links; by default `clock`.
+    * `clock`: returns the time by which the age of files is measured, in Unix seconds. The disk or
+      the bucket dates them by its own clock.
+    * `link_clock`: returns the time by which links expire, in Unix seconds; by default `clock`. The
+      machine that opens a link may be another one than the machine that made it, so this should be
+      a clock that all machines share.
     * `limits`: by default MediaLimits().
 
     Raises ValueError for empty `keys`.
@@ -174,7 +181,7 @@ class MediaFiles:
         self,
         files: ObjectStore,
         marks: ObjectStore,
-        arriving: Path,
+        spool_folder: Path,
         *,
         keys: Sequence[str],
         public_url: str,
@@ -186,8 +193,8 @@ class MediaFiles:
             raise ValueError("keys is empty: give at least one secret to sign media links with")
         self._files = files
         self._marks = marks
-        self._arriving = arriving
-        self._room = MediaRoom(files, arriving.parent, limits or MediaLimits())
+        self._spool_folder = spool_folder
+        self._room = MediaRoom(files, spool_folder.parent, limits or MediaLimits())
         self._public_url = public_url.rstrip("/")
         self._clock = clock
         self._link_clock = link_clock or clock
@@ -205,15 +212,16 @@ class MediaFiles:
 
     @property
     def spool_folder(self) -> Path:
-        """The folder of files that are still being received. It may be missing."""
-        return self._arriving
+        """The folder of files that are still being received. It is created when it is needed."""
+        return self._spool_folder
 
     def why_full(self) -> str:
         """Return why no file can be stored now, "" if one can.
 
         Raises OSError if the folder or the bucket cannot be used.
         """
-        for folder in (make_private(self._arriving.parent), self._arriving):
+        make_private(self._spool_folder.parent)
+        for folder in (self._spool_folder.parent, self._spool_folder):
             if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
         if self.is_remote:
@@ -254,16 +262,18 @@ class MediaFiles:
         if owner:
             self._room.check_person(sum(self._sizes_of(owner).values()), size)
 
-        make_private(self._arriving)
+        make_private(self._spool_folder)
         # A file of unknown size may become as large as allowed.
         reserved = size or MAX_FILE_BYTES
         with (
             self._room.reserve(reserved),
-            NamedTemporaryFile(dir=self._arriving, delete=False) as file,
+            NamedTemporaryFile(dir=self._spool_folder, delete=False) as file,
         ):
             try:
                 yield cast("BinaryIO", file)
             finally:
+                # Storing the file may have moved it away. With `delete=True` the missing file would
+                # be an error here.
                 Path(file.name).unlink(missing_ok=True)
 
     def save_received(
@@ -301,8 +311,8 @@ class MediaFiles:
         if is_new:
             self._room.add(size)
 
-        kind = _proven_type(head, mime_type, is_text=is_text)
-        return Media(ref, kind, file_label(filename), size, stored=True)
+        settled_type = _settled_type(head, mime_type, is_text=is_text)
+        return Media(ref, settled_type, file_label(filename), size, stored=True)
 
     def read(self, ref: str) -> bytes:
         """Return the stored bytes. Raises KeyError for an unknown or removed file, and OSError."""
@@ -338,7 +348,8 @@ class MediaFiles:
     def url(self, ref: str, *, filename: str, mime_type: str) -> str:
         """Return a signed link to a file. It expires after MAX_LINK_SECONDS.
 
-        Two links to one file differ, so that a link tells nothing about another one.
+        A random part makes each link different, also two that are made in the same second. So two
+        people never get the same link.
         """
         token = self._links.dumps([ref, mime_type, file_label(filename), random_id(8)])
         return f"{self._public_url}/media/{token}"
@@ -369,9 +380,10 @@ class MediaFiles:
 
         Raises OSError.
         """
-        remove_older(self._arriving.glob("*"), self._clock() - KEEP_SECONDS)
-        sweep(self._marks, KEEP_SECONDS, self._clock())
-        return sweep(self._files, KEEP_SECONDS, self._clock())
+        # These were left behind by processes that were killed.
+        remove_older(self._spool_folder.glob("*"), self._clock() - KEEP_SECONDS)
+        sweep_objects(self._marks, KEEP_SECONDS, self._clock())
+        return sweep_objects(self._files, KEEP_SECONDS, self._clock())
 
     def _marks_of(self, owner: str) -> list[_Mark]:
         """Return the marks of a person. Raises KeyError for an invalid `owner`."""
@@ -395,9 +407,11 @@ class LocalMediaStore(MediaFiles):
 
     def __init__(self, folder: Path, **options: Any) -> None:
         """Take what MediaFiles takes by name."""
+        # All of it is in one folder. The store of the files sees only its subfolders with names of
+        # two digits, so neither the marks nor the files that are being received.
         files = LocalObjects(folder)
         marks = LocalObjects(folder / OWNERS)
-        super().__init__(files, marks, folder / ARRIVING, **options)
+        super().__init__(files, marks, folder / SPOOL_FOLDER, **options)
 
 
 class _Mark(NamedTuple):
@@ -434,8 +448,9 @@ def _object_name(ref: str) -> str:
 def file_to_send(get: Callable[[str], T], ref: str) -> T:
     """Return `get(ref)`, with the errors of a media store as errors of sending.
 
-    `get` reads or opens a stored file: `MediaFiles.read`, or `open_on_disk` for one store. Raises
-    Refused if the file was removed, and Unreachable if the store cannot be read now.
+    `get` reads or opens a stored file: `MediaFiles.read`, or
+    `functools.partial(open_on_disk, store)`. Raises Refused if the file was removed, and
+    Unreachable if the store cannot be read now.
     """
     try:
         return get(ref)
@@ -484,7 +499,7 @@ def settle_type(content: bytes | BinaryIO, declared: str) -> str:
     and the content is text, else UNKNOWN_TYPE. Afterwards a file is somewhere behind its beginning.
     """
     if isinstance(content, bytes):
-        return _proven_type(content, declared, is_text=_is_text(content))
+        return _settled_type(content, declared, is_text=_is_text(content))
 
     content.seek(0)
     head = content.read(_READ_BYTES)
@@ -492,21 +507,24 @@ def settle_type(content: bytes | BinaryIO, declared: str) -> str:
     while block and _is_text(block):
         block = content.read(_READ_BYTES)
     # All blocks were text if the last one is empty: the end of the file.
-    return _proven_type(head, declared, is_text=not block)
+    return _settled_type(head, declared, is_text=not block)
 
 
-def _proven_type(head: bytes, declared: str, *, is_text: bool) -> str:
+def _settled_type(head: bytes, declared: str, *, is_text: bool) -> str:
     """Return the type as `settle_type` does, by the first bytes of a file."""
-    plain = declared.partition(";")[0].strip().lower()
-    proven = _type_by_magic(head)
-    if proven:
-        # An Ogg file may be sound or video: the sender knows better than its first bytes.
-        if _MIME_TYPE.fullmatch(plain) and plain.startswith(_CONTAINERS.get(proven, ())):
-            return plain
-        return proven
+    # Without parameters, such as "; charset=utf-8".
+    declared_type = declared.partition(";")[0].strip().lower()
+    proven_type = _type_by_magic(head)
+    if proven_type:
+        # An Ogg file may be sound or video: the sender knows better than its first bytes. For a
+        # type that is no container there are no variants, so the declared type never counts.
+        variants = _CONTAINERS.get(proven_type, ())
+        if _MIME_TYPE.fullmatch(declared_type) and declared_type.startswith(variants):
+            return declared_type
+        return proven_type
 
-    if is_text and plain in _TEXT_TYPES:
-        return plain
+    if is_text and declared_type in _TEXT_TYPES:
+        return declared_type
     return UNKNOWN_TYPE
 
 
@@ -519,6 +537,7 @@ def _type_by_magic(data: bytes) -> str:
         return _RIFF.get(data[8:12], "")
     if data[4:8] == b"ftyp":
         return _BRANDS.get(data[8:12], "video/mp4")
+    # MP3 without an ID3 tag.
     if data[:2] in (b"\xff\xfb", b"\xff\xf3", b"\xff\xf2"):
         return "audio/mpeg"
     return ""
@@ -571,8 +590,9 @@ class MediaLimits:
     per_person_bytes: int = 250 * _MIB
     #: The most bytes of all files.
     total_bytes: int = 10 * 1024 * _MIB
-    #: What stays free on the disk: the larger of a size and a share of the whole disk.
+    #: How many bytes stay free on the disk, at least.
     reserve_bytes: int = 256 * _MIB
+    #: Which share of the whole disk stays free, at least. The larger of the two counts.
     reserve_percent: float = 5.0
 
 
@@ -657,6 +677,8 @@ class MediaRoom:
         disk = shutil.disk_usage(self._disk)
         share = int(disk.total * self._limits.reserve_percent / 100)
         reserve = max(self._limits.reserve_bytes, share)
+        # What has arrived of the reserved files is counted twice, since it is not free on the disk
+        # either. That errs on the safe side.
         if disk.free - self._reserved_bytes - size < reserve:
             raise NoRoom(
                 f"the disk has {disk.free} bytes free, and {reserve} must stay free: {consequence}"
@@ -664,5 +686,5 @@ class MediaRoom:
 
 
 def _counted_size(size: int) -> int:
-    """Return the bytes that a file of this size counts: it takes whole blocks of a disk."""
+    """Return the bytes that a file of this size counts: at least one block of the disk."""
     return max(size, BLOCK_BYTES)

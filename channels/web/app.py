@@ -33,7 +33,8 @@ RETRY_AFTER = 5
 #: threads that webhooks need.
 MAX_DOWNLOADS = 8
 _READ_BYTES = 256 * 1024
-#: Media types that a browser shows. All others are offered for download.
+#: Media types that a browser shows. All others are offered for download: they could run scripts or
+#: open programs.
 _SHOWN_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,12 @@ def create_app(
 
 
 def _not_stored(error: Exception) -> Response:
-    """Answer 503: what came in was not stored, so the platform must send it again."""
+    """Answer 503: what came in was not stored, so the platform must send it again.
+
+    `error` is NotStored, RedisError, or OtherVersion. The last one is raised during an update, for
+    a record of a newer release that this process cannot read: an updated process can.
+    """
+    # A NotStored of this kind is no fault of the storage, so it is not logged as one.
     if isinstance(error, Overloaded):
         return _retry_later(str(error))
 
@@ -110,67 +116,75 @@ def _retry_later(reason: str) -> Response:
 
 
 def _add_webhooks(app: Flask) -> None:
-    """Add the paths of webhooks. WebhookMiddleware answers those that it stores."""
+    """Add the paths of webhooks.
+
+    WebhookMiddleware answers what it has stored. Anything else it passes on with its error, so that
+    the error handlers of Flask answer.
+    """
 
     @app.post("/hooks/<name>")
     @app.post("/hooks/<name>/<path:path>")
     def webhook(**_: str) -> Response:
         """Raise the error of a webhook that was not stored, NotFound for an unknown channel."""
-        raise request.environ.pop(WEBHOOK_ERROR, None) or NotFound
+        error = request.environ.pop(WEBHOOK_ERROR, None)
+        if error is None:
+            raise NotFound
+        raise error
 
 
 def _add_media(app: Flask, store: MediaFiles) -> None:
     """Add the path of signed links to files."""
     slots = BoundedSemaphore(MAX_DOWNLOADS)
 
-    @app.get("/media/<token>")
-    def media(token: str) -> Response:
-        release = None
-        if store.is_remote:
-            if not slots.acquire(blocking=False):
-                return _retry_later("too many files are read at once")
-            release = slots.release
+    def answer_from_disk(token: str) -> Response:
+        """Answer with a file of this machine."""
+        linked = store.open_token(token)
+        return _answer(linked, store.open(linked.ref))
 
-        download = _Download(store, release)
+    def answer_from_bucket(token: str) -> Response:
+        """Answer with a file of the bucket, which holds one of the slots until it is sent."""
+        # Taken before the link is opened: that asks the bucket for the size of the file.
+        if not slots.acquire(blocking=False):
+            return _retry_later("too many files are read at once")
         try:
-            return _answer(store.open_token(token), download)
-        except (MediaGone, KeyError):
-            download.close()
-            abort(410)
-        except BadToken:
-            download.close()
-            abort(404)
-        except StoreUnavailable as exc:
-            download.close()
-            log.error("web.files_away", extra={"reason": exc.reason})
-            return _retry_later("the store of files is away")
+            linked = store.open_token(token)
+            return _answer(linked, _Download(store, linked.ref, slots.release))
         except BaseException:
             # Such as a range beyond the end of the file, which Flask answers.
-            download.close()
+            slots.release()
             raise
+
+    @app.get("/media/<token>")
+    def media(token: str) -> Response:
+        try:
+            if store.is_remote:
+                return answer_from_bucket(token)
+            return answer_from_disk(token)
+        except (MediaGone, KeyError):
+            abort(410)
+        except BadToken:
+            abort(404)
+        except StoreUnavailable as exc:
+            log.error("web.files_away", extra={"reason": exc.reason})
+            return _retry_later("the store of files is away")
 
 
 class _Download:
     """The bytes of a file from a bucket, as the body of an answer. One per request.
 
-    To Flask it looks like a file. The server iterates over it in the thread of the request, so that
-    a slow bucket does not block the server's event loop. `release` frees the request's slot among
-    MAX_DOWNLOADS; None for a file of this machine, which needs no slot.
+    The server iterates over it in the thread of the request, so that a slow bucket does not block
+    the server's event loop. It has what Flask's `make_conditional` needs of a file to send a part
+    of it: `seekable`, `seek` and `tell`. `release` frees the request's slot among MAX_DOWNLOADS.
     """
 
-    def __init__(self, store: MediaFiles, release: Callable[[], None] | None) -> None:
+    def __init__(self, store: MediaFiles, ref: str, release: Callable[[], None]) -> None:
         self._store = store
-        self._release = release
-        self._ref = ""
-        self._start = 0
-        self._file = cast("BinaryIO | None", None)
-
-    def open(self, ref: str) -> BinaryIO | Iterable[bytes]:
-        """Return a file of this machine, or the bytes of one that comes over the network."""
-        if not self._store.is_remote:
-            return self._store.open(ref)
         self._ref = ref
-        return self
+        #: None once the slot is free.
+        self._release: Callable[[], None] | None = release
+        self._start = 0
+        #: None before the first read.
+        self._file: BinaryIO | None = None
 
     def seekable(self) -> bool:
         """Return True: `seek` works before the first read."""
@@ -205,27 +219,28 @@ class _Download:
             release()
 
 
-def _answer(linked: LinkedFile, download: _Download) -> Response:
+def _answer(linked: LinkedFile, content: BinaryIO | _Download) -> Response:
     """Return the file of a link, or the part of it that the request asks for.
 
-    Raises KeyError if the file is gone, and OSError.
+    `content` is the file, at its beginning. The answer closes it.
     """
     # A range is for the version of the file that If-Range names.
     tag = f'"{linked.ref}"'
     is_same_version = request.headers.get("If-Range", tag) == tag
     if not (_has_simple_range(linked.size) and is_same_version):
         request.environ.pop("HTTP_RANGE", None)
-    # Flask fails on a year that is out of range, and these are decided already.
+    # Flask fails on a date whose year is out of range, and neither header is needed any more:
+    # If-Range was decided above, and an answer without Last-Modified is never too old for
+    # If-Modified-Since.
     for header in ("HTTP_IF_MODIFIED_SINCE", "HTTP_IF_RANGE"):
         request.environ.pop(header, None)
 
-    source = download.open(linked.ref)
     response = send_file(
-        cast("BinaryIO", source),
+        cast("BinaryIO", content),
         linked.mime_type,
         as_attachment=linked.mime_type not in _SHOWN_TYPES,
         download_name=linked.filename or "file",
-        conditional=False,
+        conditional=False,  # made conditional below, when the length and the ETag are known
         etag=False,
     )
     if linked.filename and not linked.filename.isascii():
@@ -235,8 +250,9 @@ def _answer(linked: LinkedFile, download: _Download) -> Response:
             filename=_ascii_name(linked.filename),
             **{"filename*": f"UTF-8''{quote(linked.filename, safe='')}"},
         )
-    if source is download:
-        response.response = download
+    if isinstance(content, _Download):
+        # `send_file` wraps a file so that the server may read it in its event loop.
+        response.response = content
     response.content_length = linked.size
     # No Last-Modified: it would show when another person sent the same file.
     response.set_etag(linked.ref)
@@ -256,6 +272,7 @@ def _has_simple_range(size: int) -> bool:
     parsed = parse_range_header(request.headers.get("Range", ""))
     if parsed is None or parsed.units != "bytes" or len(parsed.ranges) != 1:
         return False
+    # A negative one counts from the end of the file.
     first_byte, _ = parsed.ranges[0]
     return first_byte >= -size
 
@@ -267,6 +284,9 @@ def _ascii_name(filename: str) -> str:
     """
     letters = unicodedata.normalize("NFKD", filename).encode("ascii", "ignore").decode()
     stem, dot, ending = letters.rpartition(".")
+    if not dot:
+        stem = letters
+        ending = ""
     if stem.strip(" ._-"):
         return letters
     return f"file{dot}{ending}"

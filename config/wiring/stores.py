@@ -10,7 +10,7 @@ from typing import Self
 from sayso.agent.channel.long_texts import FOLDER as TEXTS
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.extras import LibraryError, import_libraries
-from sayso.channels.media_store import ARRIVING, OWNERS, LocalMediaStore, MediaFiles
+from sayso.channels.media_store import OWNERS, SPOOL_FOLDER, LocalMediaStore, MediaFiles
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.infra.storage.objects import LocalObjects, StoreRefused
@@ -92,7 +92,7 @@ class FileStores:
         media = MediaFiles(
             bucket.objects(MEDIA),
             bucket.objects(OWNERS),
-            folder / ARRIVING,
+            folder / SPOOL_FOLDER,
             keys=keys,
             public_url=public_url,
             link_clock=link_clock,

@@ -128,7 +128,7 @@ def test_another_site_cannot_upload(
 ):
     """The upload passes the same checks as a message before a byte is stored."""
     assert upload(browser, **headers).status_code == status
-    assert not any(path.is_file() for path in media._arriving.parent.rglob("*"))
+    assert not any(path.is_file() for path in media.spool_folder.parent.rglob("*"))
 
 
 def test_upload_without_a_session_is_forbidden(echo: EchoApp):
@@ -209,7 +209,7 @@ def test_unsupported_file_is_refused_and_not_stored(
     answer = upload(browser, data, declared, name)
     assert answer.status_code == 415
     assert "send a picture" in answer.text or "empty" in answer.text
-    assert not any(path.is_file() for path in media._arriving.parent.rglob("*"))
+    assert not any(path.is_file() for path in media.spool_folder.parent.rglob("*"))
 
 
 @pytest.mark.parametrize("chunked", [False, True])

@@ -186,6 +186,8 @@ def test_head_request_has_no_body(shelf: Shelf):
     [
         ('a"b.pdf', 'attachment; filename="a\\"b.pdf"'),
         ("ü.pdf", "attachment; filename=u.pdf; filename*=UTF-8''%C3%BC.pdf"),
+        ("résumé", "attachment; filename=resume; filename*=UTF-8''r%C3%A9sum%C3%A9"),
+        ("отчёт", "attachment; filename=file; filename*=UTF-8''%D0%BE%D1%82%D1%87%D1%91%D1%82"),
         (
             "Отчёт.pdf",
             "attachment; filename=file.pdf; filename*=UTF-8''%D0%9E%D1%82%D1%87%D1%91%D1%82.pdf",
