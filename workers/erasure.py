@@ -77,7 +77,9 @@ FATES: Mapping[str, Fate] = {
         "kept",
     ),
     # Over within a minute, an hour or `ttl`; sessions belong to the code that stores them.
-    **dict.fromkeys(("decided", "stop", "told", "turns", "waiting", "cache", "session"), "kept"),
+    **dict.fromkeys(
+        ("decided", "stop", "notified", "turns", "waiting", "cache", "session"), "kept"
+    ),
     # What a platform stores for itself.
     **dict.fromkeys(platform_keys(), "kept"),
     # The audit log is erased in its file; `sayso people forget` deletes a decision about a person.
