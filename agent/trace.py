@@ -277,7 +277,7 @@ def _step_span(step: TraceStep, *, include_content: bool) -> dict[str, Any]:
 
     # An operation is named with what was called, such as "chat gpt-5-mini".
     span_name = operation or step.type
-    called_name = step.model if operation == gen_ai.CHAT else step.tool_name
+    called_name = step.model if operation == gen_ai.CHAT else tool_name
     if operation and called_name:
         span_name = f"{operation} {called_name}"
     return {

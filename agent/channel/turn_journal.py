@@ -8,7 +8,8 @@ and never starts a call twice that must not run twice.
 The forms of its entries, each a JSON object (`_parse_entry` reads them):
 
 * `{"seq", "upto"}`: the first entry. It names the turn, and the last one that is answered with it.
-* `{"answer", "usage", "tools"}`: an answer of the model with calls.
+* `{"answer", "usage", "tools"}`: an answer of the model with calls. `tools`: the names of the
+  tools that the model was shown, left out if it was shown all of them.
 * `{"started": [0, 2]}`: these calls of the last answer start now, and must not start twice.
 * `{"call": 0, "content", ...}`: the outcome of a call of the last answer.
 """
@@ -245,6 +246,7 @@ class TurnJournal:
         final_text = shorten(stored_outcome.final_text, MAX_FULL_CHARS)
         stored_outcome = replace(stored_outcome, content=content, final_text=final_text)
         if content != outcome.content:
+            # The next attempt recognizes repeated results by their digests, which a part lacks.
             stored_outcome = replace(stored_outcome, raw_digest=outcome.fingerprint)
 
         entry = {"call": at, **_outcome_to_dict(stored_outcome)}
@@ -469,6 +471,8 @@ def _interrupted(answers: Iterable[_AnswerEntries], run_at: float) -> Interrupte
             proposed += [each.action.pending_action_id for each in outcome.proposals]
             # The part of a long text is what the history keeps of it, too.
             references = entries.long_texts.get(at, {})
+            # A history keeps no pictures and no reasoning (`details` above). `at` dates a call of
+            # which nothing is certain: the model reads when it was made.
             message = replace(
                 outcome.message,
                 pictures=(),
@@ -484,7 +488,10 @@ def _interrupted(answers: Iterable[_AnswerEntries], run_at: float) -> Interrupte
 
 
 def _long_texts_of(outcome: CallOutcome) -> dict[str, str]:
-    """Return the texts of an outcome that are stored in files, by the names of their fields."""
+    """Return the texts of an outcome that are stored in files, by the names of their fields.
+
+    `full_text` is the whole result, where `content` summarizes only a part of it.
+    """
     texts = {}
     if is_long(outcome.content):
         texts["content"] = outcome.content

@@ -78,10 +78,11 @@ def test_error_text_is_not_used_as_an_error_type():
 def test_invalid_tool_name_is_in_no_span():
     """A model may use a user's text as a name; an invented but valid name is kept."""
     steps = [
-        TraceStep("error", tool_name=name, error="Error: unknown")
+        TraceStep("tool_execution", tool_name=name, error="Error: unknown")
         for name in ("my pin is 4711", "find_it")
     ]
     _, said, made_up = trace_of(*steps).to_otel_spans()
+    assert (said["name"], made_up["name"]) == ("execute_tool (no name)", "execute_tool find_it")
     assert said["attributes"]["gen_ai.tool.name"] == "(no name)"
     assert made_up["attributes"]["gen_ai.tool.name"] == "find_it"
 
