@@ -2,14 +2,20 @@
 
 A `deny_when` rule of a policy forbids a value, such as the address eve@example.com. A model that
 was talked into using it may hide it: inside a list or a URL, in capital letters, with an invisible
-character, as `eve+1@example.com`, or an IP address as 0x7f000001. So before an argument is compared
-with a pattern, it is brought into the forms in which the pattern would find it:
+character, as `eve+1@example.com`, or an IP address as 0x7f000001. So an argument is compared with a
+pattern in several stages. Each stage gives more texts, and each of them is compared:
 
-* Each value inside the argument is compared, and each key.
-* A text is compared as written, and in its plain forms: without differences that a reader does not
-  see, such as case and invisible characters.
-* If the rule says what the argument holds (an address, a host, a path, a number), everything in the
-  text that can be read as one is brought into one spelling, and compared too.
+1. *Keys and scalars*: each key and each value inside the argument.
+2. *Spellings* of a value: True is also `true`, `yes` and `1`.
+3. *Plain forms* of a text: without differences that a reader does not see, such as case and
+   invisible characters.
+4. *Readings* of a plain form: as it is, and with its percent codes decoded. This stage and the next
+   one are only for rules that say what the argument holds: an address, a host or a path.
+5. *Canonical* hosts, paths and addresses: everything in a reading that can be one, in the one form
+   that stands for all ways to write it.
+
+A rule for a number reads each plain text as an amount instead. Because `1.000` is one in some
+countries and a thousand in others, all *notations* of it are compared.
 
 A false alarm costs a refused call, but a missed value can do harm. So where a text can be read in
 two ways, both are compared. The work is proportional to the length of the text, because a stranger
@@ -40,7 +46,7 @@ from sayso.channels.i18n.invisible import INVISIBLE
 ArgumentForm: TypeAlias = Literal["text", "email", "domain", "path", "number"]
 FORMS: tuple[ArgumentForm, ...] = get_args(ArgumentForm)
 
-#: The most characters of an argument that are compared, all its spellings together.
+#: How many characters of an argument are compared at most, all its spellings together.
 MAX_READ_CHARS = 1_000_000
 
 #: Spellings of a boolean, so that a pattern finds it however a model, Python or JSON wrote it.
@@ -49,12 +55,14 @@ _BOOLEAN_SPELLINGS = {
     False: ("false", "no", "off", "n", "f", "0"),
 }
 
-#: Characters that look like a space, although Unicode does not count them as white space.
-_BLANK = "\u115f\u1160\u2800\u3164\uffa0\x1c-\x1f"
+#: Characters that look like a space: the inside of a character class. Unicode does not count most
+#: of them as white space. Only 1c to 1f, the separators, are in `\s`; `_BREAKS`, which has no `\s`,
+#: needs them too.
+_BLANK_CHARS = "\u115f\u1160\u2800\u3164\uffa0\x1c-\x1f"
 #: White space of any length, as a reader sees it.
-_GAPS = re.compile(rf"[\s{_BLANK}]+")
+_GAPS = re.compile(rf"[\s{_BLANK_CHARS}]+")
 #: A tab, a line end, or a blank character: no reader expects one inside an address or a path.
-_BREAKS = re.compile(rf"[\t\n\r\x0b\x0c\x85\u2028\u2029{_BLANK}]")
+_BREAKS = re.compile(rf"[\t\n\r\x0b\x0c\x85\u2028\u2029{_BLANK_CHARS}]")
 _INVISIBLE = re.compile(f"[{INVISIBLE}]")
 
 #: Characters that stand for the dot of a domain name (IDNA).
@@ -69,8 +77,8 @@ _DOMAIN = re.compile(r"\s*([^\s<>(),;:\"'@?&]+)")
 _MAX_HOST_CHARS = 253
 #: What stands between the words that may be hosts.
 _BETWEEN_HOSTS = re.compile(r"[\s,;<>\"'(){}|]+")
-#: The schemes before a host: one, or several as in `jdbc:postgresql://`. The `localhost:` of
-#: `localhost:8080` is no scheme.
+#: The schemes before a host: one, or several as in `jdbc:postgresql://`. A colon before digits alone
+#: is followed by a port, which `(?!...)` excludes: the `localhost:` of `localhost:8080` is a host.
 _SCHEMES = re.compile(r"^(?:[a-z][a-z0-9+.-]*:/*(?!\d+(?:/|$)))+")
 
 #: A pattern that compares numbers, such as `>=500`.
@@ -81,32 +89,35 @@ _OPERATORS: dict[str, Callable[[Decimal, Decimal], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-#: A number with any separators of thousands and decimals, and perhaps with an exponent.
-_NUMBER = re.compile(r"[+-]?\d[\d.,'\u2019 _]*(?:e[+-]?\d{1,3})?", re.ASCII)
-#: How many characters of a text are read as a number. A longer text is not an amount; the limit
-#: also bounds the work.
-_MAX_NUMBER_CHARS = 100
+#: A number with any separators of thousands and decimals, and perhaps with an exponent. It may begin
+#: with the separator, as `-.5` does.
+_NUMBER = re.compile(r"[+-]?[.,]*\d[\d.,'\u2019 _]*(?:e[+-]?\d{1,3})?", re.ASCII)
 
 
 class ArgumentTooLong(Exception):
-    """Raised when an argument has more than `MAX_READ_CHARS` characters."""
+    """Raised when an argument is too long to be compared as a whole.
+
+    All its spellings together have more than `MAX_READ_CHARS` characters, and nothing matched in
+    those that were read first.
+    """
 
 
 def argument_matches(argument: Any, pattern: str, form: ArgumentForm) -> bool:
     """Return whether a pattern matches an argument, or any key or value inside it.
 
-    `argument` is a JSON value; None counts as not given. `form` is what the pattern looks for,
-    besides the text as written and a number of the same value. Raises ArgumentTooLong.
+    `argument` is a JSON value; nothing matches None, which counts as not given. Whatever the form,
+    the pattern is compared with each text, with its plain forms, and as a number of the same value.
+    `form` names what else to look for in each text. Raises ArgumentTooLong.
     """
     read_chars = 0
-    for leaf in _leaves(argument):
-        for text in _spellings(leaf):
+    for scalar in _keys_and_scalars(argument):
+        for text in _spellings(scalar):
             read_chars += len(text)
             if read_chars > MAX_READ_CHARS:
                 raise ArgumentTooLong
             if matches_text(text, pattern) or matches_form(form, text, pattern):
                 return True
-        if _is_same_number(leaf, pattern):
+        if _equals_number(scalar, pattern):
             return True
     return False
 
@@ -150,8 +161,10 @@ def _contains_address(text: str, pattern: str) -> bool:
 
     A pattern without an @ is matched with whole addresses, so it needs a `*`.
     """
-    local_part, at, domain = _plain_word(pattern).strip("<>").rpartition("@")
-    wanted = f"{local_part}@{_canonical_host(domain)}" if at else domain
+    wanted = _plain_word(pattern).strip("<>")
+    if "@" in wanted:
+        local_part, _, domain = wanted.rpartition("@")
+        wanted = f"{local_part}@{_canonical_host(domain)}"
     return any(fnmatchcase(address, wanted) for address in _addresses(text))
 
 
@@ -176,13 +189,17 @@ def _is_path(text: str, pattern: str) -> bool:
 
 
 def _is_number(text: str, pattern: str) -> bool:
-    """Return whether the text, read as a number, compares with the pattern as it says."""
+    """Return whether the text, read as an amount, compares with the pattern as it says.
+
+    `1.000,50 EUR` is such an amount, and `>=500` such a pattern. `_equals_number` is for the values
+    of all other forms: it knows neither comparisons nor currencies.
+    """
     compare, limit_text = _comparison(pattern)
     pairs = product(_numbers(text), _numbers(limit_text))
     return any(compare(number, limit) for number, limit in pairs)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _keys_and_scalars(value: Any) -> Iterator[Any]:
     """Yield every key and scalar inside a value, but not None.
 
     A forbidden address must not hide in a list or in a key. An empty object is yielded as "{}", an
@@ -206,28 +223,29 @@ def _leaves(value: Any) -> Iterator[Any]:
                 yield scalar
 
 
-def _spellings(leaf: Any) -> list[str]:
+def _spellings(scalar: Any) -> list[str]:
     """Return the texts in which a pattern may name this scalar."""
-    if isinstance(leaf, bool):
-        return [str(leaf), *_BOOLEAN_SPELLINGS[leaf]]
-    spellings = [str(leaf)]
-    if isinstance(leaf, float):
-        spellings.append(json.dumps(leaf))
-        spellings.append(format(Decimal(str(leaf)), "f"))  # without an exponent
-        if leaf.is_integer():
-            spellings.append(str(int(leaf)))
+    if isinstance(scalar, bool):
+        return [str(scalar), *_BOOLEAN_SPELLINGS[scalar]]
+    spellings = [str(scalar)]
+    if isinstance(scalar, float):
+        spellings.append(json.dumps(scalar))
+        spellings.append(format(Decimal(str(scalar)), "f"))  # without an exponent
+        if scalar.is_integer():
+            spellings.append(str(int(scalar)))
     return spellings
 
 
-def _is_same_number(leaf: Any, pattern: str) -> bool:
+def _equals_number(scalar: Any, pattern: str) -> bool:
     """Return whether a number, also one in text, has the value of the pattern.
 
-    5, 5.0, 05 and 5e0 are the same.
+    5, 5.0, 05 and 5e0 are the same. This holds for rules of every form.
     """
-    if isinstance(leaf, bool):
+    # To Python a bool is a number: False would equal 0. `_spellings` names the words that match it.
+    if isinstance(scalar, bool):
         return False
     try:
-        return Decimal(str(leaf).strip()) == Decimal(pattern.strip())
+        return Decimal(str(scalar).strip()) == Decimal(pattern.strip())
     except InvalidOperation:
         return False
 
@@ -239,6 +257,7 @@ def plain_forms(text: str) -> set[str]:
     invisible characters are removed. There are two, because a reader may take a tab or a line end
     for a space or overlook it: the second form is without them.
     """
+    # Before `_folded`, since most blank characters are invisible ones, which it removes.
     return {_folded(_GAPS.sub(" ", text)), _folded(_BREAKS.sub("", text))}
 
 
@@ -256,6 +275,7 @@ def _folded(text: str) -> str:
     lower = _INVISIBLE.sub("", compatible).casefold()
     # Folding the case may give new compatibility forms and invisible characters.
     folded = _INVISIBLE.sub("", unicodedata.normalize("NFKC", lower))
+    # Compatibility forms may bring a space, and a removed character may have stood between two.
     return _GAPS.sub(" ", folded).strip()
 
 
@@ -314,7 +334,8 @@ def _address_parts(text: str) -> Iterator[tuple[str, str]]:
 def _address_spans(text: str) -> Iterator[_AddressSpan]:
     """Yield where the address around each @ is.
 
-    The local part is a run of letters or a quoted text before the @, the domain what follows it.
+    The local part is what is before the @: a quoted text, or a run of characters that a local part
+    may have. The domain follows the @.
     """
     at = text.find("@")
     while at >= 0:
@@ -325,6 +346,7 @@ def _address_spans(text: str) -> Iterator[_AddressSpan]:
             local_end -= 1
 
         start = local_end
+        # A slice, not an index: `local_end` may be 0.
         is_quoted = text[local_end - 1 : local_end] == '"'
         if is_quoted:
             start = text.rfind('"', 0, local_end - 1)
@@ -332,9 +354,16 @@ def _address_spans(text: str) -> Iterator[_AddressSpan]:
             while start and _can_be_in_local_part(text[start - 1]):
                 start -= 1
 
-        # `start` is -1 for a quotation mark without a first one.
+        # `start` is -1 for a closing quotation mark that was never opened, and `local_end` for an @
+        # with nothing before it.
         if domain and 0 <= start < local_end:
-            yield _AddressSpan(start, local_end, domain.start(1), domain.end(), is_quoted)
+            yield _AddressSpan(
+                start=start,
+                local_end=local_end,
+                domain_start=domain.start(1),
+                end=domain.end(),
+                is_quoted=is_quoted,
+            )
         at = text.find("@", at + 1)
 
 
@@ -343,9 +372,14 @@ def _can_be_in_local_part(char: str) -> bool:
 
 
 def _hosts(text: str) -> Iterator[str]:
-    """Yield the hosts that a text may name: in mail addresses, in URLs, and as plain words."""
+    """Yield the hosts that a text may name: those of mail addresses and of URLs.
+
+    A plain word is read as a URL without a scheme.
+    """
     for reading in _readings(text):
         for word in _BETWEEN_HOSTS.split(reading.replace("\\", "/")):
+            # A word with an @ may hold two hosts: https://good.example/?to=eve@bad.example. So it is
+            # read as an address and as a URL.
             if "@" in word:
                 after_at = word.rpartition("@")[2]
                 yield _canonical_host(re.split("[/?#&]", after_at)[0])
@@ -355,7 +389,7 @@ def _hosts(text: str) -> Iterator[str]:
 
 
 def _canonical_host(name: str) -> str:
-    """Return a host in one spelling.
+    """Return a host in the one form that stands for all ways to write it.
 
     A name is in Unicode rather than Punycode, without a final dot. An IP address is in the usual
     notation.
@@ -382,7 +416,10 @@ def _canonical_host(name: str) -> str:
 
 
 def _canonical_path(written: str) -> str:
-    """Return a path, also of a `file:` URL, with single slashes and without `.` and `..`."""
+    """Return a path, also of a `file:` URL, with single slashes and without `.` and `..`.
+
+    `/etc//x/../passwd`, `file:///etc/passwd` and `file://localhost/etc/passwd` become /etc/passwd.
+    """
     slashed = written.replace("\\", "/").strip("\"'")
     local = re.sub(r"^file:(?://(?:localhost)?(?=/))?", "", slashed)
     if not local:
@@ -393,7 +430,7 @@ def _canonical_path(written: str) -> str:
 def _comparison(pattern: str) -> tuple[Callable[[Decimal, Decimal], bool], str]:
     """Return how a pattern compares a number, and the text of the number to compare with.
 
-    `>=500` compares with 500. A pattern without a sign asks for an equal number.
+    `>=500` compares with 500. A pattern without a comparison sign asks for an equal number.
     """
     match = _COMPARISON.fullmatch(unicodedata.normalize("NFKC", pattern))
     if match:
@@ -406,24 +443,29 @@ def _numbers(text: str) -> set[Decimal]:
 
     `1.000` may be one or a thousand, so both are returned.
     """
-    written = _plain_word(text)[:_MAX_NUMBER_CHARS].replace("\u2212", "-")  # the minus sign
+    written = _plain_word(text).replace("\u2212", "-")  # the minus sign
     # The digits of all scripts become those of ASCII.
     digits = "".join(str(unicodedata.decimal(char, char)) for char in written)
 
     # Without a currency or unit before and after the number, and between its sign and its digits.
-    bare = re.sub(r"^[^\d+\-.,]+|[^\d]+$", "", digits)
+    # A loop finds the end: a pattern such as `\D+$` would try each character as its beginning.
+    end = len(digits)
+    while end and not digits[end - 1].isdecimal():
+        end -= 1
+    bare = re.sub(r"^[^\d+\-.,]+", "", digits[:end])
     bare = re.sub(r"^([+-])[^\d.,]+", r"\1", bare)
+    # The dot may belong to a currency, as in `Rs.-600`.
     if not _NUMBER.fullmatch(bare.lstrip(".,")):
         return set()
 
     without_gaps = re.sub("['\u2019 _]", "", bare)
-    readings = {
+    notations = {
         without_gaps,  # 1.5
         without_gaps.replace(",", ""),  # 1,000.5: the comma separates thousands
         without_gaps.replace(".", "").replace(",", "."),  # 1.000,5: the comma separates decimals
     }
     numbers = set()
-    for reading in readings:
+    for notation in notations:
         with contextlib.suppress(InvalidOperation):
-            numbers.add(Decimal(reading))
+            numbers.add(Decimal(notation))
     return numbers

@@ -220,6 +220,9 @@ def test_white_space_of_any_kind_is_one_space(gap):
         ("number", ">500", WIDE_NUMBER),
         ("number", ">=500", 500),
         ("number", "<0", "-€5"),
+        ("number", "<0", "-.5"),
+        ("number", "<0", "Rs.-600"),
+        ("number", ">=500", "0" * 100 + "600"),
         ("number", ">500", {"amount": [501.5]}),
     ],
 )
