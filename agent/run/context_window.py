@@ -45,16 +45,18 @@ RESULT_SHARE = 0.25
 MIN_TRANSCRIPT_SHARE = 0.125
 #: Tokens that a file counts as, about those of a picture.
 FILE_TOKENS = 1500
-#: Texts are not cut below this number of tokens.
+#: No text is cut to fewer tokens than this.
 MIN_TEXT_TOKENS = 100
 #: Transcripts with fewer characters fit every known model and are not measured.
 SMALL_CHARS = 6000
-#: The largest share of a rejected transcript that is sent again.
+#: The largest share of a refused transcript that is sent again. It is below NOTABLE_SHARE, so that
+#: the reduced transcript is worth a request.
 MAX_FITTING_SHARE = 0.85
-#: A reduced transcript with a larger share of the rejected one is not worth another request.
+#: A reduced transcript with a larger share of the refused one is not worth another request: texts
+#: that cannot be cut further would be sent, and refused, again.
 NOTABLE_SHARE = 0.9
-#: HTTP statuses with which a vendor rejects a request because of its content.
-_REJECTED_STATUSES = frozenset({400, 413, 415, 422})
+#: HTTP statuses with which a vendor refuses a request because of its content.
+_CONTENT_STATUSES = frozenset({400, 413, 415, 422})
 
 
 class ContextFitter:
@@ -69,6 +71,7 @@ class ContextFitter:
         self._provider = provider
         self._config = config
         self._name = name_of(provider)
+        self._default_model = str(getattr(provider, "default_model", ""))
         #: Windows that were learned from refused requests, in estimated tokens, by model.
         self._learned_windows: dict[str, int] = {}
 
@@ -77,16 +80,20 @@ class ContextFitter:
     ) -> Sequence[Message]:
         """Return the messages of a request: as much of the transcript as fits, and the memories.
 
-        `model` is the name of the model, "" for the provider's default. `prompt` is the system
+        The transcript of a run is its history, which are the earlier turns, then its messages of
+        this turn, then answers of the wrong form with their corrections (`rejected`). `model` is the name of the model, "" for the provider's default. `prompt` is the system
         prompt and `schemas` are the tools of the request: they need room as well.
         """
         config = self._config
         messages = run.transcript
 
-        # A small transcript fits every known model. To estimate its tokens would take longer than
-        # all other work on a request.
+        # Set once the vendor has refused a transcript of this run as too long.
         limit = run.max_transcript_tokens
-        has_own_window = config.context_tokens is not None or run.model in self._learned_windows
+        # A small transcript fits every known model. To estimate its tokens would take longer than
+        # all other work on a request. A configured or learned window may be smaller than any known
+        # one.
+        is_learned = self._name_of_model(model) in self._learned_windows
+        has_own_window = config.context_tokens is not None or is_learned
         if limit is None and (has_own_window or not self._is_small(messages)):
             window = self._window(model)
             others = self._other_tokens(run, prompt, schemas)
@@ -102,27 +109,35 @@ class ContextFitter:
         return run.with_context(messages)
 
     def limit_results(self, run: RunState) -> None:
-        """Set how many tokens the model reads of one tool result in this step.
+        """Set how many tokens of one tool result are sent in this step (`run.result_tokens`).
 
-        Set also whether it is shown the tool `read_result`. It is shown once a result was
-        shortened, and then for the rest of the conversation.
+        Set also `run.can_read_on`: whether the model is shown `read_result`, the tool that reads
+        the rest of a shortened result. It is shown once a result was shortened, and then for the
+        rest of the conversation.
+
+        The model of this step is selected later, since it gets the tools that follow from this. So
+        the window is that of the model of the step before.
         """
         configured = self._config.result_tokens
-        limit_of_window = configured
-        if not self._is_small(run.transcript):
+        if self._is_small(run.transcript):
+            # No result in it is long enough to be shortened, whatever the window is.
+            share_of_window = configured
+        else:
             window = run.max_transcript_tokens or self._window(run.model or self._config.model)
-            limit_of_window = int(window * RESULT_SHARE)
+            share_of_window = int(window * RESULT_SHARE)
 
         if getattr(self._provider, "shows_results", False):
-            # A provider without a model shows people the whole result, and costs nothing.
-            run.result_tokens = limit_of_window
+            # A provider without a model shows people as much of a result as the window holds, also
+            # more than `result_tokens`: that costs nothing.
+            run.result_tokens = share_of_window
             run.can_read_on = False
             return
-        run.result_tokens = min(configured, limit_of_window)
+        run.result_tokens = min(configured, share_of_window)
         run.can_read_on = run.can_read_on or has_shortened_result(run.transcript, run.result_tokens)
 
     def _is_small(self, messages: Sequence[Message]) -> bool:
         """Return whether a transcript fits every model, and its results need not be shortened."""
+        # So few characters are below `result_tokens` even if each takes MAX_CHAR_BYTES bytes.
         most = min(SMALL_CHARS, self._config.result_tokens * BYTES_PER_TOKEN // MAX_CHAR_BYTES)
         return sum(len(message.content) for message in messages) < most
 
@@ -133,13 +148,16 @@ class ContextFitter:
         than refused requests have shown.
         """
         window = self._config.context_tokens
-        known_window = getattr(self._provider, "context_tokens", None)
-        if window is None and callable(known_window):
-            window = known_window(model)
+        window_of = getattr(self._provider, "context_tokens", None)
+        if window is None and callable(window_of):
+            window = window_of(model)
         window = window or DEFAULT_CONTEXT_TOKENS
 
-        name = model or str(getattr(self._provider, "default_model", ""))
-        return min(window, self._learned_windows.get(name, window))
+        return min(window, self._learned_windows.get(self._name_of_model(model), window))
+
+    def _name_of_model(self, model: str) -> str:
+        """Return the name of a model, which is "" in a request for the provider's default."""
+        return model or self._default_model
 
     def _other_tokens(
         self, run: RunState, prompt: str, schemas: Sequence[Mapping[str, Any]]
@@ -156,48 +174,55 @@ class ContextFitter:
         """Remember the window of a model that accepts `tokens` of a transcript, and no more."""
         others = self._other_tokens(run, request.system_prompt, request.tools or ())
         window = tokens + others
-        known_window = self._learned_windows.get(run.model, window + 1)
-        if window >= known_window:
+        model = self._name_of_model(request.model)
+        learned = self._learned_windows.get(model)
+        if learned is not None and window >= learned:
             return
-        self._learned_windows[run.model] = window
+        self._learned_windows[model] = window
         log.warning(
-            "model.window_learned model=%s provider=%s tokens=%d", run.model, self._name, window
+            "model.window_learned model=%s provider=%s tokens=%d", model, self._name, window
         )
 
     def reduced_messages(
         self, run: RunState, request: ProviderRequest, error: ProviderError
     ) -> Sequence[Message] | None:
-        """Return fewer messages than the vendor has rejected; None if nothing can be left out.
+        """Return fewer messages than the vendor has refused; None if nothing can be left out.
 
         The later requests of the run stay reduced as well. What is left out depends on the error:
 
         | the vendor says                    | left out                                           |
         |------------------------------------|----------------------------------------------------|
         | too long                           | what exceeds the size that it names, or one half   |
+        | too long, but no text can be cut   | the files, as in the next row                      |
+        | much further                       |                                                    |
         | refused, and there are files       | the files; they are only named, since one may be   |
         |                                    | damaged or larger than it looks                    |
         | refused by a content filter        | the history, so that one message in it does not    |
         |                                    | block all that follow                              |
         """
         if error.kind == "too_long":
-            tokens = _spoken_tokens(request.messages)
-            limit = run.max_transcript_tokens
+            tokens = _removable_tokens(request.messages)
+            previous_limit = run.max_transcript_tokens
+            previous_result_tokens = run.result_tokens
             fitting = self._fitting_tokens(run, request, tokens, error.fitting_share)
             run.max_transcript_tokens = fitting
             self.limit_results(run)
             shorter = self.messages_for(
                 run, request.model, request.system_prompt, request.tools or ()
             )
-            is_notably_shorter = _spoken_tokens(shorter) <= tokens * NOTABLE_SHARE
+            is_notably_shorter = _removable_tokens(shorter) <= tokens * NOTABLE_SHARE
             if is_notably_shorter:
                 log.warning("model.context_exceeded run=%s %s", run.events.run_id, error.cause)
                 return shorter
-            run.max_transcript_tokens = limit
-        elif error.kind != "refused" or error.status not in _REJECTED_STATUSES:
+            # The texts are not what made it too long. They are sent as before, without the files.
+            run.max_transcript_tokens = previous_limit
+            run.result_tokens = previous_result_tokens
+        elif error.kind != "refused" or error.status not in _CONTENT_STATUSES:
             return None
 
         if not run.names_files_only and has_files(request.messages):
             run.names_files_only = True
+            # The limits that were tried so far counted the files.
             run.max_transcript_tokens = None
             log.warning("model.files_left_out run=%s %s", run.events.run_id, error.cause)
         elif error.code == FILTERED and run.history:
@@ -214,7 +239,7 @@ class ContextFitter:
         tokens: int,
         share: float | None,
     ) -> int:
-        """Return how many tokens a rejected transcript of `tokens` may have.
+        """Return how many tokens a refused transcript of `tokens` may have.
 
         `share` is the share of the whole request that the model would accept, as the vendor's error
         says; None if it does not.
@@ -233,8 +258,11 @@ def has_files(messages: Sequence[Message]) -> bool:
     return any(message.media or message.pictures for message in messages)
 
 
-def _spoken_tokens(messages: Sequence[Message]) -> int:
-    """Return an estimate of the tokens of the messages that can be left out of a request."""
+def _removable_tokens(messages: Sequence[Message]) -> int:
+    """Return an estimate of the tokens of the messages that can be left out of a request.
+
+    Those of the system stay: they have what the agent remembers.
+    """
     return transcript_tokens([message for message in messages if message.role is not Role.SYSTEM])
 
 
@@ -263,9 +291,9 @@ def fit_transcript(
        its longest texts are cut. An *exchange* begins with a user's message.
     3. The longest texts of the `current` exchange, that of this run, are cut.
 
-    Exchanges are left out in steps of about LOW_WATER_SHARE of `max_tokens`: while the conversation
-    grows, the transcript begins with the same message for many turns, so that the vendor's cache
-    knows it.
+    Exchanges are left out in steps of about LOW_WATER_SHARE (a half) of `max_tokens`: while the
+    conversation grows, the transcript begins with the same message for many turns, so that the
+    vendor's cache knows it.
     """
     limit = min(result_tokens, max(max_tokens // 2, MIN_TEXT_TOKENS))
     history = shorten_results(history, limit)
@@ -283,29 +311,32 @@ def fit_transcript(
 def shorten_results(messages: Sequence[Message], max_tokens: int) -> list[Message]:
     """Return the messages with each tool result in about `max_tokens` tokens."""
     shortened = list(messages)
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message.role is Role.TOOL:
-            shortened[at] = shorten_message(message, max_tokens)
+            shortened[index] = shorten_message(message, max_tokens)
     return shortened
 
 
 def _newest_exchanges(history: Sequence[Message], max_tokens: int, step: int) -> Sequence[Message]:
     """Return the newest complete exchanges that fit into `max_tokens`.
 
-    The tokens that are left out are at least a multiple of `step`. If the last exchange alone does
-    not fit, its texts are cut to half of the limit, because the current message most likely refers
-    to it.
+    As many tokens are left out as are too many, rounded up to a multiple of `step`, and then all
+    up to the next beginning of an exchange. If the last exchange alone does not fit, its texts are
+    cut to half of the limit, because the current message most likely refers to it. Nothing is
+    returned if that does not help.
     """
     sizes = [message_tokens(message) for message in history]
-    first_token = surplus_in_steps(sum(sizes), max_tokens, step)
-    starts = [at for at, message in enumerate(history) if message.role is Role.USER]
+    surplus = surplus_in_steps(sum(sizes), max_tokens, step)
+    starts = [index for index, message in enumerate(history) if message.role is Role.USER]
+    # 0, so that a history that fits is returned whole, whatever message it begins with.
     boundaries = {0, *starts}
     tokens_before = 0
-    for start, size in enumerate(sizes):
-        if tokens_before >= first_token and start in boundaries:
+    for start, tokens in enumerate(sizes):
+        if tokens_before >= surplus and start in boundaries:
             return history[start:]
-        tokens_before += size
+        tokens_before += tokens
 
+    # Rounded up, the surplus may be more than all that precedes the last exchange.
     last = history
     if starts:
         last = history[starts[-1] :]

@@ -351,7 +351,7 @@ class ModelCaller:
     async def _call_with_reductions(
         self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None
     ) -> Completion:
-        """Call the model, with less of the transcript if the vendor rejects it.
+        """Call the model, with less of the transcript if the vendor refuses it.
 
         The size that the model then accepts is remembered: later requests of all conversations stay
         below it. Raises ProviderError.

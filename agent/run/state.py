@@ -376,10 +376,10 @@ class RunState:
     can_read_on: bool = False
     #: Tokens that the model reads of one result.
     result_tokens: int = DEFAULT_RESULT_TOKENS
-    #: Tokens that the transcript may take after the model rejected it as too long; None before
+    #: Tokens that the transcript may take after the vendor refused it as too long; None before
     #: that.
     max_transcript_tokens: int | None = None
-    #: Whether files are only named, because the vendor rejected a request with files.
+    #: Whether files are only named, because the vendor refused a request with files.
     names_files_only: bool = False
 
     # Where the run is now.

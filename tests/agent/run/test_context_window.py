@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.agent.messages import Message, Role
+from sayso.agent import Agent, AgentConfig, ConversationMemory
+from sayso.agent.messages import Message, Role, ToolCall
+from sayso.agent.providers.base import ProviderError
+from sayso.agent.providers.testing import ScriptedProvider
 from sayso.agent.run.context_window import fit_transcript, transcript_tokens
+from sayso.channels.types import Media
 
 ASKED = Message(Role.USER, "And now?")
 
@@ -59,3 +63,22 @@ def test_everything_that_fits_is_sent():
     history = exchanges(5)
     assert fitted(history, transcript_tokens([*history, ASKED])) == [*history, ASKED]
     assert fitted([], 10) == [ASKED]
+
+
+def test_result_is_whole_again_once_the_files_are_left_out():
+    """The files were too long. A limit of results that was tried before is not kept."""
+    result = "row of a table. " * 400
+    memory = ConversationMemory()
+    memory.add(Message(Role.USER, "Show the table"))
+    memory.add(Message(Role.ASSISTANT, "", tool_calls=(ToolCall("table", {}, "c1"),)))
+    memory.add(Message(Role.TOOL, result, tool_call_id="c1", tool_name="table"))
+    memory.add(Message(Role.ASSISTANT, "Here."))
+    photos = tuple(Media(str(number), "image/png") for number in range(20))
+    too_long = ProviderError("prompt is too long")
+    too_long.kind = "too_long"
+    too_long.fitting_share = 0.1
+    provider = ScriptedProvider([too_long, "Cats."])
+
+    agent = Agent((), provider, AgentConfig(max_retries=0), memory)
+    assert agent.run([Message(Role.USER, "And these?", media=photos)]).content == "Cats."
+    assert result in [message.content for message in provider.requests[1].messages]
