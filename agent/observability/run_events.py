@@ -2,6 +2,9 @@
 
 `note` adds a step to the trace, `tell` calls the observers. An observer never stops its run: its
 errors are logged.
+
+The run waits for the sync methods of each observer, and for the async methods of an observer with
+`blocking = True`. The async methods of all other observers run in the background.
 """
 
 from __future__ import annotations
@@ -25,10 +28,10 @@ from sayso.infra.redaction import redact
 
 log = logging.getLogger(__name__)
 
-#: How many events non-blocking observers of this process may handle at the same time. Further
-#: events are dropped.
+#: How many events the observers of this process may handle in the background at the same time.
+#: Further events are not passed to them.
 MAX_BACKGROUND_EVENTS = 10_000
-#: The tasks of non-blocking observers. An event loop holds its tasks only weakly, so without this
+#: The tasks of observers in the background. An event loop holds its tasks only weakly, so without this
 #: reference they could vanish.
 _background_tasks: set[asyncio.Task[None]] = set()
 
@@ -40,7 +43,7 @@ class RunEvents:
     agent loop used, such as those for a summary.
 
     * `observers`: those of the agent, in the order in which they are called.
-    * `parent_run_id`: the run that started this one, "" or None for none.
+    * `parent_run_id`: the run that started this one, "" for none.
     * `metadata`: what the program wants to have in the trace; None for nothing.
     * `asynchronous`: whether the async methods of observers are called, too.
     * `tool_result_chars`: how many characters of each tool result the trace has; None for all.
@@ -51,7 +54,7 @@ class RunEvents:
         self,
         observers: Iterable[AgentObserver] = (),
         *,
-        parent_run_id: str | None = "",
+        parent_run_id: str = "",
         metadata: Mapping[str, Any] | None = None,
         asynchronous: bool = True,
         tool_result_chars: int | None = 200,
@@ -74,7 +77,7 @@ class RunEvents:
         #: The ids of observers, each with an event at which it failed. Such a failure is logged
         #: once.
         self._logged_failures: set[tuple[int, str]] = set()
-        self.trace = AgentTrace(run_id or random_id(), parent_run_id or "", dict(metadata or {}))
+        self.trace = AgentTrace(run_id or random_id(), parent_run_id, dict(metadata or {}))
         self.side_usage = NO_USAGE
         #: The part of the side usage that `take_unbilled_usage` has not returned yet.
         self._unbilled_usage = NO_USAGE
@@ -97,8 +100,11 @@ class RunEvents:
         """Append a step to the trace. `fields` are further fields of TraceStep.
 
         `began` is the `time.perf_counter()` at which the step began; None for a duration of 0. The
-        texts are redacted. Raise TypeError for a field that TraceStep does not have.
+        texts are redacted. TraceStep makes a summary of its other fields if `summary` is "". Raise
+        TypeError for a field that TraceStep does not have.
         """
+        # `start_time` is in Unix seconds, a clock that may be set anew during the run. So what has
+        # passed since is measured by `perf_counter`, which has no jumps.
         now = time.perf_counter()
         start = now if began is None else began
         if tool_result is not None:
@@ -127,7 +133,11 @@ class RunEvents:
         self.tell_side_usage(usage)
 
     def tell_side_usage(self, usage: UsageStats) -> None:
-        """Call `on_side_usage(run_id, usage)` of each observer that has it, if a token was used."""
+        """Call `on_side_usage(run_id, usage)` of each observer that has it, if a token was used.
+
+        For usage that the caller adds to the run and the budget itself, as the loop does with what
+        its tool calls used. `add_side_usage` does both.
+        """
         if usage.total_tokens:
             self.tell_now("side_usage", usage)
 
@@ -147,8 +157,8 @@ class RunEvents:
     async def tell(self, event: str, *args: Any) -> None:
         """Call `on_<event>(run_id, *args)` of each observer that overrides it, then `a_on_<event>`.
 
-        Raise only what stops the run itself: its cancellation, or a KeyboardInterrupt at the
-        terminal.
+        The errors of observers are logged. Raise only what stops the run itself: its cancellation,
+        or a KeyboardInterrupt at the terminal.
         """
         self.tell_now(event, *args)
         if not self._asynchronous:
@@ -168,16 +178,17 @@ class RunEvents:
                 task.add_done_callback(_background_tasks.discard)
 
     def tell_now(self, event: str, *args: Any) -> None:
-        """Call `on_<event>(run_id, *args)` of each observer that overrides it; nothing async."""
+        """Call `on_<event>(run_id, *args)` of each observer that overrides it; nothing async.
+
+        Raise only a KeyboardInterrupt at the terminal.
+        """
         for observer, methods in self._observers:
             if f"on_{event}" in methods:
                 self._call(observer, event, args)
 
     def tell_call(self, call: LlmCall) -> None:
-        """Call `on_llm_call(run_id, call)` of each observer that has this method. Raise nothing."""
-        for observer, methods in self._observers:
-            if "on_llm_call" in methods:
-                self._call(observer, "llm_call", (call,))
+        """Call `on_llm_call(run_id, call)` of each observer that has this method."""
+        self.tell_now("llm_call", call)
 
     def _call(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
         """Call the sync method of an observer. Log its error."""
@@ -185,7 +196,9 @@ class RunEvents:
             getattr(observer, f"on_{event}")(self.run_id, *args)
         except KeyboardInterrupt:
             raise
-        except BaseException as exc:  # an observer never stops its run
+        # Also SystemExit, and what some libraries stop their own code with: an observer never stops
+        # its run.
+        except BaseException as exc:
             self._log_failure(observer, event, exc)
 
     async def _await(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
@@ -198,7 +211,9 @@ class RunEvents:
 
         try:
             await await_isolated(call_method())
-        except Exception as exc:  # an observer never stops its run
+        # `await_isolated` raises Escaped for what would end the process. A cancellation of the run
+        # itself passes.
+        except Exception as exc:
             self._log_failure(observer, event, exc)
 
     def _log_failure(self, observer: AgentObserver, event: str, error: BaseException) -> None:
@@ -216,11 +231,11 @@ class RunEvents:
 
 
 class ObserversOverloaded(Exception):
-    """Raised when events arrive faster than non-blocking observers handle them."""
+    """Raised when events arrive faster than the observers in the background handle them."""
 
 
 async def wait_for_observers(seconds: float | None = None) -> bool:
-    """Wait until the non-blocking observers of this event loop are done, at most `seconds`.
+    """Wait for the observers in the background of this event loop, at most `seconds`.
 
     None waits without a limit. Return whether they were done in time.
     """
@@ -233,7 +248,7 @@ async def wait_for_observers(seconds: float | None = None) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _event_methods(observer: Hashable) -> frozenset[str]:
+def _event_methods(observer_class: Hashable) -> frozenset[str]:
     """Return the names of the methods that an observer class has for events.
 
     Methods that it inherits from AgentObserver or AsyncAgentObserver do not count. Cached, so that
@@ -243,10 +258,10 @@ def _event_methods(observer: Hashable) -> frozenset[str]:
     own = set()
     for name in names:
         inherited = getattr(AsyncAgentObserver, name)
-        if getattr(observer, name, None) not in (None, inherited):
+        if getattr(observer_class, name, None) not in (None, inherited):
             own.add(name)
     # Two methods that no base class has: most observers do not need them.
-    further = {name for name in ("on_llm_call", "on_side_usage") if hasattr(observer, name)}
+    further = {name for name in ("on_llm_call", "on_side_usage") if hasattr(observer_class, name)}
     return frozenset(own | further)
 
 

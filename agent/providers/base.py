@@ -40,17 +40,17 @@ from sayso.agent.messages import (
     UsageStats,
     countable,
 )
-from sayso.agent.providers.error_texts import (
-    AccessFault,
-    fitting_share,
-    says_no_credit,
-    says_too_long,
-)
 from sayso.agent.providers.reasoning import (
     FilteredItem,
     ReasoningFilter,
     Retraction,
     split_reasoning,
+)
+from sayso.agent.providers.vendor_error_texts import (
+    AccessFault,
+    fitting_share,
+    says_no_credit,
+    says_too_long,
 )
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.json_validation import read_json

@@ -35,7 +35,7 @@ from sayso.agent.providers.base import (
     RateLimitedError,
     RequestRefusedError,
 )
-from sayso.agent.providers.error_texts import (
+from sayso.agent.providers.vendor_error_texts import (
     AccessFault,
     access_fault,
     fitting_share,

@@ -12,6 +12,8 @@ from typing import Literal
 
 #: What the operator has to mend where a vendor gives no access: the account's money, the key, the
 #: rights of the key, the name of the model or the address, a setting, the tools, or the region.
+#: `access_fault` below finds five of them in a text. "credit" is what `says_no_credit` finds, and
+#: "rights" follows from the status 403 alone.
 AccessFault = Literal["credit", "key", "rights", "model", "setting", "tools", "region"]
 
 #: How vendors and servers say that a request is longer than the model's context window.
@@ -26,13 +28,16 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 #: How vendors, and gateways between, say that an account has no money or that its budget is spent.
-#: They send it with the statuses of other faults: 400, 403 and 429. Gemini's "You exceeded your
-#: current quota, please check your plan and billing details" is left out: it stands for limits of
-#: one minute too. Its "limit: 0" is a model that the account's plan does not have.
+#: They send it with the statuses of other faults: 400, 403 and 429.
+#:
+#: Gemini says "You exceeded your current quota, please check your plan and billing details" of
+#: limits of one minute too, so that text is not among these. Where the account's plan does not have
+#: the model, "limit: 0" follows it, and this is.
 _NO_CREDIT = re.compile(
     r"credit balance|balance is (?:too low|insufficient|not enough)"
     r"|insufficient[_ ](?:account[_ ])?(?:user[_ ])?(?:balance|credit|fund|quota)"
     r"|not enough (?:credit|balance|fund)"
+    # "purchase more credits"
     r"|(?:out of|no|more|used all available|exhausted\b.{0,40}) credits"
     r"|credits? (?:limit exceeded|(?:(?:is|are|have been) )?(?:depleted|exhausted|used up))"
     r"|exceeded your .{0,40}\bcredits|\bkey limit exceeded"
@@ -43,7 +48,10 @@ _NO_CREDIT = re.compile(
     r"|billing_not_active|check your billing details|exceeded_current_quota"
     r"|account (?:is |has been )?(?:suspended|disabled|not active|deactivated)"
     r"|organization has been (?:disabled|suspended|restricted)|enable billing|spending cap"
-    r"|\blimit: 0(?![\d.,]\d)|余额不足|欠费",
+    # A limit of 0, but not of 0.5 or 0,5.
+    r"|\blimit: 0(?![\d.,]\d)"
+    # "insufficient balance", "in arrears"
+    r"|余额不足|欠费",
     re.IGNORECASE,
 )
 #: How vendors name a limit of a whole day.
@@ -60,7 +68,7 @@ _FILTERED = re.compile(
     r"|content exists risk|safety system",
     re.IGNORECASE,
 )
-#: How servers say that the model wrote a call that they cannot read, or that it broke down.
+#: How servers say that the model wrote a call that they cannot read, or that the model crashed.
 _BROKEN_ANSWER = re.compile(
     r"tool_use_failed|output_parse_failed|tool call validation failed|model has crashed",
     re.IGNORECASE,
@@ -85,27 +93,35 @@ _UNKNOWN_MODEL = re.compile(
     r"|\bmodel\b.{0,80}requires terms acceptance",
     re.IGNORECASE,
 )
-#: How servers say that the model takes no tools, or refuse one of them, also as the field of the
-#: request in front of their message.
+#: How servers say that the model takes no tools, or refuse one of them. Some only put the field of
+#: the request in front of their message, as in "tools.0.name: should match a pattern".
 _REFUSED_TOOLS = re.compile(
     r"does not support (?:tools|tool use|tool calling|function calling)"
     r"|tool choice requires|tools param requires"
-    r"|^\W*tools\b|\btools\[\d|\bfunction_declarations\b|schema for function",
+    r"|^\W*tools\b|\btools\[\d|schema for function"
+    # Gemini's name for the field
+    r"|\bfunction_declarations\b",
     re.IGNORECASE,
 )
-#: A setting of the request, as the field in front of a vendor's message, and how Gemini names one.
+#: A setting of the request, as the field in front of a vendor's message: "temperature: must be at
+#: most 1".
 _REFUSED_SETTING = re.compile(
     r"^\W*(?:max_\w*tokens|temperature|top_[pk]|thinking|reasoning|tool_choice|stop\w*|stream\w*"
-    r"|service_tier"
-    r"|response_format|output_config|seed)\b|works in thinking mode|thinking (?:budget|level)",
+    r"|service_tier|response_format|output_config|seed)\b"
+    # Gemini puts no field in front.
+    r"|works in thinking mode|thinking (?:budget|level)",
     re.IGNORECASE,
 )
 #: Numbers of tokens, such as 8,192 or 131072. Numbers in the name of a model do not match.
 _TOKENS = re.compile(r"(?<![\w.-])\d{1,3}(?:,\d{3})+(?![\w-])|(?<![\w.-])\d{3,9}(?![\w-])")
 #: A number of tokens behind words that call it the limit.
 _NAMED_LIMIT = re.compile(
-    r"(?:maximum\D{0,30}|context (?:size|length|window)\D{0,20}"
-    r"|\blimit(?::| of)? |\bmodel with |[<>]=? ?)(\d[\d,]*)",
+    r"(?:maximum\D{0,30}"  # "maximum context length is 8192 tokens"
+    r"|context (?:size|length|window)\D{0,20}"  # "the available context size (4096 tokens)"
+    r"|\blimit(?::| of)? "  # "limit: 8192", "limit of 8192", "limit 8192"
+    r"|\bmodel with "  # "a model with 8192 maximum context length"
+    r"|[<>]=? ?"  # "9500 tokens > 8192 maximum", "must be <= 8192"
+    r")(\d[\d,]*)",
     re.IGNORECASE,
 )
 #: The share of the limit to fill, since Sayso only estimates tokens.
@@ -146,6 +162,8 @@ def access_fault(text: str) -> AccessFault | None:
     The text is the vendor's message, or the field of the request that it names. Return None for a
     text about anything else.
     """
+    # Several may match one text, and the first one counts. The setting is last, because its first
+    # word alone matches: "reasoning model not found" is about the model.
     if _WRONG_REGION.search(text):
         return "region"
     if _WRONG_KEY.search(text):
@@ -162,9 +180,9 @@ def access_fault(text: str) -> AccessFault | None:
 def fitting_share(text: str) -> float | None:
     """Return which share (0 to 1) of a too long request the model would take.
 
-    The vendor's message may be "maximum context length is 8192 tokens. However, you requested 9500 tokens
-    (8500 in the messages, 1000 in the completion)". The limit is the number that the words name,
-    and the largest number is the request. Return None where the message does not name both.
+    The vendor's message may be "maximum context length is 8192 tokens. However, you requested 9500
+    tokens (8500 in the messages, 1000 in the completion)". The limit is the number that the words
+    name, and the largest number is the request. Return None where the message does not name both.
     """
     named = _NAMED_LIMIT.search(text)
     if named is None:
