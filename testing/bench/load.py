@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self, cast
+from typing import NamedTuple, Self, cast
 
 from sayso.channels.slack.incoming import slack_hook
 from sayso.testing.platforms.fake_platforms import SLACK_SIGNING_SECRET
@@ -27,6 +27,8 @@ _ACCEPTED = json.dumps({"ok": True, "ts": "1795300000.000001"}).encode()
 _RESPONSE_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(_ACCEPTED)
 )
+#: The name of the Slack channel in the configuration of the benchmark.
+CHANNEL = "desk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,14 @@ class Exchange:
     reply_seconds: float = 0.0
 
 
+class Answer(NamedTuple):
+    """One answer of the bot."""
+
+    #: When it came, as `time.perf_counter` counts.
+    at: float
+    text: str
+
+
 @dataclass(slots=True)
 class SlackLoad:
     """Sends and receives messages inside `async with`, on the loop that runs it.
@@ -49,19 +59,19 @@ class SlackLoad:
     direct messages: their names begin with D. The strict fakes of `sayso.testing.platforms` would
     cost more than what is measured.
 
-    A message is sent on a connection that stays open, which a number names. Messages that are sent
-    at once need different ones.
+    Connections to the web stay open, and each has a number. Messages that are sent at once need
+    different connections.
     """
 
     #: Where the bot reaches this Slack; "" before `async with`.
     url: str = ""
-    #: The answers of each chat with their times, in order.
-    answers: dict[str, list[tuple[float, str]]] = field(default_factory=lambda: defaultdict(list))
+    #: The answers to each chat, in order.
+    answers: dict[str, list[Answer]] = field(default_factory=lambda: defaultdict(list))
     #: By chat: gets the time of the answer that a message waits for.
     _waiting: dict[str, asyncio.Future[float]] = field(default_factory=dict)
-    #: By port and number.
+    #: By port and number of the connection.
     _connections: dict[tuple[int, int], Connection] = field(default_factory=dict)
-    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _message_numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -93,12 +103,13 @@ class SlackLoad:
 
         Raises TimeoutError after PATIENCE seconds.
         """
-        number = next(self._numbers)
-        chat = f"D{number:07}"
+        message_number = next(self._message_numbers)
+        chat = f"D{message_number:07}"
         answered_at = asyncio.get_running_loop().create_future()
         self._waiting[chat] = answered_at
         started = time.perf_counter()
-        status = await self._post(port, connection, request(port, chat, text, number))
+        packed = request(port, chat, text, message_number)
+        status = await self._post(port, connection, packed)
         accept_seconds = time.perf_counter() - started
         if status != 200:
             del self._waiting[chat]
@@ -109,43 +120,44 @@ class SlackLoad:
 
     async def deliver(self, port: int, text: str, *, connection: int = 0) -> Exchange:
         """Send a message, and wait for no answer."""
-        number = next(self._numbers)
+        message_number = next(self._message_numbers)
         started = time.perf_counter()
-        packed = request(port, f"D{number:07}", text, number)
+        packed = request(port, f"D{message_number:07}", text, message_number)
         status = await self._post(port, connection, packed)
         return Exchange(status, time.perf_counter() - started)
 
     async def until_answered(self, count: int) -> float:
-        """Wait until this many answers arrived in all. Return when the last one did.
+        """Wait until this many answers arrived in all.
 
-        Raises TimeoutError after PATIENCE seconds.
+        Return when the last one arrived, as `time.perf_counter` counts. Raises TimeoutError after
+        PATIENCE seconds.
         """
         deadline = time.perf_counter() + PATIENCE
         while True:
             arrived = sum(len(answers) for answers in self.answers.values())
             if arrived >= count:
-                return max(answers[-1][0] for answers in self.answers.values())
+                return max(answers[-1].at for answers in self.answers.values())
             if time.perf_counter() > deadline:
                 raise TimeoutError(f"{arrived} of {count} answers")
             await asyncio.sleep(0.005)
 
-    async def _post(self, port: int, number: int, packed: bytes) -> int:
-        """Send a request on the connection of a number. Return the status, 0 if it broke."""
-        connection = self._connections.get((port, number))
+    async def _post(self, port: int, connection_number: int, packed: bytes) -> int:
+        """Send a request on a connection. Return the status, 0 if the connection broke."""
+        connection = self._connections.get((port, connection_number))
         # A web closes a connection that was idle for long.
         if connection is None or connection.reader.at_eof():
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             connection = Connection(reader, writer)
-            self._connections[port, number] = connection
+            self._connections[port, connection_number] = connection
         try:
             return await connection.post(packed)
         except (asyncio.IncompleteReadError, ConnectionError):
-            del self._connections[port, number]
+            del self._connections[port, connection_number]
             return 0
 
     def _add_answer(self, chat: str, text: str) -> None:
         now = time.perf_counter()
-        self.answers[chat].append((now, text))
+        self.answers[chat].append(Answer(now, text))
         waiting = self._waiting.pop(chat, None)
         # The wait may have been cancelled meanwhile.
         if waiting and not waiting.done():
@@ -218,21 +230,25 @@ class _MinimalSlack(asyncio.Protocol):
             self._add_answer(params["channel"], params["text"])
 
 
-def request(port: int, chat: str, text: str, number: int) -> bytes:
+def request(port: int, chat: str, text: str, message_number: int) -> bytes:
     """Return a signed message as one HTTP request, ready to be sent."""
-    headers, body = slack_hook(SLACK_SIGNING_SECRET, event(chat, text, number), time.time())
-    head = [
-        "POST /hooks/desk HTTP/1.1",
+    event_body = event(chat, text, message_number)
+    headers, body = slack_hook(SLACK_SIGNING_SECRET, event_body, time.time())
+    lines = [
+        f"POST /hooks/{CHANNEL} HTTP/1.1",
         f"Host: 127.0.0.1:{port}",
         *(f"{name}: {value}" for name, value in headers.items()),
         f"Content-Length: {len(body)}",
-        "\r\n",
     ]
-    return "\r\n".join(head).encode() + body
+    head = "\r\n".join(lines) + "\r\n\r\n"
+    return head.encode() + body
 
 
-def event(chat: str, text: str, number: int) -> bytes:
-    """Return the body of a message, different for each number, in the one thread of its chat."""
-    ts = f"{1795204800 + number // 1_000_000}.{number % 1_000_000:06}"
+def event(chat: str, text: str, message_number: int) -> bytes:
+    """Return the body of a message, different for each number.
+
+    All messages of a chat are in one thread, because the adapter makes each thread a conversation.
+    """
+    ts = f"{1795204800 + message_number // 1_000_000}.{message_number % 1_000_000:06}"
     thread = {"thread_ts": "1795204799.000100", "parent_user_id": f"U{chat}"}
     return slack_text(ts, text, user=f"U{chat}", channel=chat, **thread)

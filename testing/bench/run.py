@@ -16,7 +16,7 @@ from redis import Redis
 
 from sayso.config.settings.schema import Settings, WorkerSettings
 from sayso.infra.redis.client import connect
-from sayso.testing.bench.load import SlackLoad
+from sayso.testing.bench.load import CHANNEL, SlackLoad
 from sayso.testing.bench.meters import (
     WEB,
     WORKER,
@@ -218,7 +218,7 @@ class Bench:
             "agent": {"model": "offline"},
             "workers": {"still_after": 0},
             "limits": HIGH_LIMITS,
-            "channels": {"desk": channel},
+            "channels": {CHANNEL: channel},
         }
         bot = self.plan.settings
         if bot:

@@ -87,6 +87,7 @@ class Steps:
         """Send this many messages a second, whether or not earlier ones are answered."""
         # A message needs a connection that no other message uses at the time.
         idle_connections: list[int] = []
+        # The steps before used the lowest numbers, one for each person.
         new_connections = itertools.count(1000)
         began = time.perf_counter()
         stopped = asyncio.Event()

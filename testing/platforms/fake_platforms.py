@@ -20,9 +20,9 @@ POST /close   {"platform": "twilio", "address"}: close the 24-hour window of an 
 POST /open    {"platform": "twilio", "address"}: open it again
 POST /fail    {"platform": "twilio", "address", "code"}: accept messages to an address, and report
               them as failed with this code; without a code this ends
-POST /arrive  {"platform": "twilio", "address", "body", "ago"}: a message without a webhook
+POST /arrive  {"platform": "twilio", "address", "body", "ago", "sid"}: a message without a webhook
 POST /update  {"update"}: an update for a Telegram bot that calls getUpdates
-POST /reset   remove all messages, scripted failures, limits and closed windows
+POST /reset   remove all messages and files, and take back all commands above
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from __future__ import annotations
 import argparse
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -101,7 +102,9 @@ class FakePlatforms:
         }
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        # The default interval of half a second would make the end of each test as slow.
+        serve = partial(self._server.serve_forever, poll_interval=0.02)
+        threading.Thread(target=serve, daemon=True).start()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -119,7 +122,7 @@ class FakePlatforms:
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """All other calls: typing signs, acknowledged taps, created Contents."""
+        """All other calls: typing signs, acknowledged taps, Contents (Twilio's message shapes)."""
         return self.log.calls
 
     def script(self, platform: str, error: str, times: int = 1, seconds: float = 0.0) -> None:
@@ -195,7 +198,11 @@ class FakePlatforms:
         self.telegram.updates.add(update)
 
     def reset(self) -> None:
-        """Remove all messages, scripted failures, limits and closed windows."""
+        """Remove all that the log holds, see `RequestLog`.
+
+        That is also what a platform remembers, such as closed windows, addresses that fail, messages
+        that arrived and waiting updates. The Contents and the setup of the Twilio account stay.
+        """
         self.log.reset()
 
     def answer(self, call: RecordedRequest) -> FakeResponse | None:
@@ -232,9 +239,7 @@ class FakePlatforms:
 
         failure = self.log.next_failure(name)
         if failure is None and self._failures:
-            params = call.params
-            chats = [str(params[field]) for field in fake.chat_fields if params.get(field)]
-            failure = self._failures(name, chats[0] if chats else "")
+            failure = self._failures(name, _chat_of(call, fake))
 
         # A message that fails otherwise is not accepted, so it uses up nothing of the rate limit.
         is_accepted = failure is None or failure.error in ("slow", "lost")
@@ -277,12 +282,27 @@ class FakePlatforms:
         return json_response(ACCEPTED)
 
 
+def _chat_of(call: RecordedRequest, fake: Fake) -> str:
+    """Return the chat that a message names, "" if it names none."""
+    params = call.params
+    for field in fake.chat_fields:
+        if params.get(field):
+            return str(params[field])
+    return ""
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     platforms: FakePlatforms
 
-    def handle_error(self, *args: object) -> None:
-        """Ignore a client that hung up before a slow answer: the test ordered that answer."""
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the error of a request, unless its client hung up.
+
+        A client hangs up before a slow answer, and the test ordered that answer. Any other error is
+        a bug of a fake, which the client sees only as a connection that ends.
+        """
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -55,7 +55,7 @@ class FakeInstallations:
     clock: Callable[[], float] = time.time
     #: Whether new tokens expire.
     rotates: bool = False
-    #: The refresh tokens that were sent, in order.
+    #: The refresh tokens that were sent, in order. Those that `refresh_error` refused are left out.
     refreshed: list[str] = field(default_factory=list)
     #: The code with which every renewal is refused; "" for none.
     refresh_error: str = ""
@@ -65,7 +65,7 @@ class FakeInstallations:
     #: error instead.
     lost_answers: int = 0
     #: For how many seconds a refresh token works again after its first use. Slack documents "a
-    #: short grace period"; without one, each second use is noticed.
+    #: short grace period". Without one a test notices each second use after the clock has moved on.
     grace_seconds: float = 0.0
     #: By token: all grants that a bot ever got.
     _grants: dict[str, FakeGrant] = field(default_factory=dict)
@@ -128,7 +128,9 @@ class FakeInstallations:
     def access(self, authorization: str, params: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to oauth.v2.access: a token for a code or for a refresh token.
 
-        Both work once. `authorization` is the header with the credentials of the app.
+        A code works once, a refresh token once and again during `grace_seconds`. The token that is
+        renewed stays valid until it expires. `authorization` is the header with the credentials of
+        the app.
         """
         expected = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
         if authorization != f"Basic {expected}":
@@ -159,14 +161,14 @@ class FakeInstallations:
     def _refresh(self, refresh_token: str) -> dict[str, Any]:
         """Return the answer to oauth.v2.access for a refresh token."""
         self.refreshed.append(refresh_token)
-        token = self._refresh_tokens.get(refresh_token, "")
         now = self.clock()
         first_used_at = self._used_at.setdefault(refresh_token, now)
         is_used_up = now > first_used_at + self.grace_seconds
-        if not token or is_used_up or self._grants[token].error:
+        renewed = self._grants.get(self._refresh_tokens.get(refresh_token, ""))
+        if renewed is None or renewed.error or is_used_up:
             return {"ok": False, "error": "invalid_refresh_token"}
-        old = self._grants[token]
-        grant = self._new_grant(old.id, old.name, old.organization)
+
+        grant = self._new_grant(renewed.id, renewed.name, renewed.organization)
         self._activate(grant)
         if self.lost_answers:
             self.lost_answers -= 1
@@ -182,6 +184,7 @@ class FakeInstallations:
             organization = grant.organization
         enterprise = None
         if organization:
+            # The fake gives the organization of a workspace no name, so it has the workspace's.
             enterprise = {"id": organization, "name": grant.name}
         answer: dict[str, Any] = {
             "ok": True,

@@ -29,6 +29,7 @@ _BLOCKS = {
     "divider": _Fields(("type",)),
     "blockquote": _Fields(("type", "blocks"), optional=("credit",)),
     "list": _Fields(("type", "items")),
+    # `cells` is the list of the table's rows, each a list of cells.
     "table": _Fields(
         ("type", "cells"), optional=("is_bordered", "is_striped", "is_compact", "caption")
     ),
@@ -46,15 +47,16 @@ _TEXTS = {
     "email_address": _Fields(("type", "text", "email_address")),
     "phone_number": _Fields(("type", "text", "phone_number")),
 }
-#: The most characters of a whole message, and the most blocks, items and rows together.
+#: The most characters of a whole message.
 _MAX_CHARS = 32_768
+#: The most blocks, items of lists and rows of tables of a whole message together.
 _MAX_BLOCKS = 500
 #: The most cells in a row of a table.
 _MAX_COLUMNS = 20
 
 
 def rich_text(raw: Any) -> str:
-    """Return the text that people see of a rich message.
+    """Return a rich message as Markdown, as the adapter reads an incoming one.
 
     `raw` is the parameter `rich_message` as JSON. Raises TelegramRefusal for a message that
     Telegram refuses.
@@ -71,9 +73,11 @@ def rich_text(raw: Any) -> str:
     if _count_blocks(blocks) > _MAX_BLOCKS:
         raise TelegramRefusal("RICH_MESSAGE_TOO_MANY_BLOCKS")
 
+    # The adapter shows the labels of items, and only a message that Telegram accepted has them.
     _label_items(blocks)
     text = read_rich_message({"blocks": blocks}).text
-    # `text` is Markdown, whose marks Telegram does not count. They at most double its length.
+    # Telegram does not count the marks of Markdown and the targets of links. Twice the limit leaves
+    # room for them, so only a text that is far too long is refused here.
     if len(text) > 2 * _MAX_CHARS:
         raise TelegramRefusal("RICH_MESSAGE_TEXT_TOO_LONG")
     return text
@@ -134,7 +138,7 @@ def _check_text(text: Any) -> None:
     if text.get("type") not in _TEXTS:
         raise TelegramRefusal(f"unsupported text type {text.get('type')!r}")
     _check_fields(text, _TEXTS[text["type"]])
-    if "@" not in text.get("email_address", "@"):
+    if text["type"] == "email_address" and "@" not in text["email_address"]:
         raise TelegramRefusal("RICH_MESSAGE_EMAIL_INVALID")
     _check_text(text["text"])
 
@@ -144,7 +148,8 @@ def _count_blocks(blocks: list[dict[str, Any]]) -> int:
     count = len(blocks)
     for block in blocks:
         items = block.get("items", ())
-        count += len(items) + len(block.get("cells", ()))
+        rows = block.get("cells", ())
+        count += len(items) + len(rows)
         count += _count_blocks(block.get("blocks", []))
         count += sum(_count_blocks(item["blocks"]) for item in items)
     return count

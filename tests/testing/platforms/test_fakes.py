@@ -204,6 +204,15 @@ def test_invalid_order_is_refused(url: str, name: str, words: dict[str, Any], cu
     assert (answer.status_code, cure in answer.json()["error"]) == (400, True)
 
 
+def test_error_of_a_fake_is_printed(capsys: pytest.CaptureFixture[str]):
+    """The client sees only that the connection ends."""
+    with FakePlatforms() as platforms:
+        platforms.fakes["broken"] = None  # type: ignore[assignment]
+        with pytest.raises(httpx.RemoteProtocolError):
+            httpx.get(f"{platforms.url}/broken/x")
+    assert "'NoneType' object has no attribute 'sends'" in capsys.readouterr().err
+
+
 def test_unknown_order_is_not_found(url: str):
     """An unknown name is a 404, and so is a GET, because orders are posted."""
     assert (order(url, "rates").status_code, httpx.get(f"{url}/reset").status_code) == (404, 404)
