@@ -52,7 +52,7 @@ def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: 
     from sayso.ops.server.embedded_redis import EmbeddedRedisError
     from sayso.testing.bench.report import as_json, lines_of
     from sayso.testing.bench.run import Bench, BenchPlan
-    from sayso.testing.simulation.processes import MachineError
+    from sayso.testing.simulation.processes import BotNotRunning
 
     settings = None
     if options.config:
@@ -65,7 +65,7 @@ def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: 
     plan = BenchPlan(seconds, webs, workers, settings, redis_url)
     try:
         result = Bench(plan, folder, options.say).run()
-    except (MachineError, EmbeddedRedisError) as exc:
+    except (BotNotRunning, EmbeddedRedisError) as exc:
         fail(str(exc))  # the folder stays, because it has the log
     except ValueError as exc:  # the URL of Redis is not valid
         shutil.rmtree(folder, ignore_errors=True)

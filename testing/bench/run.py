@@ -31,7 +31,12 @@ from sayso.testing.bench.meters import (
 )
 from sayso.testing.bench.steps import Step, Steps
 from sayso.testing.percentiles import percentile
-from sayso.testing.simulation.processes import HIGH_LIMITS, Machine, MachineError, fake_channel
+from sayso.testing.simulation.processes import (
+    HIGH_LIMITS,
+    BotNotRunning,
+    BotProcesses,
+    fake_channel,
+)
 from sayso.testing.simulation.profile import Profile
 
 #: How many people write at once in each step, and on how many connections webhooks are sent.
@@ -126,32 +131,32 @@ class Bench:
     name: str = field(default_factory=lambda: f"bench-{secrets.token_hex(4)}")
 
     def run(self) -> BenchResult:
-        """Measure. Raises MachineError, EmbeddedRedisError, redis.RedisError and OSError."""
+        """Measure. Raises BotNotRunning, EmbeddedRedisError, redis.RedisError and OSError."""
         return uvloop.run(self._run())
 
     async def _run(self) -> BenchResult:
-        """Measure on the running event loop. Raises MachineError if an answer does not come."""
+        """Measure on the running event loop. Raises BotNotRunning if an answer does not come."""
         async with SlackLoad() as load:
             profile = Profile(workers=self.plan.workers, webs=self.plan.webs)
-            machine = Machine(
+            bot = BotProcesses(
                 profile, self.data, lambda url: self._settings(load, url), self.plan.redis_url
             )
             # The keys are removed when no process writes them any more.
-            with self._keys_removed(), machine:
+            with self._keys_removed(), bot:
                 try:
-                    return await self._measure(load, machine)
+                    return await self._measure(load, bot)
                 except (TimeoutError, ExceptionGroup) as exc:
-                    raise MachineError(
+                    raise BotNotRunning(
                         f"a message was not answered: see the log in {self.data}"
                     ) from exc
 
-    async def _measure(self, load: SlackLoad, machine: Machine) -> BenchResult:
+    async def _measure(self, load: SlackLoad, bot: BotProcesses) -> BenchResult:
         """Run all steps. Raises TimeoutError, or ExceptionGroup of one, for a missing answer."""
-        with connect(machine.redis_url) as client:
+        with connect(bot.redis_url) as client:
             redis = redis_times(client, f"{self.name}:probe")
             result = BenchResult(self.plan, redis, fsync_seconds(self.data))
-            meter = Meter(lambda: _pids(machine), client, machine.redis.pid or redis_pid(client))
-            ports = [int(address.rpartition(":")[2]) for address in machine.addresses]
+            meter = Meter(lambda: _pids(bot), client, bot.redis.pid or redis_pid(client))
+            ports = [int(address.rpartition(":")[2]) for address in bot.addresses]
             steps = Steps(load, ports, meter, self.plan.seconds / STEPS)
             for _ in range(FIRST_MESSAGES):
                 await steps.talk(ports[0], 0)
@@ -165,7 +170,7 @@ class Bench:
             self.say(f"at half of that, {rate:,.0f} turns a second: measured")
 
             # The web alone: without workers, what it accepts stays in Redis.
-            for parent in machine.workers.parents:
+            for parent in bot.workers.parents:
                 await asyncio.to_thread(parent.stop)
             for connections in PEOPLE:
                 step = await steps.at_once(connections, steps.deliver)
@@ -220,11 +225,11 @@ class Bench:
             "limits": HIGH_LIMITS,
             "channels": {CHANNEL: channel},
         }
-        bot = self.plan.settings
-        if bot:
-            settings["spool"] = bot.spool
-            settings["allow_open_redis"] = bot.allow_open_redis
-            settings["workers"] = {**bot.workers.model_dump(), "still_after": 0}
+        bot_settings = self.plan.settings
+        if bot_settings:
+            settings["spool"] = bot_settings.spool
+            settings["allow_open_redis"] = bot_settings.allow_open_redis
+            settings["workers"] = {**bot_settings.workers.model_dump(), "still_after": 0}
         return settings
 
 
@@ -242,9 +247,9 @@ def _keys_of_queue(client: Redis, pattern: str, field_name: str, queue: str) -> 
     return keys
 
 
-def _pids(machine: Machine) -> Mapping[str, Sequence[int]]:
+def _pids(bot: BotProcesses) -> Mapping[str, Sequence[int]]:
     """Return the process ids of webs and of the parents of workers."""
-    parts = {WEB: machine.webs, WORKER: machine.workers.parents}
+    parts = {WEB: bot.webs, WORKER: bot.workers.parents}
     return {
         part: [child.process.pid for child in children if child.process]
         for part, children in parts.items()

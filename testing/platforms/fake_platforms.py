@@ -200,8 +200,9 @@ class FakePlatforms:
     def reset(self) -> None:
         """Remove all that the log holds, see `RequestLog`.
 
-        That is also what a platform remembers, such as closed windows, addresses that fail, messages
-        that arrived and waiting updates. The Contents and the setup of the Twilio account stay.
+        That includes what a platform remembers, such as closed windows, addresses that fail,
+        messages that arrived and waiting updates. The Contents and the setup of the Twilio account
+        stay.
         """
         self.log.reset()
 

@@ -94,7 +94,7 @@ def _run(profile: Profile, options: Options) -> SimulationReport:
 
     The folder is kept if a promise was broken or if --data named its place.
     """
-    from sayso.testing.simulation.processes import MachineError
+    from sayso.testing.simulation.processes import BotNotRunning
     from sayso.testing.simulation.profile import InvalidStories
     from sayso.testing.simulation.run import Simulation
 
@@ -105,7 +105,7 @@ def _run(profile: Profile, options: Options) -> SimulationReport:
     try:
         with clear_errors():
             report = Simulation(profile, folder, options.say).run()
-    except (MachineError, InvalidStories) as exc:
+    except (BotNotRunning, InvalidStories) as exc:
         fail(str(exc))
 
     for line in [*report.broken, *report.evidence()]:

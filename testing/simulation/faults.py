@@ -1,6 +1,6 @@
 """Faults of a simulation: kills, pauses, restarts, outages, full memory or disk, failing platforms.
 
-`Faults` does to the processes of a machine what a profile plans, and `FlakyPlatforms` lets the fake
+`Faults` does to the processes of a bot what a profile plans, and `FlakyPlatforms` lets the fake
 platforms fail. Both draw from a seeded random generator, so a run can be repeated.
 """
 
@@ -21,19 +21,19 @@ from redis.exceptions import RedisError
 
 from sayso.ops.server.embedded_redis import EmbeddedRedisError
 from sayso.testing.platforms.server import ScriptedFailure
-from sayso.testing.simulation.processes import Machine, RedisServer, pick, spooled
+from sayso.testing.simulation.processes import BotProcesses, RedisServer, pick, spooled
 from sayso.testing.simulation.profile import Profile, StorageKind
 from sayso.workers.lease import LEASE_MS
 
 #: The chance with which a send fails, by error. "drop" and "lost" stand for timeouts before and
 #: after the message was accepted.
 CHANCES = {"drop": 0.15, "lost": 0.15, "429": 0.10, "503": 0.05}
-#: Seconds that the fakes of Telegram and Slack ask to wait.
+#: Seconds that the fakes of Telegram and Slack ask to wait: what their answers 429 say.
 RETRY_AFTER = 7.0
 #: The most failures in a row in one chat. The bot gives a reply up after ten attempts, with pauses
 #: that double: with more failures, replies would be lost and the run would take very long.
 MAX_IN_A_ROW = 4
-#: How long Redis has no memory or disk, in seconds.
+#: How long Redis has no free memory or disk, in seconds.
 FULL_SECONDS = 5.0
 #: Seconds between two attempts to start a Redis that ended itself.
 RETRY_SECONDS = 1.0
@@ -43,7 +43,8 @@ OUTAGE_BEGINS_SECONDS = 5.0
 POLL_SECONDS = 0.25
 #: How long a worker is paused, in seconds: twice its lease on a conversation.
 PAUSED_SECONDS = 2 * LEASE_MS / 1000
-#: The name under which each planned fault is counted.
+#: The name under which each planned fault is counted. The report prints it, and the `at_least` of a
+#: profile refers to it.
 _COUNT_NAMES = {
     "kill worker": "workers killed",
     "kill machine": "machines killed",
@@ -55,7 +56,11 @@ _COUNT_NAMES = {
     "outage": "outages",
     "restart": "workers restarted",
 }
-#: The counts of faults that may interrupt the work of a worker.
+#: The count of webs, parents and workers that ended without a fault that ended them.
+PROCESSES_ENDED = "processes ended"
+#: The count of times at which Redis ended itself, because its disk was full.
+_REDIS_ENDED = "redis ended"
+#: The counts of what may interrupt the work of a worker.
 _INTERRUPTIONS = (
     "workers killed",
     "pauses",
@@ -63,8 +68,8 @@ _INTERRUPTIONS = (
     "outages",
     "memory full",
     "disk full",
-    "redis ended",
-    "ended",
+    _REDIS_ENDED,
+    PROCESSES_ENDED,
 )
 #: The share of kills of a worker that also kill its parent, and with it half of the workers.
 PARENT_SHARE = 0.05
@@ -78,22 +83,24 @@ class FlakyPlatforms:
     Lives as long as one simulation. Safe to use from threads.
     """
 
-    def __init__(self, chance: Random, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rng: Random, clock: Callable[[], float] = time.monotonic) -> None:
         #: The number of failures, by error.
         self.failures: Counter[str] = Counter()
         #: The number of messages that came before the pause that a 429 asked for was over.
         self.impatient = 0
-        self._chance = chance
+        self._rng = rng
         self._clock = clock
         self._lock = threading.Lock()
-        #: By chat: the number of failures in a row, and until when a 429 asked to wait.
+        #: By chat: the number of failures in a row.
         self._in_a_row: Counter[str] = Counter()
-        self._closed_until: dict[str, float] = {}
+        #: By chat: until when the last 429 asked to wait.
+        self._wait_until: dict[str, float] = {}
 
     def __call__(self, platform: str, chat: str) -> ScriptedFailure | None:
         """Return the failure of the next message in a chat, None if it does not fail."""
         with self._lock:
-            if self._clock() < self._closed_until.pop(chat, 0.0):
+            # `pop`: only the first message after a 429 is judged.
+            if self._clock() < self._wait_until.pop(chat, 0.0):
                 self.impatient += 1
 
             error = ""
@@ -107,12 +114,12 @@ class FlakyPlatforms:
             self.failures[error] += 1
             # Twilio's 429 is about the whole account, so another chat may be sent to meanwhile.
             if error == "429" and platform != "twilio":
-                self._closed_until[chat] = self._clock() + RETRY_AFTER
+                self._wait_until[chat] = self._clock() + RETRY_AFTER
             return ScriptedFailure(error)
 
     def _draw_error(self) -> str:
         """Return an error by its chance, "" for none."""
-        remaining = self._chance.random()
+        remaining = self._rng.random()
         for error, chance in CHANCES.items():
             remaining -= chance
             if remaining < 0:
@@ -123,8 +130,8 @@ class FlakyPlatforms:
 class FullStorage:
     """Fills the memory or the disk of Redis for a while, one at a time.
 
-    With a full disk Redis ends itself, and is restarted as by `sayso up`. Times are of the
-    monotonic clock.
+    With a full disk Redis ends itself, because it cannot write its append-only file. Then it is
+    restarted, as `sayso up` does. Times are of the monotonic clock.
     """
 
     def __init__(self, server: RedisServer) -> None:
@@ -133,8 +140,9 @@ class FullStorage:
         self._server = server
         #: What is full now; None for nothing.
         self._storage: StorageKind | None = None
-        #: When it ends, and when Redis may be started again.
+        #: When the storage is free again.
         self._until = 0.0
+        #: Before this time a Redis that ended itself is not restarted again.
         self._restart_at = 0.0
 
     @property
@@ -144,12 +152,13 @@ class FullStorage:
 
     def begin(self, storage: StorageKind, now: float) -> bool:
         """Fill the memory or disk. Return False if Redis is away."""
-        with contextlib.suppress(RedisError, OSError):
+        try:
             self._limit(storage)
-            self._storage = storage
-            self._until = now + FULL_SECONDS
-            return True
-        return False
+        except (RedisError, OSError):
+            return False
+        self._storage = storage
+        self._until = now + FULL_SECONDS
+        return True
 
     def update(self, now: float) -> None:
         """Restart Redis if it ended itself, and lift the limit when it is time."""
@@ -185,7 +194,8 @@ class OutageRecord:
     back: float = 0.0
     #: When messages were last seen in the spool of a web, after Redis was back.
     spool_used_at: float = 0.0
-    #: The number of responses to webhooks that began and ended meanwhile, by HTTP status.
+    #: By HTTP status: the number of responses to webhooks that began and ended while Redis was
+    #: away. Filled by `WebhookDelivery`.
     statuses: Counter[int] = field(default_factory=Counter)
 
     @property
@@ -197,8 +207,8 @@ class OutageRecord:
 class Outage:
     """Takes Redis away once, for a number of seconds; 0 for never.
 
-    Used in the thread of its machine. `addresses` are the web processes whose spools are watched.
-    `record` holds what is known so far.
+    Used in the thread that started Redis. `addresses` are the web processes whose spools are
+    watched. `record` holds what is known so far.
     """
 
     def __init__(
@@ -238,21 +248,26 @@ class Outage:
 
 
 class Faults:
-    """Injects the faults of a profile, in the thread of its machine.
+    """Injects the faults of a profile, in the thread that started the processes of the bot.
 
-    Make it when the machine is ready. Call `inject_due` in each step while people begin stories,
-    then `end` in each step until they have their answers.
+    Make it when these processes are ready. Call `inject_due` in each step while people begin
+    stories (the conversations of `stories.yaml`), then `end` in each step until they have their
+    answers.
+
+    A fault "machine" is about one machine of workers: a parent with its workers and its folder.
     """
 
-    def __init__(self, machine: Machine, profile: Profile, chance: Random, now: float) -> None:
-        #: The number of faults, by name.
+    def __init__(self, bot: BotProcesses, profile: Profile, rng: Random, now: float) -> None:
+        #: The number of faults and of what they caused. The names of planned faults are in
+        #: _COUNT_NAMES.
         self.counts: Counter[str] = Counter()
-        #: When something was killed on the monotonic clock, by what: "redis" or "machine".
+        #: By what was killed, "redis" or "machine": when each successor began to run, on the
+        #: monotonic clock.
         self.killed_at: dict[str, list[float]] = {}
-        self.outage = Outage(machine.redis, machine.addresses, profile.outage_seconds, now)
-        self._machine = machine
-        self._chance = chance
-        self._full = FullStorage(machine.redis)
+        self.outage = Outage(bot.redis, bot.addresses, profile.outage_seconds, now)
+        self._bot = bot
+        self._rng = rng
+        self._full = FullStorage(bot.redis)
         #: When each paused worker continues, by process id.
         self._paused: dict[int, float] = {}
         #: Whether a pause waits until enough workers are at work. Workers are not killed meanwhile:
@@ -260,12 +275,13 @@ class Faults:
         self._pause_waits = False
         #: The workers that a rolling restart has not replaced yet.
         self._to_restart: list[int] = []
-        machine.workers.at_work()  # notes the workers that are there from the beginning
+        # Otherwise a worker that ends before the first fault would not be missed.
+        bot.workers.note_workers()
 
         #: The seconds between two faults of a kind, and when the next one is due.
         self._intervals = _planned_intervals(profile)
         self._due = {
-            name: now + seconds * chance.random() for name, seconds in self._intervals.items()
+            name: now + seconds * rng.random() for name, seconds in self._intervals.items()
         }
         self._actions: dict[str, Callable[[float], None]] = {
             "kill worker": self._kill_worker,
@@ -289,7 +305,7 @@ class Faults:
         return [name for name in self._intervals if not self.counts[_COUNT_NAMES[name]]]
 
     @property
-    def is_broken(self) -> bool:
+    def is_timed_fault_pending(self) -> bool:
         """Whether a fault that ends only by its time is on, or still to come."""
         return self.outage.is_ahead or self._full.is_on
 
@@ -300,16 +316,16 @@ class Faults:
         for name, due in self._due.items():
             if now >= due:
                 # Half to one and a half intervals later, so that faults meet in all combinations.
-                self._due[name] = now + self._intervals[name] * (0.5 + self._chance.random())
+                self._due[name] = now + self._intervals[name] * (0.5 + self._rng.random())
                 self._actions[name](now)
 
     def update(self, now: float) -> None:
         """End the faults that are over, and restart what ended by itself."""
-        self.counts["ended"] += self._machine.restart_ended()
+        self.counts[PROCESSES_ENDED] += self._bot.restart_ended()
         self.outage.update(now)
         self._full.update(now)
-        self.counts["redis ended"] = self._full.deaths
-        self.counts["outages"] = int(self.outage.record.began > 0)
+        self.counts[_REDIS_ENDED] = self._full.deaths
+        self.counts[_COUNT_NAMES["outage"]] = int(self.outage.record.began > 0)
         self._wake(now)
 
     def end(self, now: float) -> None:
@@ -323,63 +339,71 @@ class Faults:
         self._wake(float("inf"))
 
     def _kill_worker(self, _: float) -> None:
-        """Kill a worker, now and then its parent too.
+        """Kill a worker, now and then a random parent too.
 
         Paused workers are spared: the simulation is to show what they do when they continue.
         """
-        victim = pick(self._awake(), self._chance)
+        victim = pick(self._awake(), self._rng)
         if not victim or self._pause_waits:
             return
-        if self._chance.random() < PARENT_SHARE:
-            self._machine.workers.kill_parent(self._chance)
+        if self._rng.random() < PARENT_SHARE:
+            self._bot.workers.kill_parent(self._rng)
             self.counts["parents killed"] += 1
-        self._machine.workers.kill(victim)
-        self.counts["workers killed"] += 1
+        self._bot.workers.kill(victim)
+        self._count("kill worker")
 
     def _kill_machine(self, _: float) -> None:
-        """Kill a running machine with all its workers at once."""
-        parent = self._chance.choice(self._machine.workers.parents)
+        """Kill a running machine of workers at once: the parent and all its workers."""
+        parent = self._rng.choice(self._bot.workers.parents)
         if parent.is_alive() and not self._pause_waits:
-            self.counts["workers killed"] += self._machine.replace_machine(parent)
-            self._note_kill("machine")
+            workers = self._bot.replace_machine(parent)
+            self._count("kill worker", workers)
+            self._count("kill machine")
+            self._note_successor("machine")
 
-    def _note_kill(self, part: str) -> None:
-        """Count a kill, and note its time, from which the time to recover is measured.
+    def _count(self, fault: str, times: int = 1) -> None:
+        """Count a planned fault, a key of _COUNT_NAMES."""
+        self.counts[_COUNT_NAMES[fault]] += times
 
-        Call it when the successor runs or is about to.
+    def _note_successor(self, part: str) -> None:
+        """Note that the successor of something killed has begun to run.
+
+        The time to recover is measured from here and not from the kill: the simulation starts the
+        successor, and how long that takes says nothing about Sayso.
         """
-        self.counts[_COUNT_NAMES[f"kill {part}"]] += 1
         self.killed_at.setdefault(part, []).append(time.monotonic())
 
     def _awake(self) -> set[int]:
         """Return the process ids of the workers that are at work and not paused."""
-        return self._machine.workers.at_work() - set(self._paused)
+        return self._bot.workers.at_work() - set(self._paused)
 
     def _kill_web(self, _: float) -> None:
-        self._machine.restart_web(self._chance.choice(self._machine.webs), signal.SIGKILL)
-        self.counts["web killed"] += 1
+        self._bot.restart_web(self._rng.choice(self._bot.webs), signal.SIGKILL)
+        self._count("kill web")
 
     def _kill_redis(self, _: float) -> None:
-        if not self.outage.is_on and self._machine.redis.is_alive():
-            self._machine.redis.kill()
-            self._machine.redis.restart()
-            self._note_kill("redis")
+        if not self.outage.is_on and self._bot.redis.is_alive():
+            self._bot.redis.kill()
+            self._bot.redis.restart()
+            self._count("kill redis")
+            self._note_successor("redis")
 
     def _fill(self, storage: StorageKind, now: float) -> None:
         if not self.outage.is_on and not self._full.is_on and self._full.begin(storage, now):
-            self.counts[f"{storage} full"] += 1
+            self._count(f"full {storage}")
 
     def _pause(self, now: float) -> None:
         """Stop a worker beyond its lease, once enough others are at work."""
         awake = self._awake()
         self._pause_waits = len(awake) <= MIN_AWAKE
         if self._pause_waits:
-            self._due["pause"] = now  # in the next step it is tried again
+            # It is tried again in the next step.
+            self._due["pause"] = now
             return
-        victim = pick(awake, self._chance)
+        victim = pick(awake, self._rng)
         _signal(victim, signal.SIGSTOP)
         self._paused[victim] = now + PAUSED_SECONDS
-        self.counts["pauses"] += 1
+        self._count("pause")
 
     def _wake(self, now: float) -> None:
         """Let the workers continue whose pause is over."""
@@ -391,19 +415,25 @@ class Faults:
     def _restart(self, _: float) -> None:
         """Begin to replace every worker, one after the other, then the webs."""
         if not self._to_restart:
-            self._to_restart = sorted(self._machine.workers.at_work())
+            self._to_restart = sorted(self._bot.workers.at_work())
 
     def _continue_restart(self) -> None:
-        """Do the next step of a rolling restart when the last one is done."""
-        if not self._to_restart or self._machine.workers.stopping:
+        """Do the next step of a rolling restart when the last one is done.
+
+        A worker that was killed meanwhile, or is paused, is left out.
+        """
+        if not self._to_restart:
+            return
+        # The worker before is still stopping.
+        if self._bot.workers.stopping:
             return
         worker = self._to_restart.pop()
         if worker in self._awake():
-            self._machine.workers.tell_to_stop(worker)
-            self.counts["workers restarted"] += 1
+            self._bot.workers.tell_to_stop(worker)
+            self._count("restart")
         if not self._to_restart:
-            for web in self._machine.webs:
-                self._machine.restart_web(web, signal.SIGTERM)
+            for web in self._bot.webs:
+                self._bot.restart_web(web, signal.SIGTERM)
                 self.counts["web restarted"] += 1
 
 

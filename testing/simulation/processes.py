@@ -67,7 +67,7 @@ class WorkerProcesses:
     def __init__(self, parents: Sequence[Child], registered: Callable[[], set[int]]) -> None:
         self.parents = list(parents)
         self._registered = registered
-        #: All workers that were ever at work.
+        #: All workers that were ever noted.
         self._known: set[int] = set()
         #: Workers that got SIGTERM, as long as they are alive.
         self._stopping: set[int] = set()
@@ -75,10 +75,20 @@ class WorkerProcesses:
         self._expected_to_end: set[int] = set()
 
     def at_work(self) -> set[int]:
-        """Return the workers that have started, are alive, and were not told to stop."""
+        """Return the workers that have started, are alive, and were not told to stop.
+
+        They are noted, as by `note_workers`.
+        """
+        return self.note_workers() - self._stopping
+
+    def note_workers(self) -> set[int]:
+        """Note the workers that are there now, so that `restart_ended` notices their end.
+
+        Return them.
+        """
         living = {pid for pid in self._registered() if pid and _is_alive(pid)}
         self._known |= living
-        return living - self._stopping
+        return living
 
     @property
     def stopping(self) -> set[int]:
@@ -91,11 +101,11 @@ class WorkerProcesses:
         self._expected_to_end.add(pid)
         _signal(pid, signal.SIGKILL)
 
-    def kill_parent(self, chance: Random) -> None:
+    def kill_parent(self, rng: Random) -> None:
         """Kill a parent. Its workers stop by themselves, and `restart_ended` starts it again."""
         # Which workers it forked is not known, so the end of none is a surprise.
         self._expected_to_end |= self._known
-        parent = chance.choice(self.parents)
+        parent = rng.choice(self.parents)
         if parent.process is not None:
             parent.process.kill()
             parent.process.wait()
@@ -131,10 +141,10 @@ class WorkerProcesses:
         return len(ended) + len(surprises)
 
 
-def pick(pids: set[int], chance: Random) -> int:
+def pick(pids: set[int], rng: Random) -> int:
     """Return one of the process ids, 0 if there is none."""
     if pids:
-        return chance.choice(sorted(pids))
+        return rng.choice(sorted(pids))
     return 0
 
 
@@ -237,15 +247,15 @@ def _limit_file_size(pid: int, size: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard_limit))
 
 
-class MachineError(Exception):
-    """Raised when a process does not start. The message names the fix."""
+class BotNotRunning(Exception):
+    """Raised when the simulated bot does not start or answer. The message names the fix."""
 
 
 def simulated_settings(profile: Profile, platforms: FakePlatforms, url: str) -> dict[str, Any]:
     """Return the profile's configuration with fake platforms in place of the real ones.
 
     Channels of platforms without a fake are left out. `url` is the public URL of the first web.
-    Raises MachineError if no channel is left.
+    Raises BotNotRunning if no channel is left.
     """
     config = profile.config
     settings: dict[str, Any] = DEFAULT_SETTINGS
@@ -258,7 +268,7 @@ def simulated_settings(profile: Profile, platforms: FakePlatforms, url: str) -> 
             fake = fake_channel(channel["platform"], platforms.url)
             channels[name] = {**channel, **fake, **_channel_overrides(profile)}
     if not channels:
-        raise MachineError(f"{config}: no channel to simulate: add one of {', '.join(SIMULATED)}")
+        raise BotNotRunning(f"{config}: no channel to simulate: add one of {', '.join(SIMULATED)}")
 
     simulated = {
         **settings,
@@ -312,8 +322,8 @@ def _absolute(tool: str, config: Path | None) -> str:
     return tool
 
 
-class Machine:
-    """All processes of a simulated bot, from `with` to its end.
+class BotProcesses:
+    """All processes of a simulated bot: Redis, webs and workers. They run from `with` to its end.
 
     Use it in one thread that outlives it, because the processes die with that thread.
 
@@ -395,7 +405,7 @@ class Machine:
         return self.workers.restart_ended() + len(ended)
 
     def lost_replies(self) -> int:
-        """Return how many replies of Redis the proxy lost; known after the machine has stopped."""
+        """Return how many replies of Redis the proxy lost; known after all processes stopped."""
         counts = self._data / "proxy.json"
         if counts.exists():
             return int(json.loads(counts.read_text()).get("lost replies", 0))
@@ -434,7 +444,8 @@ class Machine:
     def _worker_counts(self) -> list[int]:
         """The number of workers of each parent.
 
-        One machine has two parents if it has at least two workers.
+        A single machine has two parents if it has at least two workers, so that one parent can be
+        killed.
         """
         workers = self._profile.workers
         parents = min(workers, max(2, self._profile.machines))
@@ -554,5 +565,5 @@ def _wait_until(condition: Callable[[], bool], message: str) -> None:
     deadline = time.monotonic() + READY_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            raise MachineError(message)
+            raise BotNotRunning(message)
         time.sleep(0.01)

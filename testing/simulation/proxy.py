@@ -41,13 +41,13 @@ class Proxy:
     would without a proxy.
     """
 
-    def __init__(self, target: str, *, loss: float, slow_ms: float, chance: Random) -> None:
+    def __init__(self, target: str, *, loss: float, slow_ms: float, rng: Random) -> None:
         #: The number of "connections", "commands" and "lost replies".
         self.counts: Counter[str] = Counter()
         self._target = target
         self._loss = loss
         self._slow_ms = slow_ms
-        self._chance = chance
+        self._rng = rng
         self._connections: set[asyncio.Task[None]] = set()
 
     def listen(self, path: str) -> socket:
@@ -94,7 +94,7 @@ class Proxy:
         loop = asyncio.get_running_loop()
         while data := await loop.sock_recv(client, _CHUNK):
             self.counts["commands"] += 1
-            if self._chance.random() < self._loss:
+            if self._rng.random() < self._loss:
                 lose_reply.set()
             await loop.sock_sendall(redis, data)
 
@@ -108,7 +108,7 @@ class Proxy:
                 self.counts["lost replies"] += 1
                 return
             if self._slow_ms:
-                await asyncio.sleep(self._chance.random() * self._slow_ms / 1000)
+                await asyncio.sleep(self._rng.random() * self._slow_ms / 1000)
             await loop.sock_sendall(client, data)
 
 
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str]) -> None:
     """Run the proxy as a process."""
     listen, target, loss, slow_ms, seed, counts = arguments
     Path(listen).unlink(missing_ok=True)
-    proxy = Proxy(target, loss=float(loss), slow_ms=float(slow_ms), chance=Random(int(seed)))
+    proxy = Proxy(target, loss=float(loss), slow_ms=float(slow_ms), rng=Random(int(seed)))
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(run(listen, proxy, Path(counts)))
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sayso.testing.percentiles import percentile
-from sayso.testing.simulation.faults import OutageRecord
+from sayso.testing.simulation.faults import PROCESSES_ENDED, OutageRecord
 from sayso.testing.simulation.judge import SimulationResult
 from sayso.testing.simulation.outcomes import BREACHES
-from sayso.testing.simulation.processes import Machine
+from sayso.testing.simulation.processes import BotProcesses
 from sayso.testing.simulation.profile import Profile
 
 #: From this number of replies on, at most `REPEATED_SHARE` of them may be repeats. With fewer
@@ -92,13 +92,13 @@ class Memory:
 
 @dataclass(slots=True)
 class MemoryMeter:
-    """Measures the memory of a machine during one simulation.
+    """Measures the memory of a bot during one simulation.
 
     Make it when the simulation begins (`began`, on the monotonic clock), call `update` now and
     then, and `read` at the end.
     """
 
-    machine: Machine
+    bot: BotProcesses
     began: float
     #: The memory that Redis used at the beginning, in bytes.
     redis_bytes: int = 0
@@ -106,13 +106,13 @@ class MemoryMeter:
     warm: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.redis_bytes = self.machine.redis.used_bytes()
+        self.redis_bytes = self.bot.redis.used_bytes()
 
     def update(self, now: float) -> None:
         """Measure once, when the processes are warm and Redis knows the workers."""
         if self.warm or now < self.began + WARM_SECONDS:
             return
-        if self.machine.workers.at_work():
+        if self.bot.workers.at_work():
             self.warm = {pid: _resident_mb(pid) for _, pid in self._processes()}
 
     def read(self, conversations: int) -> Memory:
@@ -122,13 +122,13 @@ class MemoryMeter:
             for name, pid in self._processes()
             if pid in self.warm
         ]
-        grown_bytes = self.machine.redis.used_bytes() - self.redis_bytes
+        grown_bytes = self.bot.redis.used_bytes() - self.redis_bytes
         return Memory(processes, grown_bytes / conversations)
 
     def _processes(self) -> list[tuple[str, int]]:
         """Return the name and the process id of each web and worker process."""
-        webs = [("web", web.process.pid) for web in self.machine.webs if web.process]
-        workers = [("worker", pid) for pid in sorted(self.machine.workers.at_work())]
+        webs = [("web", web.process.pid) for web in self.bot.webs if web.process]
+        workers = [("worker", pid) for pid in sorted(self.bot.workers.at_work())]
         return [*webs, *workers]
 
 
@@ -236,8 +236,10 @@ class SimulationReport:
             lines.append(f"webhooks: {_http({status: self.http[status] for status in unexpected})}")
         if self.without_retry_after:
             lines.append(f"HTTP 503 without Retry-After: {self.without_retry_after}")
-        if self.faults["ended"] and (self.profile.full_every or self.profile.outage_seconds):
-            lines.append(f"processes that ended for want of Redis: {self.faults['ended']}")
+        if self.faults[PROCESSES_ENDED] and (
+            self.profile.full_every or self.profile.outage_seconds
+        ):
+            lines.append(f"processes that ended for want of Redis: {self.faults[PROCESSES_ENDED]}")
 
         # While Redis is away, a web with a spool takes every message, and one without takes none.
         due_status = 200 if self.profile.spool else 503

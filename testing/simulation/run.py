@@ -15,7 +15,7 @@ from typing import Any
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.simulation.faults import Faults, FlakyPlatforms
 from sayso.testing.simulation.judge import SimulationResult, judge_simulation
-from sayso.testing.simulation.processes import Machine, simulated_settings
+from sayso.testing.simulation.processes import BotProcesses, simulated_settings
 from sayso.testing.simulation.profile import Profile, load_stories
 from sayso.testing.simulation.report import MemoryMeter, SimulationReport
 from sayso.testing.simulation.tools import Effects
@@ -44,7 +44,7 @@ class Simulation:
     def run(self) -> SimulationReport:
         """Run the profile and return its report.
 
-        Raises InvalidStories, MachineError, EmbeddedRedisError.
+        Raises InvalidStories, BotNotRunning, EmbeddedRedisError.
         """
         profile = self.profile
         stories = load_stories(profile.stories, profile.only_stories)
@@ -55,12 +55,12 @@ class Simulation:
             failures = flaky if profile.failing_platforms else None
             platforms = stack.enter_context(FakePlatforms(failures=failures))
             make_settings = partial(simulated_settings, profile, platforms)
-            machine = stack.enter_context(Machine(profile, self.data, make_settings))
-            users = stack.enter_context(SimulatedUsers(profile, platforms, machine, stories))
+            bot = stack.enter_context(BotProcesses(profile, self.data, make_settings))
+            users = stack.enter_context(SimulatedUsers(profile, platforms, bot, stories))
 
             began = time.monotonic()
-            memory_meter = MemoryMeter(machine, began)
-            faults = Faults(machine, profile, Random(f"{profile.seed} faults"), began)
+            memory_meter = MemoryMeter(bot, began)
+            faults = Faults(bot, profile, Random(f"{profile.seed} faults"), began)
             self._inject_faults(users, faults, memory_meter, began)
             seconds = time.monotonic() - began
             result = self._settle(users)
@@ -73,7 +73,7 @@ class Simulation:
             interruptions=faults.interruptions,
             faults=faults.counts,
             http=users.delivery.answers,
-            lost_replies=machine.lost_replies(),
+            lost_replies=bot.lost_replies(),
             failed_sends=flaky.failures,
             impatient=flaky.impatient,
             seconds=seconds,
@@ -91,7 +91,7 @@ class Simulation:
     ) -> None:
         """Inject faults while users begin new stories; then wait until all users are done."""
         last_progress = began
-        while not users.is_done or faults.is_broken:
+        while not users.is_done or faults.is_timed_fault_pending:
             if users.budget.is_left:
                 faults.inject_due(time.monotonic())
             else:

@@ -31,7 +31,7 @@ from sayso.testing.simulation.outcomes import (
     read_statement,
     text_pattern,
 )
-from sayso.testing.simulation.processes import Machine
+from sayso.testing.simulation.processes import BotProcesses
 from sayso.testing.simulation.profile import (
     BUTTON,
     REST,
@@ -326,7 +326,7 @@ class SimulatedUser:
     delivery: WebhookDelivery
     budget: TurnBudget
     #: Draws the stories.
-    chance: Random
+    rng: Random
     inbox: ChatInbox = field(default_factory=ChatInbox)
     #: Everything the person and the strangers did, in order.
     acts: list[Act] = field(default_factory=list)
@@ -336,7 +336,7 @@ class SimulatedUser:
         """Play stories while there are turns left."""
         weights = [story.weight for story in stories]
         while self.budget.is_left:
-            await self.play(self.chance.choices(stories, weights)[0])
+            await self.play(self.rng.choices(stories, weights)[0])
 
     async def play(self, story: Story) -> None:
         """Play one story. It ends early if a question does not come."""
@@ -548,7 +548,7 @@ class SimulatedUsers:
     """
 
     def __init__(
-        self, profile: Profile, platforms: FakePlatforms, machine: Machine, repertoire: Repertoire
+        self, profile: Profile, platforms: FakePlatforms, bot: BotProcesses, repertoire: Repertoire
     ) -> None:
         until = float("inf")
         if profile.seconds:
@@ -558,16 +558,14 @@ class SimulatedUsers:
             repeated=profile.repeated_webhooks,
             late=profile.late_repeats,
             late_seconds=profile.late_seconds,
-            chance=Random(f"{profile.seed} webhooks"),
-            addresses=machine.addresses,
+            rng=Random(f"{profile.seed} webhooks"),
+            addresses=bot.addresses,
         )
         self.people: list[SimulatedUser] = []
         self._platforms = platforms
         self._stories = repertoire.stories
 
-        clients = webhook_clients(
-            platforms, machine.hooks, profile.conversations, profile.clock_skew
-        )
+        clients = webhook_clients(platforms, bot.hooks, profile.conversations, profile.clock_skew)
         for number, (client, url) in enumerate(clients):
             strangers: Sequence[WebhookClient] = ()
             if profile.strangers:
@@ -577,7 +575,7 @@ class SimulatedUsers:
                 url=url,
                 delivery=self.delivery,
                 budget=self.budget,
-                chance=Random(f"{profile.seed} {number}"),
+                rng=Random(f"{profile.seed} {number}"),
                 inbox=ChatInbox(repertoire.done),
                 strangers=strangers,
             )

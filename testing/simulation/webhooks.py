@@ -77,7 +77,7 @@ class WebhookDelivery:
     def __init__(
         self,
         *,
-        chance: Random,
+        rng: Random,
         repeated: float = 0.0,
         late: float = 0.0,
         late_seconds: float = 0.0,
@@ -97,7 +97,7 @@ class WebhookDelivery:
         self._repeated_share = repeated
         self._late_share = late
         self._late_seconds = late_seconds
-        self._chance = chance
+        self._rng = rng
         self._addresses = addresses
         self._executor = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="webhooks")
         #: The connections of each thread, by address.
@@ -110,11 +110,11 @@ class WebhookDelivery:
 
         Return when it was accepted, on the monotonic clock.
         """
-        if self._chance.random() < self._repeated_share:
-            for _ in range(self._chance.randint(1, MAX_DELIVERIES - 1)):
+        if self._rng.random() < self._repeated_share:
+            for _ in range(self._rng.randint(1, MAX_DELIVERIES - 1)):
                 delay = 0.0
-                if self._chance.random() < self._late_share:
-                    delay = self._chance.random() * self._late_seconds
+                if self._rng.random() < self._late_share:
+                    delay = self._rng.random() * self._late_seconds
                 task = asyncio.create_task(self._repeat(url, hook, delay))
                 self._repeats.add(task)
                 task.add_done_callback(self._repeats.discard)
@@ -126,7 +126,7 @@ class WebhookDelivery:
                 return answer.at
             attempts += 1
             factor = min(2 ** max(0, attempts - CONSTANT_RETRIES), MAX_FACTOR)
-            await asyncio.sleep(RETRY_SECONDS * factor * (0.5 + self._chance.random() / 2))
+            await asyncio.sleep(RETRY_SECONDS * factor * (0.5 + self._rng.random() / 2))
 
     @property
     def longest_delay(self) -> float:
@@ -156,7 +156,7 @@ class WebhookDelivery:
         parts = urlsplit(url)
         address = parts.netloc
         if self._addresses:
-            address = self._chance.choice(self._addresses)
+            address = self._rng.choice(self._addresses)
         during = self.during
         loop = asyncio.get_running_loop()
         answer = await loop.run_in_executor(

@@ -34,7 +34,7 @@ def judged(
 ) -> SimulationResult:
     """Judge one person with these acts and messages. Messages without a time arrive one second apart."""
     client: Any = SimpleNamespace(chat="ada")
-    delivery = WebhookDelivery(chance=random.Random(1))
+    delivery = WebhookDelivery(rng=random.Random(1))
     person = SimulatedUser(client, "", delivery, TurnBudget(9), random.Random(1), ChatInbox(), acts)
     for at, text in enumerate(texts, 4):
         message = text if isinstance(text, dict) else {"text": text, "media": None}

@@ -82,7 +82,7 @@ async def through(proxy: Callable[[Path], Proxy], folder: Path) -> tuple[bytes, 
 def test_cutting_proxy_delivers_the_command_and_loses_the_reply(tmp_path: Path) -> None:
     """The command took effect, and its sender cannot know."""
     answer, got, proxy = asyncio.run(
-        through(lambda to: Proxy(str(to), loss=1.0, slow_ms=0, chance=Random(1)), tmp_path)
+        through(lambda to: Proxy(str(to), loss=1.0, slow_ms=0, rng=Random(1)), tmp_path)
     )
     assert (answer, got, proxy.counts["lost replies"]) == (b"", [b"ping"], 1)
 
@@ -90,7 +90,7 @@ def test_cutting_proxy_delivers_the_command_and_loses_the_reply(tmp_path: Path) 
 def test_slow_proxy_loses_nothing(tmp_path: Path) -> None:
     """The whole reply arrives."""
     answer, got, proxy = asyncio.run(
-        through(lambda to: Proxy(str(to), loss=0.0, slow_ms=1, chance=Random(1)), tmp_path)
+        through(lambda to: Proxy(str(to), loss=0.0, slow_ms=1, rng=Random(1)), tmp_path)
     )
     assert (answer, got, proxy.counts["lost replies"]) == (b"PING", [b"ping"], 0)
 
@@ -123,7 +123,7 @@ def test_webhook_is_delivered_until_it_is_accepted_and_then_repeated(
     WebServer.came = []
     server = HTTPServer(("127.0.0.1", 0), WebServer)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    delivery = WebhookDelivery(repeated=1.0, chance=Random(1))
+    delivery = WebhookDelivery(repeated=1.0, rng=Random(1))
 
     async def deliver() -> None:
         hook: Callable[[], SignedWebhook] = lambda: ({}, b"hello")  # noqa: E731
@@ -142,7 +142,7 @@ def test_webhook_is_delivered_until_it_is_accepted_and_then_repeated(
 
 def test_deliveries_are_spread_over_the_webs_and_signed_for_the_public_url() -> None:
     """The address of a delivery varies; its signed URL stays the same."""
-    delivery = WebhookDelivery(chance=Random(1), addresses=("a:1", "b:2"))
+    delivery = WebhookDelivery(rng=Random(1), addresses=("a:1", "b:2"))
     went: list[tuple[str, str]] = []
 
     def posted(address: str, path: str, _: object) -> DeliveryResponse:
@@ -172,6 +172,9 @@ class SlowWorkers:
         if len(self.sleeping) < 4:
             self.sleeping.append(subprocess.Popen(["sleep", "60"]))
 
+    def note_workers(self) -> set[int]:
+        return self.at_work()
+
     def at_work(self) -> set[int]:
         return {process.pid for process in self.sleeping}
 
@@ -188,9 +191,9 @@ class SlowWorkers:
 def test_pause_happens_on_a_machine_where_workers_are_killed_faster_than_they_start() -> None:
     """It needs three that work, so kills make way for it."""
     workers = SlowWorkers()
-    machine = SimpleNamespace(workers=workers, redis=None, addresses=[], restart_ended=lambda: 0)
+    bot = SimpleNamespace(workers=workers, redis=None, addresses=[], restart_ended=lambda: 0)
     faults = Faults(
-        machine, Profile(workers=4, kill_every={"worker": 1.0}, pause_every=10.0), Random(1), 0.0
+        bot, Profile(workers=4, kill_every={"worker": 1.0}, pause_every=10.0), Random(1), 0.0
     )
     try:
         for second in range(1, 60):

@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from sayso.testing.simulation.faults import (
     FULL_SECONDS,
     OUTAGE_BEGINS_SECONDS,
+    PROCESSES_ENDED,
     FullStorage,
     Outage,
     OutageRecord,
@@ -154,9 +155,9 @@ def test_missing_answers_need_killed_webs_and_503_needs_an_unavailable_redis(
 
 def test_process_that_ended_without_a_kill_breaks_a_promise() -> None:
     """Where only Redis was out of room, other processes must not end."""
-    assert report(Profile(full_every={"disk": 9.0}), OutageRecord(), ended=1).broken == [
-        "processes that ended for want of Redis: 1"
-    ]
+    assert report(
+        Profile(full_every={"disk": 9.0}), OutageRecord(), **{PROCESSES_ENDED: 1}
+    ).broken == ["processes that ended for want of Redis: 1"]
 
 
 def test_planned_fault_that_never_happened_is_a_finding() -> None:

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from sayso.ops.server.processes import Child
-from sayso.testing.simulation.processes import Machine, WorkerProcesses, children_of
+from sayso.testing.simulation.processes import BotProcesses, WorkerProcesses, children_of
 from sayso.testing.simulation.profile import Profile
 
 
 def folders(profile: Profile, data: Path) -> list[tuple[str, str]]:
     """Return the data folder of each parent of workers, and its number of workers."""
-    commands = [parent.command for parent in Machine(profile, data, lambda _: {})._worker_parents()]
+    commands = [
+        parent.command for parent in BotProcesses(profile, data, lambda _: {})._worker_parents()
+    ]
     return [(command[command.index("--data") + 1], command[-1]) for command in commands]
 
 
