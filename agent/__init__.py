@@ -1,4 +1,8 @@
-"""Agent: a model, its tools and the loop between them."""
+"""What a program imports from Sayso to build an agent. `__all__` is the public interface.
+
+An agent is a model, its tools, and the loop between them. What the code of a tool needs of channels
+and of pending actions is here, too.
+"""
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.behavior import ChannelBehavior

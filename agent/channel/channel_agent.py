@@ -61,7 +61,8 @@ from sayso.agent.run.long_results import shorten_for_history
 from sayso.agent.run.pause import RunCounts, forget_ended_pause
 from sayso.agent.run.state import Journal, NoJournal
 from sayso.agent.tools.call_texts import literal
-from sayso.agent.tools.environment import ToolEnvironment, TurnTimers
+from sayso.agent.tools.environment import ToolEnvironment
+from sayso.agent.tools.timers import TurnTimers
 from sayso.channels.base import MediaStore
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Turn
@@ -390,7 +391,10 @@ class ChannelAgent:
         timers = None
         if context.lease:
             timers = TurnTimers(
-                context.scope_id, context.received_at, context.texts.language, context.timers
+                user=context.scope_id,
+                now=context.received_at,
+                language=context.texts.language,
+                waiting=context.timers,
             )
 
         # The results of earlier calls must say how their actions have ended since.

@@ -47,7 +47,8 @@ from sayso.agent.run.pause import RunCounts, open_actions, waiting_id, with_wait
 from sayso.agent.run.result_summaries import Compressor
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.unknown_outcomes import UNKNOWN_OUTCOME, calls_with_unknown_outcome
-from sayso.agent.tools.environment import Artifact, TimerChange, tool_environment
+from sayso.agent.tools.environment import Artifact, tool_environment
+from sayso.agent.tools.timers import TimerChange
 from sayso.pending.call_context import ProposedAction
 
 #: Receives the text of a reply while it arrives.

@@ -32,6 +32,11 @@ ResponseFormat: TypeAlias = type[BaseModel] | dict[str, Any]
 
 #: Keywords of JSON Schema whose values are data, never schemas.
 _DATA_KEYWORDS = frozenset(("const", "default", "enum", "examples"))
+#: Keywords that hold schemas by name. Such a name may look like a keyword: a property may be called
+#: `default`.
+_NAMED_KEYWORDS = frozenset(
+    ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+)
 
 #: How many JSON values of an answer are tried. A model may quote some before its own.
 MAX_CANDIDATES = 8
@@ -58,6 +63,7 @@ def schema_from_response_format(fmt: ResponseFormat) -> dict[str, Any]:
 
     try:
         schema_text = _schema_text(fmt)
+        # Checks the schema. What it returns is cached for `parse_and_validate`.
         _validator(schema_text)
     except jsonschema.SchemaError as exc:
         where = "/".join(map(str, exc.absolute_path)) or "its top"
@@ -87,7 +93,8 @@ def parse_and_validate(text: str, fmt: ResponseFormat) -> Any:
 
     candidates = list(itertools.islice(values_in(text), MAX_CANDIDATES))
     if not candidates:
-        # The whole text may be a value without brackets, such as a number.
+        # The whole text may be a value without brackets, such as a number. It is read with
+        # `strict=False`, which accepts line ends inside strings: models write them.
         try:
             json.loads(text, strict=False, parse_constant=refuse_constant)
         except (ValueError, RecursionError) as exc:
@@ -153,6 +160,8 @@ def _validator(written: str) -> Validator:
 
     schema = json.loads(written)
     draft_of(schema).check_schema(schema)
+    # Whatever its draft: only the pointers of references, such as `#/$defs/Item`, are looked up, and
+    # they mean the same in all drafts.
     registry: Registry[Any] = Registry().with_resource("", DRAFT202012.create_resource(schema))
     resolver = registry.crawl().resolver()
     for target in _references(schema):
@@ -178,7 +187,11 @@ def _references(schema: Any) -> Iterator[str]:
             target = part.get("$ref")
             if isinstance(target, str):
                 yield target
-            waiting += [each for key, each in part.items() if key not in _DATA_KEYWORDS]
+            for key, each in part.items():
+                if key in _NAMED_KEYWORDS and isinstance(each, dict):
+                    waiting += each.values()
+                elif key not in _DATA_KEYWORDS:
+                    waiting.append(each)
         elif isinstance(part, list):
             waiting += part
 
@@ -211,7 +224,8 @@ def _read(candidate: str, check: Callable[[Any], Any]) -> Any:
     """Return the value of a JSON text in the form that `check` gives it. Raises ValueError."""
     try:
         value = json.loads(candidate, strict=False, parse_constant=refuse_constant)
-        # A lone surrogate cannot be stored: `encode` raises UnicodeEncodeError.
+        # Two kinds of values cannot be stored. Python reads 1e999 as infinity, for which `dumps`
+        # raises ValueError. For a lone surrogate `encode` raises UnicodeEncodeError.
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         try:
             return check(value)
@@ -252,6 +266,7 @@ def _without_nulls(value: Any, check: Callable[[Any], Any], refusal: _DoesNotFit
 def _as_instance(model: type[BaseModel], value: Any) -> BaseModel:
     """Return JSON data as an instance of a pydantic model. Raises ValueError if it does not fit."""
     try:
+        # From JSON, because in it a strict model accepts a text for a date. In a dict it does not.
         return model.model_validate_json(json.dumps(value))
     except ValidationError as exc:
         errors = exc.errors(include_url=False, include_context=False)
@@ -265,6 +280,7 @@ def _as_instance(model: type[BaseModel], value: Any) -> BaseModel:
 
 def _as_valid_data(validator: Validator, value: Any) -> Any:
     """Return JSON data unchanged if it fits a schema. Raises ValueError if it does not fit."""
+    # A schema may need endless work for some values. So each check has its own budget of steps.
     bounded = with_budget(validator, StepBudget())
     try:
         errors = list(itertools.islice(bounded.iter_errors(value), MAX_MISTAKES))
@@ -295,12 +311,14 @@ def _break_position(text: str) -> str:
     try:
         json.loads(text[start:], strict=False, parse_constant=refuse_constant)
     except json.JSONDecodeError as exc:
+        # Python's message ends so where the position follows: "Unterminated string starting at".
         problem = exc.msg.removesuffix(" starting at")
         place = quoted(exc.doc[exc.pos : exc.pos + 20])
         beginning = quoted(exc.doc[:20])
         return f"{problem} at {place}, in what begins with {beginning}"
     except (ValueError, RecursionError) as exc:
         return _first_line(exc)
+    # Not reached, as long as `values_in` finds every object and list that `json.loads` reads.
     return "it ends too early"
 
 

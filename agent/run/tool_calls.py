@@ -33,10 +33,12 @@ from sayso.agent.run.unknown_outcomes import (
     calls_with_unknown_outcome,
     may_have_run_reason,
 )
-from sayso.agent.tools.environment import Artifact, TimerChange, ToolEnvironment, restore_timers
+from sayso.agent.tools.environment import Artifact, ToolEnvironment
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import batches, unknown_tool
+from sayso.agent.tools.scheduling import restore_timers
 from sayso.agent.tools.screening import screen
+from sayso.agent.tools.timers import TimerChange
 from sayso.agent.tools.tool import Tool
 from sayso.infra.concurrency import gather_all, keep_caller_thread
 from sayso.pending.call_context import ProposedAction, call_context, own_context

@@ -3,8 +3,9 @@
 Most names are in `sayso.agent`, too.
 """
 
-from sayso.agent.tools.environment import (
-    SchedulingError,
+from sayso.agent.tools.parameter import ToolParameter
+from sayso.agent.tools.registry import ToolRegistry
+from sayso.agent.tools.scheduling import (
     cancel_scheduled,
     remind,
     schedule_reply,
@@ -12,8 +13,7 @@ from sayso.agent.tools.environment import (
     texts_of_turn,
     time_of_turn,
 )
-from sayso.agent.tools.parameter import ToolParameter
-from sayso.agent.tools.registry import ToolRegistry
+from sayso.agent.tools.timers import SchedulingError
 from sayso.agent.tools.tool import Tool, tool
 
 __all__ = [

@@ -1,8 +1,8 @@
 """What the code of a running tool can use besides its arguments.
 
 A tool may send files (`emit_artifact`), read the files that the user sent (`received_file`), offer
-answers as buttons (`offer_choices`), and send messages later (`schedule_reply`, `remind`; such a
-message is a *timer*). Each of these is a plain function that a tool imports and calls.
+answers as buttons (`offer_choices`), and send messages later (`scheduling.py`). Each of these is a
+plain function that a tool imports and calls.
 
 The functions find their data in the ToolEnvironment. It extends the CallContext of
 `sayso.pending.call_context`, which is one context variable: the run sets it for each call of a
@@ -14,29 +14,26 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 import re
-import threading
 import unicodedata
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 from sayso.agent.messages import TextReference
 from sayso.agent.tools.errors import ToolError
+from sayso.agent.tools.timers import TimerChange, TurnTimers
 from sayso.channels.i18n.invisible import readable
-from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.inbound_limits import MAX_FILE_BYTES
-from sayso.channels.types import Media, storable
+from sayso.channels.types import Media
 from sayso.infra.storage.spooled import SpooledBytes
 from sayso.pending.call_context import CallContext, call_context, own_context
-from sayso.pending.stored_limits import MAX_TIMERS
-from sayso.pending.turn_changes import Timer
 
 #: The MIME type of bytes of unknown type.
 UNKNOWN_MIME_TYPE = "application/octet-stream"
-#: Largest artifact, in bytes: the limit of the media store.
+#: Largest artifact, in bytes: the limit of the media store, which is that of received files.
 MAX_ARTIFACT_BYTES = MAX_FILE_BYTES
 #: Most labels of one offer of choices. A button carries the index of its label as one digit.
 MAX_CHOICES = 10
@@ -44,15 +41,6 @@ MAX_CHOICES = 10
 MAX_LABEL_CHARS = 60
 #: Most file names that the error for an unknown name lists.
 MAX_LISTED_FILES = 20
-#: How far ahead a message can be scheduled, in seconds.
-HORIZON_SECONDS = 400 * 86_400.0
-#: Longest scheduled text, in characters: it fits in one message of every platform.
-MAX_TIMER_CHARS = 500
-#: The error text outside of a channel's run, and for tools that run after a confirmation.
-CANNOT_SCHEDULE = (
-    "Nothing can be scheduled here: that needs a channel, and a tool that its policy allows "
-    "without a confirmation."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,38 +135,10 @@ ResultFinder = Callable[[str], Awaitable[LongResult]]
 
 
 class FileNotReceived(ToolError, ValueError):
-    """Raised when the user sent no file of that name. The text lists the files they sent."""
+    """Raised for a file that the user did not send, or that was deleted.
 
-
-class SchedulingError(ToolError):
-    """Raised when a message cannot be scheduled; the text says why, in words for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimerChange:
-    """One change that a tool call made to the timers of a conversation.
-
-    The journal of the turn stores it, so that a worker that repeats the turn after a crash makes
-    the same change without calling the tool again.
+    The text names the files that there are, or says that the file must be sent again.
     """
-
-    #: The timer that was added; None if one was cancelled.
-    timer: Timer | None = None
-    #: The id of the timer that was cancelled; "" if one was added.
-    cancelled_id: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the change as JSON-ready data."""
-        if self.timer:
-            return {"timer": asdict(self.timer)}
-        return {"cancelled_id": self.cancelled_id}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> TimerChange:
-        """Return the change that `to_dict` wrote. Raises KeyError or TypeError on anything else."""
-        if "timer" in data:
-            return cls(Timer(**data["timer"]))
-        return cls(cancelled_id=str(data["cancelled_id"]))
 
 
 @dataclass
@@ -186,8 +146,8 @@ class ToolEnvironment(CallContext):
     """What a running tool hands over besides its result, and what it can look up.
 
     A list collects what the tool hands over. A field that is None is not available to the code that
-    runs now. The fields are set by `own_context(ToolEnvironment)`, which copies the environment
-    around it for one block.
+    runs now. The fields are set at the beginning of a block `with own_context(ToolEnvironment)`:
+    it copies the environment of the code around it, and the block has the copy.
     """
 
     #: Collects the files that the tool sends.
@@ -204,7 +164,8 @@ class ToolEnvironment(CallContext):
     timer_changes: list[TimerChange] | None = None
     #: Collects the kinds of prompt injection that were found in the outputs of tools.
     suspicions: list[str] | None = None
-    #: The scope of the memory that the tools read and write. "" is a memory without an owner.
+    #: Whose memory the tools read and write, such as that of one user in one chat. "": a memory that
+    #: all runs of the agent share. None: no scope says whose it would be, so nothing is written.
     memory_scope: str | None = None
     #: Loads the whole of a long text of the user's conversation, which is stored in a file.
     load_text: TextLoader | None = None
@@ -249,7 +210,7 @@ def collect_choices() -> Iterator[list[str]]:
 
 
 def scope_digest(scope: str) -> str:
-    """Return a stable name of a memory scope for keys, logs and spans.
+    """Return a stable name of a memory scope (`ToolEnvironment.memory_scope`) for keys and logs.
 
     It has 32 hex digits, which do not reveal the scope.
     """
@@ -281,7 +242,7 @@ class ArtifactsOfCall:
             return
         self._context.__exit__(kind, *exc_info)
         if kind is None:
-            self._artifacts_of_run += self._artifacts_of_call
+            self._artifacts_of_run.extend(self._artifacts_of_call)
 
 
 #: The scheme of a URL: at least two letters, since a path on Windows begins with one letter and a
@@ -401,14 +362,18 @@ def _copied_file(path: Path) -> SpooledBytes:
         raise ValueError(
             f"cannot read the artifact {str(path)!r} ({exc.strerror}): check the path"
         ) from exc
-    # It has grown meanwhile, or it is a device, which has no size.
+    # It has grown meanwhile, or it is a device, which has no size. SpooledBytes stops reading one
+    # byte beyond the limit.
     if content.size > MAX_ARTIFACT_BYTES:
         raise ValueError(_too_large(path.name, content.size))
     return content
 
 
 def _spooled(source: bytes | BinaryIO, name: str) -> SpooledBytes:
-    """Return a copy that waits for the media store. Raises ValueError if the disk has no room."""
+    """Return a copy that waits for the media store. Raises ValueError if the disk has no room.
+
+    Of a source that is too large, the copy has one byte more than MAX_ARTIFACT_BYTES.
+    """
     folder = tool_environment().spool_folder
     try:
         return SpooledBytes(source, folder=folder, most=MAX_ARTIFACT_BYTES)
@@ -506,180 +471,3 @@ def _letters_of(name: str) -> str:
     # Some systems write an accent as a separate character, which is no letter and would be lost.
     composed = unicodedata.normalize("NFC", name)
     return "".join(filter(str.isalnum, composed.casefold()))
-
-
-@dataclass(slots=True)
-class TurnTimers:
-    """The timers of a conversation, as the tools of one turn see and change them.
-
-    A timer is a message that Sayso will send later. Nothing is stored here: `added` and `cancelled`
-    are stored when the turn is committed, so a turn that fails changes no timer. A lock guards the
-    lists, because the tools of one model answer run in several threads.
-    """
-
-    #: The user of this turn. Members of a group cannot see or cancel each other's timers.
-    user: str
-    #: When the turn was received, in Unix seconds by the server's clock.
-    now: float
-    #: The language of the user, as a code such as "en".
-    language: str
-    #: The timers that the conversation had at the beginning of the turn, of all its users.
-    waiting: tuple[Timer, ...] = ()
-    #: The timers that this turn adds.
-    added: list[Timer] = field(default_factory=list)
-    #: The ids of those in `waiting` that this turn cancels.
-    cancelled: list[str] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def add(self, text: str, at: float, note: str) -> Timer:
-        """Add a timer that says `text` at `at` (Unix seconds), and return it.
-
-        `note` is what the timer is about, for lists of timers. Raises SchedulingError.
-        """
-        with self._lock:
-            if at <= self.now:
-                raise SchedulingError("That time is in the past.")
-            if at > self.now + HORIZON_SECONDS:
-                raise SchedulingError(
-                    f"That is too far ahead: at most {HORIZON_SECONDS / 86_400:g} days."
-                )
-            if len(text) > MAX_TIMER_CHARS:
-                raise SchedulingError(f"That is too long: at most {MAX_TIMER_CHARS} characters.")
-            if len(self.waiting) + len(self.added) - len(self.cancelled) >= MAX_TIMERS:
-                raise SchedulingError(
-                    f"{MAX_TIMERS} reminders are waiting here already: cancel one first."
-                )
-
-            timer = Timer(
-                id=self._next_id(),
-                at=round(at, 3),  # in milliseconds, as Redis stores it
-                text=storable(text),
-                user=self.user,
-                note=storable(note),
-                language=self.language,
-            )
-            self.added.append(timer)
-            _collect_change(TimerChange(timer))
-            return timer
-
-    def _next_id(self) -> str:
-        """Return the next number: people and models name a timer by its id."""
-        known = (*self.waiting, *self.added)
-        numbers = [int(timer.id) for timer in known if timer.id.isdecimal()]
-        return str(max(numbers, default=0) + 1)
-
-    def timers_of_user(self) -> list[Timer]:
-        """Return the timers of this turn's user, the next one first."""
-        with self._lock:
-            of_user = [timer for timer in (*self.waiting, *self.added) if timer.user == self.user]
-            remaining = [timer for timer in of_user if timer.id not in self.cancelled]
-        return sorted(remaining, key=lambda timer: timer.at)
-
-    def cancel(self, timer_id: str) -> Timer | None:
-        """Cancel a timer of this turn's user and return it; None if they have none of that id."""
-        timer = next((each for each in self.timers_of_user() if each.id == timer_id), None)
-        if timer is None:
-            return None
-        with self._lock:
-            if timer in self.added:
-                self.added.remove(timer)
-            else:
-                self.cancelled.append(timer_id)
-            _collect_change(TimerChange(cancelled_id=timer_id))
-        return timer
-
-    def restore(self, change: TimerChange) -> None:
-        """Make a change again that an earlier attempt at this turn made before its worker died.
-
-        Nothing is checked: the change passed the checks of that attempt. If it were refused now,
-        such as for a time that has passed meanwhile, the model's answer would promise a timer that
-        does not exist.
-        """
-        if change.timer is None:
-            self.cancel(change.cancelled_id)
-        else:
-            self.added.append(change.timer)
-
-
-def _collect_change(change: TimerChange) -> None:
-    """Hand a change to the run, which writes it into the journal of the turn."""
-    changes = tool_environment().timer_changes
-    if changes is not None:
-        changes.append(change)
-
-
-def restore_timers(changes: Iterable[TimerChange]) -> None:
-    """Make the changes again that an earlier attempt at this turn made.
-
-    Does nothing where nothing can be scheduled.
-    """
-    timers = tool_environment().timers
-    if timers is not None:
-        for change in changes:
-            timers.restore(change)
-
-
-def schedule_reply(text: str, at: float, *, note: str = "") -> Timer:
-    """Say `text` in this conversation at `at` (Unix seconds), once, and return the timer.
-
-    The text is shown literally, unless it is `Markdown`. It is marked as scheduled, in the user's
-    language, so that it cannot pass for a question of the bot. `note` describes the timer in the
-    list of `scheduled`; "" for the text itself.
-
-    The timer is set when the turn is committed; a turn that fails sets none. Raises SchedulingError
-    if the time is in the past or too far ahead, if the text is too long, if the conversation has
-    too many timers, and outside of a turn.
-    """
-    timers = _timers_of_turn()
-    marked_text = texts_for(timers.language).scheduled(text)
-    return timers.add(marked_text, at, note or text)
-
-
-def remind(text: str, at: float) -> Timer:
-    """Remind the user of `text` at `at` (Unix seconds), in their language, and return the timer.
-
-    Raises SchedulingError, like `schedule_reply`.
-    """
-    timers = _timers_of_turn()
-    reminder = texts_for(timers.language).reminder(text)
-    return timers.add(reminder, at, text)
-
-
-def scheduled() -> list[Timer]:
-    """Return this user's timers in this conversation, the next one first.
-
-    Raises SchedulingError outside of a turn.
-    """
-    return _timers_of_turn().timers_of_user()
-
-
-def cancel_scheduled(timer_id: str) -> Timer | None:
-    """Cancel one of this user's timers and return it; None if there is none of that id.
-
-    Raises SchedulingError outside of a turn.
-    """
-    return _timers_of_turn().cancel(timer_id)
-
-
-def time_of_turn() -> float:
-    """Return when the user's message was received, in Unix seconds by the server's clock.
-
-    Raises SchedulingError outside of a turn.
-    """
-    return _timers_of_turn().now
-
-
-def texts_of_turn() -> Texts:
-    """Return Sayso's texts in the language of this user.
-
-    Raises SchedulingError outside of a turn.
-    """
-    return texts_for(_timers_of_turn().language)
-
-
-def _timers_of_turn() -> TurnTimers:
-    """Return the timers of this turn. Raises SchedulingError where nothing can be scheduled."""
-    timers = tool_environment().timers
-    if timers is None:
-        raise SchedulingError(CANNOT_SCHEDULE)
-    return timers

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from sayso.agent.toolsets.stems import spoken_words, stem_of
 
-#: Most words between the two parts of a phrase with a gap, such as "take it off".
+#: At most so many words are between the two parts of a phrase with a gap, such as "take it off".
 _MAX_GAP = 5
 
 
@@ -25,7 +25,7 @@ class Phrase:
     """A phrase to find in a text: the stems of its words.
 
     A phrase may have a gap, as "take ~ off" has in "take the label off": `head` is before it, and
-    `tail` follows after at most _MAX_GAP words. `tail` is empty for a phrase without a gap. A
+    `tail` follows after 1 to _MAX_GAP words. `tail` is empty for a phrase without a gap. A
     phrase with `only_at_start` has its meaning only at the beginning of a request: "text" is a verb
     in "text Anna that ...", and a noun in most other places.
     """
@@ -69,10 +69,10 @@ class EnglishWords:
     actions: Mapping[str, str]
     #: Other words for the same.
     synonyms: Mapping[str, tuple[str, ...]]
-    #: The meanings of the sayings of one word.
-    words: Mapping[str, tuple[str, ...]]
+    #: The meanings of the sayings that are one word, by that word.
+    word_meanings: Mapping[str, tuple[str, ...]]
     #: All other sayings, by the first stem of their phrase.
-    phrases: Mapping[str, tuple[Saying, ...]]
+    sayings: Mapping[str, tuple[Saying, ...]]
 
 
 @cache
@@ -84,8 +84,10 @@ def english_words() -> EnglishWords:
     actions: dict[str, str] = {}
     for action, verbs in lists["actions"].items():
         for verb in verbs.split():
+            # A verb in two lists has the action of the first one.
             actions.setdefault(stem_of(verb, "en"), action)
 
+    # The inner dicts are sets that keep the order of the lists.
     synonyms: dict[str, dict[str, None]] = {}
     for line in lists["synonyms"].strip().splitlines():
         group = [stem_of(word, "en") for word in line.split()]
@@ -93,13 +95,13 @@ def english_words() -> EnglishWords:
             others = [each for each in group if each != stem]
             synonyms.setdefault(stem, {}).update(dict.fromkeys(others))
 
-    words, phrases = _sayings(lists["sayings"])
+    word_meanings, sayings = _sayings(lists["sayings"])
     return EnglishWords(
         stop_words=frozenset(lists["stop_words"].split()),
         actions=actions,
         synonyms={stem: tuple(others) for stem, others in synonyms.items()},
-        words=words,
-        phrases=phrases,
+        word_meanings=word_meanings,
+        sayings=sayings,
     )
 
 
@@ -108,7 +110,8 @@ def _sayings(lines: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[Sa
 
     A line of the list is "phrase, phrase: meaning".
     """
-    #: The stems of the meaning, by phrase. One phrase may be in several lines.
+    # The stems of the meaning, by phrase. One phrase may be in several lines. The inner dicts are
+    # sets that keep the order.
     meanings: dict[Phrase, dict[str, None]] = {}
     for line in lines.strip().splitlines():
         phrases_of_line, _, meaning = line.partition(":")
@@ -116,16 +119,17 @@ def _sayings(lines: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[Sa
         for text in phrases_of_line.split(","):
             meanings.setdefault(_phrase(text.strip()), {}).update(dict.fromkeys(stems))
 
-    words: dict[str, tuple[str, ...]] = {}
-    phrases: dict[str, tuple[Saying, ...]] = {}
+    word_meanings: dict[str, tuple[str, ...]] = {}
+    sayings: dict[str, tuple[Saying, ...]] = {}
     for phrase, stems_of_meaning in meanings.items():
         first = phrase.head[0]
+        # One word, without a gap, that counts anywhere in a request.
         if phrase == Phrase((first,)):
-            words[first] = tuple(stems_of_meaning)
+            word_meanings[first] = tuple(stems_of_meaning)
             continue
         saying = Saying(phrase, tuple(stems_of_meaning))
-        phrases[first] = (*phrases.get(first, ()), saying)
-    return words, phrases
+        sayings[first] = (*sayings.get(first, ()), saying)
+    return word_meanings, sayings
 
 
 def _phrase(text: str) -> Phrase:
@@ -134,7 +138,7 @@ def _phrase(text: str) -> Phrase:
     It begins with `^` if it counts only at the start of a request. `~` is a gap.
     """
     head, _, tail = text.removeprefix("^").partition("~")
-    return Phrase(_stems_of(head), _stems_of(tail), text.startswith("^"))
+    return Phrase(_stems_of(head), _stems_of(tail), only_at_start=text.startswith("^"))
 
 
 def _stems_of(text: str) -> tuple[str, ...]:

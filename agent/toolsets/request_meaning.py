@@ -85,7 +85,7 @@ def _meanings(words: Sequence[str]) -> Iterator[WordMeaning]:
     for at, word in enumerate(words):
         if at in phrase_places:
             continue
-        saying_means = english.words.get(stems[at], ())
+        saying_means = english.word_meanings.get(stems[at], ())
         weights = _weighed(saying_means, _SAYING_WEIGHT)
         if word not in english.stop_words:
             for synonym in english.synonyms.get(stems[at], ()):
@@ -141,7 +141,7 @@ def _sayings_in(stems: Sequence[str], start: int) -> list[tuple[Saying, int]]:
 
     `start` is the index of the first word of the request, after "could you please".
     """
-    by_first = english_words().phrases
+    by_first = english_words().sayings
     candidates: list[tuple[Saying, int]] = []
     for at, stem in enumerate(stems):
         sayings = by_first.get(stem, ())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sayso.agent.tools.environment import ToolEnvironment, TurnTimers
+from sayso.agent.tools.environment import ToolEnvironment
+from sayso.agent.tools.timers import TurnTimers
 from sayso.pending.call_context import own_context
 from tests.docs.pages import part
 

@@ -7,7 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sayso.agent.tools.environment import MAX_TIMER_CHARS, ToolEnvironment, TurnTimers
+from sayso.agent.tools.environment import ToolEnvironment
+from sayso.agent.tools.timers import MAX_TIMER_CHARS, TurnTimers
 from sayso.examples.reminders import (
     ZONE_VARIABLE,
     cancel_reminder,

@@ -21,7 +21,9 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.run.result_summaries import cache_key
-from sayso.agent.tools.environment import ToolEnvironment, TurnTimers, schedule_reply
+from sayso.agent.tools.environment import ToolEnvironment
+from sayso.agent.tools.scheduling import schedule_reply
+from sayso.agent.tools.timers import TurnTimers
 from sayso.pending.call_context import ChannelRun, own_context
 from sayso.pending.proposals import stash_pending
 from tests.agent.run.test_compression import LONG, Summarizer

@@ -317,6 +317,7 @@ def test_invalid_response_format_is_refused(fmt):
         ({"$ref": "https://example.com/x.json"}, r"\$defs"),
         ({"properties": {"a": {"$ref": "other.json"}}}, r"\$defs"),
         ({"properties": {"a": {"$ref": "#/$defs/b"}}}, "does not have"),
+        ({"properties": {"default": {"$ref": "other.json"}}}, r"\$defs"),
         ({"enum": {1, 2}}, "JSON"),
         ({"const": float("nan")}, "JSON"),
     ],
