@@ -1,34 +1,26 @@
 """ConsoleChannel: a chat page in the browser, for this machine only or behind a password.
 
-A browser is known by a signed cookie with a random user id, its identity. With a password, a second
-cookie proves a log-in; its session ends after 12 hours or by logging out. What a conversation shows
-is stored in its feed, which the page reads (`store.py`).
+What a conversation shows is stored in its feed, which the page reads (`store.py`). `sessions.py`
+says which browser belongs to which person, and `views.py` has the web pages.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
-import ipaddress
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import BinaryIO, NamedTuple, TypeVar
+from typing import BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
-from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
 from redis.exceptions import RedisError
 
-from sayso.channels.base import AdapterDeps, FindForm, Forbidden, RateLimit, Unreachable
+from sayso.channels.base import AdapterDeps, FindForm, RateLimit, Unreachable
 from sayso.channels.console.incoming import (
     ConsoleFiles,
     UnknownChat,
-    cookie_of,
-    is_encrypted,
-    is_same_origin,
     parse,
 )
 from sayso.channels.console.outgoing import (
@@ -39,15 +31,14 @@ from sayso.channels.console.outgoing import (
     page_html,
     pieces_of,
 )
+from sayso.channels.console.sessions import BrowserSessions
 from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.console.store import (
     CHAT_ID,
     CLEAR,
     MAX_CHATS,
-    MAX_NAME_CHARS,
     PAGE_ENTRIES,
     REMOVED,
-    SESSION_SECONDS,
     Chats,
     Feed,
     FeedEntries,
@@ -57,7 +48,6 @@ from sayso.channels.console.store import (
     time_of,
     title_of,
 )
-from sayso.channels.setup import is_loopback
 from sayso.channels.types import (
     Conversation,
     Delivery,
@@ -78,14 +68,8 @@ from sayso.infra.records import OtherVersion
 DRAFT_GAP = 0.25
 #: The command behind the page's New chat button.
 RESET = "/reset"
-#: The header that the page's script sets. A form of another site cannot set it.
-PAGE_HEADER = "x-sayso-console"
 #: How many seconds Redis may take to answer: more than a read of the feed blocks.
 FEED_SECONDS = 4.0
-#: The most characters of an address that a proxy names.
-MAX_ADDRESS_CHARS = 60
-#: The prefix of cookies that, over https, only this very host can set (RFC 6265bis, 4.1.3.2).
-_HOST = "__Host-"
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -93,6 +77,10 @@ _log = logging.getLogger(__name__)
 
 class ConsoleChannel:
     """The chat page of one channel. One instance serves a whole process, from any thread.
+
+    `receive` to `send` are the methods of every adapter: they read what the page posts, and write
+    into the feed of a conversation. The others serve the page: they read the feed back, and edit
+    the person's list of conversations. `sessions` says who uses a browser.
 
     `feed`, `chats` and `logins` are stores in Redis by default. Raises ValueError if `deps` has no
     secret to sign cookies with.
@@ -108,37 +96,25 @@ class ConsoleChannel:
         chats: Chats | None = None,
         logins: Logins | None = None,
     ) -> None:
-        if not deps.keys:
-            raise ValueError(
-                "keys is empty: give at least one secret to sign console sessions with"
-            )
         self.name = name
         self.settings = settings
         client = deps.connect(FEED_SECONDS)
         self.feed = feed or Feed(client, deps.key_prefix)
         self.chats = chats or Chats(client, deps.key_prefix)
-        self.logins = logins or Logins(deps.redis, deps.key_prefix)
+        self.sessions = BrowserSessions(
+            name,
+            settings,
+            keys=deps.keys,
+            logins=logins or Logins(deps.redis, deps.key_prefix),
+        )
+        self.files = ConsoleFiles(name, deps.media, self.sessions.signer("file"))
         self._media = deps.media
-        self._proxies = [ipaddress.ip_network(each) for each in settings.trusted_proxies]
-        self._password = ""
-        if settings.password:
-            self._password = settings.password.get_secret_value()
-
-        # With the password in the salt, a new password ends every session.
-        password_hash = hashlib.sha256(self._password.encode()).hexdigest()
-        salt = f"sayso.console.{name}.{password_hash}"
-        # Itsdangerous signs with the last key.
-        keys = list(reversed(deps.keys))
-        self._identity_cookies = URLSafeSerializer(keys, salt=salt)
-        self._login_cookies = URLSafeTimedSerializer(keys, salt=f"{salt}.login")
-        self._name_cookies = URLSafeSerializer(keys, salt=f"{salt}.name")
-        self.files = ConsoleFiles(name, deps.media, URLSafeSerializer(keys, salt=f"{salt}.file"))
 
     def receive(self, hook: WebhookRequest) -> Received:
         """Verify and parse a message or tap that the page posted. Raises Forbidden or BadHook."""
-        user_id = self.sender(hook)
+        user_id = self.sessions.sender(hook)
         find = partial(self.conversation_of, user_id)
-        return parse(hook, find, self.files, user_name=self.name_of(hook, user_id))
+        return parse(hook, find, self.files, user_name=self.sessions.name_of(hook, user_id))
 
     async def open_form(self, turn: Turn, find: FindForm) -> WebhookResponse | None:
         """Return the form that a tap asks for, which the page shows; None if there is none.
@@ -163,76 +139,6 @@ class ConsoleChannel:
     def form_errors(self, errors: Mapping[str, str]) -> WebhookResponse:
         """Return the answer that shows each error beside its field."""
         return WebhookResponse(422, json.dumps({"errors": dict(errors)}), "application/json")
-
-    def sender(self, hook: WebhookRequest) -> str:
-        """Return the id of the user whose page posted the request.
-
-        Raises Forbidden if it comes from another site or from a browser without a session, and
-        StoreDown.
-        """
-        if not hook.header(PAGE_HEADER):
-            raise Forbidden(
-                f"header {PAGE_HEADER!r} is missing: only the console page may post here"
-            )
-        if not is_same_origin(hook):
-            raise Forbidden(
-                f"origin {hook.header('origin')!r} is not this server: open the console page itself"
-            )
-        user_id = self.visitor(hook)
-        if not user_id:
-            raise Forbidden("no valid console session: reload the page")
-        return user_id
-
-    def client_address(self, peer: str, forwarded_for: str) -> str:
-        """Return the address of a client, for which wrong passwords count.
-
-        `peer` is the address that is connected to this server. If it is a trusted proxy, the client
-        is the last address in `forwarded_for`, the header X-Forwarded-For.
-        """
-        reported = forwarded_for.rpartition(",")[2].strip()[:MAX_ADDRESS_CHARS]
-        is_proxy = is_loopback(peer)
-        # ValueError: a peer without an address, such as a Unix socket.
-        with suppress(ValueError):
-            address = ipaddress.ip_address(peer)
-            is_proxy = is_proxy or any(address in network for network in self._proxies)
-        if is_proxy and reported:
-            return reported
-        return peer
-
-    def visitor(self, hook: WebhookRequest) -> str:
-        """Return the user id of a browser that may use the page, "" for any other.
-
-        If there is a password, the browser must be logged in. Raises StoreDown.
-        """
-        user_id = self.user_of(cookie_of(hook, self.cookie_for(hook)))
-        if not user_id or self.is_open:
-            return user_id
-        session = self._session(hook)
-        # A session of another identity must not open this one's conversations.
-        if session and session.user_id == user_id:
-            return user_id
-        return ""
-
-    def log_in(self, user_id: str) -> str:
-        """Return the cookie of a new session of this user."""
-        return str(self._login_cookies.dumps([random_id(), user_id]))
-
-    def log_out(self, hook: WebhookRequest) -> None:
-        """End the session of a browser, also for copies of its cookie. Raises StoreDown."""
-        session = self._session(hook)
-        if session:
-            self.logins.end(session.id)
-
-    def _session(self, hook: WebhookRequest) -> _Session | None:
-        """Return the session of a browser, None for one that is not logged in. Raises StoreDown."""
-        cookie = cookie_of(hook, self.login_cookie_for(hook))
-        try:
-            session_id, user_id = self._login_cookies.loads(cookie, max_age=SESSION_SECONDS)
-        except (BadData, ValueError, TypeError):
-            return None
-        if self.logins.is_ended(session_id):
-            return None
-        return _Session(session_id, user_id)
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Return no limit except for drafts: people cannot read more than four a second."""
@@ -344,48 +250,6 @@ class ConsoleChannel:
             await asyncio.to_thread(self.chats.note_use, delivery.conversation)
         return Receipt(entry_id, written_at=time_of(entry_id))
 
-    @property
-    def cookie(self) -> str:
-        """The name of the cookie with a browser's identity, over plain http."""
-        return f"sayso_console_{self.name}"
-
-    def cookie_for(self, hook: WebhookRequest) -> str:
-        """Return the name of the cookie with a browser's identity."""
-        return f"{_cookie_prefix(hook)}{self.cookie}"
-
-    def login_cookie_for(self, hook: WebhookRequest) -> str:
-        """Return the name of the cookie that proves a log-in."""
-        return f"{_cookie_prefix(hook)}sayso_login_{self.name}"
-
-    def name_cookie_for(self, hook: WebhookRequest) -> str:
-        """Return the name of the cookie with the name that the person chose."""
-        return f"{_cookie_prefix(hook)}sayso_name_{self.name}"
-
-    def name_cookie(self, user_id: str, name: str) -> str:
-        """Return the cookie of a person's name, which is cut to one short line."""
-        return str(self._name_cookies.dumps([user_id, title_of(name, MAX_NAME_CHARS)]))
-
-    def name_of(self, hook: WebhookRequest, user_id: str) -> str:
-        """Return the name that a person chose, "" for none and for the cookie of another person."""
-        try:
-            owner, name = self._name_cookies.loads(cookie_of(hook, self.name_cookie_for(hook)))
-        except (BadData, ValueError, TypeError):
-            return ""
-        if owner == user_id:
-            return str(name)
-        return ""
-
-    def new_identity(self) -> str:
-        """Return the identity cookie of a new browser, with a new user id."""
-        return str(self._identity_cookies.dumps(random_id()))
-
-    def user_of(self, cookie: str) -> str:
-        """Return the user id in a cookie of `new_identity`, "" for any other cookie."""
-        try:
-            return str(self._identity_cookies.loads(cookie))
-        except BadData:
-            return ""
-
     def conversation_of(self, user_id: str, chat_id: str) -> Conversation:
         """Return a conversation of a user, the first one for the id "".
 
@@ -454,33 +318,11 @@ class ConsoleChannel:
             linked_entries.append((entry_id, {**entry, **links}))
         return linked_entries
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there is no password, so that only this machine may open the page."""
-        return not self._password
-
-    def is_password(self, password: str) -> bool:
-        """Return whether this is the password."""
-        return hmac.compare_digest(password.encode(), self._password.encode())
-
     def _linked(self, media: dict[str, str]) -> dict[str, str]:
         """Return a file of an entry with a link: a path, since the page is on the same server."""
         filename = media["filename"]
         url = self._media.url(media["ref"], filename=filename, mime_type=media["mime"])
         return {"url": urlsplit(url).path, "mime": media["mime"], "filename": filename}
-
-
-class _Session(NamedTuple):
-    """A browser that is logged in."""
-
-    id: str
-    #: The identity that logged in.
-    user_id: str
-
-
-def _cookie_prefix(hook: WebhookRequest) -> str:
-    """Return how the names of cookies begin: over https no other host can set them."""
-    return _HOST if is_encrypted(hook) else ""
 
 
 def _title_from(turn: Turn) -> str:

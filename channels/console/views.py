@@ -33,6 +33,7 @@ from sayso.channels.console.incoming import (
     is_encrypted,
     is_same_origin,
 )
+from sayso.channels.console.sessions import BrowserSessions
 from sayso.channels.console.store import (
     MAX_FAILURES,
     MAX_NAME_CHARS,
@@ -166,17 +167,18 @@ class Views:
     def page(self, name: str = "") -> flask.Response:
         """Return the chat page, or the log-in page."""
         channel = self._channel(name)
+        sessions = channel.sessions
         hook = self._hook()
-        if not channel.is_open and not channel.visitor(hook):
+        if not sessions.is_open and not sessions.visitor(hook):
             return _login_page(channel, 200)
-        identity = _identity(channel, hook)
-        user_id = channel.user_of(identity)
+        identity = _identity(sessions, hook)
+        user_id = sessions.user_of(identity)
         try:
             chat = self._shown_chat(channel, user_id)
         except UnknownChat:
             return _to_page(channel)
 
-        person = channel.name_of(hook, user_id)
+        person = sessions.name_of(hook, user_id)
         page = flask.render_template(
             "console.html",
             channel=channel,
@@ -193,7 +195,7 @@ class Views:
         )
         response = flask.make_response(page)
         # Set again, so that the cookies of a person who comes back do not expire.
-        _set_cookie(response, hook, channel.cookie_for(hook), identity, COOKIE_SECONDS)
+        _set_cookie(response, hook, sessions.cookie_for(hook), identity, COOKIE_SECONDS)
         if person:
             _set_name_cookie(response, hook, channel, user_id, person)
         return response
@@ -259,7 +261,7 @@ class Views:
     def edit_chats(self, name: str) -> flask.Response:
         """Begin, rename or delete a conversation of the person. Returns the id of a new one."""
         channel = self._channel(name)
-        user_id = channel.sender(self._hook())
+        user_id = channel.sessions.sender(self._hook())
         flask.request.max_content_length = MAX_CHAT_REQUEST_BYTES
         match flask.request.get_json(silent=True):
             case {"new": True}:
@@ -279,7 +281,7 @@ class Views:
         """
         channel = self._channel(name)
         hook = self._hook()
-        user_id = channel.sender(hook)
+        user_id = channel.sessions.sender(hook)
         flask.request.max_content_length = MAX_CHAT_REQUEST_BYTES
         posted = flask.request.get_json(silent=True)
         if not isinstance(posted, dict) or not isinstance(posted.get("name"), str):
@@ -297,7 +299,7 @@ class Views:
         channel = self._channel(name)
         hook = self._hook()
         self._visitor(channel)
-        user_id = channel.sender(hook)
+        user_id = channel.sessions.sender(hook)
         self.admit(Turn("", channel.conversation_of(user_id, ""), user_id))
         if not self._uploads.acquire(blocking=False):
             return _plain(503, "Too many files are being sent at once: try again shortly.\n")
@@ -327,13 +329,14 @@ class Views:
         passwords are not checked.
         """
         channel = self._channel(name)
+        sessions = channel.sessions
         hook = self._hook()
-        if channel.is_open or not is_same_origin(hook):
+        if sessions.is_open or not is_same_origin(hook):
             return _plain(403, "Log in on the console's own page.\n")
 
         forwarded_for = flask.request.headers.get("X-Forwarded-For", "")
-        address = channel.client_address(flask.request.remote_addr or "", forwarded_for)
-        wait = channel.logins.failures(channel.name, address).wait(time.time())
+        address = sessions.client_address(flask.request.remote_addr or "", forwarded_for)
+        wait = sessions.logins.failures(channel.name, address).wait(time.time())
         if wait:
             duration = f"{math.ceil(wait)} seconds"
             if wait >= 60:
@@ -342,32 +345,33 @@ class Views:
             return _login_page(channel, 429, problem, wait)
 
         flask.request.max_content_length = MAX_LOGIN_BYTES
-        if not channel.is_password(flask.request.form.get("password", "")):
-            failures = channel.logins.note_failure(channel.name, address)
+        if not sessions.is_password(flask.request.form.get("password", "")):
+            failures = sessions.logins.note_failure(channel.name, address)
             is_locked_out = failures.count >= MAX_FAILURES
             level = logging.ERROR if is_locked_out else logging.WARNING
             extra = {"channel": channel.name, "address": address, "failures": failures.count}
             _log.log(level, "console.login_failed", extra=extra)
             return _login_page(channel, 401, "Wrong password.", failures.wait(time.time()))
 
-        channel.logins.note_success(channel.name, address)
+        sessions.logins.note_success(channel.name, address)
         response = _to_page(channel)
-        identity = _identity(channel, hook)
-        session = channel.log_in(channel.user_of(identity))
-        _set_cookie(response, hook, channel.cookie_for(hook), identity, COOKIE_SECONDS)
-        _set_cookie(response, hook, channel.login_cookie_for(hook), session, SESSION_SECONDS)
+        identity = _identity(sessions, hook)
+        session = sessions.log_in(sessions.user_of(identity))
+        _set_cookie(response, hook, sessions.cookie_for(hook), identity, COOKIE_SECONDS)
+        _set_cookie(response, hook, sessions.login_cookie_for(hook), session, SESSION_SECONDS)
         return response
 
     def logout(self, name: str) -> flask.Response:
         """End the browser's session, and show the log-in page."""
         channel = self._channel(name)
+        sessions = channel.sessions
         hook = self._hook()
         if not is_same_origin(hook):
             return _plain(403, "Log out on the console's own page.\n")
-        channel.log_out(hook)
+        sessions.log_out(hook)
         response = _to_page(channel)
         response.delete_cookie(
-            channel.login_cookie_for(hook), secure=is_encrypted(hook), httponly=True
+            sessions.login_cookie_for(hook), secure=is_encrypted(hook), httponly=True
         )
         return response
 
@@ -376,15 +380,15 @@ class Views:
         channel = self.channels.get(name)
         if channel is None:
             flask.abort(_refusal(404, "There is no console of this name."))
-        if channel.is_open and not is_local(flask.request):
+        if channel.sessions.is_open and not is_local(flask.request):
             flask.abort(_refusal(403, _LOCAL_ONLY.format(name=channel.name)))
         return channel
 
     def _visitor(self, channel: ConsoleChannel) -> str:
         """Return the user id of the browser. Answers 401 or 403 for one without a session."""
-        user_id = channel.visitor(self._hook())
+        user_id = channel.sessions.visitor(self._hook())
         if not user_id:
-            status = 403 if channel.is_open else 401
+            status = 403 if channel.sessions.is_open else 401
             flask.abort(_plain(status, "Your session has ended: reload the page.\n"))
         return user_id
 
@@ -420,12 +424,12 @@ def _to_page(channel: ConsoleChannel) -> flask.Response:
     return flask.make_response(flask.redirect(url, 303))
 
 
-def _identity(channel: ConsoleChannel, hook: WebhookRequest) -> str:
+def _identity(sessions: BrowserSessions, hook: WebhookRequest) -> str:
     """Return the browser's identity cookie, or a new one."""
-    cookie = flask.request.cookies.get(channel.cookie_for(hook), "")
-    if channel.user_of(cookie):
+    cookie = flask.request.cookies.get(sessions.cookie_for(hook), "")
+    if sessions.user_of(cookie):
         return cookie
-    return channel.new_identity()
+    return sessions.new_identity()
 
 
 def _login_page(
@@ -465,8 +469,8 @@ def _set_name_cookie(
     person: str,
 ) -> None:
     """Set the signed cookie with a person's name."""
-    value = channel.name_cookie(user_id, person)
-    _set_cookie(response, hook, channel.name_cookie_for(hook), value, COOKIE_SECONDS)
+    value = channel.sessions.name_cookie(user_id, person)
+    _set_cookie(response, hook, channel.sessions.name_cookie_for(hook), value, COOKIE_SECONDS)
 
 
 def _lines(

@@ -381,12 +381,12 @@ def console_hook(body: bytes) -> WebhookRequest:
 
 
 _BROWSER = ShownConsole(MemoryMedia.__new__(MemoryMedia), MemoryFeed())
-_SESSION = _BROWSER.new_identity()
+_SESSION = _BROWSER.sessions.new_identity()
 CONSOLE = Platform(
     name="console",
     fake="",
-    conversation=_BROWSER.conversation_of(_BROWSER.user_of(_SESSION), ""),
-    user_id=_BROWSER.user_of(_SESSION),
+    conversation=_BROWSER.conversation_of(_BROWSER.sessions.user_of(_SESSION), ""),
+    user_id=_BROWSER.sessions.user_of(_SESSION),
     secrets=(),
     limit=MAX_PIECE_CHARS,
     button_limit=MAX_PIECE_CHARS,

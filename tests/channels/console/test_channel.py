@@ -36,7 +36,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 32
 def hook(channel: ConsoleChannel, body: Any, **headers: str) -> WebhookRequest:
     """Return what the page posts, with a valid session unless `headers` replace it."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    session = f"{channel.cookie}={channel.new_identity()}"
+    session = f"{channel.sessions.cookie}={channel.sessions.new_identity()}"
     given = {"cookie": session, "x-sayso-console": "1", "host": "localhost:8000"}
     given |= {name.replace("_", "-"): value for name, value in headers.items()}
     return WebhookRequest("https://bot.example/hooks/web", given, raw)
@@ -62,14 +62,16 @@ def test_request_without_a_session_is_forbidden(channel: ConsoleChannel):
 def test_forged_session_is_forbidden(channel: ConsoleChannel):
     """A user id without our signature opens no session."""
     with pytest.raises(Forbidden, match="session"):
-        channel.receive(hook(channel, {"id": "1", "text": "hi"}, cookie=f"{channel.cookie}=admin"))
+        channel.receive(
+            hook(channel, {"id": "1", "text": "hi"}, cookie=f"{channel.sessions.cookie}=admin")
+        )
 
 
 def test_cookie_that_is_not_text_is_forbidden(channel: ConsoleChannel):
     """Unreadable bytes in a cookie raise Forbidden and no other error."""
     with pytest.raises(Forbidden):
         channel.receive(
-            hook(channel, {"id": "1", "text": "hi"}, cookie=f"{channel.cookie}=\xaa\xff")
+            hook(channel, {"id": "1", "text": "hi"}, cookie=f"{channel.sessions.cookie}=\xaa\xff")
         )
 
 
@@ -83,7 +85,7 @@ def test_session_of_another_console_is_forbidden(
             hook(
                 channel,
                 {"id": "1", "text": "hi"},
-                cookie=f"{channel.cookie}={other.new_identity()}",
+                cookie=f"{channel.sessions.cookie}={other.sessions.new_identity()}",
             )
         )
 
@@ -94,7 +96,7 @@ def test_changing_the_password_ends_every_session(feed: MemoryFeed, media: Local
         console_channel("web", feed=feed, media=media, keys=["k"], password=word)
         for word in ("old", "new")
     )
-    assert new.user_of(old.new_identity()) == ""
+    assert new.sessions.user_of(old.sessions.new_identity()) == ""
 
 
 def test_post_without_our_header_is_forbidden(channel: ConsoleChannel):
@@ -177,10 +179,14 @@ def test_lone_surrogate_is_stored_as_a_question_mark(channel: ConsoleChannel):
 
 def test_text_becomes_a_turn_of_the_user(channel: ConsoleChannel):
     """User, conversation and event id come from the session; the client names only the event."""
-    session = channel.new_identity()
-    user = channel.user_of(session)
+    session = channel.sessions.new_identity()
+    user = channel.sessions.user_of(session)
     received = channel.receive(
-        hook(channel, {"id": "e1", "text": "list invoices"}, cookie=f"{channel.cookie}={session}")
+        hook(
+            channel,
+            {"id": "e1", "text": "list invoices"},
+            cookie=f"{channel.sessions.cookie}={session}",
+        )
     )
     (turn,) = received.turns
     assert (turn.event_id, turn.user_id, turn.text) == ("e1", user, "list invoices")
@@ -244,8 +250,8 @@ def test_retired_key_still_opens_its_sessions(feed: MemoryFeed, media: LocalMedi
     """The first key signs, and all keys verify."""
     before = console_channel("web", feed=feed, media=media, keys=["old"])
     after = console_channel("web", feed=feed, media=media, keys=["new", "old"])
-    assert after.user_of(before.new_identity())
-    assert not before.user_of(after.new_identity())
+    assert after.sessions.user_of(before.sessions.new_identity())
+    assert not before.sessions.user_of(after.sessions.new_identity())
 
 
 @pytest.mark.parametrize(

@@ -49,18 +49,20 @@ def say(client: Any, text: str, *answers: Any, event: str = "e1") -> Any:
 
 def names(channel: ConsoleChannel, session: str, *files: tuple[bytes, str, str]) -> list[str]:
     """Keep files for this session's user and return their names for a message."""
-    return [channel.files.save(channel.user_of(session), *file)[0] for file in files]
+    return [channel.files.save(channel.sessions.user_of(session), *file)[0] for file in files]
 
 
 def test_caption_that_says_yes_decides_nothing(channel: ConsoleChannel):
     """A yes beside a picture or any other file confirms nothing."""
-    session = channel.new_identity()
+    session = channel.sessions.new_identity()
     body = {
         "id": "e1",
         "text": "yes",
         "files": names(channel, session, (PNG, "image/png", "a.png")),
     }
-    (turn,) = channel.receive(hook(channel, body, cookie=f"{channel.cookie}={session}")).turns
+    (turn,) = channel.receive(
+        hook(channel, body, cookie=f"{channel.sessions.cookie}={session}")
+    ).turns
     assert (turn.text, turn.decides) == ("yes", False)
 
 
@@ -78,12 +80,14 @@ def test_yes_beside_a_picture_runs_nothing(channel: ConsoleChannel):
         [ToolCall("delete", {"name": "A"}, "c1"), "A fine picture.", "Yes what?"]
     )
     agent = ChannelAgent(Agent([delete], model, AgentConfig(max_retries=0)), InMemoryPendingStore())
-    session, said = channel.new_identity(), []
+    session, said = channel.sessions.new_identity(), []
     files = names(channel, session, (PNG, "image/png", "a.png"))
     for number, body in enumerate(
         ({"text": "delete A"}, {"text": "yes", "files": files}, {"text": "yes"})
     ):
-        posted = hook(channel, {"id": f"e{number}", **body}, cookie=f"{channel.cookie}={session}")
+        posted = hook(
+            channel, {"id": f"e{number}", **body}, cookie=f"{channel.sessions.cookie}={session}"
+        )
         said += [reply.text for reply in asyncio.run(agent.take(channel.receive(posted).turns[0]))]
     assert "Delete A" in said[0]
     assert "A fine picture." in said[1]
@@ -92,10 +96,10 @@ def test_yes_beside_a_picture_runs_nothing(channel: ConsoleChannel):
 
 def test_file_of_another_user_cannot_be_sent(channel: ConsoleChannel):
     """The name of a file works for its own uploader alone."""
-    mine, yours = channel.new_identity(), channel.new_identity()
+    mine, yours = channel.sessions.new_identity(), channel.sessions.new_identity()
     body = {"id": "e1", "text": "", "files": names(channel, mine, (PNG, "image/png", "a.png"))}
     with pytest.raises(BadHook, match="another user"):
-        channel.receive(hook(channel, body, cookie=f"{channel.cookie}={yours}"))
+        channel.receive(hook(channel, body, cookie=f"{channel.sessions.cookie}={yours}"))
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_without_a_login_the_console_shows_and_does_nothing(app: EchoApp):
         False,
     )
     assert "Set-Cookie" not in page.headers
-    client.set_cookie("sayso_console_web", ConsoleChannel.new_identity(next(iter(_channels(app)))))
+    client.set_cookie("sayso_console_web", next(iter(_channels(app))).sessions.new_identity())
     for path in ("/console/events", "/console/poll", "/console/web/poll"):
         assert client.get(path).status_code == 401
     assert client.post("/hooks/web", json=HELLO, headers=POST).status_code == 403
@@ -101,7 +101,11 @@ def test_password_opens_the_console_for_its_browser(app: EchoApp, locked: Consol
     log_in(client)
     client.post("/hooks/web", json={**HELLO, "id": "e2"}, headers=POST)
     first, second = app.turns
-    assert first.user_id == second.user_id == locked.user_of(client.get_cookie(locked.cookie).value)
+    assert (
+        first.user_id
+        == second.user_id
+        == locked.sessions.user_of(client.get_cookie(locked.sessions.cookie).value)
+    )
 
 
 def test_session_cookie_of_another_browser_opens_nothing(app: EchoApp):
@@ -197,7 +201,7 @@ def test_only_trusted_proxies_name_the_client(
         keys=KEYS,
         trusted_proxies=["172.18.0.0/16", "fd00::/8"],
     )
-    assert console.client_address(peer, forwarded) == counts_for
+    assert console.sessions.client_address(peer, forwarded) == counts_for
 
 
 @pytest.mark.parametrize("proxies", ["172.18.0.1/16", "proxy.example.com", ""])

@@ -76,15 +76,15 @@ def test_name_of_another_person_is_not_taken(channel: ConsoleChannel, forged: st
 
     The same name at two browsers makes them no one person.
     """
-    session = channel.new_identity()
-    for value in (forged, channel.name_cookie("someone else", "Ada")):
-        cookie = f"{channel.cookie}={session}; sayso_name_web={value}"
+    session = channel.sessions.new_identity()
+    for value in (forged, channel.sessions.name_cookie("someone else", "Ada")):
+        cookie = f"{channel.sessions.cookie}={session}; sayso_name_web={value}"
         headers = {"cookie": cookie, "x-sayso-console": "1", "host": "localhost:8000"}
         body = json.dumps({"id": "e1", "text": "yes"}).encode()
         (turn,) = channel.receive(
             WebhookRequest("http://localhost:8000/hooks/web", headers, body)
         ).turns
-        assert (turn.user_name, turn.user_id) == ("", channel.user_of(session))
+        assert (turn.user_name, turn.user_id) == ("", channel.sessions.user_of(session))
 
 
 def test_feed_names_the_writer(channel: ConsoleChannel, conversation: Conversation):

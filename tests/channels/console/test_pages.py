@@ -126,17 +126,17 @@ def test_cookie_is_secure_over_https(echo: EchoApp):
 
 def test_reload_keeps_the_user(echo: EchoApp, browser, channel: ConsoleChannel):
     """The page keeps a valid cookie."""
-    before = channel.user_of(browser.get_cookie(channel.cookie).value)
+    before = channel.sessions.user_of(browser.get_cookie(channel.sessions.cookie).value)
     browser.get("/console")
-    assert channel.user_of(browser.get_cookie(channel.cookie).value) == before
+    assert channel.sessions.user_of(browser.get_cookie(channel.sessions.cookie).value) == before
 
 
 def test_forged_cookie_is_replaced(echo: EchoApp, channel: ConsoleChannel):
     """A client with an invalid cookie becomes a new user."""
     client = echo.app.test_client()
-    client.set_cookie(channel.cookie, "admin")
+    client.set_cookie(channel.sessions.cookie, "admin")
     client.get("/console")
-    assert channel.user_of(client.get_cookie(channel.cookie).value)
+    assert channel.sessions.user_of(client.get_cookie(channel.sessions.cookie).value)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,9 @@ def test_turn_has_the_user_of_the_page(browser, echo: EchoApp, channel: ConsoleC
     browser.post("/hooks/web", json={"id": "e1", "tap": "c:1"}, headers=POST)
     (turn,) = echo.turns
     assert isinstance(turn, Turn)
-    assert turn.user_id == channel.user_of(browser.get_cookie(channel.cookie).value)
+    assert turn.user_id == channel.sessions.user_of(
+        browser.get_cookie(channel.sessions.cookie).value
+    )
 
 
 @pytest.mark.parametrize("name", ["If-Modified-Since", "If-Range"])

@@ -140,7 +140,9 @@ def wsgi() -> tuple[Ask, str]:
     }
     app = services.browser(**parts).application
     app.config["PROPAGATE_EXCEPTIONS"] = True  # an unhandled exception is raised here
-    return (lambda sent: asked(app.wsgi_app, sent)), f"{console.cookie}={console.new_identity()}"
+    return (
+        lambda sent: asked(app.wsgi_app, sent)
+    ), f"{console.sessions.cookie}={console.sessions.new_identity()}"
 
 
 class Sieve(MemoryMediaStore):
@@ -205,7 +207,7 @@ class RealWeb:
             YAML.format(public_url=services.PUBLIC_URL, url=self._system.platforms.url)
         )
         console = console_channel("web", feed=MemoryFeed(), media=None, keys=secret_keys(folder))  # type: ignore[arg-type]
-        self.cookie = f"{console.cookie}={console.new_identity()}"
+        self.cookie = f"{console.sessions.cookie}={console.sessions.new_identity()}"
 
     def __enter__(self) -> RealWeb:
         self._system.__enter__()

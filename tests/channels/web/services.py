@@ -142,7 +142,7 @@ def real_channels(media: Any = None, **secrets: str) -> dict[str, Channel]:
         key_prefix=PREFIX,
     )
     channels = {name: open_channel(name, settings, deps) for name in given}
-    channels["web"].feed, channels["web"].logins = MemoryFeed(), MemoryLogins()
+    channels["web"].feed, channels["web"].sessions.logins = MemoryFeed(), MemoryLogins()
     return channels
 
 

@@ -180,7 +180,9 @@ class Page:
     @property
     def user_id(self) -> str:
         """Return the user id of the page."""
-        return self.channel.user_of(self.client.get_cookie(self.channel.cookie).value)
+        return self.channel.sessions.user_of(
+            self.client.get_cookie(self.channel.sessions.cookie).value
+        )
 
 
 def test_upload_of_an_unknown_user_is_forbidden(tmp_path: Path):
