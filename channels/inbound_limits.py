@@ -9,20 +9,21 @@ from __future__ import annotations
 
 #: The most bytes of a webhook's body. Platforms send far fewer, since files come as links.
 MAX_WEBHOOK_BYTES = 1_000_000
-#: The most bytes of a webhook that is a form. The 1,600 characters of a WhatsApp message have
-#: 20,000 bytes as escapes. Twilio signs decoded values, so a form of any sender is decoded before
-#: it can be refused: a megabyte of `%` takes 0.3 s.
+#: The most bytes of a webhook that is a form. A WhatsApp message has at most 1,600 characters; in a
+#: form, where each byte of a letter becomes an escape such as `%D0`, they take up to 20,000 bytes.
+#: Twilio signs the decoded values, so the form must be decoded before a forged one can be refused:
+#: a megabyte of `%` takes 0.3 s.
 MAX_FORM_BYTES = 64_000
 #: The most fields of such a form. A WhatsApp message has about thirty.
 MAX_FORM_FIELDS = 500
 
-#: The most bytes of one file that is stored, of people and of tools.
+#: The most bytes of one stored file, sent by a person or made by a tool.
 MAX_FILE_BYTES = 25 * 1024 * 1024
 #: The most files of one message. No platform's album has more.
 MAX_MESSAGE_FILES = 10
 
-#: The most bytes of a message or a tap from the console's page: 4,000 characters as escapes of JSON
-#: fit.
+#: The most bytes of a message or a tap from the console's page. The longest text fits even if JSON
+#: writes each of its characters as an escape such as `\u00e9`.
 MAX_PAGE_MESSAGE_BYTES = 64 * 1024
 #: The most characters of a text from the console's page.
 MAX_PAGE_TEXT_CHARS = 4000

@@ -59,7 +59,11 @@ class EffectStart:
         self._enter()
 
     def begin_now(self) -> None:
-        """Begin the effect as `begin` does, and block this thread meanwhile."""
+        """Begin the effect as `begin` does, and block this thread meanwhile.
+
+        A thread with an event loop may call it, too: `note` makes one call of the store, and the
+        loop stands still for it.
+        """
         run_without_loop(self.begin())
 
     def close(self) -> bool:
@@ -76,7 +80,12 @@ class EffectStart:
             return not self._has_begun
 
     def _enter(self) -> None:
-        """Begin the effect, unless the attempt was closed while the note was stored."""
+        """Begin the effect, unless the attempt was closed while the note was stored.
+
+        Such an attempt has no effect, though the note says that it began. If the call ran out of
+        time, its caller records that it failed. If its worker was stopped, only the note remains:
+        the next worker cannot know that nothing happened, and ends the call as unknown.
+        """
         with self._lock:
             if self._is_closed:
                 raise _too_late()

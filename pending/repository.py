@@ -1,7 +1,7 @@
 """ActionRepository: the port to the store of pending actions, and the values of its calls.
 
 Each method is one atomic step in the life of an action. Redis has the real store
-(`redis_repository.py`); programs without Redis use the one in memory (`memory.py`).
+(`redis_repository.py`); programs without Redis use the one in memory (`in_memory_actions.py`).
 """
 
 from __future__ import annotations

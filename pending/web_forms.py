@@ -51,8 +51,10 @@ class WebForms:
         self._open_seconds = open_seconds
         self._check_seconds = check_seconds
         self._lock = threading.Lock()
-        #: Runs the calls to platforms, which go on after their webhook was answered. It begins with
-        #: the first form, after the process has forked.
+        #: Runs the calls to Redis and to platforms. `open_form` may show a form that is still
+        #: loading and leave a task on this loop that fills it, after its webhook was answered. The
+        #: loop begins with the first form, after the process has forked: a thread would not be in
+        #: the child.
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def answer_form(self, channel: Channel, received: Received) -> Received:
@@ -71,9 +73,14 @@ class WebForms:
             return self._checked(channel, received, turn)
         if not self.questions.asks_for_form(turn):
             return received
+
+        # None: no form was shown, or not in time. The tap is then stored, and a worker asks for the
+        # values one by one. If the platform shows the form all the same, the person has both ways,
+        # and the one that is finished first changes the question.
         answer = self._run(channel.open_form(turn, self.questions.open), self._open_seconds)
         if answer is None:
             return received
+
         ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
         log.info("form.opened", extra=ids)
         return replace(received, turns=(), answer=answer, ignored="a tap that opened a form")
@@ -98,7 +105,10 @@ class WebForms:
             return None
 
     def _run(self, coroutine: Coroutine[Any, Any, T], seconds: float) -> T | None:
-        """Return the result of a coroutine, None if it takes too long."""
+        """Return the result of a coroutine, None if it takes too long.
+
+        Such a coroutine is cancelled, but not the tasks that it has started.
+        """
         running = asyncio.run_coroutine_threadsafe(coroutine, self._started_loop())
         try:
             return running.result(seconds)

@@ -32,22 +32,31 @@ REWRITE_SECONDS = 120.0
 #: person meanwhile.
 MAX_ROUNDS = 10
 #: What becomes of the keys of a kind:
-#:   person        their names end in the person, and they are deleted
-#: conversation  they hold text of a conversation or tell of its single messages, and are deleted if
-#:                 the conversation is the person's alone
-#:   entries       what is the person's is removed from them
-#:   kept          they hold hashes, numbers or settings, or end within hours
-Fate = Literal["person", "conversation", "entries", "kept"]
-#: What becomes of each kind of key that docs/reference/redis.md lists. A test fails for a new kind
-#: that is not decided about here.
+#:
+#: * `person`: a key is of one person in one conversation. Its name ends in both, and it is deleted;
+#: * `owner`: a key is of the person whom its field `user` names, and it is deleted;
+#: * `conversation`: a key holds text of a conversation or tells of its single messages. It is
+#:   deleted if the conversation is the person's alone;
+#: * `entries`: a key is a list for many people. The person's entries are removed from it;
+#: * `kept`: a key holds hashes, numbers or settings, or ends within hours.
+Fate = Literal["person", "owner", "conversation", "entries", "kept"]
+#: Kinds of keys whose names end in a conversation and a person in it.
+_OF_PERSON = ("history", "open_action", "started_actions", "question_place")
+#: Kinds of keys with text of one conversation, whose id stands at their end.
+_OF_CONVERSATION = ("inbox", "outbox", "journal", "timers", "timer", "delivery", "turn_records")
+#: Lists of undelivered replies, for all conversations of a shard.
+_UNDELIVERED = ("dead", "failed", "ambiguous")
+#: What becomes of each kind of key that docs/reference/redis.md lists. The methods of Erasure do
+#: it, each for its kinds. A test fails for a new kind that has no row here, and for a key that does
+#: not end as its row says.
 FATES: Mapping[str, Fate] = {
-    **dict.fromkeys(("history", "open_action", "started_actions", "question_place"), "person"),
-    **dict.fromkeys(
-        ("inbox", "outbox", "journal", "timers", "timer", "delivery", "turn_records"),
-        "conversation",
-    ),
+    **dict.fromkeys(_OF_PERSON, "person"),
+    # A pending action.
+    "pending": "owner",
+    **dict.fromkeys(_OF_CONVERSATION, "conversation"),
+    # Their names have more than the conversation, or no shard.
     **dict.fromkeys(("content", "feed", "note"), "conversation"),
-    **dict.fromkeys(("pending", "dead", "failed", "ambiguous"), "entries"),
+    **dict.fromkeys(_UNDELIVERED, "entries"),
     # Numbers and times of conversations and shards, without text.
     **dict.fromkeys(
         (
@@ -91,11 +100,6 @@ FATES: Mapping[str, Fate] = {
         ("workers", "ingress", "reaper", "leader", "deployment", "jobs", "job", "writable"), "kept"
     ),
 }
-_OF_PERSON = tuple(kind for kind, fate in FATES.items() if fate == "person")
-#: Kinds of keys with text of one conversation, whose id stands at their end.
-_TEXT_KEYS = ("inbox", "outbox", "journal", "timers", "timer", "delivery", "turn_records")
-#: Lists of undelivered replies, for all conversations of a shard.
-_UNDELIVERED = ("dead", "failed", "ambiguous")
 #: A key of one person in one conversation.
 _SCOPED = re.compile(
     rf"(?P<shard>\{{\d+\}}):(?:{'|'.join(_OF_PERSON)}):(?P<conversation>.+):(?P<user>[0-9a-f]{{20}})"
@@ -133,7 +137,10 @@ class Erasure:
 
         Raises ErasureBusy and redis.RedisError.
         """
-        # The ledger copies the audit entries first, since it is erased separately.
+        # A worker moves audit entries into the ledger together with the records of their actions,
+        # and the caller then marks these as erased there. If the entries are not moved in time, the
+        # erasure goes on: an entry names no person, and a worker that moves it later finds no
+        # record any more.
         self._until(lambda: not any(self._keys("{*}:audit")), DRAIN_SECONDS)
         conversations = person.conversations | self._listed_conversations(person)
         person = replace(person, conversations=conversations)
@@ -178,12 +185,8 @@ class Erasure:
 
     def _actions_of(self, person: ErasedPerson) -> list[str]:
         """Return the keys of the person's actions."""
-        keys: list[str] = []
-        for key in self._keys("{*}:pending:*"):
-            is_action = self.client.type(key) == "hash"
-            if is_action and self.client.hget(key, "user") in person.users:
-                keys.append(key)
-        return keys
+        keys = self._keys("{*}:pending:*")
+        return [key for key in keys if self.client.hget(key, "user") in person.users]
 
     def rewrite_file(self) -> bool:
         """Have Redis and its replicas write their append-only files anew.
@@ -305,8 +308,11 @@ class Erasure:
             delivery_id = str(json.loads(entry).get("id", ""))
             return delivery_id.startswith(f"{conversation}#")
 
-        keys = [f"{self.prefix}{shard}:{kind}:{conversation}" for kind in _TEXT_KEYS]
-        keys += [f"{self.prefix}feed:{conversation}", *self._keys(f"note:*{conversation}*")]
+        keys = [f"{self.prefix}{shard}:{kind}:{conversation}" for kind in _OF_CONVERSATION]
+        keys.append(f"{self.prefix}feed:{conversation}")
+        # The names of notes are the adapters': a conversation stands anywhere in them, such as in
+        # note:slack:thread:<conversation> and note:draft:<conversation>#<turn>.
+        keys += self._keys(f"note:*{conversation}*")
         keys += self._keys(f"{shard}:content:{conversation}:*")
         for kind in _UNDELIVERED:
             self._delete_entries(f"{self.prefix}{shard}:{kind}", is_theirs)

@@ -89,6 +89,10 @@ class ConfirmedActions:
 
         # The files are stored first: the effect took place, so its files must not get lost.
         files = await self._files.store_after_effect(artifacts, context.turn, stored.action_id)
+
+        # "early": the yes was written before its question was delivered. Nothing ran, and the
+        # question stays open, so it has no outcome. The reply asks the question again: a yes that
+        # quotes the reply is a yes to the action.
         if outcome.status == "early":
             return about_question(stored, fixed_answer(context, outcome.outcome_text, files))
         return await self._answer_outcome(context, stored, outcome, files, choices)
@@ -96,7 +100,9 @@ class ConfirmedActions:
     async def _confirm(self, context: TurnContext, stored: StoredAction) -> ConfirmOutcome | None:
         """Claim an action and run it, and show people the step meanwhile.
 
-        Return None if the claim cannot win the action. Raises LeaseLost and StaleTurn.
+        Return None if this turn may not decide the action: another decision already has it, it is
+        no longer stored, or a yes in words came for an undo, which only its button confirms. To the
+        person these are one: the yes applies to nothing. Raises LeaseLost and StaleTurn.
         """
         # The claim says who confirms, by which turn, and that the worker still has its lease.
         claim = Claim(
@@ -175,6 +181,8 @@ class ConfirmedActions:
     async def _refuse(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         """Cancel an action whose yes is refused, because its tool is hidden from the person now."""
         refusal = texts_of(stored).unsafe(stored.action.preview)
+        # The model reads "replaced": it was not carried out. "failed" would say that it ran, and
+        # "denied" that the person said no.
         self._outcomes.write_outcome(context, stored, "replaced")
         line = self._answers.as_line(stored, "cancelled", refusal)
         answer = fixed_answer(context, line, for_history=refusal)

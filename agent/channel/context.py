@@ -327,6 +327,8 @@ def user_message_text(turn: Turn) -> str:
     lines += [_note_line("", note, MAX_NOTE_CHARS) for note in turn.notes[:MAX_NOTES]]
     if len(turn.notes) > MAX_NOTES:
         lines.append(f"[{len(turn.notes) - MAX_NOTES} more]")
+    # What the platform says of the person's surroundings, such as the channel that is open beside
+    # the chat.
     lines += [_note_line("", each, MAX_NOTE_CHARS) for each in turn.background[:MAX_NOTES]]
     return "\n".join(filter(None, [*lines, turn.text]))
 

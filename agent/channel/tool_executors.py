@@ -1,10 +1,18 @@
 """ToolExecutors: what runs, undoes and reconciles the calls of tools once their user has said yes.
 
-The store of actions knows only *kinds* of actions. For an action that a tool proposed, the kind is
-the name of the tool; for its undo, the kind begins with UNDO_PREFIX. An *executor* is the function
-that performs one action. The author of a bot may register one for a kind; otherwise the tool itself
-runs with the stored arguments. A *reconciler* looks up whether an interrupted action has taken
-effect.
+The store of actions knows only *kinds* of actions, and who asked (`asked_by`):
+
+| the question                                           | its kind            | its asked_by |
+|--------------------------------------------------------|---------------------|--------------|
+| may the tool `refund` be called? (the agent asks)      | `refund`            | ""           |
+| may that be undone? (the button below the outcome)     | `sayso:undo:refund` | ""           |
+| the code of the tool `sell` asks, in place of acting   | as that code says   | `sell`       |
+| a program asks, without a tool                         | as the program says | ""           |
+
+Code that asks chooses the kind itself; it may be the name of a tool, which runs after the yes. An
+*executor* is the function that performs one action. The author of a bot may register one for a
+kind; otherwise the tool of that name runs with the stored arguments. A *reconciler* looks up
+whether an interrupted action has taken effect.
 """
 
 from __future__ import annotations
@@ -166,7 +174,10 @@ class ToolExecutors(ActionKinds):
 
         Raises whatever the preview or the injector of the tool raises.
         """
-        if tool.config_injector is not None:  # it may block, and there may be no event loop here
+        if tool.config_injector is not None:
+            # The injector decides which arguments a model sees, and so the definition that is
+            # compared below. The tool keeps what this call computes. It is made in a thread with a
+            # time limit, because an injector may block.
             await run_with_timeout(tool.schema, PREVIEW_SECONDS)
         if not _is_same_definition(tool, action):
             return Comparison("changed")

@@ -85,7 +85,7 @@ def schema_for_models(
         # Null as a default says no more than that the parameter may be left out.
         if parameter.get("default", ...) is None:
             del parameter["default"]
-        properties[name] = _without_open_parts(parameter)
+        properties[name] = _without_any_value(parameter)
 
     rest = inliner.inline({key: value for key, value in raw.items() if key in _TOP_LEVEL_KEYWORDS})
     # It is the same for every tool, and not worth its tokens.
@@ -252,9 +252,9 @@ def _references_in(schema: Any) -> set[str]:
     return references
 
 
-def _without_open_parts(schema: dict[str, Any]) -> dict[str, Any]:
+def _without_any_value(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema without pydantic's "any value" for the items of a bare list or dict."""
-    rest = each_part(schema, _without_open_parts)
+    rest = each_part(schema, _without_any_value)
     if rest.get("items") == {}:
         del rest["items"]
     if rest.get("additionalProperties") is True:
@@ -377,18 +377,21 @@ def with_merged_parts(
     parts = schema.get("allOf")
     if not isinstance(parts, list):
         return schema
-    names = set[str]() if merged_names is None else merged_names
+    names = merged_names
+    if names is None:
+        names = set()
     whole = without(schema, "allOf")
 
     # A single reference with nothing but annotations around it can stay a reference.
     if len(parts) == 1 and "$ref" in parts[0] and not whole.keys() - set(_ANNOTATIONS):
         return {**parts[0], **whole}
     for part in parts:
-        name = str(part.get("$ref", "")).rpartition("/")[2]
         target = {}
-        if name not in names:
-            target = definitions.get(name, {})
-        names.add(name)
+        if "$ref" in part:
+            name = str(part["$ref"]).rpartition("/")[2]
+            if name not in names:
+                target = definitions.get(name, {})
+            names.add(name)
         merged_part = with_merged_parts({**target, **without(part, "$ref")}, definitions, names)
         whole = _both(whole, merged_part)
     return whole
@@ -401,12 +404,14 @@ def _both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """
     both = {**other, **one}
     if "properties" in one and "properties" in other:
-        properties = {
-            name: _both(each, other["properties"].get(name, {}))
-            for name, each in one["properties"].items()
-        }
         # In the order of the first, then those that only the other has.
-        both["properties"] = {**properties, **other["properties"], **properties}
+        properties = dict(one["properties"])
+        for name, schema in other["properties"].items():
+            if name in properties:
+                properties[name] = _both(properties[name], schema)
+            else:
+                properties[name] = schema
+        both["properties"] = properties
     if "required" in both:
         names = [*one.get("required", ()), *other.get("required", ())]
         both["required"] = list(dict.fromkeys(names))

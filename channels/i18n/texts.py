@@ -112,12 +112,12 @@ def _fixed(key: str) -> Callable[[Texts], str]:
     return lambda texts: texts.say(key)
 
 
-def _about(key: str) -> Callable[[Texts, str], str]:
+def _with_preview(key: str) -> Callable[[Texts, str], str]:
     """Return a method for a text that repeats the beginning of a preview, its argument."""
     return lambda texts, preview: texts.say(key, preview=brief(preview))
 
 
-def _with(key: str, name: str) -> Callable[[Texts, str], str]:
+def _with_markdown(key: str, name: str) -> Callable[[Texts, str], str]:
     """Return a method for a text with one value, its argument.
 
     The value is Markdown, which is inserted unchanged.
@@ -125,7 +125,7 @@ def _with(key: str, name: str) -> Callable[[Texts, str], str]:
     return lambda texts, value: texts.say(key, **{name: value})
 
 
-def _with_text(key: str, name: str) -> Callable[[Texts, str], str]:
+def _with_plain_text(key: str, name: str) -> Callable[[Texts, str], str]:
     """Return a method for a text with one value, which is its argument.
 
     The value is plain text, unless it is of the type `Markdown`. Signs of outcomes in it become
@@ -183,9 +183,9 @@ class Texts:
         return self.say("unchanged", preview=brief(preview), yes=self._yes(code))
 
     #: The answer was to a question that its person has changed since.
-    changed_meanwhile = _about("changed_meanwhile")
+    changed_meanwhile = _with_preview("changed_meanwhile")
     #: What differs from the question before, as Markdown.
-    what_changed = _with("what_changed", "changes")
+    what_changed = _with_markdown("what_changed", "changes")
     #: The policy denies the call with the changed values.
     change_denied = _fixed("change_denied")
 
@@ -199,7 +199,7 @@ class Texts:
         return self.say(f"field_{problem.kind}")
 
     #: The yes was written before the question was delivered.
-    early = _about("early")
+    early = _with_preview("early")
 
     def another_quoted(self, preview: str, code: str = "") -> str:
         """Return that the yes quotes a message that does not show the open question."""
@@ -224,13 +224,13 @@ class Texts:
         return f"{explanation}\n\n{how_to_answer}"
 
     #: The yes may be meant for something that the bot said after the question.
-    asked_before = _about("asked_before")
+    asked_before = _with_preview("asked_before")
     #: The yes was written in another thread than the open question.
-    asked_elsewhere = _about("asked_elsewhere")
+    asked_elsewhere = _with_preview("asked_elsewhere")
     #: An anonymous admin wrote to the bot.
     anonymous = _fixed("anonymous")
     #: The user dismissed the question without a decision.
-    ignored = _about("ignored")
+    ignored = _with_preview("ignored")
 
     def done(self, preview: str, result: str) -> str:
         """Return the result of an action, or that it was done if it has none.
@@ -251,10 +251,10 @@ class Texts:
 
     #: Names of tools that ran in the same step as the proposed action and asked nothing. What they
     #: did stays, whatever is answered.
-    ran_beside = _with("ran_beside", "names")
+    ran_beside = _with_markdown("ran_beside", "names")
     #: Names of tools that failed in the same step. No model reports it, since the run has ended
     #: with the question.
-    failed_beside = _with("failed_beside", "names")
+    failed_beside = _with_markdown("failed_beside", "names")
 
     def done_before(self, at: float) -> str:
         """Return that the proposed action was done at a time, in Unix seconds."""
@@ -268,11 +268,11 @@ class Texts:
     maybe_done = _fixed("maybe_done")
 
     #: The action was started and raised an error.
-    failed = _about("failed")
+    failed = _with_preview("failed")
     #: The action was started, and its result is unknown.
-    unknown = _about("unknown")
+    unknown = _with_preview("unknown")
     #: The action was interrupted, and a check showed that it did not happen.
-    not_done = _about("not_done")
+    not_done = _with_preview("not_done")
 
     def correction(self, preview: str, result: str) -> str:
         """Return that an action with an unknown result was done after all."""
@@ -293,29 +293,29 @@ class Texts:
         return self.say("forgot_answer", time=_clock_time(before))
 
     #: An open question was closed, because its answer may be lost.
-    forgot_question = _about("forgot_question")
+    forgot_question = _with_preview("forgot_question")
     #: What became of an action, although part of the conversation was lost.
-    forgot_outcome = _with("forgot_outcome", "outcome")
+    forgot_outcome = _with_markdown("forgot_outcome", "outcome")
 
     def cancelled(self, preview: str) -> str:
         """Return that nothing was done, after a no."""
         return self._quoting("cancelled", preview)
 
     #: The yes came too late.
-    expired = _about("expired")
+    expired = _with_preview("expired")
 
     def dropped(self, preview: str) -> str:
         """Return that nothing was done, after the user went on to another subject."""
         return self._quoting("dropped", preview)
 
     #: The stored action is not the one that was shown, or nothing can run it any more.
-    unsafe = _about("unsafe")
+    unsafe = _with_preview("unsafe")
     #: The tool, or what its preview says, is not what it was when the question was asked.
-    tool_changed = _about("tool_changed")
+    tool_changed = _with_preview("tool_changed")
     #: The question was answered before, and its outcome was sent then.
-    already_done = _about("already_done")
+    already_done = _with_preview("already_done")
     #: The action was done, and its effect was taken back.
-    undone = _about("undone")
+    undone = _with_preview("undone")
     #: Of two messages at once, the other one was taken.
     overtaken = _fixed("overtaken")
     #: The stored action was changed, so its preview is not repeated.
@@ -347,7 +347,7 @@ class Texts:
 
         `kind` is one of `model_failed`.
         """
-        return self.say("model_lost" if kind == "away" else f"lost_{kind}")
+        return self.say(f"lost_{kind}")
 
     #: What follows an answer that reached its length limit.
     answer_cut = _fixed("answer_cut")
@@ -415,7 +415,7 @@ class Texts:
         return self.say("pairing_code", code=code, duration=self._duration(seconds))
 
     #: The person's id on this channel.
-    your_id = _with("your_id", "name")
+    your_id = _with_markdown("your_id", "name")
     #: An operator admitted the person.
     approved = _fixed("approved")
     #: The turn was ended because it took too long.
@@ -425,7 +425,7 @@ class Texts:
     #: The turn was ended by an error of the bot.
     broken = _fixed("broken")
     #: The reference under which the log has a private error.
-    reference = _with_text("reference", "reference")
+    reference = _with_plain_text("reference", "reference")
     #: The channel was removed from the configuration.
     channel_gone = _fixed("channel_gone")
     #: Each worker that tried this turn died, so it is not tried again. How far it came is unknown.
@@ -446,7 +446,7 @@ class Texts:
     #: Nothing of this person was running in the group; the work of others goes on.
     nothing_of_yours = _fixed("nothing_of_yours")
     #: A text that may have arrived before, below a note that says so.
-    repeated = _with("repeated", "text")
+    repeated = _with_markdown("repeated", "text")
 
     def maybe_missing(self, name: str) -> str:
         """Return what is sent in place of a file that may have arrived before.
@@ -456,17 +456,17 @@ class Texts:
         return self.say("maybe_missing", name=as_markdown(name) or self.say("a_file"))
 
     #: A reminder that is due.
-    reminder = _with_text("reminder", "text")
+    reminder = _with_plain_text("reminder", "text")
 
     def reminder_set(self, text: str, when: str) -> str:
         """Return that a reminder is set. `when` is the time as people read it."""
         return self.say("reminder_set", text=without_signs(as_markdown(text)), when=when)
 
     #: A text that a tool scheduled for now.
-    scheduled = _with_text("scheduled", "text")
+    scheduled = _with_plain_text("scheduled", "text")
 
     #: A question was not answered in time.
-    expired_unanswered = _with("expired_unanswered", "preview")
+    expired_unanswered = _with_markdown("expired_unanswered", "preview")
 
     def escalation(self, preview: str, channel: str, seconds: float) -> str:
         """Return what operators read about an unanswered question on `channel`.
@@ -480,15 +480,18 @@ class Texts:
     #: The text above buttons with answers to choose from.
     choose = _fixed("choose")
     #: One of these answers was chosen before.
-    already_chosen = _with_text("already_chosen", "label")
+    already_chosen = _with_plain_text("already_chosen", "label")
     help_intro = _fixed("help_intro")
 
     def command(self, name: str) -> str:
         """Return what a command does. Raises KeyError for an unknown command."""
         return self.say(f"help_{name}")
 
-    asks_first = _with("asks_first", "names")
+    #: Which tools ask before they run. The `names` stand in a line.
+    asks_first = _with_markdown("asks_first", "names")
+    #: What /tools says beside such a tool.
     needs_yes = _fixed("needs_yes")
+    #: What /tools says to a person who may use none.
     no_tools = _fixed("no_tools")
 
     def who(self, what: Literal["id", "name", "channel", "role", "aliases"], value: str) -> str:
@@ -499,7 +502,8 @@ class Texts:
         """Return an open question and how long it can be answered."""
         return self.say("status_waiting", preview=brief(preview), duration=self._duration(seconds))
 
-    status_running = _about("status_running")
+    #: An action that is being carried out.
+    status_running = _with_preview("status_running")
     #: No question is open and no action is running.
     status_idle = _fixed("status_idle")
 

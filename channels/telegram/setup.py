@@ -202,7 +202,7 @@ class TelegramSetup(PlatformSetup):
         return telegram_hook(secret, {"update_id": 0, "sayso_doctor": {}})
 
     def message_log(self) -> MessageLog:
-        """Raise SetupError: Telegram gives bots no log."""
+        """Raise SetupError, always: Telegram gives bots no list of past messages to read."""
         raise SetupError(
             "Telegram gives bots no list of messages: "
             "it repeats what the bot did not accept for 24 hours by itself",
@@ -215,6 +215,7 @@ class TelegramSetup(PlatformSetup):
         """The commands that the bot answers without the model."""
         if self._settings.commands:
             return COMMANDS
+        # A worker answers /stop whatever the settings say: people must be able to stop the bot.
         return ("stop",)
 
     def _check_username(self, own: str) -> CheckResult:
@@ -237,6 +238,7 @@ class TelegramSetup(PlatformSetup):
         says = "no webhook is set"
         if info.url:
             says = f"Telegram sends to {bare_url(info.url)}, not to {bare_url(self._url)}"
+        # The cure is that of `_fail`: connect the channel again, which sets our webhook.
         return self._fail("webhook", says)
 
     def _check_no_webhook(self, info: WebhookInfo) -> CheckResult:
@@ -250,6 +252,8 @@ class TelegramSetup(PlatformSetup):
         """Check that Telegram sends all kinds of updates that are parsed."""
         kinds = set(info.allowed_updates or ())
         missing_kinds = [kind for kind in ALLOWED_UPDATES if kind not in kinds]
+        # To connect again, the cure of `_fail`, asks for all of them. A bot that polls has no
+        # webhook, and asks with each poll.
         if info.url and missing_kinds:
             return self._fail("updates", f"Telegram was not asked for {', '.join(missing_kinds)}")
         return self._ok("updates", ", ".join(sorted(kinds)) or "none asked for")

@@ -162,7 +162,11 @@ class ErrorMeaning:
     needs_number: bool = False
 
     def for_recipient(self, address: str) -> ErrorMeaning:
-        """Return the meaning for a message to this address."""
+        """Return the meaning for a message to this address.
+
+        An address is a phone number or one of two ids, that of a person in one business and the
+        parent id, that of a person in several linked ones (`sayso.channels.whatsapp.people`).
+        """
         is_id = is_user_id(address) or is_parent_id(address)
         if self.needs_number and is_id:
             return _ID_NOT_TAKEN
@@ -196,6 +200,7 @@ _UNKNOWN_TEMPLATE = ErrorMeaning(
     "there is no such template in its language, or it is not approved",
     cure="compare its id with the Content Template Builder, and have it approved for WhatsApp",
 )
+# The text or the question is {{1}}; {{2}} and {{3}} are the ids of the two buttons, yes and no.
 _WRONG_VARIABLES = ErrorMeaning(
     TemplateRefused,
     "its variables are not those that are sent",
@@ -399,6 +404,7 @@ def setup_problem(exc: Exception) -> Problem | None:
 
 def status_of(exc: Exception) -> int:
     """Return the HTTP status of a refusal, 0 for any other error."""
-    # The SDK's error for a refused list holds only the whole answer.
+    # Most errors of the SDK have a `status`. Where a call lists resources, such as messages, the
+    # error of a refusal has none: its last argument is the HTTP answer.
     answer = exc.args[-1] if exc.args else None
     return int(getattr(exc, "status", 0) or getattr(answer, "status_code", 0))

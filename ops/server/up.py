@@ -225,6 +225,7 @@ class Up:
             "SAYSO_CONFIG": str(self.config.resolve()),
             "SAYSO_DATA": str(self.data.resolve()),
             "SAYSO_PUBLIC_URL": self.public_url,
+            # This process tells the person that it stops, so its children do not.
             SUPERVISED: "true",
         }
         # The web alone serves the metrics, by its option below.
@@ -331,6 +332,8 @@ def python_path(present: str) -> str:
 
     `present` is the value of this process, "" for none. An installed Sayso needs no addition.
     """
+    # The folder that holds the package `sayso`: this file is sayso/ops/server/up.py. That is true in
+    # a checkout, too, where sayso/ops is a link and `__file__` the path through the link.
     root = str(Path(__file__).parents[3])
     is_installed = root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     if is_installed:

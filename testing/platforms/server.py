@@ -93,7 +93,7 @@ def _read_part(chunk: bytes) -> FormPart:
     head, _, body = chunk.removeprefix(b"\r\n").partition(b"\r\n\r\n")
     header = head.decode()
     return FormPart(
-        name=_first_group(r'name="([^"]*)"', header),
+        name=_first_group(r'\bname="([^"]*)"', header),
         # As Telegram reads a name: not decoded, and ended by a semicolon.
         filename=_first_group(r'filename="([^";]*)', header),
         mime=_first_group(r"(?i)content-type: (\S+)", header),
@@ -126,9 +126,9 @@ def json_response(value: Any, status: int = 200, **headers: str) -> FakeResponse
 
 @dataclass(frozen=True, slots=True)
 class ScriptedFailure:
-    """The failure of one message, as a test ordered it."""
+    """The failure of one message, which a test has ordered with `FakePlatforms.script`."""
 
-    #: What goes wrong: `FakePlatforms.script` lists the words. Not "".
+    #: What goes wrong: one of the words that the docstring of `script` lists. Never "".
     error: str
     #: How long the error "slow" waits before it answers; no other error uses it.
     seconds: float = 0.0
@@ -289,7 +289,10 @@ class Fake(Protocol):
         """The parameters in which a message may name its chat; the first one present counts."""
 
     def sends(self, call: RecordedRequest) -> bool:
-        """Return whether this call sends a message. Only those can fail as scripted."""
+        """Return whether this call sends a message.
+
+        Only such calls get the failures that a test has ordered.
+        """
 
     def answer(self, call: RecordedRequest) -> FakeResponse:
         """Return the answer of the platform."""

@@ -161,7 +161,7 @@ _REST_LINE = re.compile(REST)
 #: The texts that say why that line is missing.
 _REASONS = (
     "rest_missing",
-    "model_lost",
+    "lost_away",
     "lost_busy",
     "lost_refused",
     "lost_too_long",

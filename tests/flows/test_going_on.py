@@ -166,11 +166,7 @@ class Request:
         return found
 
     def _says_why(self, text: str) -> bool:
-        lost = [
-            text
-            for name, text in catalogue("en").items()
-            if name.startswith(("lost_", "model_lost"))
-        ]
+        lost = [text for name, text in catalogue("en").items() if name.startswith("lost_")]
         reasons = (TEXTS.rest_missing(), *lost)
         return any(reason in text for reason in reasons)
 

@@ -117,7 +117,7 @@ def test_erasure_deletes_what_it_says_of_each_documented_key(redis_client):
         ):  # the erasure waits until that one is empty
             continue
         write[kind](name)
-        is_theirs = fate == "entries" or (fate != "kept" and "<conversation>" in key)
+        is_theirs = fate in ("entries", "owner") or (fate != "kept" and "<conversation>" in key)
         (goes if is_theirs else stays).add(name)
     erasure(redis_client).erase(ErasedPerson("chat", frozenset({ANA})))
     assert len(goes) > 15
