@@ -68,11 +68,13 @@ class LoggingObserver(AgentObserver):
         if not self._logger.isEnabledFor(self._level):
             return
         id_name = "batch_id" if event.startswith("batch") else "run_id"
-        turn = dict(call_context().log_fields)
-        if "event" in turn:  # the id of the turn's event, whose name this line needs itself
-            turn["turn_event"] = turn.pop("event")
+        turn_fields = dict(call_context().log_fields)
+        # In these it is the id of the turn's webhook event. In this line it is the name of the
+        # event of the run.
+        if "event" in turn_fields:
+            turn_fields["turn_event"] = turn_fields.pop("event")
         timestamp = round(self._clock(), 3)
-        line = {"event": event, id_name: run_id, **turn, **values, "timestamp": timestamp}
+        line = {"event": event, id_name: run_id, **turn_fields, **values, "timestamp": timestamp}
         with context_field("log_fields", {}):  # the line has them already
             self._logger.log(self._level, "%s", json.dumps(line, default=_class_name))
 
@@ -82,7 +84,8 @@ def _class_name(value: Any) -> str:
     return type(value).__name__
 
 
-#: The values that LoggingObserver logs of each event: their sources, by their names in the line.
+#: The values that LoggingObserver logs of each event: their sources (`Source` in observer.py), by
+#: their names in the line.
 _LOGGED_VALUES: Mapping[str, Mapping[str, Source]] = {
     "run_start": {"messages": ("messages", len)},
     "run_end": {
@@ -160,6 +163,7 @@ def _logging_method(event: str, sources: Mapping[str, Source]) -> Callable[..., 
     return on_event
 
 
+# One method for each event: a run only calls an observer for events of which it has the method.
 for _event, _sources in _LOGGED_VALUES.items():
     setattr(LoggingObserver, f"on_{_event}", _logging_method(_event, _sources))
 
@@ -294,6 +298,7 @@ def _hook_method(
 
     def on_event(self: AgentObserver, *args: Any, **kwargs: Any) -> None:
         _, values = read(*args, **kwargs)
+        # By position, in the order of HOOKS: the functions of programs name their parameters freely.
         hook(*values.values())
 
     return on_event

@@ -98,6 +98,7 @@ class OpenTelemetryObserver(AgentObserver):
     def on_run_start(self, run_id: str, messages: Sequence[Message], system_prompt: str) -> None:
         """Start an `invoke_agent` span."""
         if len(self._runs) >= MAX_RUNS:
+            # A dict is in the order in which its keys were added.
             oldest_run_id = next(iter(self._runs))
             self._end_run(oldest_run_id, gen_ai.ERROR_OTHER)
 
@@ -129,7 +130,7 @@ class OpenTelemetryObserver(AgentObserver):
         run = self._runs.get(run_id)
         if run is None:
             return
-        run.span.set_attributes(_usage(result.usage))
+        run.span.set_attributes(_usage_attributes(result.usage))
         run.span.set_attributes(
             {gen_ai.ITERATIONS: result.iterations, gen_ai.STOP_REASON: result.stop_reason}
         )
@@ -137,6 +138,7 @@ class OpenTelemetryObserver(AgentObserver):
         self._set_content(run.span, gen_ai.OUTPUT_MESSAGES, [_message(reply)])
         error_type = ""
         if result.stop_reason == "provider_error":
+            # `on_error` has named the class of the error before.
             error_type = run.provider_error or "provider_error"
         self._end_run(run_id, error_type)
 
@@ -183,7 +185,9 @@ class OpenTelemetryObserver(AgentObserver):
         run = self._runs.get(run_id)
         if run is None or run.chat is None:
             return
-        run.chat.set_attributes(_chat_attributes(call) | _usage(call.usage or UsageStats()))
+        run.chat.set_attributes(
+            _chat_attributes(call) | _usage_attributes(call.usage or UsageStats())
+        )
         if call.answer is not None:
             # The vendor may not say why the model stopped.
             reason = "tool_call" if call.answer.tool_calls else "stop"
@@ -372,7 +376,7 @@ def _class_name(error: BaseException) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _usage(usage: UsageStats) -> dict[str, str | int | float]:
+def _usage_attributes(usage: UsageStats) -> dict[str, str | int | float]:
     """Return the usage as attributes, without those that are zero or empty.
 
     A zero may also mean that the vendor did not report the number.
@@ -390,7 +394,10 @@ def _usage(usage: UsageStats) -> dict[str, str | int | float]:
 
 
 def _call_attributes(call: LlmCall) -> dict[str, Any]:
-    """Return the attributes that the span and the metrics of a call share."""
+    """Return the attributes that the span and the metrics of a call share, without empty ones.
+
+    Providers have the names that the conventions give them.
+    """
     attributes = {
         gen_ai.OPERATION: gen_ai.CHAT,
         gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(call.provider, call.provider),

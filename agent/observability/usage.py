@@ -75,10 +75,14 @@ class AgentAnalytics:
         params: Mapping[str, Any] | None = None,
         chunk_count: int = 0,
     ) -> None:
-        """Count one call, which took `duration` seconds and sent `chunk_count` chunks."""
+        """Count one call, which took `duration` seconds and sent `chunk_count` chunks.
+
+        `params` are its arguments; None or {} for a call without any.
+        """
         with self._lock:
             name = _counted_name(tool_name, self._tools)
             metrics = self._tools.get(name) or ToolMetrics(name)
+            # In a sum, True is 1 and False is 0.
             self._tools[name] = replace(
                 metrics,
                 total_calls=metrics.total_calls + 1,
@@ -135,7 +139,11 @@ class AgentUsage:
             self._tools: Counter[str] = Counter()
 
     def add_usage(self, stats: UsageStats, tool_name: str | None = None) -> None:
-        """Count a model call, and the tool that its answer called, if any."""
+        """Count a model call.
+
+        Count also a call of the tool `tool_name`, which its answer contains; None: it calls none,
+        or `count_tool` counts its calls.
+        """
         with self._lock:
             self.total += stats
             self._calls += 1

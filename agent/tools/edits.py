@@ -17,9 +17,12 @@ log = logging.getLogger(__name__)
 
 #: Most choices of a field. Platforms show no more in one list.
 MAX_CHOICES = 100
-#: Characters of a label, of a description and of a choice in a form.
+#: Longest label of a field, in characters. A longer one is cut.
 MAX_LABEL_CHARS = 80
+#: Longest description of a field, in characters. A longer one is cut.
 MAX_DESCRIPTION_CHARS = 300
+#: Longest choice, in characters. A longer one is not cut, since two could look alike: the argument
+#: has no field.
 MAX_CHOICE_CHARS = 75
 #: The fields for texts that have a format in the schema; other texts are "text".
 _FIELD_TYPES_OF_FORMATS: Mapping[str, FieldType] = {
@@ -47,7 +50,7 @@ def edit_fields(
     entries: list[dict[str, Any]] = []
     for name in names:
         schema = parameters["properties"].get(name)
-        if schema is None:
+        if schema is None:  # a pattern of the policy names arguments of several tools
             continue
         field = _field(name, schema, args.get(name), is_required=name in parameters["required"])
         if field is None or len(field.text) > MAX_VALUE_CHARS:
@@ -99,10 +102,11 @@ def _field(
 
 def _without_null(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     """Return the schema of a value that is not null, and whether null is allowed."""
-    parts = [part for part in schema.get("anyOf", ()) if part.get("type") != "null"]
+    alternatives = schema.get("anyOf", ())
+    parts = [part for part in alternatives if part.get("type") != "null"]
     if len(parts) == 1:
         around_union = {key: value for key, value in schema.items() if key != "anyOf"}
-        return {**parts[0], **around_union}, True
+        return {**parts[0], **around_union}, len(alternatives) > 1
     types = schema.get("type")
     if isinstance(types, list | tuple):
         other_types = [name for name in types if name != "null"]

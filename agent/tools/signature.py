@@ -83,7 +83,7 @@ def infer_parameters(
     hints = _hints(function)
     hidden = {*injected, *(name for name, hint in hints.items() if is_context(hint))}
     if is_method(function):
-        hidden.add(next(iter(signature)))
+        hidden.add(next(iter(signature)))  # `self` or `cls`
     # A caller may override what a partial binds, but a model must not.
     inner = function
     while isinstance(inner, functools.partial):
@@ -96,6 +96,7 @@ def infer_parameters(
         if not is_private and name not in hidden and param.kind not in _VARIADIC:
             visible[name] = param
     _check_metadata(function, metadata, visible)
+    # A parameter without a hint takes text.
     return tuple(
         _parameter(param, hints.get(name, str), metadata.get(name, {}), descriptions.get(name, ""))
         for name, param in visible.items()
@@ -211,9 +212,9 @@ def _literal_choices(hint: Any) -> tuple[Any, ...] | None:
 
 
 def with_own_defaults(parameters: Parameters, function: Callable[..., Any] | None) -> Parameters:
-    """Return declared parameters with the defaults of the function.
+    """Return declared parameters, those without a default with that of the function.
 
-    An optional parameter that declares a default keeps it.
+    Only an optional parameter gets one: the model must fill a required one anyway.
     """
     if function is None:
         return parameters
@@ -302,6 +303,7 @@ def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     """
     while isinstance(function, functools.partial):  # the docstring of a partial is Python's
         function = function.func
+    # Each line ends in a line end, the last one too, as `_SECTION` expects.
     text = (inspect.getdoc(function) or "") + "\n"
     # `getdoc` removes the indent of the lines below a title in the first line.
     first_line, _, rest = text.partition("\n")

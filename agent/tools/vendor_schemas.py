@@ -17,8 +17,9 @@ from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.json_schema import each_part, thawed, types_of, with_merged_parts, without
 
 ApiFormat = Literal["openai-chat", "openai-response", "anthropic", "gemini"]
-#: The function names that OpenAI and Anthropic accept, and those that Gemini accepts.
+#: The function names that OpenAI and Anthropic accept.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+#: The function names that Gemini accepts.
 _GEMINI_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
 #: The parameter names that vendors accept. Anthropic answers 400 to any other; Google's reference
 #: (FunctionDeclaration, parameters) demands these. OpenAI accepts any.
@@ -73,12 +74,14 @@ def for_vendor(
         raise ToolValidationError(
             f"no schema of {name!r} for the API {api_format!r}; known: {known}"
         )
+
     name_pattern = _GEMINI_NAME if api_format == "gemini" else _NAME
     if not name_pattern.fullmatch(name):
         raise ToolValidationError(
             f"{api_format} takes no tool named {name!r}: letters, digits, '_' and '-', 64 at most"
         )
     pattern = _PARAMETER_NAMES.get(api_format)
+    # OpenAI takes any name of a parameter.
     if pattern is not None:
         wrong = [each for each in parameters["properties"] if not pattern.fullmatch(each)]
         if wrong:
@@ -121,7 +124,8 @@ def _without_dangling_references(
 def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema with `items` in every array.
 
-    OpenAI and Gemini demand `items`, and know no `prefixItems`.
+    OpenAI and Gemini demand `items`, and know no `prefixItems`. Of an array whose items differ by
+    their place, the result says only that each item has one of these schemas.
     """
     whole = each_part(schema, _with_items)
     if isinstance(whole.get("$defs"), dict):
@@ -159,6 +163,7 @@ def without_references(schema: Mapping[str, Any]) -> dict[str, Any]:
     definitions = schema.get("$defs", {})
     parts_left = _MAX_INLINED_PARTS
 
+    # `around` has the names of the definitions that the part is inside of.
     def expanded(part: dict[str, Any], around: frozenset[str]) -> dict[str, Any]:
         nonlocal parts_left
         parts_left -= 1
@@ -221,6 +226,7 @@ def _for_gemini(schema: dict[str, Any], definitions: Mapping[str, Any]) -> dict[
     types = types_of(schema)
     parts = schema.get("anyOf") or schema.get("oneOf") or ()
     if "enum" in schema:
+        # Google takes only text in an enum. `_of_gemini_type` writes the other values as text.
         types = ["string"]
         if None in schema["enum"]:
             types.append("null")
@@ -294,7 +300,8 @@ def _of_gemini_type(
     if typed.get("format") not in _GEMINI_FORMATS or "enum" in typed:
         typed.pop("format", None)
     if "enum" in typed:
-        # Gemini takes only text that is not empty. The arguments are read from it.
+        # Gemini takes only text that is not empty. An argument that is such a text becomes the
+        # value of its type when it is checked.
         choices = [each for each in typed["enum"] if each not in (None, "")]
         typed["enum"] = [
             str(each).lower() if isinstance(each, bool) else str(each) for each in choices
@@ -311,4 +318,5 @@ def _of_gemini_type(
     if "required" in typed:
         properties = typed.get("properties", {})
         typed["required"] = [name for name in typed["required"] if name in properties]
+    # An empty list is what remains of an enum without text, or of `required` without properties.
     return {key: value for key, value in typed.items() if value != []}

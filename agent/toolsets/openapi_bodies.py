@@ -191,7 +191,7 @@ class _BodyReader:
             return self._of_any_type(essence, schema)
 
         if _is_empty_object(schema) and (is_json_type(essence) or essence == FORM):
-            return Body(self.content_type, (), self.is_required)
+            return Body(self.content_type, is_required=self.is_required)
         if is_json_type(essence):
             return self._json(self.content_type, schema)
         if essence in (FORM, MULTIPART):
@@ -220,13 +220,15 @@ class _BodyReader:
     def _whole_body(self, content_type: str, schema: Any) -> Body:
         """Return a body that is one argument, named `body`."""
         place = Place("body", "body", is_whole_body=True)
-        return Body(content_type, (Argument(place, schema, self.is_required),), self.is_required)
+        argument = Argument(place, schema, is_required=self.is_required)
+        return Body(content_type, (argument,), is_required=self.is_required)
 
     def _file(self, essence: str, schema: Any) -> Body:
         """Return a body that is one file. Its argument `file` is the name of that file."""
         place = Place("file", "body", is_whole_body=True, file_types=(essence,))
         name_schema = file_schema(as_mapping(schema), is_list=False)
-        return Body(essence, (Argument(place, name_schema, self.is_required),), self.is_required)
+        argument = Argument(place, name_schema, is_required=self.is_required)
+        return Body(essence, (argument,), is_required=self.is_required)
 
     def _json(self, content_type: str, schema: Any) -> Body:
         """Return a body of JSON: an argument for each field, or one for the whole body."""
@@ -240,17 +242,21 @@ class _BodyReader:
         arguments = []
         for name, each in properties.items():
             arguments.append(self._argument(schema, Place(name, "body"), each))
-        return Body(content_type, tuple(arguments), self.is_required)
+        return Body(content_type, tuple(arguments), is_required=self.is_required)
 
     def _argument(self, schema: Mapping[str, Any], place: Place, field: Any) -> Argument:
         """Return a field of a body as an argument.
 
-        Many documents require fields of a body, but not the body itself: Twilio's never do. Such a
-        field counts as required if the method makes no sense without a body.
+        Many documents require fields of a body, but not the body itself: Twilio's never require
+        that. Such a field counts as required if the method makes no sense without a body.
         """
         is_needed = place.name in schema.get("required", ())
         is_expected = self.is_required or self.method in _METHODS_WITH_BODIES
-        return Argument(replace(place, is_needed=is_needed), field, is_needed and is_expected)
+        return Argument(
+            place=replace(place, is_needed=is_needed),
+            schema=field,
+            is_required=is_needed and is_expected,
+        )
 
     def _form(self, schema: Any, *, is_multipart: bool) -> Body:
         """Return a form: an argument for each field, or one for a form whose fields are open."""
@@ -265,7 +271,7 @@ class _BodyReader:
             encoding = self.document.resolved(encodings.get(name, {}))
             place, field_schema = _field(name, each, encoding, is_multipart=is_multipart)
             arguments.append(self._argument(merged, place, field_schema))
-        return Body(self.content_type, tuple(arguments), self.is_required)
+        return Body(self.content_type, tuple(arguments), is_required=self.is_required)
 
 
 def _field(
@@ -303,7 +309,7 @@ def _field(
         if style not in FIELD_STYLES:
             raise SourceError(f"its field {name!r} has the style {style!r}, which is not supported")
         explode = bool(encoding.get("explode", style == "form"))
-        return Place(name, "body", style, explode), schema
+        return Place(name, "body", style=style, explode=explode), schema
 
     if not types:
         return Place(name, "body"), schema

@@ -135,7 +135,7 @@ class OperationReader:
             method = candidate.method
 
             # Of two operations with one operationId, the second is named after method and path. If
-            # that name is taken too, the operation is left out.
+            # that name is taken too, the operation is left out: `name` is "".
             wanted_name = _name(candidate.item[method], method, path)
             name = wanted_name
             if name in names_so_far:
@@ -179,6 +179,7 @@ class OperationReader:
 
             unsupported = [method for method in _UNSUPPORTED_METHODS if method in resolved]
             others = {method: resolved[method] for method in unsupported}
+            # OpenAPI 3.2 has the operations of all other methods here, by their methods.
             others |= as_mapping(resolved.get("additionalOperations"))
             for method, operation in others.items():
                 name = _name(operation, str(method).lower(), str(path))
@@ -238,6 +239,7 @@ class OperationReader:
         """
         requirements = operation.get("security", self.document.root.get("security")) or []
         problems = [self._security_problem(as_mapping(each)) for each in requirements]
+        # Without a requirement, each call is allowed.
         if problems and all(problems):
             raise SourceError(problems[0])
 
@@ -389,7 +391,7 @@ def _argument(inliner: Inliner, parameter: Mapping[str, Any]) -> Argument:
     if parameter.get("description") and isinstance(schema, dict):
         schema = {**schema, "description": str(parameter["description"])}
     explode = bool(parameter.get("explode", style == "form"))
-    place = Place(name, where, style, explode, is_json)
+    place = Place(name, where, style=style, explode=explode, is_json=is_json)
     # Such a value would be written as several cookies of one name, and servers read one of them.
     is_written_in_parts = explode and not is_json and not is_text_schema(schema)
     if where == "cookie" and is_written_in_parts:
@@ -398,11 +400,14 @@ def _argument(inliner: Inliner, parameter: Mapping[str, Any]) -> Argument:
             "text, and lists with explode: false, are supported"
         )
     is_required = where == "path" or parameter.get("required") is True
-    return Argument(place, schema, is_required)
+    return Argument(place, schema, is_required=is_required)
 
 
 def _content_of(parameter: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return the media type that a parameter is written in, and what holds its schema."""
+    """Return the media type that a parameter is written in, and what holds its schema.
+
+    The specification allows one entry in `content`. "" and {} if there is none.
+    """
     for kind, holder in as_mapping(parameter["content"]).items():
         return essence_of(str(kind)), as_mapping(holder)
     return "", {}

@@ -93,7 +93,7 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
     body, content_type = _body(operation, body_values)
     if body is not None:
         headers["Content-Type"] = content_type
-    return Request(operation.method.upper(), path, headers, body)
+    return Request(operation.method.upper(), path, headers=headers, body=body)
 
 
 def _path_segment(place: Place, value: Any) -> str:
@@ -302,6 +302,7 @@ def _field_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
     if place.style or place.is_json:
         return _query_pairs(place, value, quote_plus)
     values = value if isinstance(value, list | tuple) else [value]
+    # An empty field would be a value. So null is left out.
     return [
         (quote_plus(place.name), quote_plus(_plain(each))) for each in values if each is not None
     ]
@@ -328,7 +329,9 @@ def _parts(place: Place, value: Any) -> Iterator[Part]:
     values = value if isinstance(value, list | tuple) else [value]
     for each in values:
         if isinstance(each, Upload):
-            yield Part(place.name, each.content, each.content_type, each.filename)
+            yield Part(
+                place.name, each.content, content_type=each.content_type, filename=each.filename
+            )
         elif isinstance(each, Mapping | list):
             text = json.dumps(each, ensure_ascii=False)
             yield Part(place.name, text.encode(), "application/json")
@@ -350,13 +353,13 @@ class Auth:
     @classmethod
     def bearer(cls, token: str) -> Auth:
         """Return the header `Authorization: Bearer ...` (RFC 6750)."""
-        return cls("header", "Authorization", f"Bearer {token}")
+        return cls(where="header", name="Authorization", value=f"Bearer {token}")
 
     @classmethod
     def basic(cls, user: str, password: str) -> Auth:
         """Return the header `Authorization: Basic ...` (RFC 7617)."""
         both = base64.b64encode(f"{user}:{password}".encode()).decode()
-        return cls("header", "Authorization", f"Basic {both}", password)
+        return cls(where="header", name="Authorization", value=f"Basic {both}", password=password)
 
     @property
     def secrets(self) -> list[str]:

@@ -15,6 +15,7 @@ from sayso.agent import Tool, ToolPolicy, tool
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.policy import editable_names
 from sayso.agent.run.edited_call import EditedCall, EditRefused, edited_call
+from sayso.agent.tools.edits import edit_fields
 from sayso.agent.tools.errors import ToolError, ToolValidationError
 from sayso.channels.edit_form import FormField
 from sayso.pending import stash_pending
@@ -170,6 +171,20 @@ def test_form_is_no_longer_than_a_record_may_be():
     assert [entry["name"] for entry in noting.edit_fields(names, {})] == names[:30]
     long = dict.fromkeys(names, "x" * 3000)
     assert [entry["name"] for entry in noting.edit_fields(names, long)] == names[:10]
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_required"),
+    [
+        ({"anyOf": [{"type": "integer"}]}, True),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, False),
+    ],
+)
+def test_only_a_value_that_may_be_null_can_be_left_empty(schema, is_required):
+    """A union of one type, as some generators of schemas write it, has no null."""
+    parameters = {"properties": {"kg": schema}, "required": ["kg"]}
+    (entry,) = edit_fields(parameters, ["kg"], {"kg": 5})
+    assert entry.get("required", False) is is_required
 
 
 def test_tool_of_a_json_schema_is_changed_by_the_policy():
