@@ -776,11 +776,11 @@ class PlatformSettings(Section):
         return ""
 
     @property
-    def has_workspaces(self) -> bool:
+    def has_many_workspaces(self) -> bool:
         """Whether many workspaces install the channel's account, each with its own token."""
         return False
 
-    def problem_with_id(self, name: str) -> str:
+    def problem_with_id(self, given_id: str) -> str:
         """Return why no person and no chat of the channel can have this id, "" if one can.
 
         The access rules are checked with it: a misspelled id would block no one.

@@ -141,7 +141,7 @@ async def _send_manifest(
     apps = SlackApps(os.environ.get(VARIABLE, ""), settings.api_url)
     if create:
         installed_at = ""
-        if settings.has_workspaces:
+        if settings.has_many_workspaces:
             installed_at = where_to_install(settings, target.public_url, target.channel)
         return await apps.create(content, target.channel, installed_at=installed_at)
     if app_id is not None:
@@ -246,7 +246,7 @@ def _installations(target: CommandTarget) -> SlackInstallations:
     """Return the stored installations. Raises SetupError for an app of one workspace."""
     from sayso.channels.slack.installations import SlackInstallations
 
-    if not target.settings.has_workspaces:
+    if not target.settings.has_many_workspaces:
         raise SetupError(
             f"{target.channel} has no client_id",
             "its app is in one workspace, that of its bot_token",

@@ -32,7 +32,7 @@ from sayso.channels.slack.incoming_text import (
 )
 from sayso.channels.slack.request_workspace import conversation_in, origin_of, removal_in, turn_in
 from sayso.channels.slack.settings import View
-from sayso.channels.slack.submissions import FormPlace, entered_values
+from sayso.channels.slack.submissions import FormPlace, changed_values
 from sayso.channels.slack.threads import NEW_THREAD, new_thread
 from sayso.channels.types import (
     AddressChange,
@@ -419,7 +419,7 @@ class RequestParser:
 
     def _changed_values(self, view: SlackJson, user: SlackJson, place: FormPlace) -> Turn:
         """Return the turn of a submitted form of ours, which changes the values of a question."""
-        values = entered_values(view)
+        values = changed_values(view)
         # The turn's id is made of the values, not of the trigger: a form that a person submits
         # again after a lost answer has another trigger, and must count as the same act.
         digest = content_digest(json.dumps(values, sort_keys=True))

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sayso.channels.setup import SetupError, connection_problem, platform_calls
+from sayso.channels.setup import Problem, SetupError, connection_problem, platform_calls
 from sayso.channels.slack.client import FILE_ORIGINS, SLACK, error_code, new_client, setup_problem
 from sayso.channels.slack.installations import (
     INVITATION,
@@ -46,14 +46,16 @@ INVITATION_SECONDS = 7 * 86_400
 #: The most characters of a workspace's name that are stored. The owner of the workspace chooses it,
 #: and operators read it in their terminal.
 MAX_NAME_CHARS = 80
+#: A cookie as `random_id(24)` makes it.
 _COOKIE = re.compile(r"[0-9a-f]{48}")
-_CODE = re.compile(r"\w{1,60}")
+#: A code of an error of Slack, such as "access_denied". Any other text may be an attacker's.
+_ERROR_CODE = re.compile(r"\w{1,60}")
 
 
 class InstallRefused(Exception):
     """Raised if nothing was installed.
 
-    * `says`: what the person reads.
+    * `says`: what the person reads; the message of this error.
     * `reason`: what the log names.
     * `status`: the HTTP status of the page.
     * `may_begin_again`: whether the person can begin again with the same link.
@@ -68,6 +70,7 @@ class InstallRefused(Exception):
         may_begin_again: bool = True,
     ) -> None:
         super().__init__(says)
+        self.says = says
         self.reason = reason
         self.status = status
         self.may_begin_again = may_begin_again
@@ -107,11 +110,16 @@ class InstallFlow:
         self._api_url = settings.api_url or SLACK
         self._installations = installations
         self._redirect_uri = redirect_uri
+        # The pool hands out the session itself: a client is made for each call, with its own token.
         self._sessions: PooledSessions[ClientSession] = PooledSessions(lambda session: session)
 
     @property
     def site(self) -> str:
-        """The site on which people open the app: Slack's, also if a server replaces Slack."""
+        """The site on which people open the app.
+
+        GovSlack has its own site. Any other `api_url` is a server for tests, and people still open
+        the app at slack.com.
+        """
         return self._api_url if self._api_url in FILE_ORIGINS else SLACK
 
     @property
@@ -142,7 +150,9 @@ class InstallFlow:
         # Each installation has a state.
         if not _COOKIE.fullmatch(cookie):
             cookie = random_id(24)
-        start = {"browser": hash_of(cookie), "invitation": hash_of(invitation)}
+        start = {"browser": hash_of(cookie), "invitation": ""}
+        if self._rules.invited:
+            start["invitation"] = hash_of(invitation)
         state = self._installations.issue(STATE, json.dumps(start), STATE_SECONDS)
         generator = AuthorizeUrlGenerator(
             client_id=self._client_id,
@@ -164,11 +174,12 @@ class InstallFlow:
             raise _denied(error)
         invitation = ""
         if self._rules.invited:
+            # Checked before the exchange too: Slack's code works once.
             invitation = start["invitation"]
-        # Checked before the exchange too: Slack's code works once.
-        if invitation and not self._installations.is_valid(INVITATION, invitation):
-            raise _invitation_used()
+            if not self._installations.is_valid(INVITATION, invitation):
+                raise _invitation_used()
 
+        # In a loop of its own, because a web process has none. Its session is closed with it.
         installation = asyncio.run(self._exchange(query.get("code", "")))
         if not self._rules.admits(installation.id, installation.organization):
             self._give_back(installation)
@@ -177,6 +188,7 @@ class InstallFlow:
             raise InstallRefused(f"{says} {cure}", "not in install.organizations")
 
         outcome = self._installations.save(installation, invitation=invitation)
+        # Another browser has used the same invitation during the exchange.
         if outcome == "uninvited":
             self._give_back(installation)
             raise _invitation_used()
@@ -225,7 +237,8 @@ class InstallFlow:
 
     def _give_back(self, installation: Installation) -> None:
         """Revoke the token of an installation that is not stored."""
-        # A workspace that had installed the app before may have got the same token again.
+        # A workspace that had installed the app before may have got the same token again. Revoking
+        # it would stop the app there.
         if installation.id in self._installations.ids():
             return
         try:
@@ -241,8 +254,8 @@ class InstallFlow:
             await client.auth_revoke()
 
 
-def _exchange_problem(exc: Exception) -> tuple[str, str]:
-    """Return a problem that names Slack's error code, for the log.
+def _exchange_problem(exc: Exception) -> Problem:
+    """Return what is wrong, which names Slack's error code, and what to do about it.
 
     Nothing else of Slack's answer is logged: it may hold a token.
     """
@@ -262,7 +275,7 @@ def _denied(error: str) -> InstallRefused:
     if error == "access_denied":
         says = "You did not allow the installation, so nothing was installed."
         return InstallRefused(says, "denied", status=200)
-    shown = error if _CODE.fullmatch(error) else "unknown error"
+    shown = error if _ERROR_CODE.fullmatch(error) else "unknown error"
     return InstallRefused(f"Slack did not install the app ({shown}).", f"Slack error {shown}")
 
 

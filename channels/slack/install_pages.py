@@ -166,7 +166,7 @@ def _success(installation: Installation, site: str) -> flask.Response:
 def _refusal(name: str, flow: InstallFlow, refusal: InstallRefused) -> flask.Response:
     """Return the page that says why nothing was installed, and how to begin again."""
     log.info("workspace.install_refused", extra={"channel": name, "reason": refusal.reason})
-    lines = [str(refusal)]
+    lines = [refusal.says]
     link = None
     if not flow.needs_invitation:
         link = Link(flask.url_for("slack.install", name=name), "Begin again")

@@ -14,17 +14,23 @@ from sayso.channels.base import OptionalSecret, Secret, Section, VendorSettings
 from sayso.channels.slack.address import split_place
 
 
-def _organization(text: str) -> str:
+def _installer_id(text: str) -> str:
+    """Return the id of a workspace or an organization. Raises ValueError for any other text."""
     if not re.fullmatch(r"[TE][A-Z0-9]{1,40}", text):
         problem = f"{text!r} is not an id of a workspace or organization"
         raise ValueError(f"{problem}: write it as T0123ABCD or E0123ABCD")
     return text
 
 
-OrganizationId = Annotated[str, AfterValidator(_organization)]
+#: The id of a workspace or of an organization, either of which can install the app.
+InstallerId = Annotated[str, AfterValidator(_installer_id)]
 
 
 def _not_an_empty_install(install: object) -> object:
+    """Return `install`. Raises ValueError for None, which YAML makes of `install:` alone.
+
+    It would mean "any workspace", which the author of the line hardly wants.
+    """
     if install is None:
         raise ValueError("install has nothing below it: write `install: {}`, or leave it out")
     return install
@@ -33,7 +39,7 @@ def _not_an_empty_install(install: object) -> object:
 class InstallSettings(Section):
     """Who may install the app, and how it is installed."""
 
-    organizations: list[OrganizationId] | None = Field(default=None, min_length=1)
+    organizations: list[InstallerId] | None = Field(default=None, min_length=1)
     """The ids of the only workspaces and organizations that may install the app. Without it: all.
     Example: `[T0123ABCD, E0456EFGH]`.
     """
@@ -96,6 +102,7 @@ class SlackSettings(VendorSettings):
 
     @model_validator(mode="after")
     def _has_one_kind_of_token(self) -> Self:
+        """Check that there is a token for one workspace, or what many workspaces need."""
         if self.bot_token and (self.client_id or self.client_secret):
             raise ValueError(
                 "has bot_token, which is for one workspace, and client_id or client_secret, "
@@ -114,26 +121,26 @@ class SlackSettings(VendorSettings):
     @property
     def install_rules(self) -> InstallSettings | None:
         """Who may install the app, None for an app of one workspace."""
-        if not self.client_id:
+        if not self.has_many_workspaces:
             return None
         return self.install or InstallSettings()
 
     @property
-    def has_workspaces(self) -> bool:
-        """Whether many workspaces install the app."""
+    def has_many_workspaces(self) -> bool:
+        """Whether the app has a `client_id`, with which many workspaces can install it."""
         return self.client_id is not None
 
-    def problem_with_id(self, name: str) -> str:
+    def problem_with_id(self, given_id: str) -> str:
         """Return why no person and no chat of Slack can have this id, "" if one can.
 
         It must name its workspace if and only if many workspaces have installed the app.
         """
-        place = split_place(name)
+        place = split_place(given_id)
         if not re.fullmatch(r"[A-Z][A-Z0-9]{1,40}", place.id):
             return "is not an id of Slack: write it as U0123ABCD or C0456EFGH"
-        if self.client_id and not place.team:
-            return f"names no workspace, and the app is in many: write it as T0123ABCD/{name}"
-        if place.team and not self.client_id:
+        if self.has_many_workspaces and not place.team:
+            return f"names no workspace, and the app is in many: write it as T0123ABCD/{given_id}"
+        if place.team and not self.has_many_workspaces:
             return f"names a workspace, which only an app with client_id has: write {place.id}"
         return ""
 
@@ -143,6 +150,6 @@ class SlackSettings(VendorSettings):
 
         Both are "" for an app of one workspace. The stored tokens of many are encrypted.
         """
-        if not self.client_id:
+        if not self.has_many_workspaces:
             return "", ""
         return "slack-install", "cryptography.fernet"

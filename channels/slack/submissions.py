@@ -16,6 +16,8 @@ from typing import Any
 CHANGE_FORM = "sayso:change"
 #: The value of a check box that is set.
 CHECKED = "true"
+#: The value of a check box that is not set.
+UNCHECKED = "false"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +26,11 @@ class FormPlace:
 
     #: The workspace, "" for an app of one workspace.
     team: str
-    #: The chat and the thread of the question; "" for no thread.
+    #: The chat of the question.
     chat: str
+    #: The thread of the question, "" for none.
     thread: str
-    #: The ts of the question's message, "" for one that only its person sees.
+    #: Slack's id of the question's message (its `ts`), "" for one that only its person sees.
     message: str
     #: The token of the button that opened the form. It names the question.
     token: str
@@ -50,11 +53,12 @@ class FormPlace:
         return place
 
 
-def entered_values(view: Mapping[str, Any]) -> dict[str, str]:
+def changed_values(view: Mapping[str, Any]) -> dict[str, str]:
     """Return what a person has changed in a form, by the name of the field.
 
     Untouched fields are left out: Slack sends the whole modal back together with the values
-    entered, so it is known here what stood in each field before.
+    entered, so it is known here what stood in each field before. Our forms give each block the name
+    of its field as its id.
     """
     values = (view.get("state") or {}).get("values") or {}
     changes = {}
@@ -64,6 +68,7 @@ def entered_values(view: Mapping[str, Any]) -> dict[str, str]:
         element = block["element"]
         state = (values.get(block["block_id"]) or {}).get(element["action_id"]) or {}
         before = _text_of(element, "initial")
+        # Slack leaves the id out of what it sends of an entered value. `_text_of` needs it.
         after = _text_of({**state, "action_id": element["action_id"]}, "selected")
         if before != after:
             changes[block["block_id"]] = after
@@ -78,7 +83,7 @@ def _text_of(element: Mapping[str, Any], prefix: str) -> str:
     """
     match element.get("type"):
         case "checkboxes":
-            return CHECKED if element.get(f"{prefix}_options") else "false"
+            return CHECKED if element.get(f"{prefix}_options") else UNCHECKED
         case "static_select":
             return str((element.get(f"{prefix}_option") or {}).get("value") or "")
         case "datepicker":
@@ -92,6 +97,6 @@ def _text_of(element: Mapping[str, Any], prefix: str) -> str:
             if not at:
                 return ""
             return datetime.fromtimestamp(at, zone).isoformat()
-    # A text that was entered has no prefix.
+    # A field for text. Slack's name of an entered text has no prefix.
     value = element.get("initial_value" if prefix == "initial" else "value")
     return str(value or "")

@@ -70,12 +70,12 @@ class TelegramSettings(VendorSettings):
             return None
         return self.secret_token.get_secret_value()
 
-    def problem_with_id(self, name: str) -> str:
+    def problem_with_id(self, given_id: str) -> str:
         """Return why no person and no chat of Telegram can have this id, "" if one can.
 
         Telegram's ids are numbers. An @name is not an id, since it can be given to another person.
         """
-        if re.fullmatch(r"-?[0-9]{1,20}", name):
+        if re.fullmatch(r"-?[0-9]{1,20}", given_id):
             return ""
         return (
             "is not an id of Telegram: "

@@ -94,8 +94,8 @@ def create_app(
 def _not_stored(error: Exception) -> Response:
     """Answer 503: what came in was not stored, so the platform must send it again.
 
-    `error` is NotStored, RedisError, or OtherVersion. The last one is raised during an update, for
-    a record of a newer release that this process cannot read: an updated process can.
+    `error` is NotStored, RedisError or OtherVersion. The last one is raised during an upgrade, for
+    a stored record of another release: this process cannot read it, but others can.
     """
     # A NotStored of this kind is no fault of the storage, so it is not logged as one.
     if isinstance(error, Overloaded):

@@ -82,7 +82,7 @@ class WhatsAppSettings(VendorSettings):
             raise ValueError("from is missing: give the sender as from, or a messaging_service_sid")
         return self
 
-    def problem_with_id(self, name: str) -> str:
+    def problem_with_id(self, given_id: str) -> str:
         """Return why no person of WhatsApp can have this id, "" if one can.
 
         The id is a phone number, or WhatsApp's id of a person who hides the number: a country,
@@ -91,7 +91,7 @@ class WhatsAppSettings(VendorSettings):
         """
         number = r"\+[0-9]{1,15}"
         user_id = r"[a-z]{2}\.(ent\.)?[a-z0-9]{1,128}"
-        if re.fullmatch(rf"(?i)(whatsapp:)?({number}|{user_id})", name.strip()):
+        if re.fullmatch(rf"(?i)(whatsapp:)?({number}|{user_id})", given_id.strip()):
             return ""
         return (
             "is neither a phone number nor an id of WhatsApp: "

@@ -23,7 +23,7 @@ def workspace_warnings(settings: Settings, data: Path) -> list[str]:
     Asks the platform, for about 15 seconds at most. Nothing is asked for channels of one workspace,
     nor where the Redis of the bot, which stores the installations, is not known.
     """
-    names = [name for name, channel in settings.channels.items() if channel.has_workspaces]
+    names = [name for name, channel in settings.channels.items() if channel.has_many_workspaces]
     if not names:
         return []
     state = find_state(settings, data)

@@ -431,6 +431,6 @@ def _channel_of(settings: Settings, platform: str, name: str, *, of_workspaces: 
         fail(f"no channel of {platform} is configured: add one with platform: {platform}")
     if of_workspaces:
         for each, channel in channels.items():
-            if channel.has_workspaces:
+            if channel.has_many_workspaces:
                 return each
     return next(iter(channels))
