@@ -19,7 +19,7 @@ from sayso.channels.console.store import FeedEntry
 from sayso.channels.edit_form import EditForm, FormField
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown import (
-    ALLOWED,
+    ALLOWED_ADDRESS,
     LANGUAGE,
     button_text,
     is_overfull,
@@ -210,7 +210,7 @@ def _number_items(tokens: Sequence[Token]) -> None:
 
 def _number(opening: Token, items: Sequence[Token]) -> None:
     """Give the items of one list their numbers. `opening` is the token that opens the list."""
-    numbers = list_numbers([(item.info, item.markup) for item in items])
+    numbers = list_numbers(items)
     for item, number in zip(items, numbers, strict=True):
         value = str(int(number[:-2]))
         item.attrs["value"] = value
@@ -285,7 +285,7 @@ def _guard_links(tokens: Sequence[Token]) -> Iterator[Token]:
             hidden_address = ""
             label_tokens = takewhile(lambda each: each.type != "link_close", tokens[index + 1 :])
             label = "".join(each.content for each in label_tokens)
-            if ALLOWED.match(href):
+            if ALLOWED_ADDRESS.match(href):
                 token.attrs = {"href": href, "rel": "noopener", "target": "_blank"}
                 if hides_host(escape_html(label), href):
                     hidden_address = href

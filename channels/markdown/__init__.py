@@ -17,10 +17,13 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import unescape
+from typing import NamedTuple
 
 from markdown_it import MarkdownIt
-from markdown_it.rules_block import StateBlock, blockquote, list_block, table
+from markdown_it.rules_block import StateBlock, blockquote, list_block
+from markdown_it.rules_block import table as library_table
 from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 
 from sayso.channels.markdown.dialects import (
@@ -39,13 +42,14 @@ from sayso.channels.markdown.dialects import (
     plain_host,
     without_maybe_gaps,
 )
-from sayso.channels.markdown.emphasis import UnspacedParser, is_inside_word, is_letter, is_unspaced
+from sayso.channels.markdown.emphasis import UnspacedParser, is_letter, is_unspaced, joins_word
 from sayso.channels.markdown.literal import address_after
 from sayso.channels.types import Button
 
 #: The URL schemes of links. All others (javascript:, tg:, relative paths) are shown as text.
 SCHEMES = ("http", "https", "mailto", "tel")
-ALLOWED = re.compile(rf"(?:{'|'.join(SCHEMES)}):", re.IGNORECASE)
+#: The beginning of an address that a link may lead to.
+ALLOWED_ADDRESS = re.compile(rf"(?:{'|'.join(SCHEMES)}):", re.IGNORECASE)
 #: The language after the marks that open a code block, which is not shown: one word.
 LANGUAGE = re.compile(r"\s*([\w+#.-]{1,20})(?=\s|$)", re.ASCII)
 #: Text that is the same in Markdown and on every platform: one line without marks and addresses.
@@ -57,7 +61,7 @@ _CACHED_TEXTS = 64
 
 def telegram_html(md: str) -> str:
     """Return Markdown as Telegram's subset of HTML."""
-    return _telegram(md)[0]
+    return _telegram_html_and_text(md)[0]
 
 
 def slack_mrkdwn(md: str) -> str:
@@ -65,17 +69,17 @@ def slack_mrkdwn(md: str) -> str:
 
     `& < >` are escaped everywhere, so that no text can notify a whole channel.
     """
-    return _render(md, MRKDWN)
+    return _message_in(md, MRKDWN)
 
 
 def whatsapp_text(md: str) -> str:
     """Return Markdown as WhatsApp formats it: `*bold* _italic_ ~strike~` and bare links."""
-    return _render(md, WHATSAPP)
+    return _message_in(md, WHATSAPP)
 
 
 def plain(md: str) -> str:
     """Return Markdown as plain text."""
-    return _render(md, PLAIN)
+    return _message_in(md, PLAIN)
 
 
 def button_text(button: Button, limit: int) -> str:
@@ -94,7 +98,7 @@ def terminal_text(md: str, *, styled: bool = False) -> str:
 
     Control characters, which could move the cursor or hide text, are shown as visible symbols.
     """
-    return _render(md, ANSI if styled else TERMINAL)
+    return _message_in(md, ANSI if styled else TERMINAL)
 
 
 def trust_hosts(hosts: Iterable[str]) -> None:
@@ -104,8 +108,9 @@ def trust_hosts(hosts: Iterable[str]) -> None:
     """
     own_hosts.clear()
     own_hosts.update(plain_host(host) for host in hosts if host)
-    _telegram.cache_clear()
-    _render.cache_clear()
+    # The cached texts show or leave out addresses by the hosts of before.
+    _telegram_html_and_text.cache_clear()
+    _message_in.cache_clear()
 
 
 def utf16_len(text: str) -> int:
@@ -119,36 +124,39 @@ def telegram_length(md: str) -> int:
     A message may be sent as HTML or as plain text. It is the length of the longer one, without
     tags.
     """
-    html, text = _telegram(md)
+    html, text = _telegram_html_and_text(md)
     visible = text
+    # Both are the same object if the text has no marks.
     if html is not text:
         visible = unescape(re.sub(r"<[^>]*>", "", html))
     return max(utf16_len(visible), utf16_len(text))
 
 
 @functools.lru_cache(maxsize=_CACHED_TEXTS)
-def _telegram(md: str) -> tuple[str, str]:
+def _telegram_html_and_text(md: str) -> tuple[str, str]:
     """Return Markdown as HTML and as plain text. It is parsed once."""
     # Without a mark both are the text itself. Parsing would take as long as sending.
     if _PLAIN_TEXT.fullmatch(md):
         return md, md
     tree = SyntaxTreeNode(parser().parse(md))
-    return _rendered(md, tree, HTML), _rendered(md, tree, PLAIN)
+    # Neither dialect needs gaps, so nothing has to be finished.
+    return _blocks_in(md, tree, HTML), _blocks_in(md, tree, PLAIN)
 
 
 @functools.lru_cache(maxsize=_CACHED_TEXTS)
-def _render(md: str, dialect: Dialect) -> str:
+def _message_in(md: str, dialect: Dialect) -> str:
     """Return Markdown as a message in a dialect."""
     if _PLAIN_TEXT.fullmatch(md):
         return md
-    # This character has a meaning until the message is finished, see `MAYBE_GAP`.
+    # Dialects write MAYBE_GAP where a gap may be needed, and `finish` decides. One in the source
+    # would be taken for theirs.
     md = md.replace(MAYBE_GAP, "\ufffd")
     tree = SyntaxTreeNode(parser().parse(md))
-    return dialect.finish(_rendered(md, tree, dialect))
+    return dialect.finish(_blocks_in(md, tree, dialect))
 
 
-def _rendered(md: str, tree: SyntaxTreeNode, dialect: Dialect) -> str:
-    """Return parsed Markdown in a dialect. `md` is its source."""
+def _blocks_in(md: str, tree: SyntaxTreeNode, dialect: Dialect) -> str:
+    """Return the blocks of parsed Markdown in a dialect, not yet finished. `md` is its source."""
     blocks = _Blocks(dialect, md.split("\n")).render(tree)
     text = "\n\n".join(block.text for block in blocks if block.text)
     # Markdown that renders to nothing, such as an empty link, is shown as its source.
@@ -221,7 +229,7 @@ class _Blocks:
             markers: Iterator[str] = itertools.repeat(f"{'•◦▪'[bullets % 3]} ")
             bullets += 1
         else:
-            markers = iter(list_numbers([(item.info, item.markup) for item in node.children]))
+            markers = iter(list_numbers(node.children))
         texts = []
         for item, marker in zip(node.children, markers, strict=False):
             indent = " " * len(marker)
@@ -246,12 +254,12 @@ class _Blocks:
 
         # A table has a head and a body, which have the rows.
         parts = [part.children for part in node.children]
-        table = [row.children for row in itertools.chain.from_iterable(parts)]
-        rows = [[_cell_text(cell) for cell in row] for row in table]
+        grid = [row.children for row in itertools.chain.from_iterable(parts)]
+        rows = [[_cell_text(cell) for cell in row] for row in grid]
         separators = len(" | ") * (len(rows[0]) - 1)
         if sum(widths(rows)) + separators > self.dialect.columns:
             return _Block(records(rows, self.dialect))
-        are_right_aligned = ["right" in str(head.attrGet("style") or "") for head in table[0]]
+        are_right_aligned = ["right" in str(head.attrGet("style") or "") for head in grid[0]]
         return _Block(self.dialect.pre(aligned(rows, are_right_aligned), ""), pre=True)
 
 
@@ -260,17 +268,19 @@ def _cell_text(cell: SyntaxTreeNode) -> str:
     return " ".join(inline(cell.children[0], PLAIN).split())
 
 
-def list_numbers(items: Sequence[tuple[str, str]]) -> list[str]:
+def list_numbers(items: Sequence[SyntaxTreeNode | Token]) -> list[str]:
     """Return the numbers of an ordered list, each with its sign and a space.
 
-    `items` are the digits and the sign of each item, as they were written. The numbers stay as they
-    were written, such as "3. ", "5) " and "007. ". Only a list that repeats one number in each item
-    is counted up from that number: this is how Markdown leaves the counting to the reader.
+    `items` are the items as the parser returns them: `info` are the digits, and `markup` is the
+    sign behind them. The numbers stay as they were written, such as "3. ", "5) " and "007. ". Only
+    a list that repeats one number in each item is counted up from that number: this is how Markdown
+    leaves the counting to the reader.
     """
-    digits = [number for number, _ in items]
-    if len(set(digits)) == 1:
-        digits[1:] = [str(int(digits[0]) + place) for place in range(1, len(digits))]
-    return [f"{number}{sign} " for number, (_, sign) in zip(digits, items, strict=True)]
+    numbers = [item.info for item in items]
+    if len(set(numbers)) == 1:
+        first = int(numbers[0])
+        numbers[1:] = [str(first + place) for place in range(1, len(numbers))]
+    return [f"{number}{item.markup} " for number, item in zip(numbers, items, strict=True)]
 
 
 #: The number of an item of an ordered list, behind the signs of the quotes and bullets around it.
@@ -291,7 +301,7 @@ def with_shown_numbers(md: str) -> str:
     for node in SyntaxTreeNode(parser().parse(md)).walk():
         if node.type != "ordered_list":
             continue
-        numbers = list_numbers([(item.info, item.markup) for item in node.children])
+        numbers = list_numbers(node.children)
         for item, number in zip(node.children, numbers, strict=True):
             old = f"{item.info}{item.markup}"
             new = number.rstrip()
@@ -318,7 +328,8 @@ def inline(
 
     * `active`: the marks around the part, since no mark is nested in itself.
     * `in_link`: whether the part is the label of a link.
-    * `around`: the characters before and after the part, "" where a mark stands between.
+    * `around`: the characters before and after the part, "" where a mark of this message touches
+      the part.
     """
     parts: list[str] = []
     children = _visible_children(parent)
@@ -338,7 +349,8 @@ def inline(
                     label = text + _title(node, dialect)
                 parts.append(_link(dialect, label, str(node.attrGet("href") or "")))
             case "strong" | "em" | "s":
-                before = next((part[-1] for part in reversed(parts) if part), around[0])
+                # What stands before is written already. What follows is not, so its source is read.
+                before = _last_char(parts) or around[0]
                 after = around[1]
                 if following:
                     after = following.content[:1] if following.type == "text" else ""
@@ -346,6 +358,11 @@ def inline(
             case _:
                 parts.append(dialect.escape(node.content))
     return "".join(parts)
+
+
+def _last_char(parts: Sequence[str]) -> str:
+    """Return the last character of texts that follow each other, "" if all are empty."""
+    return next((part[-1] for part in reversed(parts) if part), "")
 
 
 def _marked(
@@ -357,26 +374,33 @@ def _marked(
     in_link: bool,
 ) -> str:
     """Return bold, italic or struck text with its marks. The parameters are those of `inline`."""
-    opening, closing = _marks(node, dialect, active, *around)
-    is_marked = opening not in ("", node.markup)
-    if is_marked:
+    marks = _marks(node, dialect, active, *around)
+    if marks.formats:
         around = ("", "")
     text = inline(node, dialect, (*active, node.type), in_link=in_link, around=around)
-    if not (is_marked and dialect.solid):
-        return f"{opening}{text}{closing}"
+    whole = f"{marks.opening}{text}{marks.closing}"
+    if not (marks.formats and dialect.solid):
+        return whole
 
     first, last = dialect.marks[node.type]
-    # A literal mark in the text would end the formatting there, so it gets none.
+    # A literal mark in the text would end the formatting there, so the text gets no marks.
     if re.search(rf"(?<=\S){re.escape(last)}{MAYBE_GAP}(?!\w)", text):
         return text
     # On these platforms no mark reaches into the next line.
-    text = text.replace("\n", f"{last}\n{first}")
-    return f"{opening}{text}{closing}"
+    return whole.replace("\n", f"{last}\n{first}")
 
 
 def _visible_children(node: SyntaxTreeNode) -> Sequence[SyntaxTreeNode]:
     """Return the parts of a text that are not empty. The parser leaves empty ones between marks."""
     return [child for child in node.children if child.type != "text" or child.content]
+
+
+class _Marks(NamedTuple):
+    """What stands before and after a text, and whether the platform formats the text by it."""
+
+    opening: str
+    closing: str
+    formats: bool
 
 
 def _marks(
@@ -385,28 +409,34 @@ def _marks(
     active: tuple[str, ...],
     before: str,
     after: str,
-) -> tuple[str, str]:
-    """Return what stands before and after a formatted text: its marks, or nothing.
+) -> _Marks:
+    """Return what stands before and after a formatted text: marks, its source, or nothing.
 
     The text stands between the characters `before` and `after`.
     """
     name = node.type
-    # A single asterisk may be arithmetic. Three, as in ***bold and italic***, are not.
+    is_inside_word = joins_word(before) and joins_word(after)
+    # A single asterisk may be arithmetic, between any letters. Three of them, as in
+    # ***bold and italic***, are not.
     is_only_strong = [child.type for child in _visible_children(node)] == ["strong"]
-    is_arithmetic = name == "em" and not is_only_strong
-    kind = "em" if is_arithmetic else "strong"
-    is_between_letters = is_inside_word(kind, before) and is_inside_word(kind, after)
-    # Slack and WhatsApp show no marks that touch a word, except with a gap beside letters of
-    # unspaced scripts.
-    touches_word = is_inside_word("strong", before) or is_inside_word("strong", after)
+    may_be_arithmetic = name == "em" and not is_only_strong
+    if may_be_arithmetic:
+        is_inside_word = is_letter(before) and is_letter(after)
+
+    # `solid` platforms (Slack and WhatsApp) show no marks that touch a word, except with a gap
+    # beside letters of unspaced scripts.
+    touches_word = joins_word(before) or joins_word(after)
     is_stuck = dialect.solid and touches_word
-    if is_between_letters or (is_stuck and is_arithmetic):
-        # 2*3*4 is arithmetic: no preview may show it as 234.
-        return node.markup, node.markup
+
+    # 2*3*4 is arithmetic: no preview may show it as 234.
+    if is_inside_word or (is_stuck and may_be_arithmetic):
+        return _Marks(node.markup, node.markup, formats=False)
+    # No mark is nested in itself, and one that does nothing is left out.
     if name in active or is_stuck:
-        return "", ""
+        return _Marks("", "", formats=False)
 
     opening, closing = dialect.marks[name]
+    formats = opening != ""
     if dialect.solid:
         # An invisible character parts the marks from letters of unspaced scripts: the platform
         # would take the letters and the marks for one word.
@@ -414,12 +444,13 @@ def _marks(
             opening = f"{GAP}{opening}"
         if is_letter(after) and is_unspaced(after):
             closing = f"{closing}{GAP}"
-    return opening, closing
+    return _Marks(opening, closing, formats)
 
 
 def _image(node: SyntaxTreeNode, dialect: Dialect, *, in_link: bool) -> str:
     """Return an image as a link to it, since an image in a text cannot be shown."""
-    # A link inside a link would hide one of the two addresses, so the inner one is written out.
+    # A link inside a link would hide one of the two addresses, so the inner one is written out. On
+    # platforms whose links do not hide their address it is written out anyway.
     inside = dialect
     if dialect.hides:
         inside = replace(
@@ -442,7 +473,7 @@ def _title(node: SyntaxTreeNode, dialect: Dialect) -> str:
 
 def _link(dialect: Dialect, label: str, href: str) -> str:
     """Return a link. Its address is shown if the label hides its host, or if it is not allowed."""
-    if not ALLOWED.match(href):
+    if not ALLOWED_ADDRESS.match(href):
         address = dialect.escape(href)
         if without_maybe_gaps(address) in ("", without_maybe_gaps(label)):
             return label
@@ -524,32 +555,34 @@ def parser(*, images: bool = True) -> MarkdownIt:
     """
     markdown = MarkdownIt("commonmark")
     markdown.inline = UnspacedParser()
-    parser = (
-        markdown.configure("commonmark", {"html": False, "breaks": True})
-        .enable(["table", "strikethrough"])
-        .disable(["reference", "html_block", "html_inline"])
-    )
-    parser.inline.ruler.before("backticks", "bare_url", _bare_url)
-    parser.inline.ruler.before("link", "bare_bracket", _bare_bracket)
-    parser.inline.ruler2.after("fragments_join", "deep_marks", _flatten)
+    markdown.configure("commonmark", {"html": False, "breaks": True})
+    markdown.enable(["table", "strikethrough"])
+    markdown.disable(["reference", "html_block", "html_inline"])
+    if not images:
+        markdown.disable("image")
 
-    # The second argument of each names the blocks that such a block may interrupt.
+    # The rules of `ruler` parse a text. Those of `ruler2` change its tokens when it is parsed.
+    markdown.inline.ruler.before("backticks", "bare_url", _bare_url)
+    markdown.inline.ruler.before("link", "bare_bracket", _bare_bracket)
+    markdown.inline.ruler2.after("fragments_join", "deep_marks", _flatten)
+
+    # `alt` names the blocks that such a block may interrupt.
     interrupted = ["paragraph", "reference"]
     quote_rule = _up_to(_DEEPEST_QUOTE, blockquote)
     list_rule = _up_to(_DEEPEST_LIST, list_block)
-    parser.block.ruler.at("table", _table, {"alt": interrupted})
-    parser.block.ruler.at("blockquote", quote_rule, {"alt": [*interrupted, "blockquote", "list"]})
-    parser.block.ruler.at("list", list_rule, {"alt": [*interrupted, "blockquote"]})
-    if images:
-        return parser
-    return parser.disable("image")
+    rules = markdown.block.ruler
+    rules.at("table", _table_rule, {"alt": interrupted})
+    rules.at("blockquote", quote_rule, {"alt": [*interrupted, "blockquote", "list"]})
+    rules.at("list", list_rule, {"alt": [*interrupted, "blockquote"]})
+    return markdown
 
 
-#: How many levels quotes, lists and marks may be nested. A list counts twice. Deeper ones are shown
-#: as their source: the parser would drop blocks below 20 levels, and each level of marks takes
-#: calls.
+#: How many levels quotes may be nested. Deeper ones are shown as their source, as are lists and
+#: marks: the parser would drop blocks below 20 levels.
 _DEEPEST_QUOTE = 6
+#: How many levels lists may be nested. Each list counts twice: itself and its item.
 _DEEPEST_LIST = 10
+#: How many levels marks may be nested. `inline` calls itself at each level.
 _DEEPEST_MARK = 20
 
 #: A rule of the parser: it parses a block from a line on, and returns whether one begins there.
@@ -566,18 +599,18 @@ def _up_to(deepest: int, rule: _Rule) -> _Rule:
     return limited
 
 
-def _table(state: StateBlock, line: int, end: int, silent: bool) -> bool:
+def _table_rule(state: StateBlock, line: int, end: int, silent: bool) -> bool:
     """Parse a table unless most of its cells are missing.
 
     The parser would add hundreds of cells to short rows. With `silent`, return only whether a table
     begins here.
     """
-    begins = table(state, line, end, True)
+    begins = library_table(state, line, end, True)
     if silent or not begins:
         return begins
     if _is_hollow(state, line, end):
         return False
-    return table(state, line, end, False)
+    return library_table(state, line, end, False)
 
 
 def _is_hollow(state: StateBlock, line: int, end: int) -> bool:
@@ -605,7 +638,11 @@ _FEW_CELLS = 16
 
 
 def _count_cells(state: StateBlock, line: int) -> int:
-    """Return about how many cells a row of a table has."""
+    """Return about how many cells a row of a table has.
+
+    Unlike `inner_bars` this counts an escaped bar, too. It is called for each row of a text that an
+    attacker may have made, and need not be exact.
+    """
     text = state.src[state.bMarks[line] : state.eMarks[line]].strip()
     return text.count("|") + 1 - text.startswith("|") - text.endswith("|")
 
@@ -633,8 +670,9 @@ def _bare_url(state: StateInline, silent: bool) -> bool:
     if silent:
         return True
 
-    # Inside the label of a link there is no other link, and a scheme that belongs to other text,
-    # such as an escape, begins none. Then the URL is text.
+    # Inside the label of a link there is no other link. And if the pending text does not end with
+    # the scheme, its letters were used already, by an escape such as "\http". Then the URL stays
+    # text.
     if state.linkLevel or not state.pending.endswith(scheme[0]):
         state.pending += rest
         return True

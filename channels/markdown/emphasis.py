@@ -56,7 +56,17 @@ def is_inside_word(name: str, neighbor: str) -> bool:
     `name` is the mark's type: "strong", "em" or "s". Between letters of unspaced scripts only a
     single asterisk, as in 单价*数量*折扣, is taken for arithmetic.
     """
-    return is_letter(neighbor) and (name == "em" or not is_unspaced(neighbor))
+    if name == "em":
+        return is_letter(neighbor)
+    return joins_word(neighbor)
+
+
+def joins_word(neighbor: str) -> bool:
+    """Return whether a character next to a mark is a letter of a script with spaces.
+
+    The mark then touches a word. In an unspaced script no mark can avoid touching letters.
+    """
+    return is_letter(neighbor) and not is_unspaced(neighbor)
 
 
 class UnspacedParser(ParserInline):

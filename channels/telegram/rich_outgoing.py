@@ -116,7 +116,7 @@ class _RichBlocks:
         if node.type == "bullet_list":
             return items
 
-        numbers = list_numbers([(item.info, item.markup) for item in node.children])
+        numbers = list_numbers(node.children)
         for item, number in zip(items, numbers, strict=True):
             value = number.strip().removesuffix(".")
             # Telegram would show "5)" as "5.", and "007." as "7.".

@@ -92,7 +92,7 @@ def test_slack_text_has_no_token_but_our_links(md: str):
 def test_text_without_markup_renders_as_itself(md: str):
     """The fast path for plain text gives what the parser gives."""
     for dialect in (HTML, MRKDWN, WHATSAPP, PLAIN):
-        assert markup._rendered(md, SyntaxTreeNode(parser().parse(md)), dialect) == md
+        assert markup._blocks_in(md, SyntaxTreeNode(parser().parse(md)), dialect) == md
 
 
 @given(MARKDOWN | WORDS)
@@ -261,6 +261,14 @@ def test_marks_of_slack_and_whatsapp_end_with_each_line():
         "*a*\n*_b_*\n*c* d",
         "~a~\n~b~",
     )
+
+
+def test_italic_text_is_the_same_with_either_mark():
+    """An underscore of the source is the mark of these platforms, too, and follows the same rules."""
+    for written, shown in (("{0}a\nb{0}", "_a_\n_b_"), ("{0}x y\\_ z{0}", "x y_ z")):
+        for mark in "*_":
+            md = written.format(mark)
+            assert (slack_mrkdwn(md), whatsapp_text(md)) == (shown, shown)
 
 
 @pytest.mark.parametrize(
