@@ -267,6 +267,8 @@ def simulated_settings(profile: Profile, platforms: FakePlatforms, url: str) -> 
         if channel["platform"] in SIMULATED:
             fake = fake_channel(channel["platform"], platforms.url)
             channels[name] = {**channel, **fake, **_channel_overrides(profile)}
+            # The people of the simulation are on no list, so the bot would answer none of them.
+            channels[name].pop("access", None)
     if not channels:
         raise BotNotRunning(f"{config}: no channel to simulate: add one of {', '.join(SIMULATED)}")
 
@@ -285,7 +287,7 @@ def simulated_settings(profile: Profile, platforms: FakePlatforms, url: str) -> 
     return simulated
 
 
-def fake_channel(platform: str, url: str) -> dict[str, str]:
+def fake_channel(platform: str, url: str) -> dict[str, Any]:
     """Return the settings with which a channel uses the fake of its platform.
 
     `url` is that of `FakePlatforms`, which all fakes share. Secrets stay references to environment

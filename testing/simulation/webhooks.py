@@ -402,7 +402,7 @@ class SimulatedPlatform:
     #: The keys of a channel that hold secrets, and the secrets that the fake accepts.
     secrets: Mapping[str, str]
     #: Further keys of a channel, and their values.
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str | bool] = field(default_factory=dict)
 
 
 #: The platforms that can be simulated, by their name in the configuration.
@@ -417,6 +417,8 @@ SIMULATED: Mapping[str, SimulatedPlatform] = {
         TelegramClient,
         "telegram",
         {"token": fakes.TELEGRAM_TOKEN, "secret_token": fakes.TELEGRAM_SECRET},
+        # People send webhooks, which a bot that polls refuses.
+        {"polling": False},
     ),
     "slack": SimulatedPlatform(
         SlackClient,
