@@ -54,6 +54,7 @@ def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: 
     from sayso.testing.bench.run import Bench, BenchPlan
     from sayso.testing.simulation.processes import BotNotRunning
 
+    # Without a configuration the defaults of `workers` and `spool` are measured.
     settings = None
     if options.config:
         settings = options.load(prefer_running=False, without_secrets=True)
@@ -62,19 +63,28 @@ def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: 
         f"measuring for {seconds:g} s with {webs} web and {workers} worker processes; "
         f"data in {folder}"
     )
-    plan = BenchPlan(seconds, webs, workers, settings, redis_url)
+    plan = BenchPlan(
+        seconds=seconds,
+        webs=webs,
+        workers=workers,
+        settings=settings,
+        redis_url=redis_url,
+    )
     try:
         result = Bench(plan, folder, options.say).run()
     except (BotNotRunning, EmbeddedRedisError) as exc:
-        fail(str(exc))  # the folder stays, because it has the log
-    except ValueError as exc:  # the URL of Redis is not valid
+        # The folder stays, because it has the log.
+        fail(str(exc))
+    except ValueError as exc:
+        # The URL of Redis is not valid.
         shutil.rmtree(folder, ignore_errors=True)
         fail(f"--redis: {exc}")
     except RedisError as exc:
         shutil.rmtree(folder, ignore_errors=True)
         server = "--redis" if redis_url else "the Redis of this run"
         fail(explain(exc, server).says)
-    except BaseException:  # such as Ctrl-C
+    except BaseException:
+        # Such as Ctrl-C.
         shutil.rmtree(folder, ignore_errors=True)
         raise
     options.print(as_json(result), ["", *lines_of(result)])

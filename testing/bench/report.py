@@ -33,15 +33,15 @@ def lines_of(result: BenchResult) -> Iterator[str]:
     )
     webhooks = best(result.webhooks)
     limit = result.limit(result.webhooks)
-    refused = "and none was answered 503"
+    refusals = "and none was answered 503"
     if result.webhooks[-1].refused:
-        refused = "up to the first 503"
+        refusals = "up to the first 503"
     yield (
-        f"{webhooks.per_second:,.0f} webhooks a second, {refused}. The limit: {limit.name}. "
+        f"{webhooks.per_second:,.0f} webhooks a second, {refusals}. The limit: {limit.name}. "
         f"{_sentence(limit.advice)}"
     )
     if result.half_load:
-        accepted, answered = _times(result.half_load, has_replies=True)
+        accepted, answered = _time_texts(result.half_load, has_replies=True)
         yield (
             f"At half of the turns, {result.half_load.count:,} a second: "
             f"accepted in {accepted}, answered in {answered}."
@@ -66,6 +66,7 @@ def as_json(result: BenchResult) -> dict[str, Any]:
 
 
 def _summary(result: BenchResult, steps: Sequence[Step]) -> dict[str, Any]:
+    """Return the best of some steps, what limited it, and all of them, for programs."""
     limit = result.limit(steps)
     return {
         "per_second": round(best(steps).per_second, 1),
@@ -78,7 +79,6 @@ def _summary(result: BenchResult, steps: Sequence[Step]) -> dict[str, Any]:
 def _step(step: Step) -> dict[str, Any]:
     """Return one step for programs; None stands for what is unknown."""
     usage = step.usage
-    replies = [exchange.reply_seconds for exchange in step.exchanges if exchange.reply_seconds]
     waiting = None
     if usage.waiting is not None:
         waiting = {part: round(share, 3) for part, share in usage.waiting.items()}
@@ -86,8 +86,8 @@ def _step(step: Step) -> dict[str, Any]:
         "at_once": step.count,
         "per_second": round(step.per_second, 1),
         "refused": step.refused,
-        "accept_ms": _percentiles([exchange.accept_seconds for exchange in step.exchanges]),
-        "reply_ms": _percentiles(replies),
+        "accept_ms": _percentiles(step.accept_seconds),
+        "reply_ms": _percentiles(step.reply_seconds),
         "cpu": {part: round(share, 3) for part, share in usage.cpu.items()},
         "waiting": waiting,
         "machine": _rounded(usage.machine),
@@ -116,12 +116,13 @@ def _table(name: str, steps: Sequence[Step], *, has_replies: bool) -> Iterator[s
     heads.append("CPU of one processor")
     rows = [heads]
     for step in steps:
+        # Parts that would be shown with 0 % are left out.
         shares = [f"{part} {share:.0%}" for part, share in step.usage.cpu.items() if share >= 0.005]
         rows.append(
             [
                 str(step.count),
                 f"{step.per_second:,.0f}",
-                *_times(step, has_replies=has_replies),
+                *_time_texts(step, has_replies=has_replies),
                 ", ".join(shares),
             ]
         )
@@ -133,16 +134,16 @@ def _table(name: str, steps: Sequence[Step], *, has_replies: bool) -> Iterator[s
         yield "  ".join([*cells, text])
 
 
-def _times(step: Step, *, has_replies: bool) -> list[str]:
-    """Return the times until messages were accepted and, if there were any, until the replies."""
-    times = [_percentile_text([exchange.accept_seconds for exchange in step.exchanges])]
+def _time_texts(step: Step, *, has_replies: bool) -> list[str]:
+    """Return the times until the webhooks were answered and, with replies, until they came."""
+    texts = [_percentile_text(step.accept_seconds)]
     if has_replies:
-        replies = [exchange.reply_seconds for exchange in step.exchanges if exchange.reply_seconds]
-        times.append(_percentile_text(replies))
-    return times
+        texts.append(_percentile_text(step.reply_seconds))
+    return texts
 
 
 def _percentile_text(seconds: Sequence[float]) -> str:
+    """Return the percentiles of some times, such as "3.1 / 4.2 / 9.8 ms"."""
     figures = [_figure(percentile(seconds, share)) for share in _PERCENTILES.values()]
     return f"{' / '.join(figures)} ms"
 

@@ -41,6 +41,16 @@ class Step:
         """The number of webhooks that got 503."""
         return sum(exchange.status == 503 for exchange in self.exchanges)
 
+    @property
+    def accept_seconds(self) -> list[float]:
+        """The seconds until the web answered each webhook, also those that it refused."""
+        return [exchange.accept_seconds for exchange in self.exchanges]
+
+    @property
+    def reply_seconds(self) -> list[float]:
+        """The seconds until the bot answered, for each message that it answered."""
+        return [exchange.reply_seconds for exchange in self.exchanges if exchange.reply_seconds]
+
 
 @dataclass(slots=True)
 class Steps:

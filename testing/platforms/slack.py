@@ -58,8 +58,9 @@ _LOGIN_PAGE = (
 )
 #: Parameters that are JSON text where a call is a form.
 _JSON_PARAMETERS = ("blocks", "files", "channels", "loading_messages", "view")
-#: The seconds in the ts of all messages of the bot; its decimals are the number of the message. The
-#: webhooks in `webhooks.py` have later ones, so that people always write after the bot.
+#: A ts is the id of a message in its channel: the Unix seconds at which it was posted, with
+#: decimals. All messages of the bot have these seconds, and the number of the message as decimals.
+#: The webhooks in `webhooks.py` have later seconds, so that people always write after the bot.
 _BOT_SECONDS = 1795204700
 _BOT_TS = re.compile(rf"{_BOT_SECONDS}\.(\d{{6,}})")
 _MESSAGE_FIELDS = ("channel", "text", "blocks", "parse", "link_names", "markdown_text")
@@ -99,14 +100,19 @@ _MANIFEST_METHODS = "apps.manifest."
 _TEXT_LIMIT = 4000
 #: The most characters of all blocks of a message together.
 _BLOCKS_LIMIT = 13_200
+#: The most blocks of a message.
+_MAX_BLOCKS = 50
+#: The most characters of the id of a block.
+_BLOCK_ID_LIMIT = 255
 
 
 class FakeSlack:
     """The Web API of one workspace.
 
     `url` is where files are uploaded to. Apps can be created with the `config_token`, if there is
-    one. `clock` returns monotonic seconds. What the workspace stores is in `log`, so its reset
-    removes it; the settings that tests change, below, stay.
+    one. `clock` returns monotonic seconds. Messages, files, statuses, sessions and modals are in
+    `log`, so its reset removes them. The announced uploads, the apps and tokens of other workspaces
+    and the settings that tests change stay.
     """
 
     chat_fields = ("channel", "channel_id")
@@ -123,10 +129,12 @@ class FakeSlack:
         self.scopes = SCOPES
         #: The HTTP status with which the file server answers uploads.
         self.upload_status = 200
-        #: The codes with which each status, each state of a session and each title is refused; ""
-        #: for none. An app without the agent view gets `not_agent_app` for a session.
+        #: The code with which each status is refused; "" for none.
         self.status_error = ""
+        #: The code with which each state of a session is refused; "" for none. An app without the
+        #: agent view gets `not_agent_app`.
         self.session_error = ""
+        #: The code with which each title of a session is refused; "" for none.
         self.title_error = ""
         #: Whether the app subscribes to `agent_session_stopped`.
         self.has_stop_button = True
@@ -513,6 +521,7 @@ class FakeSlack:
     def _receive_upload(self, call: RecordedRequest) -> FakeResponse:
         """Store the bytes of a file: the second of three calls, without a token."""
         if self.upload_status != 200:
+            # A test with a redirect sees whether the bot sends the file to the Web API.
             return FakeResponse(self.upload_status, b"", {"Location": f"{self._url}/api/auth.test"})
         upload = self._uploads.get(call.route.rpartition("/")[2])
         if upload is None or len(call.body) != upload["length"] or "authorization" in call.headers:
@@ -595,7 +604,7 @@ def _are_valid(blocks: list[dict[str, Any]]) -> bool:
     # Raised for a value out of bounds, for an unknown kind, and for what is not a block.
     except (SlackObjectFormationError, AttributeError, TypeError):
         return False
-    if not are_known or len(blocks) > 50:
+    if not are_known or len(blocks) > _MAX_BLOCKS:
         return False
 
     action_ids = []
@@ -603,7 +612,7 @@ def _are_valid(blocks: list[dict[str, Any]]) -> bool:
         elements = block.get("elements", ())
         action_ids += [element["action_id"] for element in elements if "action_id" in element]
     block_ids = [block["block_id"] for block in blocks if "block_id" in block]
-    if not all(isinstance(block_id, str) and len(block_id) <= 255 for block_id in block_ids):
+    if not all(isinstance(each, str) and len(each) <= _BLOCK_ID_LIMIT for each in block_ids):
         return False
     return all(len(set(ids)) == len(ids) for ids in (action_ids, block_ids))
 
@@ -611,7 +620,10 @@ def _are_valid(blocks: list[dict[str, Any]]) -> bool:
 def _text(block: dict[str, Any]) -> str:
     """Return the text of a block; "" for one without."""
     text = block.get("text", "")
-    return str(text if isinstance(text, str) else text["text"])
+    # A section holds its text in an object, a Markdown block as it is.
+    if not isinstance(text, str):
+        text = text["text"]
+    return str(text)
 
 
 def _shown_text(params: dict[str, Any], blocks: list[dict[str, Any]]) -> str:

@@ -64,7 +64,7 @@ SCHEMA: SlackPayload = {
         "token_rotation_enabled": bool,
     },
 }
-#: A view is the place in Slack where people talk to an AI app: what Slack calls each in its errors.
+#: How Slack's errors call each view. A view is the place in Slack where people talk to an AI app.
 VIEW_NAMES = {"agent_view": "Agent View", "assistant_view": "Assistant View"}
 #: The event to which an app with this view must be subscribed.
 VIEW_EVENTS = {"agent_view": "app_home_opened", "assistant_view": "assistant_thread_started"}
@@ -153,9 +153,9 @@ class SlackManifests:
 
     def _update(self, app_id: str, manifest: SlackPayload) -> FakeResponse:
         """Replace the whole manifest."""
-        changed = _scopes(self.apps[app_id]) != _scopes(manifest)
+        are_scopes_new = _scopes(self.apps[app_id]) != _scopes(manifest)
         self.apps[app_id] = manifest
-        return json_response({"ok": True, "app_id": app_id, "permissions_updated": changed})
+        return json_response({"ok": True, "app_id": app_id, "permissions_updated": are_scopes_new})
 
 
 def _scopes(manifest: SlackPayload) -> list[str]:

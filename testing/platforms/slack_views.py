@@ -75,11 +75,18 @@ class FakeViews:
         trigger = str(params.get("trigger_id") or "")
         view = params.get("view")
         error = self._trigger_error(trigger) or view_error(view)
+        # `view_error` refuses what is no dict; the second check is for the type checker.
         if error or not isinstance(view, dict):
             return {"ok": False, "error": error or "invalid_arguments"}
         self._used_triggers.append(trigger)
         number = len(self.opened) + 1
-        shown = {**view, "id": f"V{number:06d}", "hash": f"1.{number}", "team_id": team or "T0ACME"}
+        shown = {
+            **view,
+            "id": f"V{number:06d}",
+            # It names this version of the view, and begins with the number of the version.
+            "hash": f"1.{number}",
+            "team_id": team or "T0ACME",
+        }
         self.opened.append(shown)
         return {"ok": True, "view": shown}
 
@@ -92,8 +99,8 @@ class FakeViews:
         error = view_error(view)
         if error or not isinstance(view, dict):
             return {"ok": False, "error": error or "invalid_arguments"}
-        # The hash is that of the version which the bot knows. It need not be named.
-        if params.get("hash") not in (None, shown["hash"]):
+        # The hash is that of the version which the bot knows. A call without one always replaces.
+        if "hash" in params and params["hash"] != shown["hash"]:
             return {"ok": False, "error": "hash_conflict"}
         self._replace(shown, view)
         return {"ok": True, "view": shown}
@@ -179,12 +186,12 @@ class FakeViews:
 
     def _replace(self, shown: SlackView, view: SlackView) -> None:
         """Replace an open view by another one, which keeps its id and gets a new hash."""
-        number = int(shown["hash"].partition(".")[0]) + 1
+        version, _, view_number = shown["hash"].partition(".")
         new_view = {
             **view,
             "id": shown["id"],
             "team_id": shown["team_id"],
-            "hash": f"{number}.1",
+            "hash": f"{int(version) + 1}.{view_number}",
         }
         shown.clear()
         shown.update(new_view)
@@ -227,8 +234,11 @@ def _has_valid_element(block: SlackView) -> bool:
             return False
         if not 0 < len(option["value"]) <= OPTION_VALUE_LIMIT:
             return False
-    initial_options = element.get("initial_options") or [element.get("initial_option")]
-    if any(option is not None and option not in options for option in initial_options):
+    # Check boxes have a list of what is chosen at first, a menu has one option.
+    initial_options = list(element.get("initial_options") or [])
+    if "initial_option" in element:
+        initial_options.append(element["initial_option"])
+    if any(option not in options for option in initial_options):
         return False
     if kind in ("static_select", "checkboxes") and not options:
         return False
@@ -285,7 +295,10 @@ def _checked_state(block: SlackView, entered: str | None) -> SlackView:
 
 
 def _state_of(element: SlackView, entered: str | None) -> SlackView:
-    """Return the state of an element after something was entered; None leaves what is there."""
+    """Return the state of an element after something was entered.
+
+    `entered` is None to leave what is there, and "" to empty the element.
+    """
     kind = element["type"]
     match kind:
         case "static_select":
@@ -300,11 +313,14 @@ def _state_of(element: SlackView, entered: str | None) -> SlackView:
             return {"type": kind, "selected_options": options}
         case "datepicker" | "timepicker":
             name = kind.removesuffix("picker")
-            return {"type": kind, f"selected_{name}": entered or element.get(f"initial_{name}")}
+            picked = element.get(f"initial_{name}")
+            if entered is not None:
+                picked = entered or None
+            return {"type": kind, f"selected_{name}": picked}
         case "datetimepicker":
             unix_seconds = element.get("initial_date_time")
             if entered is not None:
-                unix_seconds = int(entered)
+                unix_seconds = int(entered) if entered else None
             return {"type": kind, "selected_date_time": unix_seconds}
     text = element.get("initial_value")
     if entered is not None:

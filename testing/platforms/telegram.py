@@ -245,7 +245,7 @@ class FakeTelegram:
         """Store a file that a person sent. Return its file_id."""
         return self._log.save_bytes(data)
 
-    def rate(self, chat: str, seconds: float) -> int:
+    def busiest(self, chat: str, seconds: float) -> int:
         """Return the most messages in one chat within this many seconds; 0 without messages.
 
         Edits count, as at Telegram.

@@ -27,7 +27,7 @@ _TAGS = frozenset(
         "u",
     }
 )
-#: One tag: "/" if it is an end tag, its name, and its attributes.
+#: One tag. Its groups: "/" if it is an end tag, its name, and its attributes.
 _TAG = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s+[\w-]+(?:=\"[^\"<>]*\")?)*)\s*>")
 #: The fields that say what a button of an inline keyboard does. Each button has one of them.
 _BUTTON_ACTIONS = frozenset(
@@ -62,8 +62,8 @@ def plain_text(text: str, parse_mode: str | None) -> str:
     if parse_mode != "HTML":
         raise TelegramRefusal("unsupported parse_mode")
     open_tags: list[str] = []
-    for closing, name, _ in _TAG.findall(text):
-        _check_tag(open_tags, bool(closing), name.lower())
+    for slash, name, _ in _TAG.findall(text):
+        _check_tag(open_tags, name.lower(), is_end=bool(slash))
     if open_tags:
         rule = f'Can\'t find end tag corresponding to start tag "{open_tags[-1]}"'
         raise TelegramRefusal(f"can't parse entities: {rule}")
@@ -73,11 +73,14 @@ def plain_text(text: str, parse_mode: str | None) -> str:
     return html.unescape(plain)
 
 
-def _check_tag(open_tags: list[str], closing: bool, name: str) -> None:
-    """Check the next tag of a text, and add it to the open tags or remove the one it closes."""
+def _check_tag(open_tags: list[str], name: str, *, is_end: bool) -> None:
+    """Check the next tag of a text, and add it to the open tags or remove the one it closes.
+
+    Raises TelegramRefusal.
+    """
     if name not in _TAGS:
         raise TelegramRefusal(f'can\'t parse entities: Unsupported start tag "{name}"')
-    if not closing:
+    if not is_end:
         if name == "blockquote" and "blockquote" in open_tags:
             raise TelegramRefusal("can't parse entities: blockquotes can't be nested")
         # Telegram uses one of the two addresses, so a link inside a link is a mistake of the bot.
@@ -149,10 +152,10 @@ def _check_button(button: Any) -> None:
 
     if "callback_data" in button and not 1 <= len(str(button["callback_data"]).encode()) <= 64:
         raise TelegramRefusal("BUTTON_DATA_INVALID")
-    if button.get("disabled", {}) != {}:
+    if "disabled" in button and button["disabled"] != {}:
         rule = 'field "disabled" must be an empty object'
         raise TelegramRefusal(f"can't parse inline keyboard button: {rule}")
-    if button.get("style", "primary") not in ("danger", "success", "primary"):
+    if "style" in button and button["style"] not in ("danger", "success", "primary"):
         raise TelegramRefusal("invalid button style specified")
 
 

@@ -90,7 +90,7 @@ _FAILING = "twilio failing"
 TEMPLATE = f"HX{'a' * 32}"
 #: An approved template that asks {{1}}, with buttons whose ids are {{2}} and {{3}}.
 CONFIRM_TEMPLATE = f"HX{'b' * 32}"
-#: The approved templates, by their sid.
+#: The approved templates that can be sent, by their sid.
 _TEMPLATES: dict[str, dict[str, Any]] = {
     TEMPLATE: {"types": {"twilio/text": {"body": "News for you: {{1}} Write to us to go on."}}},
     CONFIRM_TEMPLATE: {
@@ -206,6 +206,7 @@ class FakeTwilio:
 
     def failure(self, error: str) -> FakeResponse:
         """Return a scripted error: an HTTP status such as "503", or one of Twilio's codes."""
+        # Codes of Twilio have five digits, an HTTP status has three.
         if error == "429":
             return replace(_error(429, 20429, "Too Many Requests"), headers={"Retry-After": "7"})
         if len(error) == 3:
@@ -266,6 +267,7 @@ class FakeTwilio:
         _check_message(fields, form)
         to = fields["To"]
         fail_code = self.failing.get(to, "")
+        # In a closed window only a template is delivered.
         if to in self.closed and fields.get("ContentSid") not in _TEMPLATES:
             fail_code = "63016"
         if fail_code:
@@ -287,7 +289,10 @@ class FakeTwilio:
         return _queued(f"{sid_prefix}{number:032x}", to)
 
     def _fail_later(self, fields: dict[str, str], code: str) -> FakeResponse:
-        """Accept the message, and report it as failed a moment later."""
+        """Accept the message, and report it as failed a moment later.
+
+        It is logged as a call whose method is the code.
+        """
         sid = f"SM{random_id()}"
         self._log.append_call("twilio", code, fields)
         if "StatusCallback" in fields:
@@ -330,10 +335,11 @@ class FakeTwilio:
             raise TwilioRefusal(21655, "The ContentSid is invalid")
         values = _checked_variables(fields, content, is_template=sid in _TEMPLATES)
         types = json.loads(_fill(json.dumps(content["types"]), values))
+        # `_create_content` refuses a Content of several types.
         ((kind, shape),) = types.items()
         limit = 1600 if kind == "twilio/text" else 1024
         if not 1 <= utf16_len(shape["body"]) <= limit:
-            raise TwilioRefusal(21617, "The content body must have 1 to 1024 characters")
+            raise TwilioRefusal(21617, f"The content body must have 1 to {limit} characters")
         return shape["body"], _buttons(kind, shape)
 
     def _fetch(self, url: str) -> dict[str, Any]:
@@ -398,8 +404,9 @@ class FakeTwilioSetup:
             "offline_reasons": None,
         }
         self.service: dict[str, Any] = {"sid": SERVICE_SID, "use_inbound_webhook_on_number": True}
-        #: Templates by their sid: the name, and the status of Meta's approval ("" for a template
-        #: that was never submitted).
+        #: The templates that the setup methods know, by their sid: the name, and the status of
+        #: Meta's approval ("" for a template that was never submitted). They cannot be sent: the
+        #: templates for that are in _TEMPLATES.
         self.templates: dict[str, tuple[str, str]] = {}
 
     def answer(self, call: RecordedRequest) -> FakeResponse | None:

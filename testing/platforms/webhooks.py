@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+# `x as x`: tests import these from here, too.
 from sayso.channels.slack.incoming import slack_hook as slack_hook
 from sayso.channels.telegram.incoming import telegram_hook as telegram_hook
 from sayso.channels.types import SignedWebhook as SignedWebhook
@@ -23,6 +24,12 @@ Update = dict[str, Any]
 _MENTION_OR_COMMAND = re.compile(
     r"(?<![\w/@])(?:@\w{4,32}|/\w{1,32}(?:@\w{4,32})?)(?!\w)", re.ASCII
 )
+
+#: The person, and the bot with its id in `TELEGRAM_TOKEN`, in the webhooks of Telegram.
+_TELEGRAM_USER = 5123456789
+_TELEGRAM_BOT = {"id": 7000000001, "is_bot": True, "first_name": "Acme"}
+#: The date of all messages of Telegram, in Unix seconds.
+_SENT_AT = 1795204800
 
 #: A file that begins and ends like a JPEG, which is enough to be recognized as one.
 JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01" + bytes(range(256)) * 40 + b"\xff\xd9"
@@ -52,7 +59,10 @@ def whatsapp_text(
 
 
 def whatsapp_tap(sid: str, data: str, *, label: str = "Yes", **extra: str) -> dict[str, str]:
-    """Return the form of a tapped quick-reply button. Its body repeats the label."""
+    """Return the form of a tapped quick-reply button. Its body repeats the label.
+
+    `extra` includes the `account_sid`.
+    """
     return whatsapp_text(
         sid, label, ButtonPayload=data, ButtonText=label, MessageType="interactive", **extra
     )
@@ -61,17 +71,21 @@ def whatsapp_tap(sid: str, data: str, *, label: str = "Yes", **extra: str) -> di
 def whatsapp_photo(
     sid: str, url: str, caption: str = "", *, mime: str = "image/jpeg", **extra: str
 ) -> dict[str, str]:
-    """Return the form of a photo that Twilio stores at `url`. Its body is the caption."""
+    """Return the form of a photo that Twilio stores at `url`. Its body is the caption.
+
+    `extra` includes the `account_sid`.
+    """
     media = {"NumMedia": "1", "MediaUrl0": url, "MediaContentType0": mime, "MessageType": "image"}
     return whatsapp_text(sid, caption, **{**media, **extra})
 
 
 def telegram_text(
-    update_id: int, text: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any
+    update_id: int, text: str, *, user: int = _TELEGRAM_USER, chat: int | None = None, **extra: Any
 ) -> Update:
     """Return the update of a typed message, with its mentions and commands.
 
-    It is private unless `chat` is negative; None is the chat with `user`.
+    The `update_id` is also the id of the message. It is private unless `chat` is negative; None is
+    the chat with `user`.
     """
     message = {
         **_telegram_message(update_id, user, chat),
@@ -104,18 +118,16 @@ def _telegram_entities(text: str) -> dict[str, Any]:
 def telegram_edit(update_id: int, text: str, *, message_id: int, **extra: Any) -> Update:
     """Return the update of an edited message: `message_id` is edited, and has the new text."""
     message = telegram_text(update_id, text, **extra)["message"]
-    edited = {**message, "message_id": message_id, "edit_date": 1795204801}
+    edited = {**message, "message_id": message_id, "edit_date": _SENT_AT + 1}
     return {"update_id": update_id, "edited_message": edited}
 
 
-def telegram_member(update_id: int, status: str, *, chat: int = 5123456789, **extra: Any) -> Update:
+def telegram_member(
+    update_id: int, status: str, *, chat: int = _TELEGRAM_USER, **extra: Any
+) -> Update:
     """Return the update of the bot's new status in a chat, such as "kicked" or "administrator"."""
-    message = _telegram_message(update_id, 5123456789, chat)
-    new_member = {
-        "user": {"id": 7000000001, "is_bot": True, "first_name": "Acme"},
-        "status": status,
-        **extra,
-    }
+    message = _telegram_message(update_id, _TELEGRAM_USER, chat)
+    new_member = {"user": _TELEGRAM_BOT, "status": status, **extra}
     change = {
         "from": message["from"],
         "chat": message["chat"],
@@ -131,7 +143,7 @@ def telegram_photo(
     file_id: str,
     caption: str = "",
     *,
-    user: int = 5123456789,
+    user: int = _TELEGRAM_USER,
     chat: int | None = None,
     **extra: Any,
 ) -> Update:
@@ -155,7 +167,7 @@ def telegram_photo(
 def telegram_rich(
     update_id: int,
     *blocks: dict[str, Any],
-    user: int = 5123456789,
+    user: int = _TELEGRAM_USER,
     chat: int | None = None,
     **extra: Any,
 ) -> Update:
@@ -169,15 +181,16 @@ def telegram_rich(
 
 
 def telegram_tap(
-    update_id: int, data: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any
+    update_id: int, data: str, *, user: int = _TELEGRAM_USER, chat: int | None = None, **extra: Any
 ) -> Update:
     """Return the update of a tapped inline button with this data.
 
     `extra` goes into the message with the button. The tap is in a private chat unless `chat` is
     negative; None is the chat with `user`.
     """
-    message = {**_telegram_message(update_id, 7000000001, chat or user), "text": "?", **extra}
-    message["from"] = {"id": 7000000001, "is_bot": True, "first_name": "Acme"}
+    # The message with the button is one of the bot.
+    message = {**_telegram_message(update_id, user, chat), "text": "?", **extra}
+    message["from"] = _TELEGRAM_BOT
     query = {
         "id": f"cb{update_id}",
         "from": _person(user),
@@ -196,7 +209,7 @@ def _telegram_message(message_id: int, user: int, chat: int | None) -> dict[str,
         "message_id": message_id,
         "from": _person(user),
         "chat": {"id": chat_id, "type": chat_type},
-        "date": 1795204800,
+        "date": _SENT_AT,
     }
 
 

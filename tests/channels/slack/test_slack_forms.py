@@ -144,6 +144,16 @@ def test_empty_date_with_a_time_is_picked(channel: SlackChannel, views):
     assert submitted(channel, views.submission(view, {})).form == {}
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("date", "2026-12-01"), ("time", "14:30"), ("datetime", "2026-12-01T14:30:00+02:00")],
+)
+def test_emptied_picker_stays_empty(channel: SlackChannel, views, kind: str, value: str):
+    """What stood there before does not come back."""
+    view = opened(channel, views, form_of(FormField("at", "At", kind, value, required=False)))
+    assert submitted(channel, views.submission(view, {"at": ""})).form == {"at": ""}
+
+
 def test_entered_values_are_read_as_a_person_types_them(channel: SlackChannel, views):
     """All that was entered passes the check of the form."""
     view = opened(channel, views, all_fields())

@@ -237,7 +237,7 @@ def test_fake_counts_the_messages_of_each_chat(platforms: FakePlatforms):
     api(platforms, "editMessageText", chat_id=-100, message_id=1, text="c")
     api(platforms, "sendMessage", chat_id=1, text="a")
     fake = platforms.fakes["telegram"]
-    assert [fake.rate(chat, 60) for chat in ("-100", "1", "2")] == [3, 1, 0]
+    assert [fake.busiest(chat, 60) for chat in ("-100", "1", "2")] == [3, 1, 0]
 
 
 def test_updates_wait_until_an_offset_confirms_them(platforms: FakePlatforms):
