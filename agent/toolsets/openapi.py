@@ -4,26 +4,25 @@ An operation is one method of one path, such as `GET /pets/{id}`. Each becomes o
 
 | what | where |
 |---|---|
+| where the document lies, and the server of its calls | `openapi_source.py` |
 | the document and its schemas | `openapi_document.py` |
 | which operations there are, and their arguments | `openapi_operations.py`, `openapi_bodies.py` |
 | files that are uploaded or downloaded | `openapi_files.py` |
 | the request of one call, its key, and sending it | `openapi_request.py` |
+| what a model reads of an answer | `openapi_answers.py` |
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from sayso.agent.tools.call_texts import Preview, ToolOutcome, definition_digest, file_note
+from sayso.agent.tools.call_texts import Preview, ToolOutcome, definition_digest
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
-from sayso.agent.tools.environment import emit_artifact
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.base import (
@@ -40,23 +39,15 @@ from sayso.agent.toolsets.base import (
     in_fixed_order,
     legal_names,
     safe_schema,
-    scrub,
-    scrub_value,
 )
-from sayso.agent.toolsets.openapi_bodies import is_json_type
-from sayso.agent.toolsets.openapi_document import (
-    MAX_DOCUMENT_BYTES,
-    Document,
-    as_mapping,
-    parse,
-    server_url,
-)
-from sayso.agent.toolsets.openapi_files import download_name, read_uploads, upload_preview
+from sayso.agent.toolsets.openapi_answers import AnswerReader
+from sayso.agent.toolsets.openapi_document import Document, as_mapping, parse
+from sayso.agent.toolsets.openapi_files import read_uploads, upload_preview
 from sayso.agent.toolsets.openapi_operations import Operation, OperationReader
-from sayso.agent.toolsets.openapi_request import Auth, OriginClient, Request, request_for
-from sayso.channels.base import is_http_url, server_address, without_secrets
+from sayso.agent.toolsets.openapi_request import Auth, OriginClient, request_for
+from sayso.agent.toolsets.openapi_source import DocumentSource
 from sayso.infra.concurrency import call_in_thread
-from sayso.infra.http import Resolve, addresses_of, content_type_of, decode_text, origin_of
+from sayso.infra.http import Resolve, addresses_of
 
 if TYPE_CHECKING:
     import httpx
@@ -66,8 +57,6 @@ log = logging.getLogger(__name__)
 CALL_SECONDS = 30.0
 #: Largest answer, in bytes.
 MAX_ANSWER_BYTES = 5_000_000
-#: Longest quote of an error's body, in characters.
-MAX_ERROR_CHARS = 500
 #: Most skipped operations of one document that are logged.
 MAX_LOGGED = 20
 
@@ -123,36 +112,26 @@ class OpenApiToolProvider:
         max_bytes: int = MAX_ANSWER_BYTES,
         resolve: Resolve = addresses_of,
     ) -> None:
-        self._source = str(document)
-        self._base_url = _legal_base_url(base_url)
+        self._source = DocumentSource(str(document), base_url, seconds=seconds, resolve=resolve)
+        self.name = name or self._source.name or "api"
         self._auth = (auth,) if isinstance(auth, Auth) else tuple(auth or ())
+        self._answers = AnswerReader(self.name, self._auth)
         self._filter = ToolFilter(include, exclude)
         self._fixed_arguments = dict(arguments or {})
-        self._seconds = seconds
         self._max_bytes = max_bytes
-        self._resolve = resolve
         #: None until the document is read.
         self._api: _Api | None = None
-        if self.is_remote and not is_http_url(self._source):
-            raise ValueError(
-                f"{without_secrets(self._source)!r} is not a URL: "
-                "write the document's as https://api.example.com/openapi.json"
-            )
         #: The names of all operations in the document, also of those that the filter leaves out.
         self.listed_names: tuple[str, ...] = ()
         #: Why selected operations cannot be used, by their names in the document.
         self.left_out: dict[str, str] = {}
         #: Why offered operations lack optional parameters of the document, by their names there.
         self.missing: dict[str, str] = {}
-        default_name = Path(self._source).stem
-        if self.is_remote:
-            default_name = urlsplit(self._source).hostname or ""
-        self.name = name or default_name or "api"
 
     @property
     def is_remote(self) -> bool:
         """Whether the document has a URL."""
-        return self._source.startswith(("http://", "https://"))
+        return self._source.is_remote
 
     async def list_tools(self) -> list[Tool]:
         """Return the operations as tools: in the order of a file, or sorted by name if from a URL.
@@ -218,62 +197,14 @@ class OpenApiToolProvider:
         except AnswerLost as exc:
             return _unclear(f"{self.name}: {exc}", operation)
         if answer.status_code < 300:
-            return ToolOutcome(success=True, result=self._value(operation, request, answer))
+            return ToolOutcome(success=True, result=self._answers.value(operation, request, answer))
 
-        error = self._error_text(operation, answer)
+        error = self._answers.error_text(operation, answer)
         # A redirect that was not followed does not say whether the call took effect.
         is_redirect = answer.status_code < 400
         if is_redirect or answer.status_code in UNCLEAR_STATUSES:
             return _unclear(error, operation)
         return failed_outcome(error)
-
-    def _error_text(self, operation: Operation, answer: httpx.Response) -> str:
-        """Return what a model reads of an answer without success: its status and its body."""
-        body = ""
-        if _is_text(content_type_of(answer)):
-            body = self._text(answer).strip()
-        if len(body) > MAX_ERROR_CHARS:
-            body = f"{body[:MAX_ERROR_CHARS]}..."
-        status = f"{answer.status_code} ({answer.reason_phrase or 'an unknown status'})"
-        line = f"{operation.method.upper()} {operation.path}"
-        return f"{self.name} answered {status} to {line}: {body or 'no reason given'}"
-
-    def _value(self, operation: Operation, request: Request, answer: httpx.Response) -> Any:
-        """Return what a successful answer contains, for the model. A file becomes an artifact."""
-        content_type = content_type_of(answer)
-        if not answer.content:
-            # HEAD is called for its status: an answer to it never has a body.
-            if operation.method == "head":
-                return {"status": answer.status_code}
-            return None
-
-        if is_json_type(content_type):
-            try:
-                return scrub_value(json.loads(answer.content), self._secrets)
-            except (ValueError, RecursionError):
-                return self._text(answer)
-
-        disposition = answer.headers.get("content-disposition") or ""
-        is_download = disposition.strip().lower().startswith("attachment")
-        if _is_text(content_type) and not is_download:
-            return self._text(answer)
-
-        filename = scrub(download_name(disposition, request.path, content_type), self._secrets)
-        file = emit_artifact(answer.content, mime_type=content_type or None, filename=filename)
-        note = file_note(f"{file.filename}, {file.mime_type}, {file.size} bytes")
-        if not _is_text(content_type):
-            return note
-        # The user gets a download of text as a file, and the model reads it to answer questions.
-        return f"{note}\n{self._text(answer)}"
-
-    def _text(self, answer: httpx.Response) -> str:
-        """Return the body of an answer as text, without secrets."""
-        return scrub(decode_text(answer.content, answer.charset_encoding or ""), self._secrets)
-
-    @property
-    def _secrets(self) -> Sequence[str]:
-        """What an answer must not repeat to the model."""
-        return list(chain.from_iterable(auth.secrets for auth in self._auth))
 
     def _all_tools(self, api: _Api) -> list[Tool]:
         """Return the operations that can be used as tools."""
@@ -294,25 +225,12 @@ class OpenApiToolProvider:
             # A server may write the lists of its document in another order each time.
             if self.is_remote:
                 schema = in_fixed_order(schema)
-            # A change of any of these is a new version of the tool. A yes that was given to the old
-            # one runs nothing.
-            version_parts = {
-                "method": operation.method,
-                "path": operation.path,
-                "description": operation.description,
-                "schema": schema,
-                "server": str(api.client.base),
-                "body": operation.body_type,
-                "places": {name: asdict(place) for name, place in operation.places.items()},
-                "fixed": self._fixed_arguments_of(operation),
-            }
-
             return Tool(
                 name,
                 bounded_description(operation.description, request),
                 schema,
                 screen_output=True,
-                version=definition_digest(version_parts),
+                version=self._version(api, operation, schema),
                 read_only=operation.reads_only,
                 metadata=ToolMetadata(tags=frozenset(tags)),
             )
@@ -326,90 +244,45 @@ class OpenApiToolProvider:
         log.warning("openapi.tool_left_out", extra={"source": self.name, "tool": name, "why": why})
         return None
 
+    def _version(self, api: _Api, operation: Operation, schema: Mapping[str, Any]) -> str:
+        """Return the version of a tool, a digest of everything that a call depends on.
+
+        A change of any part is a new version. A yes that was given to the old one runs nothing.
+        """
+        return definition_digest(
+            {
+                "method": operation.method,
+                "path": operation.path,
+                "description": operation.description,
+                "schema": schema,
+                "server": str(api.client.base),
+                "body": operation.body_type,
+                "places": {name: asdict(place) for name, place in operation.places.items()},
+                "fixed": self._fixed_arguments_of(operation),
+            }
+        )
+
     async def _load_api(self) -> _Api:
         """Return what calls need of the document, which is read once. Raises SourceError."""
         if self._api is None:
-            text = await self._document()
+            text = await self._source.read_text()
             # In a thread: a document may take long to process.
-            self._api = await call_in_thread(lambda: self._read(parse(text, self._source_name)))
+            self._api = await call_in_thread(lambda: self._read(parse(text, self._source.label)))
         return self._api
-
-    @property
-    def _source_name(self) -> str:
-        """The document's name in errors, without its URL, which may hold a secret."""
-        if self.is_remote:
-            return f"the document of {urlsplit(self._source).hostname}"
-        return self._source
-
-    async def _document(self) -> str:
-        """Return the text of the document. Raises SourceError."""
-        if not self.is_remote:
-            return await call_in_thread(_read_file, Path(self._source))
-        url = _parsed_url(self._source)
-        if url is None:
-            raise SourceError(f"{self._source_name} has no address that can be used: correct it")
-        headers = {"Accept": "application/json, application/yaml, */*"}
-        request = Request("GET", url.raw_path.decode(), headers)
-        client = self._client(url.join("/"), MAX_DOCUMENT_BYTES)
-        answer = await client.send(request, reads_only=True)
-        if answer.status_code != 200:
-            raise SourceUnreachable(
-                f"{self._source_name}: its server answered {answer.status_code}: check the address"
-            )
-        return answer.content.decode(errors="replace")
 
     def _read(self, document: Document) -> _Api:
         """Return the operations to offer and the client of their origin. Raises SourceError."""
-        source = None
-        if self.is_remote:
-            source = _parsed_url(self._source)
-        url = self._server(document, source)
-
-        operations = self._select(document, url, source)
+        url = self._source.server(document)
+        operations = self._select(document, url)
         selected = [self._without_fixed_arguments(each) for each in operations]
         # A file has one order, but a server may write its document in another one each time.
         if self.is_remote:
             selected.sort(key=lambda each: each.name)
         names = legal_names([each.name for each in selected])
 
-        # `_server` refuses a query and a fragment, but lets an empty one pass, as in "/v1?".
-        client = self._client(url.copy_with(query=None, fragment=None), self._max_bytes)
+        # `server` refuses a query and a fragment, but lets an empty one pass, as in "/v1?".
+        client = self._source.client(url.copy_with(query=None, fragment=None), self._max_bytes)
         return _Api({names[each.name]: each for each in selected}, client)
-
-    def _server(self, document: Document, source: httpx.URL | None) -> httpx.URL:
-        """Return the address that all calls go to. Raises SourceError if it cannot be used.
-
-        `source` is the document's own URL, None for a file.
-        """
-        if self._base_url:
-            url = _parsed_url(self._base_url)
-        else:
-            url = _parsed_url(server_url(document), source)
-        if url is None or url.userinfo:
-            raise SourceError(
-                f"{self._source_name} names no server that can be used: "
-                "write its address as base_url"
-            )
-
-        # A document from a URL may send calls, and the keys that sign them, to its own origin only.
-        host = url.netloc.decode()
-        if source and not self._base_url and origin_of(url) != origin_of(source):
-            raise SourceError(
-                f"{self._source_name} sends its calls to {host!r}: "
-                "if you mean it, write it as base_url"
-            )
-        # The client would refuse each call without https, and only after a person's yes.
-        if url.scheme != "https" and not self._base_url:
-            raise SourceError(
-                f"{self._source_name} has its server at {host!r}, without https: "
-                "if you mean it, write it as base_url"
-            )
-        if url.query or url.fragment:
-            raise SourceError(
-                f"{self._source_name} names a server with a query or a fragment, "
-                "which no call would carry: write its address without that as base_url"
-            )
-        return url
 
     def _without_fixed_arguments(self, operation: Operation) -> Operation:
         """Return the operation without the fixed arguments in its schema: no model sees them."""
@@ -421,16 +294,11 @@ class OpenApiToolProvider:
         shown_schema = {**schema, "properties": properties, "required": required}
         return replace(operation, schema=shown_schema)
 
-    def _select(
-        self,
-        document: Document,
-        url: httpx.URL,
-        source: httpx.URL | None,
-    ) -> list[Operation]:
+    def _select(self, document: Document, url: httpx.URL) -> list[Operation]:
         """Return the operations that the filter accepts; log the unusable ones.
 
-        `url` is where all calls go. `source` is the document's own URL, None for a file. Raises
-        SourceError if there are too many operations, or if a name in the settings matches none.
+        `url` is where all calls go. Raises SourceError if there are too many operations, or if a
+        name in the settings matches none.
         """
         self.left_out.clear()
         self.missing.clear()
@@ -438,9 +306,7 @@ class OpenApiToolProvider:
         # Of two operations with the same operationId, the first gets it. It must be the same one
         # each time, however a server orders its paths.
         if self.is_remote:
-            paths = as_mapping(document.root.get("paths"))
-            sorted_paths = {path: paths[path] for path in sorted(paths, key=str)}
-            document = Document({**document.root, "paths": sorted_paths})
+            document = _with_sorted_paths(document)
 
         listed_names: dict[str, None] = {}
 
@@ -455,7 +321,7 @@ class OpenApiToolProvider:
             document=document,
             accepts=accepts,
             is_filled=is_filled,
-            is_own_server=_own_servers(document, url, source),
+            is_own_server=self._source.own_servers(document, url),
             key_count=max(1, len(self._auth)),
             left_out=self.left_out,
         )
@@ -466,20 +332,21 @@ class OpenApiToolProvider:
             if each.missing:
                 self.missing[each.name] = "; ".join(each.missing)
         self._log_unusable()
+        self._check_selection(selected)
+        return selected
+
+    def _check_selection(self, selected: Sequence[Operation]) -> None:
+        """Raise SourceError for too many operations, and for a setting that matches none of them.
+
+        Some operations, or a misspelled operation or argument, would be lost silently.
+        """
         if len(selected) > MAX_TOOLS:
             raise SourceError(
-                f"{self._source_name} has more than {MAX_TOOLS} selected operations, "
+                f"{self._source.label} has more than {MAX_TOOLS} selected operations, "
                 "so some would be left out: choose those you need with include and exclude, "
                 "as in include: [get*, createOrder]"
             )
-        self._check_names(selected)
-        return selected
 
-    def _check_names(self, selected: Sequence[Operation]) -> None:
-        """Raise SourceError for a name in the settings that matches nothing in the document.
-
-        A misspelled operation or argument would be lost silently.
-        """
         exact_names = [name for name in self._filter.include or () if not set(name) & set("*?[")]
         offered = {operation.name for operation in selected}
         missing = sorted(set(exact_names) - offered - self.left_out.keys())
@@ -487,7 +354,7 @@ class OpenApiToolProvider:
             reasons = "; ".join(islice(self.left_out.values(), MAX_LOGGED))
             also = f"; left out: {reasons}" if reasons else ""
             raise SourceError(
-                f"{self._source_name}: include names operations that do not exist: "
+                f"{self._source.label}: include names operations that do not exist: "
                 f"{missing!r}{also}"
             )
 
@@ -495,7 +362,7 @@ class OpenApiToolProvider:
         unknown = sorted(self._fixed_arguments.keys() - known)
         if unknown:
             raise SourceError(
-                f"{self._source_name}: no operation takes the fixed arguments {unknown!r}: "
+                f"{self._source.label}: no operation takes the fixed arguments {unknown!r}: "
                 "correct them"
             )
 
@@ -515,94 +382,12 @@ class OpenApiToolProvider:
         names = sorted(self._fixed_arguments.keys() & operation.places.keys())
         return {name: self._fixed_arguments[name] for name in names}
 
-    def _client(self, url: httpx.URL, max_bytes: int) -> OriginClient:
-        """Return a client for this URL. An address that the operator configured is trusted."""
-        base = _parsed_url(self._base_url)
-        return OriginClient(
-            base=url,
-            trusted=base is not None and origin_of(url) == origin_of(base),
-            seconds=self._seconds,
-            max_bytes=max_bytes,
-            resolve=self._resolve,
-        )
 
-
-def _legal_base_url(url: str) -> str:
-    """Return a `base_url`; "" stays "". Raises ValueError for one that is no address."""
-    if not url:
-        return ""
-    try:
-        return server_address(url)
-    except ValueError as exc:
-        raise ValueError(f"base_url {without_secrets(url)!r} {exc}") from None
-
-
-def _own_servers(
-    document: Document,
-    url: httpx.URL,
-    source: httpx.URL | None,
-) -> Callable[[str], bool]:
-    """Return a function that gets the URL of a server and returns whether all calls go there.
-
-    `url` is where all calls go. The function returns True also for the document's first server,
-    because a `base_url` replaces that one.
-    """
-
-    def address(each: httpx.URL | None) -> str:
-        if each is None:
-            return ""
-        return str(each.copy_with(query=None, fragment=None)).rstrip("/")
-
-    try:
-        first_server = server_url(document)
-    except SourceError:  # it has a variable that only `base_url` fills
-        first_server = ""
-    first_address = address(_parsed_url(first_server, source))
-    own_addresses = {address(url), first_address, first_server.rstrip("/")} - {""}
-
-    def is_own(server: str) -> bool:
-        if server.rstrip("/") in own_addresses:
-            return True
-        return address(_parsed_url(server, source)) in own_addresses
-
-    return is_own
-
-
-def _read_file(path: Path) -> str:
-    """Return the text of a document in a file. Raises SourceError."""
-    try:
-        if path.stat().st_size > MAX_DOCUMENT_BYTES:
-            raise SourceError(
-                f"{path}: larger than {MAX_DOCUMENT_BYTES} bytes: cut it down to what is used"
-            )
-        return path.read_text(encoding="utf-8")
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be read ({exc.strerror}): check the path") from None
-    except UnicodeDecodeError:
-        raise SourceError(f"{path}: not text in UTF-8") from None
-
-
-def _parsed_url(text: str, base: httpx.URL | None = None) -> httpx.URL | None:
-    """Return the URL in a text, which may be relative to a base.
-
-    Return None if no request can be sent to it.
-    """
-    import httpx
-
-    try:
-        url = base.join(text) if base else httpx.URL(text)
-        is_web_address = url.scheme in ("http", "https") and bool(url.host)
-        has_legal_port = url.port is None or 0 < url.port < 65_536
-    except (ValueError, httpx.InvalidURL):
-        return None
-    return url if is_web_address and has_legal_port else None
-
-
-def _is_text(content_type: str) -> bool:
-    """Return whether an answer of this media type is text; "" counts as text."""
-    if not content_type or content_type.startswith("text/"):
-        return True
-    return is_json_type(content_type) or content_type in ("application/xml", "application/yaml")
+def _with_sorted_paths(document: Document) -> Document:
+    """Return the document with its paths in the order of their names."""
+    paths = as_mapping(document.root.get("paths"))
+    sorted_paths = {path: paths[path] for path in sorted(paths, key=str)}
+    return Document({**document.root, "paths": sorted_paths})
 
 
 def _unclear(error: str, operation: Operation) -> ToolOutcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sayso.agent.toolsets import mcp, openapi
+from sayso.agent.toolsets import mcp, openapi, openapi_answers
 from sayso.agent.toolsets.base import MAX_DESCRIPTION_CHARS, MAX_PATTERNS, MAX_TOOLS
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.tools import OPEN_SECONDS
@@ -49,5 +49,5 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"waits {OPEN_SECONDS:g} seconds" in PAGE
     assert f"Connecting may take {mcp.CONNECT_SECONDS:g} seconds" in PAGE
     assert f"up to {openapi.MAX_ANSWER_BYTES // 1_000_000} MB" in PAGE
-    assert f"cut to {openapi.MAX_ERROR_CHARS} characters" in PAGE
+    assert f"cut to {openapi_answers.MAX_ERROR_CHARS} characters" in PAGE
     assert f"the first {MAX_PATTERNS} patterns of a schema" in PAGE
