@@ -53,8 +53,11 @@ class InMemoryActions:
     """An ActionRepository in this process, for at most `max_entries` actions.
 
     Beyond that it forgets the oldest, ended ones before open ones. Threads may share it. Lives as
-    long as its store. `clock` returns Unix seconds. `repository.py` says what each method takes and
-    returns.
+    long as its store. `clock` returns Unix seconds.
+
+    The public methods are those of ActionRepository, and `repository.py` says what each one takes
+    and returns. They load actions, store what a turn changes, and take an action from the yes to
+    the result of its effect. The private methods are the rules for one change of a state.
     """
 
     def __init__(self, *, max_entries: int = 5000, clock: Callable[[], float] = time.time) -> None:
@@ -102,6 +105,7 @@ class InMemoryActions:
                 is_recent = stored.started_at > now - KEEP_RECENT_MS / 1000
                 if entry.scope == (conversation, user) and stored.attempt_id and is_recent:
                     started.append(replace(stored, loaded_at=now))
+        # Not sorted with `reverse`: of two with the same time, the one that was stored later is first.
         started.sort(key=lambda stored: stored.started_at)
         started.reverse()
         return started[:MAX_RECENT]
@@ -134,6 +138,7 @@ class InMemoryActions:
         transition = change.transition
         with self._lock:
             # Everything is checked before anything changes: the change is made whole or not at all.
+            # An occupant that is over is ended in any case, which is no part of the change.
             if transition and not self._is_possible(transition):
                 return "state", None
             for new_action in change.new_actions:
@@ -258,6 +263,7 @@ class InMemoryActions:
         return "mine", "claimed"
 
     def _start(self, entry: _Entry, attempt: str) -> StartVerdict:
+        """Start an action, unless it was started MAX_STARTS times before."""
         entry.starts += 1
         # A plan may be started any number of times: it has no effect, and each step is counted.
         if entry.starts > MAX_STARTS and not entry.new_action.steps:
@@ -281,8 +287,8 @@ class InMemoryActions:
     ) -> bool:
         """Return whether another action occupies the scope of this one.
 
-        An occupant that has expired, or whose process died at it, is ended. `transition` ends the
-        action that it names.
+        An occupant that is over is ended first. The action that `transition` names does not count,
+        because the transition ends it.
         """
         entry = self._occupant(conversation, new_action.user)
         now = self._as_of_now(entry)
@@ -292,11 +298,18 @@ class InMemoryActions:
             return False
         if transition is not None and now.action_id == transition.action_id:
             return False
+        self._end_if_over(entry, now)
+        return entry.stored.state in OPEN_STATES
+
+    def _end_if_over(self, entry: _Entry, now: StoredAction) -> None:
+        """End an action that has expired, or whose process died at it."""
         if now.state == "shown" and now.is_over:
             self._enter(entry, "expired")
+        elif now.state == "claimed" and now.is_stale:
+            self._enter(entry, "superseded")
         elif now.is_stale:
-            self._enter(entry, "superseded" if now.state == "claimed" else "unknown")
-        return entry.stored.state in OPEN_STATES
+            # The effect was started, so it may have happened.
+            self._enter(entry, "unknown")
 
     def _make(self, transition: Transition) -> None:
         """Make a transition that is possible. One that was made already only updates the text."""
