@@ -185,12 +185,7 @@ class Tracer:
         replies_of_turns: list[TracedReply] = []
         for turn in turns:
             replies_of_turns += turn.replies
-        # A reply whose turn is not stored any more.
-        replies_alone = []
-        if clue.number:
-            reply = self._reply(state, clue.number)
-            if reply and reply.id not in [each.id for each in replies_of_turns]:
-                replies_alone.append(reply)
+        replies_alone = self._replies_alone(state, clue.number, replies_of_turns)
 
         actions = [self._traced_action(state, action_id) for action_id in action_ids]
         actions.sort(key=lambda action: action.events[0].at if action.events else 0.0)
@@ -204,6 +199,17 @@ class Tracer:
             tuple(actions),
             self._why_waiting(state) if "waits" in states else "",
         )
+
+    def _replies_alone(
+        self, state: StoredConversation, number: int, replies_of_turns: Sequence[TracedReply]
+    ) -> list[TracedReply]:
+        """Return the reply of a number if its turn is not stored any more; [] otherwise."""
+        if not number:
+            return []
+        reply = self._reply(state, number)
+        if reply is None or reply.id in [each.id for each in replies_of_turns]:
+            return []
+        return [reply]
 
     def _actions_of_turn(self, clue: Clue, record: Mapping[str, Any]) -> list[str]:
         """Return the ids of the actions of a clue and of its turn, whose record may be empty."""
