@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 #: Costs are counted in millionths of a US dollar.
 _MICRO = 1_000_000
+#: How many seconds a UTC day has.
 _DAY_SECONDS = 86_400
 
 #: The limit that was reached: that of one run, of one conversation for the day, or of all
@@ -41,8 +42,9 @@ class BudgetRefusal:
 
     #: The limit that was reached.
     reason: BudgetLimit
-    #: What was used so far of what this limit counts: tokens, and US dollars.
+    #: How many tokens were used so far of what this limit counts.
     tokens_used: int
+    #: What they cost, in US dollars.
     cost_used: float
 
 
@@ -226,13 +228,15 @@ def _require_positive(limits: RunBudget | BudgetLimits) -> None:
 
 
 #: The Lua script that returns the usage of the conversation and of the day: tokens and micros each.
+#: KEYS are the counters of the two.
 _USAGE_SCRIPT = """
 local function usage_of(key) return redis.call('HMGET', key, 'tokens', 'micros') end
 return {usage_of(KEYS[1]), usage_of(KEYS[2])}
 """
 
 #: The Lua script that adds a call's usage to both counters or to neither, so that a conversation
-#: never has more usage than its day.
+#: never has more usage than its day. KEYS are the counters. ARGV: the tokens, the micros, and the
+#: seconds after which the counters expire.
 _ADD_SCRIPT = """
 for _, key in ipairs(KEYS) do
   redis.call('HINCRBY', key, 'tokens', ARGV[1])

@@ -29,7 +29,7 @@ from sayso.infra.storage.files import (
 UNFINISHED_SECONDS = 3600
 #: About how many keys one SCAN command of Redis looks at.
 SCAN_COUNT = 500
-#: The Lua script that deletes a key if it still has this value.
+#: The Lua script that deletes the key KEYS[1] if it still has the value ARGV[1].
 _REMOVE_IF = (
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 )
@@ -102,7 +102,7 @@ class JsonFileSessionStore(KeyValueSessions):
                 text = path.read_text("ascii")
             except FileNotFoundError:  # it was removed meanwhile
                 continue
-            except ValueError:
+            except ValueError:  # it is damaged: "" is no record either
                 text = ""
             yield path.stem, text
 
@@ -157,7 +157,7 @@ class RedisSessionStore(KeyValueSessions):
         for key in set(self._client.scan_iter(pattern, SCAN_COUNT)):  # SCAN may return a key twice
             try:
                 text = self._text(key)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError):  # it is damaged: "" is no record either
                 text = ""
             if text is not None:
                 yield key[len(start) :], text

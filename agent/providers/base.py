@@ -538,6 +538,7 @@ def _restart_or_text(filtered_item: FilteredItem) -> Restart | str:
 async def _stream(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
     """Yield the items of a provider's stream. Raise only ProviderError."""
     kwargs = _kwargs_for(provider, request)
+    # None yet: what opens the stream may fail before the first item is awaited.
     limit = asyncio.timeout(None)
     try:
         async with _opened_stream(provider, kwargs) as stream:

@@ -218,6 +218,7 @@ class FallbackProvider:
 
         stream = self.astream(**kwargs)
         with start_blocking_portal() as portal:
+            # No item is None, so it shows the end of the stream.
             try:
                 item = portal.call(anext, stream, None)
                 while item is not None:

@@ -40,7 +40,7 @@ NO_ROOM = "there is no room for it beside newer files"
 CONVERT_SECONDS = 20.0
 #: Types of text that do not begin with text/.
 _TEXT_TYPES = frozenset(
-    f"application/{kind}" for kind in ("json", "csv", "xml", "yaml", "x-yaml", "x-ndjson")
+    f"application/{subtype}" for subtype in ("json", "csv", "xml", "yaml", "x-yaml", "x-ndjson")
 )
 #: Other spellings of MIME types -> the usual one.
 _SPELLINGS = {
@@ -102,6 +102,7 @@ class FileReading:
         for message in messages:
             if message.role is Role.USER:
                 size += sum(map(self._bytes_to_load, message.media))
+        # A file without a size counts as nothing here: it is checked once it is loaded.
         memory = _memory_by_loop.setdefault(asyncio.get_running_loop(), _SharedMemory())
         async with memory.reserved(size):
             yield await self.read(messages)
@@ -129,11 +130,11 @@ class FileReading:
 
     def _bytes_to_load(self, media: Media) -> int:
         """Return how many bytes of a user's file are loaded, as the platform names its size."""
-        kind = _type(media)
-        if not self._is_readable(kind):
+        mime_type = _mime_type_of(media)
+        if not self._is_readable(mime_type):
             return 0
         # A model reads only the beginning of a large text file, but all of the file is loaded.
-        if media.size > self.max_bytes and not _is_text(kind):
+        if media.size > self.max_bytes and not _is_text(mime_type):
             return 0
         return media.size
 
@@ -153,11 +154,11 @@ class FileReading:
         data = picture.data
         if not data and picture.media:
             data = await self._bytes(picture.media) or b""
-        kind = _verified_type(data)
-        is_sent = kind in self.accepts and len(data) <= min(self.max_bytes, room)
+        mime_type = _verified_type(data)
+        is_sent = mime_type in self.accepts and len(data) <= min(self.max_bytes, room)
         if not is_sent:
             return _UNSEEN
-        return Binary(data, kind)
+        return Binary(data, mime_type)
 
     async def _file(self, message: Message, media: Media, room: int) -> str | Binary:
         """Return the file, the text of a text file, or a text that says why it is not sent."""
@@ -166,10 +167,10 @@ class FileReading:
             return f"[file {_quoted_name(media)}]"
 
         # What its declared type and size can tell is checked before the file is loaded.
-        kind = _type(media)
-        if not self._is_readable(kind):
-            return _not_shown(media, _cannot(kind))
-        if not _is_text(kind):
+        mime_type = _mime_type_of(media)
+        if not self._is_readable(mime_type):
+            return _not_shown(media, _cannot(mime_type))
+        if not _is_text(mime_type):
             refusal = self._refusal(media.size, room)
             if refusal:
                 return _not_shown(media, refusal)
@@ -180,34 +181,34 @@ class FileReading:
         if not data:
             return _not_shown(media, "it is empty")
         verified = _verified_type(data)
-        if kind in _VERIFIABLE and not verified:
+        if mime_type in _VERIFIABLE and not verified:
             return _not_shown(media, "it is damaged, or not what it is called")
-        kind = verified or kind
-        if _is_text(kind):
+        mime_type = verified or mime_type
+        if _is_text(mime_type):
             return _text_of_file(media, data)
 
-        if kind not in self.accepts:
+        if mime_type not in self.accepts:
             mp3 = None
-            if self._is_convertible(kind):
+            if self._is_convertible(mime_type):
                 mp3 = await call_in_tool_thread(partial(as_mp3, data))
             if not mp3:
-                return _not_shown(media, _cannot(kind))
+                return _not_shown(media, _cannot(mime_type))
             data = mp3
-            kind = _CONVERTED_TYPE
+            mime_type = _CONVERTED_TYPE
 
         refusal = self._refusal(len(data), room)
         if refusal:
             return _not_shown(media, refusal)
-        return Binary(data, kind)
+        return Binary(data, mime_type)
 
-    def _is_readable(self, kind: str) -> bool:
+    def _is_readable(self, mime_type: str) -> bool:
         """Return whether the model can get files of this MIME type, in some form."""
-        return _is_text(kind) or kind in self.accepts or self._is_convertible(kind)
+        return _is_text(mime_type) or mime_type in self.accepts or self._is_convertible(mime_type)
 
-    def _is_convertible(self, kind: str) -> bool:
+    def _is_convertible(self, mime_type: str) -> bool:
         """Return whether ffmpeg can convert files of this MIME type for the model."""
         return (
-            kind.startswith("audio/")
+            mime_type.startswith("audio/")
             and _CONVERTED_TYPE in self.accepts
             and shutil.which("ffmpeg") is not None
         )
@@ -221,7 +222,9 @@ class FileReading:
             return await call_in_thread(lambda: load(media))
         except Exception as exc:  # the turn goes on without the file
             log.warning(
-                "provider.file_not_loaded reason=%s type=%s", type(exc).__name__, _type(media)
+                "provider.file_not_loaded reason=%s type=%s",
+                type(exc).__name__,
+                _mime_type_of(media),
             )
             return None
 
@@ -230,8 +233,11 @@ class _SharedMemory:
     """The memory for files that the requests of one event loop share. They are served in order."""
 
     def __init__(self) -> None:
+        #: How many bytes are free.
         self._free = MAX_BYTES_AT_ONCE
+        #: Held by the request that waits for memory, so that no smaller one overtakes it.
         self._queue = asyncio.Lock()
+        #: Set when a request has given its memory back.
         self._freed = asyncio.Event()
 
     @asynccontextmanager
@@ -256,6 +262,7 @@ class _SharedMemory:
             self._freed.set()
 
 
+#: The shared memory of each event loop, as long as the loop exists.
 _memory_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _SharedMemory] = WeakKeyDictionary()
 
 
@@ -268,7 +275,7 @@ def without_files(messages: Sequence[Message]) -> list[Message]:
     for message in messages:
         removed_files = []
         if message.role is Role.USER:
-            removed_files = [media for media in message.media if not _is_text(_type(media))]
+            removed_files = [media for media in message.media if not _is_text(_mime_type_of(media))]
         notes = [_not_shown(media, "it could not be shown to you") for media in removed_files]
         if message.pictures:
             notes.append(_UNSEEN)
@@ -319,28 +326,28 @@ def _text_of_file(media: Media, data: bytes) -> str:
     return f"[file {_quoted_name(media)}{part}]\n{fenced(text[:MAX_TEXT_CHARS])}"
 
 
-def _type(media: Media) -> str:
+def _mime_type_of(media: Media) -> str:
     """Return the MIME type without parameters, in its usual spelling."""
-    kind = media.mime_type.partition(";")[0].strip().lower()
-    return _SPELLINGS.get(kind, kind)
+    mime_type = media.mime_type.partition(";")[0].strip().lower()
+    return _SPELLINGS.get(mime_type, mime_type)
 
 
 def _verified_type(data: bytes) -> str:
     """Return the type that the first bytes of a file show, if it is in _VERIFIABLE, else ""."""
     if b"%PDF-" in data[:1024]:  # PDF readers ignore bytes before it
         return "application/pdf"
-    kind = settle_type(data, "")
-    return kind if kind in _VERIFIABLE else ""
+    mime_type = settle_type(data, "")
+    return mime_type if mime_type in _VERIFIABLE else ""
 
 
-def _is_text(kind: str) -> bool:
+def _is_text(mime_type: str) -> bool:
     """Return whether files of this MIME type are text."""
-    return kind.startswith("text/") or kind in _TEXT_TYPES
+    return mime_type.startswith("text/") or mime_type in _TEXT_TYPES
 
 
-def _cannot(kind: str) -> str:
+def _cannot(mime_type: str) -> str:
     """Return why a model does not get a file of this MIME type."""
-    if kind.startswith("audio/"):
+    if mime_type.startswith("audio/"):
         return (
             "it is sound, which you cannot hear: give its name to a tool that reads sound, "
             "or ask for text instead"
@@ -360,6 +367,6 @@ def _quoted_name(media: Media) -> str:
     it stands in.
     """
     filename = inert(media.filename)[:MAX_NAME_CHARS] or "without a name"
-    kind = inert(_type(media))[:MAX_NAME_CHARS]
-    quoted_name = f"{json.dumps(filename, ensure_ascii=False)} ({kind})"
+    mime_type = inert(_mime_type_of(media))[:MAX_NAME_CHARS]
+    quoted_name = f"{json.dumps(filename, ensure_ascii=False)} ({mime_type})"
     return quoted_name.replace("[", "(").replace("]", ")")

@@ -142,10 +142,13 @@ _PARTIAL_TAG = re.compile(
 #: The characters that a tag begins with. Most answers have none of them, so the slower search for
 #: a whole tag is left out.
 _FIRST_CHARS = re.compile(r"[<\[◁]")
-#: Characters before and after a tag that is quoted.
+#: Characters before a tag that is quoted.
 _QUOTES = frozenset("`\"'\u201c\u201e\u00ab\u2018(")
+#: Characters after a tag that is quoted.
 _QUOTES_AFTER = frozenset("`\"'\u201c\u201d\u00bb\u2019)")
+#: Characters with which a sentence goes on after a tag.
 _PUNCTUATION = frozenset(".,;:!?)")
+#: What a line begins with that begins or ends a block of code.
 _FENCES = ("```", "~~~")
 #: How many characters of a line are looked at for a fence.
 _LINE_START_CHARS = 40
@@ -380,6 +383,7 @@ class ReasoningFilter:
             return self._close_unopened(_CLOSING_GROUPS[group], after, output)
         if group == "answer_start":
             return self._begin_answer(output)
+        # Without reasoning before it, the mark is text.
         if group == "answer_mark":
             return self._has_removed
         if group == "answer_tag":
@@ -448,7 +452,10 @@ class ReasoningFilter:
         return True
 
     def _is_closing_tag_a_word(self, after: str) -> bool:
-        """Return whether a closing tag is a word of a sentence."""
+        """Return whether a closing tag is a word of a sentence: "It writes </think> at the end".
+
+        Such a tag has a space and a word before it, and the sentence goes on behind it.
+        """
         if not self._has_answer:
             return _continues_sentence(after)
         is_after_a_word = self._line.last.isspace() and not self._line.is_blank

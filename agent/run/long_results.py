@@ -39,10 +39,11 @@ MAX_FULL_CHARS = 500_000
 _LOST_MIDDLE = (
     "\n[... {lost} characters from here on are not kept, of {total} that the tool gave ...]\n"
 )
+#: Finds that text again, with its two numbers.
 _LOST_MIDDLE_MARK = re.compile(
     r"\n\[\.\.\. (\d+) characters from here on are not kept, of (\d+) that the tool gave \.\.\.\]\n"
 )
-#: The shortest text in which this mark is looked for. A shorter text was not cut: if it has such a
+#: The shortest text in which it is looked for. A shorter text was not cut: if it has such a
 #: line, a tool wrote it.
 MIN_CUT_CHARS = MAX_FULL_CHARS // 2
 #: Bytes of UTF-8 that count as one token. Plain English has more; numbers,
@@ -172,12 +173,17 @@ def shorten_result(text: str, max_chars: int, result_id: str = "") -> str:
     return f"{opening}{head}\n[...]\n{tail}{closing}\n{mark}"
 
 
-def _mark(head: int, tail: int, total: int, result_id: str) -> str:
-    """Return the mark of a result of `total` characters, shown with its first and last ones."""
-    extent = f"{head + tail} of {total} characters are shown: the first {head} and the last {tail}"
+def _mark(head_chars: int, tail_chars: int, total_chars: int, result_id: str) -> str:
+    """Return the mark of a result that is shown with its first and its last characters.
+
+    `result_id`: "" where nothing can be read on.
+    """
+    shown = f"{head_chars + tail_chars} of {total_chars} characters are shown"
+    extent = f"{shown}: the first {head_chars} and the last {tail_chars}"
     if not result_id:
         return f"[... {extent} ...]"
-    return f'[... {extent}. {READ_RESULT}(result_id="{result_id}", offset={head}) reads on ...]'
+    call = f'{READ_RESULT}(result_id="{result_id}", offset={head_chars})'
+    return f"[... {extent}. {call} reads on ...]"
 
 
 def part_note(full_text: str) -> str:
@@ -210,7 +216,8 @@ def _shorten_json(text: str, max_chars: int, result_id: str) -> str | None:
                 entry[name] = _shorten_value(part_text, share, result_id)
 
     shortened = json.dumps(value, ensure_ascii=False)
-    if len(shortened) > 2 * max_chars:  # an object of very many short values
+    # An object of very many short values: to shorten each of them is not enough.
+    if len(shortened) > 2 * max_chars:
         return None
     return shortened
 

@@ -150,6 +150,7 @@ class AgentLoop:
             is_cancelled = isinstance(exc, asyncio.CancelledError | KeyboardInterrupt)
             if is_cancelled and not run.is_end_reported:
                 await run.events.tell("cancelled", run.iterations, "task cancelled")
+            # Anything else, such as a SystemExit, ends the process, and is not an error of the run.
             elif isinstance(exc, Exception) and not run.is_end_reported:
                 await run.events.tell("error", exc, {"iteration": run.iterations})
             raise
@@ -175,7 +176,9 @@ class AgentLoop:
             run_id=counts.run_id if counts else "",
         )
 
-        # The run of a user has the knowledge of its scope; all others have the agent's own.
+        # The run of a user has the knowledge of its scope; all others have the agent's own. Without
+        # a scope, a conversation that the caller gives may be that of any user: its run has only
+        # what the caller's code names by `in_scope`. The runs of a batch belong to the program.
         is_agents_own = not request.scope and (request.is_of_batch or request.memory is None)
         run_memory = RunMemory(
             self._provider, config, events, is_agents_own=is_agents_own, scope=request.scope
@@ -194,6 +197,7 @@ class AgentLoop:
         if request.response_format is None and not is_checked:
             run.on_text = request.on_text
 
+        # A run that goes on after a pause counts on.
         if counts is not None:
             run.iterations = counts.iterations
             run.usage = counts.usage

@@ -369,6 +369,7 @@ class ModelCaller:
                 request = replace(request, messages=messages)
                 continue
 
+            # A limit that this call has set was accepted, and a larger transcript was refused.
             new_limit = run.max_transcript_tokens
             if new_limit is not None and new_limit != limit_before and not sends_files:
                 self.fitter.learn_window(run, request, new_limit)
@@ -461,6 +462,7 @@ async def with_retries(
         if on_retry is not None:
             await on_retry(number, error, seconds)
         await sleep(seconds)
+    # The last attempt: its error is raised.
     return await attempt()
 
 

@@ -152,10 +152,12 @@ class DecisionRunner:
         self._adopt_known_outcomes()
         await self._change_calls()
 
-        own = {call.call_id: call for call in run.open_calls}
+        own_calls = {call.call_id: call for call in run.open_calls}
+        # In the order of the calls, which is that of their results. The list is a copy, because
+        # each outcome changes `run.earlier`.
         for call_id in [message.tool_call_id for message in run.earlier]:
-            if call_id in own:
-                await self._decide(own[call_id])
+            if call_id in own_calls:
+                await self._decide(own_calls[call_id])
             elif call_id in run.inner:
                 await self._decide_inner(call_id)
 
@@ -186,13 +188,13 @@ class DecisionRunner:
             if any(link.id in results for link in message.actions):
                 run.remembers_earlier = True
 
-        own = {call.call_id: call for call in run.open_calls}
-        for call_id in [*own, *run.inner]:
+        own_calls = {call.call_id: call for call in run.open_calls}
+        for call_id in [*own_calls, *run.inner]:
             known_result = results.get(waiting_id(run.events.run_id, call_id))
             if known_result is None or open_actions([known_result]):
                 continue
-            if call_id in own:
-                run.decided.append(_decided_before(own[call_id], known_result))
+            if call_id in own_calls:
+                run.decided.append(_decided_before(own_calls[call_id], known_result))
             else:
                 self._report_late_decisions(call_id)
             self._close_call(call_id, known_result)
@@ -204,7 +206,12 @@ class DecisionRunner:
             decision = self._decisions.get(id_)
             if decision is not None:
                 decided = DecidedCall(
-                    id_, call.tool_name, call.arguments, "unknown", ENDED, decision.decided_by
+                    id=id_,
+                    tool_name=call.tool_name,
+                    arguments=call.arguments,
+                    outcome="unknown",
+                    text=ENDED,
+                    decided_by=decision.decided_by,
                 )
                 self._run.decided.append(decided)
 
@@ -288,7 +295,8 @@ class DecisionRunner:
     async def _decide(self, call: OpenCall) -> None:
         """Carry out the decision about a call, and write its outcome.
 
-        Without a decision the call stays open.
+        Without a decision the call stays open. An Edit was carried out by `_change_calls`: the new
+        proposal has another id, and no decision yet.
         """
         match self._decisions.get(call.id):
             case Deny() as decision:
@@ -354,6 +362,7 @@ class DecisionRunner:
         self, call_id: str, content: str, outcome: ActionOutcome, at: float
     ) -> Message:
         """Return the message that is the result of this call, with this content and outcome."""
+        # Each call has exactly one result.
         (message,) = (each for each in self._run.earlier if each.tool_call_id == call_id)
         link = ActionLink(
             waiting_id(self._run.events.run_id, call_id),

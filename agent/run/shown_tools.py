@@ -180,6 +180,8 @@ class ShownTools:
         needed = await self._needed_now(run, shortening, allowed)
         if finder is not None:
             needed += found_names(run.messages, finder.name)
+        # Until a tool is needed, the finder alone is shown. Then several come at once, so that the
+        # tools are long enough for the vendor's cache.
         if needed and not run.shown_tools:
             needed += await self._first_names(run, allowed, sizes)
 

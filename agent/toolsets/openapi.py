@@ -282,7 +282,8 @@ class OpenApiToolProvider:
 
         # `server` refuses a query and a fragment, but lets an empty one pass, as in "/v1?".
         client = self._source.client(url.copy_with(query=None, fragment=None), self._max_bytes)
-        return _Api({names[each.name]: each for each in selected}, client)
+        operations_by_name = {names[each.name]: each for each in selected}
+        return _Api(operations=operations_by_name, client=client)
 
     def _without_fixed_arguments(self, operation: Operation) -> Operation:
         """Return the operation without the fixed arguments in its schema: no model sees them."""
@@ -308,6 +309,7 @@ class OpenApiToolProvider:
         if self.is_remote:
             document = _with_sorted_paths(document)
 
+        # A dict as a set that keeps its order. The reader asks about the name of each operation.
         listed_names: dict[str, None] = {}
 
         def accepts(name: str) -> bool:

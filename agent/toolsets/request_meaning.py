@@ -61,6 +61,7 @@ def meaning_of(text: str, language: str) -> RequestMeaning:
         stems = [stem_of(word, language) for word in words]
         return RequestMeaning([WordMeaning(at, {stem: 1.0}) for at, stem in enumerate(stems)], {})
 
+    # What is recognized by its form has no word of its own, and is put behind all words.
     meanings = [*_meanings(words), *_hints(text, len(words))]
     meanings.sort(key=lambda each: each.position)
 
@@ -68,6 +69,7 @@ def meaning_of(text: str, language: str) -> RequestMeaning:
     with_verbs = [each for each in meanings if not actions.keys().isdisjoint(each.stems)]
     wanted_actions = _wanted_actions(text, with_verbs)
     # The first verb says what to do, which the actions compare. As a word it counts less.
+    # A word and a phrase may begin at the position of the first verb.
     for meaning in with_verbs:
         if meaning.position != with_verbs[0].position:
             continue
