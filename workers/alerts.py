@@ -31,6 +31,8 @@ CLEAR_SECONDS = 10.0
 KEEP_LAST_MESSAGE_SECONDS = 90 * 24 * 3600
 #: How many seconds a process waits before it stores that time again.
 LAST_MESSAGE_SECONDS = 60.0
+#: The same wait after a failure: until then each message of an outage would wait for Redis twice.
+FAILED_MESSAGE_SECONDS = 5.0
 #: What fails: sending to the platform, its reports of replies, receiving from it, or sending an
 #: approved template. Success of one says nothing of the others.
 AlertKind = Literal["sending", "delivering", "receiving", "templates"]
@@ -101,8 +103,11 @@ class RedisAlerts:
         if not self._is_due(key, LAST_MESSAGE_SECONDS):
             return
         self._written_at[key] = self._steady()
-        with contextlib.suppress(RedisError):
+        try:
             self._client.set(key, "1", ex=KEEP_LAST_MESSAGE_SECONDS)
+        except RedisError:
+            # Otherwise the messages of the minute after an outage would be missing.
+            self._written_at[key] = self._steady() - LAST_MESSAGE_SECONDS + FAILED_MESSAGE_SECONDS
 
     def silence(self, channel: str) -> float | None:
         """Return the seconds since a message of the channel came in, at most a minute too many.

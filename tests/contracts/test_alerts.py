@@ -6,7 +6,13 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.workers.alerts import ALERT_SECONDS, CLEAR_SECONDS, MAX_CHARS, RedisAlerts
+from sayso.workers.alerts import (
+    ALERT_SECONDS,
+    CLEAR_SECONDS,
+    FAILED_MESSAGE_SECONDS,
+    MAX_CHARS,
+    RedisAlerts,
+)
 from tests.memory_stores import MemoryAlerts
 
 
@@ -85,3 +91,21 @@ def test_alert_that_cannot_be_stored_delays_nothing(monkeypatch):
 
     monkeypatch.setattr(client, "time", fail)
     RedisAlerts(client).note("team", "token revoked")
+
+
+def test_message_after_an_outage_is_recorded(redis_client, monkeypatch):
+    """A message of the outage could not be, and is not tried again with each of the next ones."""
+    now = [0.0]
+    alerts = RedisAlerts(redis_client, steady=lambda: now[0])
+
+    def fail(*args, **options):
+        raise RedisConnectionError
+
+    with monkeypatch.context() as outage:
+        outage.setattr(redis_client, "set", fail)
+        alerts.record_message("tg")
+    alerts.record_message("tg")
+    assert alerts.silence("tg") is None
+    now[0] += FAILED_MESSAGE_SECONDS
+    alerts.record_message("tg")
+    assert alerts.silence("tg") == pytest.approx(0, abs=2)
