@@ -65,11 +65,12 @@ __all__ = [
 _MODULES = (
     "action",
     "consent",
+    "call_context",
     "tool_context",
     "effect",
     "executors",
     "proposals",
-    "settlement",
+    "action_outcomes",
     "store",
 )
 
@@ -81,10 +82,10 @@ def __getattr__(name: str) -> Any:
     for module_name in _MODULES:
         module = importlib.import_module(f"{__name__}.{module_name}")
         if name in vars(module):
-            break
-    value = getattr(module, name)
-    globals()[name] = value  # so that Python does not ask for it again
-    return value
+            value = getattr(module, name)
+            globals()[name] = value  # so that Python does not ask for it again
+            return value
+    raise AttributeError(f"none of {_MODULES} defines {name!r}")
 
 
 def __dir__() -> list[str]:

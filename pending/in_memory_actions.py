@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sayso.pending.action import ActionState
 from sayso.pending.repository import (
@@ -27,19 +27,31 @@ from sayso.pending.stored_action import OPEN_STATES, StoredAction
 from sayso.pending.stored_limits import FORM_MS, KEEP_RECENT_MS, MAX_RECENT, MAX_STARTS
 from sayso.pending.turn_changes import NewAction, Transition, TurnChange
 
-#: How an open step ends when its plan ends in this state. After any other end it is cancelled.
+#: How an open step that has not started ends when its plan ends in this state. When the plan ends
+#: otherwise, the step is cancelled.
 _STEP_END: dict[ActionState, ActionState] = {"expired": "expired", "superseded": "superseded"}
-#: Ends of an effect that a later result corrects: the stored state, and the later one.
+#: Which results may still come for an action that was ended without one: the stored state, and the
+#: state of the late result. Its caller gave up waiting, or a check found nothing too early.
 _CORRECTIONS = frozenset({("unknown", "failed"), ("unknown", "done"), ("failed", "done")})
+
+
+class _ScopeKey(NamedTuple):
+    """The person whose yes an action waits for, in a conversation."""
+
+    #: The id of the conversation.
+    conversation: str
+    #: The id of the scope (`Scope.id`).
+    user: str
 
 
 @dataclass(slots=True)
 class _Entry:
     """One action and its state."""
 
+    #: The action as it was saved. It never changes.
     new_action: NewAction
-    #: The conversation and the user whose yes it waits for.
-    scope: tuple[str, str]
+    scope: _ScopeKey
+    #: Its present state, without the time at which it is loaded.
     stored: StoredAction
     #: How often the action was started.
     starts: int = 0
@@ -66,8 +78,9 @@ class InMemoryActions:
         self._lock = threading.RLock()
         #: By id, the oldest first.
         self._entries: dict[str, _Entry] = {}
-        #: By conversation and user, the id of the action that a plain yes answers.
-        self._occupants: dict[tuple[str, str], str] = {}
+        #: By scope, the id of the action that a plain yes answers, its *occupant*. It stays the
+        #: occupant after it has ended, until another action takes its place.
+        self._occupants: dict[_ScopeKey, str] = {}
         #: By chat and user, the place of `save_question_place`, the oldest first.
         self._question_places: dict[tuple[str, str], str] = {}
 
@@ -102,8 +115,10 @@ class InMemoryActions:
             started = []
             for entry in self._entries.values():
                 stored = entry.stored
+                # A claim sets `started_at` as well, but only a start has an attempt.
+                is_started = stored.attempt_id != ""
                 is_recent = stored.started_at > now - KEEP_RECENT_MS / 1000
-                if entry.scope == (conversation, user) and stored.attempt_id and is_recent:
+                if entry.scope == (conversation, user) and is_started and is_recent:
                     started.append(replace(stored, loaded_at=now))
         # Not sorted with `reverse`: of two with the same time, the one that was stored later is first.
         started.sort(key=lambda stored: stored.started_at)
@@ -142,7 +157,11 @@ class InMemoryActions:
             if transition and not self._is_possible(transition):
                 return "state", None
             for new_action in change.new_actions:
-                if self._is_occupied(conversation, new_action, transition):
+                occupant = self._occupant_in_the_way(conversation, new_action, transition)
+                if occupant is None:
+                    continue
+                self._end_if_over(occupant)
+                if occupant.stored.state in OPEN_STATES:
                     return "exists", None
 
             changed_id = ""
@@ -230,13 +249,14 @@ class InMemoryActions:
                 self._enter(entry, result.state, result.outcome_text)
 
     def _occupant(self, conversation: str, user: str) -> _Entry | None:
-        """Return the action that occupies a scope."""
-        return self._entries.get(self._occupants.get((conversation, user), ""))
+        """Return the occupant of a scope, None if it never had one or that was forgotten."""
+        action_id = self._occupants.get(_ScopeKey(conversation, user), "")
+        return self._entries.get(action_id)
 
     def _entry_in(self, conversation: str, action_id: str) -> _Entry | None:
-        """Return an action of a conversation."""
+        """Return an action of a conversation, None if it has no such action."""
         entry = self._entries.get(action_id)
-        if entry is None or entry.scope[0] != conversation:
+        if entry is None or entry.scope.conversation != conversation:
             return None
         return entry
 
@@ -282,37 +302,42 @@ class InMemoryActions:
             return True
         return entry.stored.state in transition.from_states
 
-    def _is_occupied(
+    def _occupant_in_the_way(
         self, conversation: str, new_action: NewAction, transition: Transition | None
-    ) -> bool:
-        """Return whether another action occupies the scope of this one.
+    ) -> _Entry | None:
+        """Return the occupant of the scope that a new action needs, None if nothing is in its way.
 
-        An occupant that is over is ended first. The action that `transition` names does not count,
-        because the transition ends it.
+        The action itself, saved before, is not in its way, nor is the action that the `transition`
+        of the same change ends.
         """
         entry = self._occupant(conversation, new_action.user)
-        now = self._as_of_now(entry)
-        if entry is None or now is None or not new_action.occupies_scope:
-            return False
-        if now.action_id == new_action.action_id:
-            return False
-        if transition is not None and now.action_id == transition.action_id:
-            return False
-        self._end_if_over(entry, now)
-        return entry.stored.state in OPEN_STATES
+        if entry is None or not new_action.occupies_scope:
+            return None
+        occupant_id = entry.stored.action_id
+        if occupant_id == new_action.action_id:
+            return None
+        if transition is not None and occupant_id == transition.action_id:
+            return None
+        return entry
 
-    def _end_if_over(self, entry: _Entry, now: StoredAction) -> None:
-        """End an action that has expired, or whose process died at it."""
+    def _end_if_over(self, entry: _Entry) -> None:
+        """End an action that has expired, or whose process died while it worked on it.
+
+        If it was claimed and not started, it had no effect. If it was started, that is unknown.
+        """
+        now = replace(entry.stored, loaded_at=self._clock())
         if now.state == "shown" and now.is_over:
             self._enter(entry, "expired")
-        elif now.state == "claimed" and now.is_stale:
+        elif now.is_stale and now.state == "claimed":
             self._enter(entry, "superseded")
         elif now.is_stale:
-            # The effect was started, so it may have happened.
             self._enter(entry, "unknown")
 
     def _make(self, transition: Transition) -> None:
-        """Make a transition that is possible. One that was made already only updates the text."""
+        """Make a transition that is possible.
+
+        If it was made already, or the action has expired meanwhile, only the text is updated.
+        """
         entry = self._entries[transition.action_id]
         if entry.stored.state in (transition.to, "expired"):
             entry.update(outcome_text=transition.outcome_text or entry.stored.outcome_text)
@@ -325,7 +350,7 @@ class InMemoryActions:
         """Store an action as shown, unless it is stored already."""
         if new_action.action_id in self._entries:
             return
-        scope = (conversation, new_action.user)
+        scope = _ScopeKey(conversation, new_action.user)
         stored = StoredAction(
             action_id=new_action.action_id,
             record=new_action.record,
@@ -365,15 +390,15 @@ class InMemoryActions:
             self._enter(step, step_end, by=entry.stored.decided_by_event)
 
     def _forget_oldest(self) -> None:
-        """Forget actions beyond the limit."""
+        """Forget actions beyond the limit: the oldest ended one, or the oldest if all are open."""
         while len(self._entries) > self._max_entries:
-            oldest = next(iter(self._entries))
+            forgotten_id = next(iter(self._entries))
             for action_id, entry in self._entries.items():
                 if entry.stored.state not in OPEN_STATES:
-                    oldest = action_id
+                    forgotten_id = action_id
                     break
-            scope = self._entries.pop(oldest).scope
-            if self._occupants.get(scope) == oldest:
+            scope = self._entries.pop(forgotten_id).scope
+            if self._occupants.get(scope) == forgotten_id:
                 del self._occupants[scope]
 
 
@@ -399,7 +424,12 @@ def _repeated_claim(claim: Claim, now: StoredAction) -> ClaimStatus:
 def _verdict_on(
     decision: ActionDecision, new_action: NewAction, now: StoredAction
 ) -> DecisionVerdict:
-    """Return what a decision means for the action that waits. Changes nothing."""
+    """Return what a decision means for the action that waits. Changes nothing.
+
+    A decision that is not for this action (`is_another`), or for other arguments (`is_changed`),
+    never gets the answer "mine". An action whose process died is not cancelled for that: it may
+    have had its effect, and the caller finds out.
+    """
     is_another = (
         decision.expected_kind not in ("", new_action.kind)
         or decision.expected_id not in ("", now.action_id)

@@ -9,16 +9,20 @@ from typing import Any, NamedTuple
 
 #: Characters of a page or document that are read.
 MAX_MARKUP_CHARS = 100_000
-#: Elements inside each other that are read.
+#: How many elements inside each other are read as fields.
 MAX_ELEMENT_DEPTH = 50
 
-#: Elements whose text is for browsers.
-_UNSEEN = frozenset(("script", "style", "svg", "template", "noscript"))
+#: Elements whose text is for browsers, with a pattern of their closing tags. It is searched in the
+#: text itself: a copy in small letters may be longer, as that of "İ" is.
+_UNSEEN = {
+    name: re.compile(f"</{name}", re.IGNORECASE | re.ASCII)
+    for name in ("script", "style", "svg", "template", "noscript")
+}
 #: Elements inside a line. All others begin one.
 _INSIDE_LINES = frozenset(
     "a abbr b bdi bdo code em font i label mark q s small span strong sub sup td th u".split()
 )
-#: The first elements of a page, or of a part of one.
+#: The first elements of a page of HTML, or of a part of one. Any other first element is one of XML.
 _OF_PAGES = _INSIDE_LINES | frozenset(
     "article body center div h1 h2 h3 h4 h5 h6 head header html main ol p pre section table title ul".split()
 )
@@ -87,6 +91,7 @@ def page_lines(text: str) -> list[str]:
     # A line is a list of the texts that belong to it.
     lines: list[list[str]] = [[]]
     for part in _parts(text[:MAX_MARKUP_CHARS]):
+        # A tag of an element that stands in no line ends the line before it.
         name = _name_of(part.tag)
         if name and name.lower() not in _INSIDE_LINES:
             lines.append([])
@@ -117,10 +122,11 @@ def document_value(text: str) -> dict[str, Any]:
             path.append(_Element(name, _attributes(part.tag), []))
             is_closing = part.tag.endswith("/")
 
-        # An element that was never closed ends with the one around it. A tag that closes no open
-        # element closes nothing.
-        while is_closing and any(each.name == name for each in path[1:]):
-            is_closing = path[-1].name != name
+        # A closing tag closes elements from the innermost one to the one of its name: those inside
+        # were never closed. A tag that closes no open element closes nothing.
+        if is_closing and any(each.name == name for each in path[1:]):
+            while path[-1].name != name:
+                _close_last(path)
             _close_last(path)
     while len(path) > 1:
         _close_last(path)
@@ -138,7 +144,6 @@ def _parts(text: str) -> Iterator[_Part]:
 
     Each character is read once.
     """
-    lowered = text.lower()
     position = 0
     while True:
         start = text.find("<", position)
@@ -147,7 +152,8 @@ def _parts(text: str) -> Iterator[_Part]:
             return
         yield _Part(text=text[position:start])
 
-        # Where the comment, the CDATA or the tag ends; -1 if the text ends before it.
+        # A comment, a CDATA section (literal text) or a tag. `end` is where it ends, -1 if the text
+        # ends before it: then this is the last part.
         if text.startswith("<!--", start):
             end = text.find("-->", start)
             position = end + len("-->")
@@ -161,19 +167,25 @@ def _parts(text: str) -> Iterator[_Part]:
             position = end + len("]]>")
         else:
             end = text.find(">", start)
-            tag = text[start + 1 : end] if end >= 0 else ""
+            tag = ""
+            if end >= 0:
+                tag = text[start + 1 : end]
             yield _Part(tag=tag)
             position = end + 1
-            name = tag.split(maxsplit=1)[0].lower() if tag.strip() else ""
-            if name in _UNSEEN:
-                end = lowered.find(f"</{name}", position)
+
+            # What browsers do not show is skipped up to the closing tag, which is the next part.
+            # "</script" closes it, and "<svg/" has nothing inside.
+            closing_tag = _UNSEEN.get(_name_of(tag).lower())
+            if closing_tag and not (tag.startswith("/") or tag.endswith("/")):
+                match = closing_tag.search(text, position)
+                end = match.start() if match else -1
                 position = end
         if end < 0:
             return
 
 
 def _name_of(tag: str) -> str:
-    """Return the name of an element by its tag, "" for a declaration."""
+    """Return the name of an element by its opening or closing tag, "" for a declaration."""
     name = _ELEMENT_NAME.match(tag)
     return name[1] if name else ""
 

@@ -127,6 +127,8 @@ class RedisActionRepository:
         verdict: StartVerdict = await self._scripts.arun(
             "start", claim.conversation, args, stored.record
         )
+        # After the script: an effect is noted only if it may begin. The end of one is noted before
+        # its script: it took place, even if Redis then does not answer.
         if self._note_effect and verdict == "go":
             self._note_effect(claim, stored.action)
         return verdict

@@ -74,12 +74,15 @@ class BackgroundTask:
     def __init__(self) -> None:
         #: Whether the turn is over: then no further call is made.
         self.is_over = False
-        #: Whether a call is under way that should not be cancelled.
+        #: Whether a call is under way, or about to begin, that should not be cancelled.
         self._calling = False
         self._task: asyncio.Task[Any] | None = None
 
     def begin(self, work: Coroutine[Any, Any, Any], *, with_a_call: bool = False) -> None:
-        """Start the task. `with_a_call`: make its first call however soon the turn is over."""
+        """Start the task. `with_a_call`: make its first call however soon the turn is over.
+
+        The task counts as calling from now on, so `end` waits for that call.
+        """
         self._task = asyncio.create_task(work)
         self._calling = with_a_call
 
@@ -181,15 +184,21 @@ class DraftMessage:
         self._rate_limiter = rate_limiter
         self._before_first = before_first
         self._sleep = sleep
+        #: The names of two entries in `notes`: which message shows this draft, and that the platform
+        #: asked to wait with all drafts of the channel.
         self._key = f"draft:{queued.turn.conversation.id}#{queued.seq}"
         self._pause_key = f"rest:{channel.name}"
         self._task = BackgroundTask()
+        #: Set while there is something that the message does not show yet.
         self._changed = asyncio.Event()
-        #: The answer so far, the notice, and what the message shows now; "" for nothing.
+        #: The answer so far; "" before its first piece.
         self._text = ""
+        #: The notice that the turn takes longer; "" before it is due.
         self._notice_text = ""
+        #: What the message shows now; "" before it was sent.
         self._shown_text = ""
-        #: Whether the next piece begins a new text.
+        #: Whether the model has called tools since the last piece. Then the next piece begins a new
+        #: text.
         self._step_is_over = False
         #: The platform's id of the message with the draft, which the answer is to replace; "" for
         #: none.
@@ -230,6 +239,7 @@ class DraftMessage:
         if self._delay > 0:
             await self._sleep(self._delay)
         await self._changed.wait()
+        # How long to wait before the draft is shown again; None: never, because showing it failed.
         pause: float | None = FIRST_WORDS_SECONDS
         while pause is not None and not self._task.is_over:
             await self._sleep(pause)
@@ -250,11 +260,14 @@ class DraftMessage:
         if text in ("", self._shown_text):
             return self._gap
 
-        # The platform may have asked another process to wait.
-        pause = None
+        # The platform may have asked another process to wait. If Redis does not answer, the draft is
+        # shown: the platform then says itself that it must wait.
+        asked_to_wait = None
         with suppress(RedisError):
-            pause = await call_in_thread(self._notes.get, self._pause_key)
-        if pause is not None or self._task.is_over or not await self._may_show(text):
+            asked_to_wait = await call_in_thread(self._notes.get, self._pause_key)
+
+        # The turn may have ended during that call. In all cases the text waits for the next time.
+        if asked_to_wait is not None or self._task.is_over or not await self._may_show(text):
             self._changed.set()
             return self._gap
         try:
@@ -283,7 +296,9 @@ class DraftMessage:
     async def _may_show(self, text: str) -> bool:
         """Return whether a text may be shown now.
 
-        Before the first text of the answer, `before_first` is called, once. A notice needs none.
+        Before the first text of the answer, `before_first` is called, until it succeeds once. In a
+        group it stores that something stands below the last question now, so that a plain yes may
+        be meant for the answer. A notice asks nothing, so it needs no such note.
         """
         if self._before_first is None or text == self._notice_text:
             return True
@@ -326,10 +341,12 @@ class StepsMessage:
         self._turn = turn
         self._clock = clock
         self._sleep = sleep
-        #: When each call began, by the clock, and how it is shown, by its number.
+        #: When each call began, by the clock. The key is the number of the call in the turn.
         self._began_at: dict[int, float] = {}
+        #: How each call is shown, by its number.
         self._steps: dict[int, ToolStep] = {}
         self._task = BackgroundTask()
+        #: Set while a call has changed that the message does not show yet.
         self._changed = asyncio.Event()
         #: The platform's id of the message with the calls, "" for none.
         self._shown = ""
@@ -377,6 +394,8 @@ class StepsMessage:
     async def _show_now(self) -> None:
         """Show the calls as they are now."""
         self._changed.clear()
+        # The only call was taken back before the message was sent. A message that was sent must be
+        # updated even if it shows no call any more.
         if not (self._steps or self._shown):
             return
 
@@ -437,7 +456,8 @@ class ProgressIndicator:
             await self._draft.begin()
         if self._steps:
             self._steps.begin_showing()
-        # A tap on another person's button is answered at once, and in the tap.
+        # A tap on another person's button is answered at once, over the button. Others in the group
+        # would only see that the bot types, and no message after it.
         if not self._is_foreign_tap():
             self._typing.begin(self._keep_typing(), with_a_call=True)
         if self._notice_after:
@@ -493,7 +513,10 @@ class ProgressIndicator:
                     await channel.show_state(turn.conversation, state, after=turn.event_id)
 
     def _is_foreign_tap(self) -> bool:
-        """Return whether another member of a group tapped on a person's button."""
+        """Return whether another member of a group tapped on a person's button.
+
+        The person of an action is "" if its record cannot be read; then nothing is foreign.
+        """
         turn = self._queued.turn
         tapped = self._queued.tapped_action
         if not (turn.in_group and turn.tap) or tapped is None:
@@ -504,13 +527,18 @@ class ProgressIndicator:
         """Show the typing sign again and again, and at least once: that acknowledges a tap."""
         while True:
             with self._typing.calling():
-                again = await self._channel.show_typing(self._queued.turn)
-            if again <= 0 or self._typing.is_over:
+                seconds = await self._channel.show_typing(self._queued.turn)
+            # 0: the platform shows the sign until the reply, or not at all.
+            if seconds <= 0 or self._typing.is_over:
                 return
-            await self._sleep(again)
+            await self._sleep(seconds)
 
     def _begin_notice(self) -> None:
-        """Show the notice that the turn takes longer."""
+        """Show the notice that the turn takes longer.
+
+        If the turn may decide an action, the notice is a message of its own. In the draft, it would
+        be replaced by the outcome with an edit, and platforms do not notify people of edits.
+        """
         decides = self._queued.open_action or self._queued.tapped_action
         if self._draft and self._draft.takes_notice and not decides:
             self._draft.say(self._texts().still_working())

@@ -56,8 +56,12 @@ class Commands:
 
     def find(self, turn: Turn) -> str:
         """Return the command that a turn begins with, without its slash; "" for none."""
+        # A caption, a transcript or an edit decides nothing (`Turn.decides`), so it is no command
+        # either. The text of a tap is that of a button, which people did not type.
+        if not turn.decides or turn.tap:
+            return ""
         words = turn.text.split(maxsplit=1)
-        if not words or not words[0].startswith("/") or not turn.decides or turn.tap:
+        if not words or not words[0].startswith("/"):
             return ""
         name = words[0].removeprefix("/").casefold()
         if name not in ANSWERED or name in self._tool_names():

@@ -149,10 +149,13 @@ class ConfirmationHandler:
         A button decides only about its own action, and only for the person to whom it was shown.
         """
         press = self._read_press(context.turn)
+        # While a person changes the values of a question one by one, buttons below each request
+        # offer values.
         field_answer = await self._changes.take_tap(context, press)
         if field_answer:
             return field_answer
 
+        # A genuine button whose action is gone, after Redis has lost data: its question was lost.
         stored = context.named_action or context.open_action
         if press and stored is None and context.lost_at:
             return self.answer_lost_question(context)
@@ -201,7 +204,10 @@ class ConfirmationHandler:
         return press
 
     async def _leave_open(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """Leave a question open after a tap on "ignore", and its buttons for a few more seconds."""
+        """Leave a question open after a tap on "ignore", for `ignore_ttl_seconds` at most.
+
+        In this time the person may still say yes; then the question expires.
+        """
         decision = ActionDecision(
             context.turn.scope,
             "ignore",
@@ -220,10 +226,13 @@ class ConfirmationHandler:
     ) -> TurnAnswer:
         """Answer a tap on an offered answer as a message with its words.
 
-        It confirms nothing, and only one answer of an offer can be chosen, once.
+        An offer is stored as an action of the kind CHOICE_KIND, which runs nothing. Only one of its
+        answers can be chosen, once. `press.choice` is the index of the tapped one.
         """
         place = press.choice
         turn = context.turn
+        # A button of an offer for another kind of action, or the other way round, was made up: our
+        # own buttons always fit.
         if place is None or offer.action.kind != CHOICE_KIND:
             return fixed_answer(context, context.texts.stale())
 
@@ -260,6 +269,8 @@ class ConfirmationHandler:
 
         In a group, only the person who tapped sees the answer.
         """
+        # The id of its person is "" in a record that cannot be read: then it is not known to be
+        # another person's.
         stored = context.named_action
         owners = ("", context.turn.user_id)
         is_foreign = stored is not None and stored.action.user_id not in owners

@@ -41,7 +41,8 @@ from sayso.pending.turn_changes import Transition, TurnChange
 
 log = logging.getLogger(__name__)
 
-#: How many scopes have a history at most. Beyond that, the one with the oldest last turn loses it.
+#: How many scopes have a history at most, and how many conversations a note of their last question.
+#: Beyond that, the one with the oldest last turn loses it.
 MAX_MEMORIES = 5000
 
 
@@ -71,10 +72,11 @@ class DirectTurns:
         self._outcomes = outcomes
         self._failed_turns = failed_turns
         self._answer = answer
+        #: The histories, by conversation and scope; the one with the oldest last turn comes first.
         self._memories: OrderedDict[str, ConversationMemory] = OrderedDict()
         self._memories_lock = threading.Lock()
         #: By conversation: the id of the action whose question is its last message, "" where the
-        #: last message asks nothing.
+        #: last message asks nothing. A conversation that is not here had no turn in this process.
         self._last_questions: OrderedDict[str, str] = OrderedDict()
 
     async def ask(
@@ -86,7 +88,11 @@ class DirectTurns:
         conversation_id: str | None,
         args_digest: str | None,
     ) -> AgentResult:
-        """Answer a message with a text. See `ChannelAgent.aask_channel`."""
+        """Answer a message with a text, as `ChannelAgent.aask_channel` says.
+
+        `args_digest`: the digest of the arguments that the caller has shown; a yes to an action
+        with other arguments cancels it. None: a yes counts for the action that waits.
+        """
         scope = scope_of(user_id, channel_id, conversation_id)
         turn = Turn(f"ask-{random_id()}", scope.conversation, user_id, message)
         context = replace(await self._load_context(turn), returns_text=True)
@@ -128,6 +134,7 @@ class DirectTurns:
             # the number 0, so any other number says that.
             open_action = replace(open_action, followed_after_seq=1)
 
+        # What the turn names: the action that a continuation goes on with, or that of a button.
         named_id = turn.continues
         if not named_id and turn.tap:
             parts = split_button_token(turn.tap.data)
@@ -192,6 +199,7 @@ class DirectTurns:
 
         What the turn wrote into the history about its actions is taken back.
         """
+        # If the turn has changed a question, its calls are linked to the old question again.
         self._outcomes.link_to_change(context, answer.predecessors)
         if context.open_action:
             self._outcomes.forget_outcome(context, context.open_action)

@@ -5,7 +5,7 @@ The store of actions knows only *kinds* of actions, and who asked (`asked_by`):
 | the question                                           | its kind            | its asked_by |
 |--------------------------------------------------------|---------------------|--------------|
 | may the tool `refund` be called? (the agent asks)      | `refund`            | ""           |
-| may that be undone? (the button below the outcome)     | `sayso:undo:refund` | ""           |
+| may that be undone? (the button below the outcome)     | `sayso:undo:refund` | as before    |
 | the code of the tool `sell` asks, in place of acting   | as that code says   | `sell`       |
 | a program asks, without a tool                         | as the program says | ""           |
 

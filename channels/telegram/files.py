@@ -9,8 +9,9 @@ from sayso.channels.types import Media
 
 #: A part of an update, as Telegram sends it.
 TelegramJson = Mapping[str, Any]
-#: The keys of a message that hold a file, with its MIME type if Telegram names none. The first one
-#: that is present counts: Telegram repeats an animation as a document.
+#: The keys of a message, or of a block of a rich message, that hold a file, with its MIME type if
+#: Telegram names none. The first one that is present counts: Telegram repeats an animation as a
+#: document. `voice` is the key in messages, `voice_note` in blocks.
 _FILES = {
     "animation": "video/mp4",
     "document": "application/octet-stream",
@@ -24,7 +25,11 @@ _FILES = {
 
 
 def files_of(message: TelegramJson) -> tuple[Media, ...]:
-    """Return the files of a message: one, or those of paid media that the bot may see."""
+    """Return the files of a message: one, or those of paid media that the bot may see.
+
+    Paid media are photos and videos that people must pay for. Of one that was not paid for the bot
+    gets only a `preview`, which has no file.
+    """
     paid_media = message.get("paid_media") or {}
     files = [*media_of(message)]
     for part in paid_media.get("paid_media") or ():

@@ -32,11 +32,13 @@ MAX_COLUMNS = 20
 _MAX_SOURCE_CHARS = 2 * MAX_CHARS
 #: How Telegram names the formatting of our HTML.
 _KINDS = {"b": "bold", "i": "italic", "s": "strikethrough", "code": "code"}
-#: Unicode's directions of letters: from the left, from the right, and from the right in Arabic.
+#: Unicode's directions of letters ("strong" ones, as signs have none of their own): from the left,
+#: from the right, and from the right in Arabic.
 _STRONG = ("L", "R", "AL")
 #: The kinds of objects that are a part of a text, and no block.
 _TEXT_KINDS = frozenset({*_KINDS.values(), "url", "email_address", "phone_number"})
 
+#: A block, or a part of one, as a JSON object of the Bot API.
 RichBlock = dict[str, Any]
 
 
@@ -74,8 +76,9 @@ def rich_blocks(md: str) -> tuple[RichBlock, ...] | None:
         return None
 
     size = _size_of(blocks)
-    is_within_limits = size.blocks <= MAX_BLOCKS and size.depth <= MAX_DEPTH
-    if not (0 < size.chars <= MAX_CHARS and is_within_limits):
+    # Telegram refuses a message without text, such as a single line across.
+    has_text = 0 < size.chars <= MAX_CHARS
+    if not has_text or size.blocks > MAX_BLOCKS or size.depth > MAX_DEPTH:
         return None
     return tuple(blocks)
 
@@ -123,7 +126,7 @@ class _RichBlocks:
             if not value.isdecimal() or str(int(value)) != value:
                 raise Unfit(number)
             item["value"] = int(value)
-            item["type"] = "1"
+            item["type"] = "1"  # digits, and not letters or Roman numerals
         return items
 
     def _table(self, node: SyntaxTreeNode) -> RichBlock:
@@ -144,11 +147,15 @@ class _RichBlocks:
 
 
 def _code(node: SyntaxTreeNode) -> RichBlock:
-    """Return a block of code, below its title if it has one."""
+    """Return a block of code, below its title if it has one.
+
+    In Markdown the language and the title stand behind the opening fence (`info`).
+    """
+    title = node.info.strip()
     language = LANGUAGE.match(node.info)
-    # What follows the language is a title. It is a part of the text, so it is shown.
-    end = language.end() if language else 0
-    title = node.info[end:].strip()
+    if language:
+        # What follows the language is a title. It is a part of the text, so it is shown.
+        title = node.info[language.end() :].strip()
     text = "\n".join(filter(None, (title, node.content.rstrip("\n"))))
     block: RichBlock = {"type": "pre", "text": text}
     if language:
@@ -207,9 +214,10 @@ class _TelegramHtml(HTMLParser):
         """End a formatted part."""
         ended = self._open_tags.pop()
         text = _joined(ended.parts)
-        part = _link(ended.href, text)
         if ended.name in _KINDS:
             part = {"type": _KINDS[ended.name], "text": text}
+        else:  # a link: our HTML has no other tags
+            part = _link(ended.href, text)
         self._open_tags[-1].parts.append(part)
 
     def handle_data(self, data: str) -> None:
@@ -258,7 +266,7 @@ def _size_of(part: Any) -> _Size:
         contents = [part[name] for name in ("text", "blocks", "items", "cells") if name in part]
         inner = _size_of(contents)
         blocks = inner.blocks
-        is_cell = "align" in part
+        is_cell = "align" in part  # only cells have this key, and they have no type
         is_text = part.get("type") in _TEXT_KINDS
         if not (is_cell or is_text):
             # The block itself, and the rows of a table.

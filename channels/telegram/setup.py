@@ -71,7 +71,11 @@ _CURES = (
 
 
 class TelegramSetup(PlatformSetup):
-    """The setup of one bot at Telegram. `now` returns Unix seconds."""
+    """Sets, checks and deletes the webhook of one bot at the Bot API, Telegram's API for bots.
+
+    A bot either gets webhooks or *polls*: it asks for updates itself. Telegram gives updates to a
+    poller only while no webhook is set. Lives as long as one command. `now` returns Unix seconds.
+    """
 
     def __init__(
         self,
@@ -293,10 +297,13 @@ class TelegramSetup(PlatformSetup):
 
 
 def _command_in_groups(command: BotCommand) -> BotCommand:
-    """Return a command for the menu of groups."""
+    """Return a command for the menu of groups.
+
+    `is_ephemeral` has Telegram show the command and its answer to the sender only.
+    """
     from telegram import BotCommand
 
-    # PTB has no parameter for this yet.
+    # python-telegram-bot has no parameter for this yet, so it is passed on as raw JSON.
     api_kwargs = None
     if command.command in EPHEMERAL_COMMANDS:
         api_kwargs = {"is_ephemeral": True}

@@ -148,7 +148,11 @@ class WhatsAppChannel:
         return self._people.conversation_of(conversation)
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
-        """Return the limit of the sender. A single conversation has none."""
+        """Return the limit of the sender. A single conversation has none.
+
+        The Sandbox's limit does not count where a Messaging Service chooses the sender, nor at
+        another server than Twilio's (`api_url`).
+        """
         settings = self._settings
         has_other_sender = settings.messaging_service_sid or settings.api_url
         if settings.from_ == SANDBOX and not has_other_sender:
@@ -164,6 +168,7 @@ class WhatsAppChannel:
 
     async def show_typing(self, turn: Turn) -> float:
         """Mark the message as read and show "typing" until the reply, for at most 25 seconds."""
+        # Nothing depends on the sign, and the SDK may raise anything.
         with contextlib.suppress(Exception):
             data = {"channel": "whatsapp", "messageId": turn.message_id}
             await self._client.here().request_async("POST", _TYPING_URL, data=data)
@@ -218,9 +223,12 @@ class WhatsAppChannel:
         reply = delivery.reply
         if reply.edits and reply.optional:
             return Receipt("")
+        # `silence`: for how many seconds the person has not written.
         if delivery.silence > WINDOW_SECONDS:
             return await self._send_template(delivery)
 
+        # A Content is a message with buttons, which is created at Twilio before it is sent; its id is
+        # the `sid`. None: the reply has no buttons, or Twilio did not create the Content now.
         sid = None
         content = content_of(whatsapp_text(reply.text), reply.buttons)
         if content:
@@ -261,7 +269,8 @@ class WhatsAppChannel:
         """Create a message at Twilio. Raises SendError.
 
         * `fields`: the content of the message, as fields of Twilio's API.
-        * `price_class`: what Twilio charges it by.
+        * `price_class`: by which of WhatsApp's classes it is charged. "service" is an answer within
+          the window; a template has a class of its own.
         * `template`: the id of the approved template that the message is made of, "" for none.
         """
         service = self._settings.messaging_service_sid

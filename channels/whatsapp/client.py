@@ -43,10 +43,11 @@ ORIGINS = ("https://api.twilio.com", "https://content.twilio.com", "https://mess
 #: The sender of Twilio's Sandbox, which all trial accounts share. No API has its settings.
 SANDBOX = "whatsapp:+14155238886"
 JSON = "application/json"
-#: The code for too many calls at once. Other codes of status 429 have another pause.
+#: The code for too many calls at once. Twilio answers status 429 with other codes, too, such as for
+#: the daily limit: REACTIONS has their pauses.
 _TOO_MANY_CALLS = 20429
-#: Seconds between two attempts after the daily limit, which counts the last 24 hours. A reply's ten
-#: attempts outlast it.
+#: Seconds between two attempts after the daily limit, which counts the last 24 hours. A reply has
+#: ten attempts: 30 hours, so that one of them comes after the limit.
 DAY_LIMIT_SECONDS = 3 * 3600.0
 #: Twilio's code of an error.
 _CODE = re.compile(r"[0-9]{5}")
@@ -89,7 +90,12 @@ def _http_client_type() -> Any:
         """Sends the SDK's requests through the pooled session of an event loop."""
 
         def __init__(self, session: ClientSession, api_url: str | None) -> None:
-            super().__init__(logging.getLogger("twilio.http_client"), True, None)
+            # The SDK's own logger and connections; the connections are not used.
+            super().__init__(
+                logger=logging.getLogger("twilio.http_client"),
+                is_async=True,
+                timeout=None,
+            )
             self._session = session
             self._api_url = api_url
 
@@ -151,9 +157,10 @@ class ErrorMeaning:
     kind: type[SendError]
     #: The reason in words.
     why: str
-    #: The pause of a RateLimited, in seconds.
+    #: The pause of a RateLimited, in seconds. Other errors have none.
     wait: float = 0.0
-    #: Whether the error of a first attempt is Unreachable, so that the message is tried again.
+    #: Whether a first attempt raises Unreachable in place of `kind`: then the message is tried once
+    #: more, because WhatsApp or Twilio may have failed only for a moment.
     once_more: bool = False
     #: What an operator has to do about a TemplateRefused.
     cure: str = ""
@@ -334,6 +341,8 @@ def send_error(status: int, code: int, sending: Sending = NOTHING_SENT) -> SendE
     if sending.has_content and code in _CONTENT_CODES:
         return ContentRefused(f"Twilio error {code}")
 
+    # The code says more than the status. Without a meaning, a failure of the server (5xx), or an
+    # error without an answer (status 0), leaves open whether the message was sent.
     meaning = REACTIONS.get(code) or _BY_STATUS.get(status)
     if meaning is None and (status >= 500 or status == 0):
         return DeliveryUncertain(f"Twilio answered {status}")
@@ -344,6 +353,8 @@ def send_error(status: int, code: int, sending: Sending = NOTHING_SENT) -> SendE
     if meaning.kind is RateLimited:
         return RateLimited(meaning.wait)
     if meaning.kind is TemplateRefused:
+        # Codes for templates also come for a message with buttons that Sayso has made itself. No
+        # operator has to mend that one.
         if sending.template:
             return TemplateRefused(meaning.refusal_of(sending.template, code))
         return Refused(f"Twilio error {code}: the Content is not accepted")

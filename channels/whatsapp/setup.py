@@ -24,23 +24,30 @@ from sayso.channels.whatsapp.message_log import TwilioMessageLog
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.infra.http import PooledSessions
 
-#: The end of a webhook's URL that tells Twilio to repeat a failed webhook up to three times, also
-#: after a 5xx or a timeout. By default it repeats once, and only after a failed connection. The end
-#: is a fragment, which is neither sent nor signed.
+#: The end of a webhook's URL that tells Twilio when to repeat a failed webhook: up to three times
+#: (`rc`, the retry count), after a failed connection, a timeout of reading or a 5xx (`rp`, the retry
+#: policy: ct, rt, 5xx). By default it repeats once, and only after a failed connection. The end is a
+#: fragment, which is neither sent nor signed.
 RETRIES = "#rc=3&rp=ct,rt,5xx"
 
 #: The most senders of an account that are looked through.
 _MAX_SENDERS = 1000
 #: The id of no message.
 _NO_MESSAGE = "SM" + "0" * 32
-#: Twilio's codes for messages that are made of a template in these states.
+#: The states of a template that WhatsApp does not send, with the error code that Twilio gives for a
+#: message made of it. REACTIONS has the cure for each code.
 _REFUSALS = {"rejected": 63040, "paused": 63041, "disabled": 63042}
 #: Where the Sandbox is set up in the Twilio Console.
 _SANDBOX_PAGE = "Messaging, Try it out, Send a WhatsApp message, Sandbox settings"
 
 
 class TwilioSetup(PlatformSetup):
-    """Sets, checks and deletes the webhook of one sender or one Messaging Service at Twilio."""
+    """Sets, checks and deletes the webhook of one sender or one Messaging Service at Twilio.
+
+    A *sender* is a number that is registered for WhatsApp; a *Messaging Service* chooses one of its
+    senders for each message. Lives as long as one command. `options` are for other platforms:
+    Twilio can neither limit connections nor drop webhooks that wait.
+    """
 
     def __init__(
         self, name: str, settings: WhatsAppSettings, public_url: str, options: SetupOptions
@@ -54,7 +61,11 @@ class TwilioSetup(PlatformSetup):
         )
 
     async def set_webhook(self) -> list[str]:
-        """Set the URLs of the messaging service, or of the sender. Raises SetupError."""
+        """Set the URLs of the service or the sender, and return what was done, line by line.
+
+        The Sandbox, Twilio's shared number for trials, has no API: the lines say what a person must
+        enter in the Console. Raises SetupError.
+        """
         if not self._settings.api_url:
             check_outside(self._url)
         if self._is_sandbox:
@@ -104,7 +115,10 @@ class TwilioSetup(PlatformSetup):
         ]
 
     def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
-        """Return the status of a message that does not exist. It is only logged."""
+        """Return a signed status callback for a message that does not exist.
+
+        The bot only logs it. `forged`: signed with a wrong secret, so that the bot must refuse it.
+        """
         secret = self._settings.auth_token.get_secret_value()
         if forged:
             secret = FORGED
@@ -132,7 +146,11 @@ class TwilioSetup(PlatformSetup):
         return f"sender {self._settings.from_}"
 
     async def _set(self, url: str, fallback: str, status: str) -> None:
-        """Set the three URLs, "" to delete them. Raises SetupError."""
+        """Set the three URLs, "" to delete them. Raises SetupError.
+
+        `url` gets the messages, `fallback` those that `url` did not take, and `status` what became
+        of sent messages.
+        """
         from twilio.rest.messaging.v2.channels_sender import ChannelsSenderList
 
         webhook = {
@@ -153,6 +171,7 @@ class TwilioSetup(PlatformSetup):
                     fallback_url=fallback,
                     fallback_method="POST",
                     status_callback=status,
+                    # Otherwise each number of the service uses its own webhook, and not ours.
                     use_inbound_webhook_on_number=False,
                 )
             else:
@@ -214,6 +233,7 @@ class TwilioSetup(PlatformSetup):
 
     def _check_sender(self, sender: Any) -> CheckResult:
         """Check that WhatsApp takes messages from the sender."""
+        # "ONLINE:UPDATING" while a change of its profile is being made: it takes messages.
         if str(sender.status).startswith("ONLINE"):
             return self._ok("sender", f"{sender.sender_id} is {sender.status}")
         says = f"{sender.sender_id} is {sender.status}"
@@ -231,6 +251,8 @@ class TwilioSetup(PlatformSetup):
 
     def _check_url(self, url: str | None, method: str | None, fallback: str | None) -> CheckResult:
         """Check a webhook: its URL, its HTTP method and its fallback."""
+        # Without the fragment with the retries (RETRIES), which may have been set by hand. The cure
+        # of a failure without one is to connect the channel again.
         if (url or "").partition("#")[0] != self._url:
             says = "no webhook is set"
             if url:

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from sayso.agent.tools.errors import ToolError
-from sayso.pending.markup_words import MAX_ELEMENT_DEPTH, document_value
+from sayso.pending.markup_words import MAX_ELEMENT_DEPTH, document_value, page_lines
 from sayso.pending.result_words import (
     MAX_PAGE_LINES,
     effect_in_words,
@@ -153,3 +153,16 @@ def test_unclosed_and_deep_elements_end_with_those_around_them():
 def test_closing_tag_without_a_name_closes_nothing():
     """An answer of another system may hold any text."""
     assert document_value("<a><b>x</></b></>y</a>") == {"a": {"b": "x", "value": "y"}}
+
+
+def test_script_is_skipped_behind_letters_that_are_longer_in_small():
+    """The small letter of "İ" is two characters, which must not shift where the script ends."""
+    page = "<html><body><p>İİ</p><SCRIPT>if (a < b) run()</Script><p>rest</p></body></html>"
+    assert page_lines(page) == ["İİ", "rest"]
+
+
+def test_unseen_element_without_content_hides_nothing_behind_it():
+    """In XML such a name may be that of any field."""
+    assert document_value('<a><template id="1"/><b>x</b></a>') == {
+        "a": {"template": {"id": "1"}, "b": "x"}
+    }
