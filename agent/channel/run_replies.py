@@ -162,11 +162,11 @@ def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
     nothing was done.
     """
     match result.stop_reason:
-        case "provider_error" if not result.refusal:
+        case "provider_error" if not result.refusal:  # the vendor failed
             if has_acted:
                 return texts.model_lost(result.failure)
             return texts.model_failed(result.failure)
-        case "provider_error":  # the text of a model that refuses comes first
+        case "provider_error":  # the model refused, and wrote why: its text comes first
             if has_acted:
                 return f"{result.refusal}\n\n{texts.model_lost(result.failure)}"
             return result.refusal

@@ -52,7 +52,14 @@ _DELIVERY = re.compile(r"([0-9a-f]{20})\.([1-9][0-9]{0,9})(?:\.(HX[0-9a-fA-F]{32
 _ANSWER = WebhookResponse(200, "<Response/>", "text/xml")
 #: The MIME types of a contact.
 _CARDS = ("text/vcard", "text/x-vcard")
-#: What a message is: a text or a file, something with a note in place of its text, or a tap.
+#: What a message is:
+#:
+#: * `text`, and `file` with a caption: what a person wrote, or sent;
+#: * `document`, `contact`, `sticker`: files that WhatsApp shows in their own way;
+#: * `tap`: a button or a row of a list whose data names an action;
+#: * `choice`: a button or a row without data, which decides nothing: only its title is known;
+#: * `location`, `reaction`: neither text nor file; a location is described by a note;
+#: * `other`: any other type, or a message whose file is missing.
 _Kind = Literal[
     "text",
     "tap",
@@ -83,8 +90,8 @@ def twilio_signed(
     * `form`: all values of each field, by its name.
     * `signature`: the value of the header X-Twilio-Signature.
     * `settings`: the value of the header TWILIO_SETTINGS, "" for none.
-    * `hosts`: the hosts that the request names. Hosts that differ from the URL's host in more than
-      capitals are ignored.
+    * `hosts`: the hosts that the request names in its headers. Only those count that differ from
+      the host of the URL in nothing but capitals: a person may have typed them so at Twilio.
 
     Twilio signs the URL with or without its port, and the host as it was typed into its console, so
     each spelling of the URL is accepted. Raises ValueError for a malformed URL.
@@ -93,7 +100,8 @@ def twilio_signed(
     if algorithm is None:
         return False
 
-    # Twilio signs the URL, and behind it the sorted names with their values.
+    # Twilio signs the URL, and behind it the sorted names, each with its values: sorted, and without
+    # repetitions.
     fields = ""
     for name in sorted(form):
         for value in sorted(set(form[name])):
@@ -158,7 +166,10 @@ def _hosts(host: str) -> list[str]:
 
 
 def whatsapp_hook(url: str, auth_token: str, form: Mapping[str, str]) -> SignedWebhook:
-    """Return the headers and body of a Twilio webhook to `url`, which includes the query."""
+    """Return the headers and body of a webhook to `url`, signed as Twilio does.
+
+    For tests, fakes and the probe of `sayso doctor`. `url` includes the query.
+    """
     text = url + "".join(name + form[name] for name in sorted(form))
     headers = {
         "content-type": "application/x-www-form-urlencoded",
@@ -202,6 +213,8 @@ def parse(
 
     Raises BadHook.
     """
+    # Status callbacks have a path of their own. A person's message may come there if an operator typed
+    # the wrong URL at Twilio, and a status may come to the URL of messages.
     is_status = hook.path == "status" and form.get("SmsStatus") != RECEIVED
     if form.get("MessageStatus") or is_status:
         # The signature covers the query too, so this bot itself named the delivery to Twilio.
@@ -274,7 +287,8 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
     if payload:
         tap = Tap(payload, label=storable(_label(form)))
 
-    # A message of WhatsApp has at most one file. The text of a document is its name.
+    # A message of WhatsApp has at most one file. Where it is a document or a contact, Twilio puts the
+    # name of the file, or of the person, in place of the text.
     url = form.get("MediaUrl0")
     mime_type = form.get("MediaContentType0") or "application/octet-stream"
     filename = ""
@@ -298,6 +312,7 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
         text=text,
         tap=tap,
         media=media,
+        # WhatsApp gives an album no id: files that follow each other are taken as one.
         group=UNNAMED_ALBUM if _may_be_in_album(kind, mime_type) else "",
         notes=tuple(" ".join(note.split()) for note in _notes(form, kind)),
         message_id=sid,
@@ -376,7 +391,10 @@ def _may_be_in_album(kind: _Kind, mime_type: str) -> bool:
 
 
 def _payload(form: TwilioForm) -> str:
-    """Return the data of a tapped button or of a chosen row, "" if there is none."""
+    """Return the data of a tapped button or of a chosen row of a list, "" if there is none.
+
+    A list, which a button opens, takes the place of the buttons where there are too many.
+    """
     return form.get("ListId") or form.get("ButtonPayload")
 
 
@@ -390,6 +408,7 @@ def _notes(form: TwilioForm, kind: _Kind) -> Iterator[str]:
 
     A message with notes cannot confirm.
     """
+    # A tap says everything by its data. A reaction without a note is no turn.
     if kind in ("tap", "reaction"):
         return
     note = _note(form, kind)
@@ -444,5 +463,5 @@ def _note(form: TwilioForm, kind: _Kind) -> str:
 
 
 def _is_true(word: str) -> bool:
-    """Return whether a field of a form is set. Twilio writes "true" or "1"."""
+    """Return whether a field of a form is set: Twilio writes "true" or "1", or leaves it out."""
     return word.casefold() not in ("", "false", "0")

@@ -49,7 +49,7 @@ ATTEMPTS = 5
 MAX_PAUSE_SECONDS = 30.0
 #: Files younger than this, in seconds, are not deleted: their turn may have just begun.
 LEAST_SECONDS = 3600
-#: How far back files are deleted, in seconds: Twilio has no older WhatsApp messages.
+#: How far back files are deleted, in seconds: ten years. Twilio has no older WhatsApp messages.
 MAX_PURGE_SECONDS = 3650 * 24 * 3600
 #: By how many seconds Twilio's clock and ours may differ. Recovery looks back this much less than
 #: answered turns are remembered.
@@ -75,7 +75,8 @@ class TwilioMessageLog:
     ) -> None:
         self._account_sid = settings.account_sid
         self._service = settings.messaging_service_sid or ""
-        #: The number of the channel, spelled as in the log: with a plus. "" for a service.
+        #: The number of the channel, spelled as in the log: with a plus, which the configuration may
+        #: leave out. "" for a service.
         self._sender = re.sub(r"^whatsapp:(?=[0-9])", "whatsapp:+", settings.from_ or "")
         token = settings.auth_token.get_secret_value()
         url = settings.api_url or None
@@ -105,6 +106,7 @@ class TwilioMessageLog:
             for message in messages:
                 if after <= message.sent_at < before:
                     yield message
+            # The log is sorted from the newest on: all further pages are too old.
             if messages and messages[-1].sent_at < after:
                 return
             page = await self._call(page.next_page_async)
@@ -150,6 +152,7 @@ class TwilioMessageLog:
         sender = str(message.from_ or "")
         sent_at = message.date_sent or message.date_created
 
+        # To this service, or to this number. Without a number, `_sender` equals no address.
         is_to_service = self._service and message.messaging_service_sid == self._service
         is_ours = is_to_service or message.to == self._sender
         is_inbound = sender.startswith("whatsapp:") and message.direction == "inbound"
@@ -227,7 +230,11 @@ class MediaDeletion:
     async def _delete(
         self, message: ListedMessage, result: DeletedFiles, *, delete: bool
     ) -> DeletedFiles:
-        """Delete the files of a message that is answered, and return the new counts."""
+        """Delete the files of a message that is answered, and return the new counts.
+
+        The status of its turn is "waits" (for an answer), "done", or "unknown": it never came in, or
+        it was answered so long ago that the mailbox has forgotten it.
+        """
         files = await self._messages.files(message.sid)
         turn = self._people.recognize(_turn_without_content(self._channel, message), store=False)
         status = self._inbox.turn_status(turn)
@@ -331,6 +338,7 @@ class MissedMessages:
 
     async def _recover(self, message: ListedMessage, *, take: bool) -> FoundMessage:
         """Return the state of a message. With `take`, store a missed one."""
+        # The state is "before" until something else is known (`MessageState` says what each means).
         message = self._from_newest_address(message)
         bare_turn = self._people.recognize(
             _turn_without_content(self._channel, message), store=False
