@@ -129,13 +129,13 @@ def test_many_jobs_are_fetched_in_one_round_trip(asked, mailbox, worker):
     """RQ's own workers make about twenty calls for each job."""
     for number in range(JOBS):
         mailbox.accept(Turn(f"e{number}", Conversation("chat", f"room {number}"), "ana", "hello"))
-    worker._take(JOBS + 1, JOBS + 1)
+    worker._job_queue.take(JOBS + 1, JOBS + 1)
     for number in range(JOBS):
         mailbox.accept(
             Turn(f"f{number}", Conversation("chat", f"other room {number}"), "ana", "hello")
         )
     taken = []
-    assert asked(lambda: taken.extend(worker._take(JOBS, JOBS))) == ["a script of RQ's"]
+    assert asked(lambda: taken.extend(worker._job_queue.take(JOBS, JOBS))) == ["a script of RQ's"]
     assert len(taken) == JOBS
 
 
@@ -144,7 +144,7 @@ def test_many_jobs_are_registered_in_one_round_trip(asked, mailbox, worker):
     for number in range(JOBS):
         mailbox.accept(Turn(f"e{number}", Conversation("chat", f"room {number}"), "ana", "hello"))
     registry = JobRegistry(worker)
-    jobs = worker._take(JOBS, JOBS)
+    jobs = worker._job_queue.take(JOBS, JOBS)
     for job in jobs:
         registry.job_started(job)
     for job in jobs[: JOBS // 2]:

@@ -31,6 +31,7 @@ from sayso.config.wiring import rq_entry as jobs
 from sayso.infra.redis.client import PREFIX
 from sayso.infra.threads import LoopThread
 from sayso.ops.server.embedded_redis import EmbeddedRedis
+from sayso.workers.rq import running_jobs
 from sayso.workers.rq import worker as workers
 from sayso.workers.rq.jobs import PROCESS_CONVERSATION, QUEUE
 from sayso.workers.rq.process import run_worker
@@ -347,13 +348,18 @@ def test_job_stopped_before_its_first_step_frees_its_place(bare, make, turns, lo
     worker._registry.open()
     loop._loop.call_soon_threadsafe(blocked.wait)
     enqueue(bare, 1)
-    (job,) = worker._take(1, 1)
-    worker._start(job)
-    worker._stop(job.id)
+    (job,) = worker._job_queue.take(1, 1)
+    worker._running.start(job)
+    worker._running.stop(job.id)
     blocked.set()
     loop.run(asyncio.sleep(0))
     worker._registry.close()
-    assert (turns.cut, turns.ended, worker._running, worker._stopped) == ([chat(1)], [], {}, set())
+    assert (turns.cut, turns.ended, len(worker._running), worker._running._stopped) == (
+        [chat(1)],
+        [],
+        0,
+        set(),
+    )
 
 
 def test_suspended_worker_takes_nothing_until_resumed(bare, make, turns):
@@ -408,7 +414,7 @@ def test_time_limit_of_a_job_cancels_it():
             ends.append("cut")
 
     with pytest.raises(TimeoutError):
-        asyncio.run(workers._in_time(endless, 0.01))
+        asyncio.run(running_jobs._in_time(endless, 0.01))
     assert ends == ["cut"]
 
 
