@@ -29,10 +29,7 @@ import logging
 import os
 import threading
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from redis import Redis
@@ -60,6 +57,7 @@ from sayso.infra.redis.connections import (
     NotReplicated,
 )
 from sayso.pending.sharded_scripts import SHARDS
+from sayso.workers.data_loss.known_shards import KnownShards, Learned, halt_log_fields
 from sayso.workers.data_loss.watermarks import (
     Ask,
     HaltReason,
@@ -81,9 +79,6 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS = 0.25
 #: Seconds between two writes to the data folder.
 SAVE_SECONDS = 1.0
-#: How many changes of a shard's watermark a process remembers with their times: about the last
-#: minute of a busy shard.
-MOMENTS = 300
 _IDENTIFY = """
 -- Give this shard an identity, unless it has one. The counter is never below the numbers that were
 -- given out. KEYS: identities, write counter. ARGV: the identity, and the key of the floor (the
@@ -109,24 +104,12 @@ return 1
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Learned:
-    """What a process has learned of a server.
-
-    It is replaced as a whole and never changed, because a check needs the value of its beginning.
-    """
-
-    watermarks: Watermarks = field(default_factory=dict)
-    #: The answers from which the watermarks were learned, by shard. A shard that gives the same
-    #: answer again has lost nothing.
-    answers: Mapping[int, ShardAnswer] = field(default_factory=dict)
-
-
 class DataLossGuard:
-    """Remembers the watermarks of one server, checks the server, and halts it after a loss.
+    """Checks one server, learns its watermarks, and halts it after a loss.
 
     One per process and server, for all connections. On a cluster, all its nodes are one server
-    here.
+    here. Its methods check new connections and the server in the background, and are the steps of
+    one check. A KnownShards remembers what the checks learn.
     """
 
     def __init__(
@@ -156,39 +139,26 @@ class DataLossGuard:
             self._stored = dict(file.load())
         self._stored_at = float("-inf")
 
-        #: Replaced under `_learning`, read without it.
-        self._learned = _Learned(self._stored.get(self._address, {}))
-        self._learning = threading.Lock()
-        #: The write counters of the watermarks by shard, for the scripts. Changed in place.
-        self._seen_writes: dict[int | str, int] = {
-            shard: watermark.writes for shard, watermark in self._learned.watermarks.items()
-        }
-        #: When a shard was seen to have how many writes.
-        self._moments: defaultdict[int, deque[tuple[float, int]]] = defaultdict(
-            partial(deque, maxlen=MOMENTS)
-        )
-
-        #: The halts of shards as JSON, as far as this process knows.
-        self._halts: dict[int, str] = {}
-        #: Shards that have lost writes while the halt could not be written; `_refusing` is set
-        #: while there are any.
-        self._refused: set[int] = set()
-        self._refusing = threading.Event()
+        self._shards = KnownShards(self._stored.get(self._address, {}), clock)
         #: The process whose thread checks the server; 0 for none.
         self._watching = 0
-        #: Set when the server was resumed; the thread that waits for it clears it.
-        self.resumed = threading.Event()
+        #: Held to begin that thread once.
+        self._starting = threading.Lock()
 
     @property
     def known(self) -> Watermarks:
         """Return the watermarks of this process."""
-        return self._learned.watermarks
+        return self._shards.learned.watermarks
 
     @property
     def trouble(self) -> str:
         """Return why this server is halted, in words for its operator; "" if it is not halted."""
-        is_halted = bool(self._halts) or self._refusing.is_set()
-        return CURE if is_halted else ""
+        return CURE if self._shards.has_trouble else ""
+
+    @property
+    def resumed(self) -> threading.Event:
+        """Return the event that is set when the server was resumed. The thread that waits clears it."""
+        return self._shards.resumed
 
     def protect(self, client: Redis) -> None:
         """From now on check each new connection of a client, and each script that it runs.
@@ -197,8 +167,8 @@ class DataLossGuard:
         there: a shard may have moved to the node after an older connection was opened.
         """
         connections = Connections.of(client)
-        connections.halted = self._refusing
-        connections.watermarks = self._seen_writes
+        connections.halted = self._shards.refusing
+        connections.watermarks = self._shards.seen_writes
         if not isinstance(client, ClusterClient):
             client.connection_pool.connection_kwargs["redis_connect_func"] = self.check_connection
         if isinstance(connections.pipeline, AutoPipeline):
@@ -247,7 +217,7 @@ class DataLossGuard:
 
         A second call does nothing.
         """
-        with self._learning:
+        with self._starting:
             if self._watching == os.getpid():  # a thread does not survive a fork
                 return
             self._watching = os.getpid()
@@ -289,14 +259,14 @@ class DataLossGuard:
         server.
         """
         # What is learned from here on may be newer than the answers.
-        before = self._learned
+        before = self._shards.learned
         answers = await self._read(ask)
-        changed = self._changed_shards(answers, before)
+        changed = self._shards.changed(answers, before)
         if not changed:
             return
 
         states = {shard: ShardState.of(answers[shard]) for shard in changed}
-        self._note_halts(states)
+        self._shards.note_halts(states)
 
         # A halted shard has nothing to lose, and nothing to learn from.
         working = {shard: state for shard, state in states.items() if not state.halted}
@@ -317,7 +287,9 @@ class DataLossGuard:
         # A new connection does not wait for replicas; the next regular check learns.
         if self._replicas and not creates_identity:
             return
-        self._learn({shard: answers[shard] for shard in self._replicated() if shard in working})
+        self._shards.learn(
+            {shard: answers[shard] for shard in self._replicated() if shard in working}
+        )
 
     async def _read(self, ask: Ask) -> dict[int, ShardAnswer]:
         """Return what the server answers to the keys of each shard."""
@@ -327,18 +299,7 @@ class DataLossGuard:
             what, cure = cluster_node(address_of(self._client))
             raise RedisUnfit(f"the server of REDIS_URL {what}: {cure}") from exc
 
-    def _changed_shards(
-        self, answers: Mapping[int, ShardAnswer], before: _Learned
-    ) -> Collection[int]:
-        """Return the shards to look at: those whose answer is not the one that was learned.
-
-        While any shard is halted or refused, return all: an operator may have resumed them.
-        """
-        if self._halts or self._refused:
-            return answers.keys()
-        return [shard for shard, answer in answers.items() if before.answers.get(shard) != answer]
-
-    def _remembered(self, before: _Learned, shard: int, state: ShardState) -> Watermark | None:
+    def _remembered(self, before: Learned, shard: int, state: ShardState) -> Watermark | None:
         """Return the watermark of a shard, of this process or from the file. None for no watermark.
 
         The file has watermarks from before this process began. The server may have had another
@@ -402,41 +363,12 @@ class DataLossGuard:
             )
         return [list(range(SHARDS))]
 
-    def _learn(self, answers: Mapping[int, ShardAnswer]) -> None:
-        """Remember the watermarks of shards that work. Those that were halted have been resumed."""
-        with self._learning:
-            watermarks = dict(self._learned.watermarks)
-            learned_answers = dict(self._learned.answers)
-            for shard, answer in answers.items():
-                state = ShardState.of(answer)
-                before = watermarks.get(shard)
-                watermark = state.raised(before)
-                if watermark is None:
-                    continue
-                if watermark != before:
-                    watermarks[shard] = watermark
-                    self._seen_writes[shard] = watermark.writes
-                    self._moments[shard].append((self._clock(), state.writes))
-                # An answer that another check has overtaken is below the watermark: a server that
-                # gives it later has lost writes.
-                if state.writes == watermark.writes:
-                    learned_answers[shard] = answer
-            self._learned = _Learned(watermarks, learned_answers)
-            self._refuse(self._refused - answers.keys())
-            resumed = self._halts.keys() & answers.keys()
-            for shard in resumed:
-                del self._halts[shard]
-        if resumed:
-            self.resumed.set()
-        if resumed and not self._halts:
-            log.warning("redis.resumed")
-
     async def _halt_server(
         self,
         ask: Ask,
         lost: Collection[int],
         answers: Mapping[int, ShardAnswer],
-        before: _Learned,
+        before: Learned,
     ) -> None:
         """Halt the shards that lost writes, and with them all others of that server.
 
@@ -463,10 +395,8 @@ class DataLossGuard:
         for shard, halt in others.items():
             commands.append(("SET", keys_of(shard, self._prefix).halted, halt.to_json(), "NX"))
         await ask(commands)
-        log.error("redis.rolled_back", extra=_log_fields(halts.values()) | {"advice": CURE})
-        with self._learning:
-            self._halts |= {shard: halt.to_json() for shard, halt in (halts | others).items()}
-            self._refuse(self._refused - working.keys())
+        log.error("redis.rolled_back", extra=halt_log_fields(halts.values()) | {"advice": CURE})
+        self._shards.note_own_halts(halts | others)
 
     async def _write_halts(self, ask: Ask, halts: Mapping[int, HaltReason]) -> bool:
         """Halt shards that still have fewer writes than were seen. Return whether any was halted.
@@ -486,8 +416,7 @@ class DataLossGuard:
             # The server is a replica, or still loads its file: that proves no loss.
             raise
         except ResponseError as exc:
-            with self._learning:
-                self._refuse({*self._refused, *halts})
+            self._shards.refuse(halts)
             log.error("redis.not_halted", extra={"reason": str(exc)})
             raise Halted from exc
         return any(answers)
@@ -496,46 +425,11 @@ class DataLossGuard:
         """Return why a shard is halted that has lost writes, and about how much it has lost."""
         if watermark.identity not in state.identities:
             return HaltReason(watermark.identity, watermark.writes, found=0)
-        with self._learning:
-            moments = list(self._moments[shard])
-
-        # How long the shard went on after its last write that is left, if this process saw that
-        # write.
-        lost_seconds = None
-        if moments and moments[0][1] <= state.writes:
-            last_at, _ = moments[-1]
-            lost_at = [at for at, writes in moments if writes > state.writes]
-            first_lost_at = lost_at[0] if lost_at else last_at
-            lost_seconds = last_at - first_lost_at + CHECK_SECONDS
+        # A check sees a write up to CHECK_SECONDS after it was made.
+        lost_seconds = self._shards.seconds_after(shard, state.writes)
+        if lost_seconds is not None:
+            lost_seconds += CHECK_SECONDS
         return HaltReason(watermark.identity, watermark.writes, state.writes, lost_seconds)
-
-    def _note_halts(self, states: Mapping[int, ShardState]) -> None:
-        """Note which shards are halted, of those that answered."""
-        halted = {shard: state.halted for shard, state in states.items() if state.halted}
-        with self._learning:
-            new = halted.keys() - self._halts.keys()
-            self._halts |= halted
-            self._refuse(self._refused - halted.keys())
-        if new:
-            reasons = (HaltReason.read(halted[shard]) for shard in new)
-            log.error("redis.halted", extra=_log_fields(reasons) | {"advice": CURE})
-
-    def _refuse(self, shards: set[int]) -> None:
-        """Let this process refuse all commands while any of these shards has an unwritten halt."""
-        self._refused = shards
-        if shards:
-            self._refusing.set()
-        else:
-            self._refusing.clear()
-
-
-def _log_fields(halts: Iterable[HaltReason]) -> dict[str, Any]:
-    """Return what the log says of halts: how much was lost together."""
-    halt = HaltReason.sum(halts)
-    seconds = "unknown"
-    if halt.lost_seconds is not None:
-        seconds = f"{halt.lost_seconds:.1f}"
-    return {"remembered": halt.remembered, "found": halt.found, "lost_seconds": seconds}
 
 
 def _file_entry(client: Redis) -> str:
