@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sayso.channels.i18n.texts import texts_for
@@ -71,6 +72,10 @@ class Settlement:
     """Settles pending actions: runs each confirmed one once, and records how it ended.
 
     It keeps no state of an action between calls. Lives as long as its store.
+
+    Its methods are the steps of one work: claiming, starting and running an action; the same for a
+    plan, whose steps are confirmed like single actions; and ending an action whose process died or
+    whose record was changed.
     """
 
     def __init__(
@@ -357,16 +362,7 @@ class Settlement:
         """
         ids = {"kind": action.kind, "action": action.pending_action_id}
         attributes = {tracing.PENDING: action.pending_action_id, tracing.KIND: action.kind}
-
-        async def record_late(value: Any, error: BaseException | None) -> None:
-            # Without an effect, the action has failed, or another worker runs it again.
-            if effect is not None and not effect.has_begun:
-                return
-            log.warning("pending.late", extra=ids)
-            # An executor that itself timed out says nothing new: the end stays unknown.
-            if not isinstance(error, TimedOut):
-                await self._record(claim, attempt, action, effect_end_of(action, value, error))
-
+        record_late = partial(self._record_late, claim, action, attempt, effect)
         try:
             with (
                 _by_yes(claim, action, effect),
@@ -393,6 +389,28 @@ class Settlement:
             raise
         except Exception as exc:  # noqa: BLE001  # an executor is user code: its error is an outcome
             return effect_end_of(action, None, exc)
+
+    async def _record_late(
+        self,
+        claim: Claim,
+        action: PendingAction,
+        attempt: str,
+        effect: EffectStart | None,
+        value: Any,
+        error: BaseException | None,
+    ) -> None:
+        """Record the end of an executor that ended after its time was over.
+
+        `value` is what it returned, `error` what it raised; None if it raised nothing. `effect` is
+        where the effect begins; None: it had begun already.
+        """
+        # Without an effect, the action has failed, or another worker runs it again.
+        if effect is not None and not effect.has_begun:
+            return
+        log.warning("pending.late", extra={"kind": action.kind, "action": action.pending_action_id})
+        # An executor that itself timed out says nothing new: the end stays unknown.
+        if not isinstance(error, TimedOut):
+            await self._record(claim, attempt, action, effect_end_of(action, value, error))
 
     async def _record(
         self, claim: Claim, attempt: str, action: PendingAction, end: EffectEnd

@@ -121,7 +121,9 @@ FunctionR = TypeVar("FunctionR")
 class Tool(ToolDefinition, Generic[P, R_co]):
     """A function that a model may call. Immutable; lives as long as the process.
 
-    ToolDefinition explains its fields. For type checkers `Tool[P, R]` is the function itself: they
+    ToolDefinition explains its fields. All methods work on these fields, and the methods of a group
+    stand together: the tool as a Python function, its descriptions, checking arguments, running,
+    proposing. For type checkers `Tool[P, R]` is the function itself: they
     refuse a wrong call, and know its result.
 
     The constructor raises ToolValidationError for a tool that could not be called, so that a
@@ -786,6 +788,16 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             # Without a copy: the values are used for this call only.
             return {**values, **context} if context else values
 
+        return {**self._values_with_injected(model_params, injected), **context}
+
+    def _values_with_injected(
+        self, model_params: Mapping[str, Any], injected: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the model's arguments, checked, with the injected ones. Raises like `_arguments`.
+
+        The injector may give other names than before. So an argument may be filled twice, or not at
+        all.
+        """
         model_names = model_params if isinstance(model_params, Mapping) else {}
         filled_twice = [name for name in self._hide_injected(injected) if name in model_names]
         if filled_twice:
@@ -796,7 +808,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             )
 
         # `_hide_injected` may have changed the schema, so the arguments are checked after it, and
-        # `checked`, which was made before, does not count.
+        # earlier checks do not count.
         values = {**self._compiled.values(model_params), **injected}
         missing = [
             each.name for each in self.parameters if each.required and each.name not in values
@@ -807,7 +819,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
                 "which no model fills: return all of them at each call",
                 tool_name=self.name,
             )
-        return {**values, **context}
+        return values
 
     def _hide_injected(self, injected: Mapping[str, Any]) -> list[str]:
         """Hide the injected names from models, and return those that were in the schema until now.
