@@ -81,6 +81,7 @@ from sayso.workers.sender import RECEIPTS, ReceiptFiles, RedisOutbox, ReplySende
 from sayso.workers.spool import FOLDER as SPOOL
 from sayso.workers.spool import Spool, SpoolFile
 from sayso.workers.turn_fetcher import TurnFetcher
+from sayso.workers.turn_processor import TurnProcessor
 
 log = logging.getLogger(__name__)
 
@@ -207,21 +208,20 @@ def bootstrap(
     receipts = ReceiptFiles(state / RECEIPTS, worker_lock.name)
     sender = _open_sender(settings, redis, channels, receipts)
     worker_settings = settings.workers
-    processor = ConversationProcessor(
+    turn_processor = TurnProcessor(
         mailbox,
-        sender,
         channels,
         agents,
         texts_for_turn,
         redis.cache,
         TurnFetcher(media),
-        worker=worker_lock.name,
         turn_timeout=worker_settings.turn_timeout,
         joins=worker_settings.join_bursts,
         notice_after=worker_settings.still_after,
         streams=_channels_where(settings, lambda channel: channel.streaming),
         paid_channels=_channels_where(settings, lambda channel: channel.charges_per_message),
     )
+    processor = ConversationProcessor(mailbox, sender, turn_processor, worker=worker_lock.name)
 
     # What helps when Redis is away or has lost data, and the audit log.
     spool = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from inspect import isawaitable, iscoroutinefunction
 from pathlib import Path
@@ -31,6 +32,7 @@ from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox, ReplySender
+from sayso.workers.turn_processor import TurnProcessor
 from sayso.workers.wake_ups import NO_JOB, WakeUpJob
 from tests.infra.redis.lua_source import CheckedScripts
 from tests.memory_stores import MemoryAlerts, MemorySharedCache, NoReceipts
@@ -53,11 +55,22 @@ def make_sender(outbox: Any, channels: Any, **options: Any) -> ReplySender:
 
 
 def make_processor(
-    mailbox: Any, sender: ReplySender, channels: Any, agents: Any, **options: Any
+    mailbox: Any,
+    sender: ReplySender,
+    channels: Any,
+    agents: Any,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    **options: Any,
 ) -> Any:
-    """Return a processor that says everything in English and notes its drafts in memory."""
-    options = {"notes": MemorySharedCache(), **options}
-    return ConversationProcessor(mailbox, sender, channels, agents, voice, **options)
+    """Return a processor that says everything in English and notes its drafts in memory.
+
+    `options` are those of its TurnProcessor.
+    """
+    options = {"notes": MemorySharedCache(), "clock": clock, **options}
+    turns = TurnProcessor(mailbox, channels, agents, voice, **options)
+    return ConversationProcessor(mailbox, sender, turns, clock=clock, sleep=sleep)
 
 
 def turn(

@@ -20,7 +20,7 @@ from sayso.agent.config import AgentConfig
 from sayso.agent.messages import ActionLink, Message, Role, ToolCall
 from sayso.agent.result import AgentResult
 from sayso.agent.run.pause import RunCounts, forget_ended_pause, note_run_counts
-from sayso.channels.base import DeliveryUncertain, RateLimit, RateLimited, Refused
+from sayso.channels.base import Channel, DeliveryUncertain, RateLimit, RateLimited, Refused
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
 from sayso.infra.concurrency import has_no_loop, run_without_loop
@@ -38,6 +38,7 @@ from sayso.workers.processor import ConversationProcessor
 from sayso.workers.replies import split_replies
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox
+from sayso.workers.turn_processor import TurnProcessor
 from tests.contracts.rigs import make_sender, voice
 from tests.memory_stores import MemorySharedCache
 from tests.model.judge import Judge
@@ -233,15 +234,11 @@ class Bot:
         )
         self.store.executors.kinds = Undoable(tuple, AgentConfig)
         postman = make_sender(Stepped(self.outbox), {"chat": Messenger(self)}, chance=lambda: 0.5)
-        self.processor = ModelProcessor(
-            Stepped(self.mailbox),
-            postman,
-            {},
-            {"chat": self.agent},
-            voice,
-            MemorySharedCache(),
-            clock=self._clock,
+        mailbox = Stepped(self.mailbox)
+        turns = ModelTurns(
+            mailbox, {}, {"chat": self.agent}, voice, MemorySharedCache(), clock=self._clock
         )
+        self.processor = ModelProcessor(mailbox, postman, turns, clock=self._clock)
 
     def _clock(self) -> float:
         """Return the time of all scripts and workers, in Unix seconds."""
@@ -323,6 +320,10 @@ class ModelProcessor(ConversationProcessor):
         except ConversationError:
             return
 
+
+class ModelTurns(TurnProcessor):
+    """The worker's own way to answer a turn, without a channel and a time limit."""
+
     async def _answer(self, held: HeldLease, queued: QueuedTurn, hear: Any = None) -> TurnChange:
         worker = Worker.at_work
         worker.answering = True
@@ -330,11 +331,11 @@ class ModelProcessor(ConversationProcessor):
         agent = worker.agent
         try:
             change = await agent.answer(queued, held.lease)
-            return split_replies(change, self.sender._channels["chat"])
+            return split_replies(change, worker.channel)
         except asyncio.CancelledError:  # raised by the turn's time limit
             if queued.turn.continues:
                 change = await agent.give_up(queued, held.lease, texts_for("en").too_long())
-                return split_replies(change, self.sender._channels["chat"])
+                return split_replies(change, worker.channel)
             return TurnChange(replies=((Reply(texts_for("en").too_long()), ""),))
         except (ConversationError, TypeError):  # a TypeError is a mistake in the tests
             raise
@@ -400,6 +401,11 @@ class Worker:
         except LeaseLost:
             return
         self.held.renewed_at = asked
+
+    @property
+    def channel(self) -> Channel:
+        """Return the channel of the conversation."""
+        return self._bot.processor.sender._channels["chat"]
 
     @property
     def agent(self) -> ChannelAgent:

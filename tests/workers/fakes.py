@@ -166,7 +166,7 @@ class Bot:
             behavior=ChannelBehavior(**behavior),
             journals=self.rig.journals,
         )
-        self.processor.agents["chat"] = self.agent
+        self.processor.turns.agents["chat"] = self.agent
 
     @staticmethod
     def _calls(names: str) -> list[ToolCall]:

@@ -121,7 +121,7 @@ def test_parts_that_come_in_while_they_are_awaited_are_one_turn():
     room = room_where([[part("b", text="look", notes=("sticker",)), part("c", quoted="that")]])
     room.rig.accept(part("a"))
     assert room.work() == ["a b c look"]
-    (seen,) = room.processor.agents["chat"].seen
+    (seen,) = room.processor.turns.agents["chat"].seen
     assert (seen.notes, seen.quoted) == (("sticker",), "that")
 
 
@@ -176,10 +176,10 @@ def test_turn_behind_an_unnamed_album_ends_the_wait_at_the_next_look(behind):
     room.rig.accept(part("a", group=UNNAMED_ALBUM))
     began = room.rig.now
     seen = []
-    room.processor.agents["chat"].on_answer = lambda: seen.append(room.rig.now - began)
+    room.processor.turns.agents["chat"].on_answer = lambda: seen.append(room.rig.now - began)
     assert room.work()[0] == "a"
     assert seen[0] == pytest.approx(LOOK_SECONDS)
-    assert [each.media[0].ref for each in room.processor.agents["chat"].seen[:1]] == ["a"]
+    assert [each.media[0].ref for each in room.processor.turns.agents["chat"].seen[:1]] == ["a"]
 
 
 def test_part_that_comes_too_late_is_a_turn_of_its_own():
@@ -198,7 +198,7 @@ def test_album_behind_which_another_turn_waits_is_not_waited_for(next_turn):
     for each in (part("a"), part("b"), next_turn):
         room.rig.accept(each)
     assert room.work()[0] == "a b"
-    assert len(room.processor.agents["chat"].seen) == 2
+    assert len(room.processor.turns.agents["chat"].seen) == 2
 
 
 def test_album_that_was_received_a_while_ago_is_not_waited_for():

@@ -83,11 +83,12 @@ def test_worker_that_dies_after_forwarding_forwards_once(make_bot):
 def test_forwarded_burst_is_not_forwarded_again_in_pieces():
     """Its worker died right after it. The next one forwards each turn by itself and finds each there already."""
     bot = relaying(Bot(Rig(), lines=["hello"]))
-    processor = replace(bot.processor, joins=True)
+    turns = replace(bot.processor.turns, joins=True)
+    processor = replace(bot.processor, turns=turns)
     for text in ("one", "two"):
         bot.rig.accept(replace(turn(text), conversation=SECOND))
     _, first = bot.rig.mailbox.lease(SECOND.id, "dying")
-    assert asyncio.run(processor._forward(processor._joined(first)))
+    assert asyncio.run(turns._forward(turns._joined(first)))
     bot.rig.pass_time(100)
     for conversation in (SECOND, CHAT):
         asyncio.run(processor.run(conversation.id))

@@ -351,9 +351,9 @@ def test_drafts_of_one_worker_share_a_rate_limiter():
     """They share it over all conversations."""
     room = streaming_room()
     room.work("hi")
-    rate_limiter = room.processor._draft_limiters["chat"]
+    rate_limiter = room.processor.turns._draft_limiters["chat"]
     room.work("hi")
-    assert room.processor._draft_limiters == {"chat": rate_limiter}
+    assert room.processor.turns._draft_limiters == {"chat": rate_limiter}
 
 
 @pytest.mark.parametrize("error", [Refused("no"), DeliveryUncertain("?"), RuntimeError("bug")])
@@ -535,7 +535,7 @@ def test_draft_of_a_dead_worker_does_not_stay_behind_a_stop():
     room = streaming_room()
     room.hear("hi")
     room.rig.mailbox.lease(CHAT.id, "dead")
-    room.processor.notes.put(f"draft:{CHAT.id}#1", "d1", seconds=60)
+    room.processor.turns.notes.put(f"draft:{CHAT.id}#1", "d1", seconds=60)
     room.rig.end_lease()
     room.work("/stop")
     assert edits(room) == [(NO_WORDS, "d1"), (ENGLISH.stopped(), "")]
@@ -556,7 +556,10 @@ def test_nothing_is_streamed_where_it_is_not_configured():
     other = streaming_room()
     other.channel.rate_limit = lambda _: RateLimit()
     other.work("hi")
-    assert (room.processor.agents["chat"].heard, other.processor.agents["chat"].heard) == (
+    assert (
+        room.processor.turns.agents["chat"].heard,
+        other.processor.turns.agents["chat"].heard,
+    ) == (
         [False],
         [False],
     )

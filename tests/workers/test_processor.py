@@ -15,8 +15,9 @@ from sayso.infra.concurrency import run_without_loop
 from sayso.pending.turn_changes import TurnChange
 from sayso.workers import lease, processor, sender
 from sayso.workers import progress as beside
-from sayso.workers.processor import LONG_CHARS, MAX_TURNS
+from sayso.workers.processor import MAX_TURNS
 from sayso.workers.replies import split_replies
+from sayso.workers.turn_processor import LONG_CHARS
 from tests.contracts.rigs import CHAT, ENGLISH, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeAgent, FakeChannel
 
@@ -52,7 +53,7 @@ def test_lease_lost_in_the_middle_commits_nothing():
         run_without_loop(room.rig.mailbox.lease(CHAT.id, "thief"))
         return text
 
-    room.processor.agents["chat"]._answer = steal
+    room.processor.turns.agents["chat"]._answer = steal
     assert room.work("a") == []
     assert room.rig.mailbox.lease(CHAT.id, "thief")[1].turn.text == "a"
 
@@ -216,7 +217,7 @@ def test_text_above_a_file_whose_answer_was_lost_is_sent_again_marked(pieces: in
     async def answer(queued, lease, stream=None, on_step=None) -> TurnChange:
         return change
 
-    room.processor.agents["chat"].answer = answer
+    room.processor.turns.agents["chat"].answer = answer
     room.channel.errors = [DeliveryUncertain("lost")]
     assert room.work("a") == []
     room.rig.pass_time(3)
@@ -355,14 +356,14 @@ def test_turn_that_takes_too_long_is_ended_with_a_notice():
 def test_turn_of_a_channel_without_agent_gets_a_notice():
     """The person does not wait for an answer that cannot come."""
     room = Room()
-    room.processor.agents.clear()
+    room.processor.turns.agents.clear()
     assert room.work("a") == [ENGLISH.channel_gone()]
 
 
 def test_reply_of_a_removed_channel_is_given_up():
     """It does not block the conversation."""
     room = Room()
-    room.processor.channels.clear()
+    room.processor.turns.channels.clear()
     assert (room.work("a"), room.rig.dead()) == ([], 1)
 
 
@@ -448,20 +449,20 @@ def test_wake_up_of_an_empty_conversation_is_harmless():
 def test_turn_of_a_channel_that_only_another_worker_knows_waits_for_it():
     """During a rolling upgrade nothing is sent or lost, and the worker that knows the channel answers."""
     room = Room()
-    channels, agents = dict(room.processor.channels), dict(room.processor.agents)
-    room.processor.channels.clear()
-    room.processor.agents.clear()
+    channels, agents = dict(room.processor.turns.channels), dict(room.processor.turns.agents)
+    room.processor.turns.channels.clear()
+    room.processor.turns.agents.clear()
     assert room.work("a") == []
-    room.processor.channels.update(channels)
-    room.processor.agents.update(agents)
+    room.processor.turns.channels.update(channels)
+    room.processor.turns.agents.update(agents)
     assert len(room.work()) == 1
 
 
 def test_turn_of_a_channel_that_no_worker_knows_for_a_day_is_given_up():
     """Its reply has no channel; the operator finds it among the dead letters."""
     room = Room()
-    room.processor.channels.clear()
-    room.processor.agents.clear()
+    room.processor.turns.channels.clear()
+    room.processor.turns.agents.clear()
     assert (room.work("a"), room.rig.dead()) == ([], 0)
     room.rig.pass_time(processor.UNKNOWN_CHANNEL_SECONDS + 1)
     assert (room.work(), room.rig.dead()) == ([], 1)
@@ -534,5 +535,5 @@ def test_long_turn_gets_no_notice_where_each_message_costs_money(paid_channels, 
         await long_after.wait()
         return TurnChange(replies=((Reply("answer"), ""),))
 
-    room.processor.agents["chat"].answer = answer
+    room.processor.turns.agents["chat"].answer = answer
     assert room.work("a") == heard

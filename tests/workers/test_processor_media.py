@@ -324,7 +324,7 @@ def test_number_of_files_sent_at_a_time_is_bounded(tmp_path: Path):
             return await super().send(delivery)
 
     room = Room(tmp_path, channel := Sending())
-    room.processor.agents["chat"] = Giving()
+    room.processor.turns.agents["chat"] = Giving()
     chats = [Conversation("chat", f"room{at}") for at in range(3 * sender.MAX_FILES_SENT)]
     for at, chat in enumerate(chats):
         room.rig.accept(replace(turn("give", event=f"g{at}"), conversation=chat))
@@ -339,8 +339,8 @@ def test_number_of_files_sent_at_a_time_is_bounded(tmp_path: Path):
 def test_platform_that_hangs_delays_no_file_of_another(tmp_path: Path):
     """Its own files wait, in both directions. A photo of another platform comes in, and the answer goes out."""
     room = Room(tmp_path, working := FileChannel(lambda _: JPEG))
-    room.processor.channels["stuck"] = stuck = Stuck()
-    room.processor.agents.update(dict.fromkeys(("chat", "stuck"), Giving()))
+    room.processor.turns.channels["stuck"] = stuck = Stuck()
+    room.processor.turns.agents.update(dict.fromkeys(("chat", "stuck"), Giving()))
     chats = [Conversation("stuck", f"{at}") for at in range(4 * sender.MAX_FILES_SENT)]
     for at, chat in enumerate(chats):
         files = (PHOTO,) if at % 2 else ()

@@ -208,7 +208,7 @@ class Lamp(FakeChannel):
 
 def worked(lamp: Lamp, room: Room) -> list[str]:
     """Answer one turn in a worker that then leaves; return the calls in their order."""
-    room.processor.channels["chat"] = lamp
+    room.processor.turns.channels["chat"] = lamp
 
     async def scene() -> None:
         room.hear("a")

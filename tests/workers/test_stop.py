@@ -124,7 +124,7 @@ def test_turn_that_takes_too_long_after_a_stop_of_another_person_gets_a_notice()
         stopping = asyncio.create_task(stopped(room, agent))
         await agent.begun.wait()
         object.__setattr__(
-            room.processor, "turn_timeout", 0.0
+            room.processor.turns, "turn_timeout", 0.0
         )  # for the turns that begin from now on
         await stopping
 
@@ -274,7 +274,7 @@ def test_a_burst_is_answered_once():
 def test_a_yes_in_a_burst_is_not_joined(make_bot):
     """A yes answers an earlier question, and here there was none."""
     bot = make_bot("A", lines=["fine"])
-    object.__setattr__(bot.processor, "joins", True)
+    object.__setattr__(bot.processor.turns, "joins", True)
     bot.hear("delete A")
     bot.hear("yes")
     assert "I had not asked yet" in bot.work()

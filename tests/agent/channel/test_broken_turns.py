@@ -33,7 +33,7 @@ def with_tool(bot, new_tool, *calls) -> None:
         [ToolCall(new_tool.name, args, new_tool.name) for args in calls]
     )
     agent = ChannelAgent(Agent([new_tool], bot.provider, AgentConfig(max_retries=0)), bot.rig.store)
-    bot.processor.agents["chat"] = bot.agent = agent
+    bot.processor.turns.agents["chat"] = bot.agent = agent
 
 
 def test_unrelated_message_disarms_although_its_turn_breaks(make_bot):
@@ -99,7 +99,8 @@ def test_timeout_during_a_confirmed_action_names_the_action(make_bot):
 
     with_tool(bot, send, {"name": "A"})
     bot.say("send it")
-    bot.processor = replace(bot.processor, turn_timeout=0.2)
+    turns = replace(bot.processor.turns, turn_timeout=0.2)
+    bot.processor = replace(bot.processor, turns=turns)
 
     async def wait_for_the_truth() -> None:
         bot.hear("yes")

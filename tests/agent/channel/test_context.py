@@ -406,7 +406,7 @@ def test_event_loop_never_waits_for_an_injector(make):
 
     def restart(*answers: object) -> None:
         agent = Agent([fresh()], ScriptedProvider(answers), AgentConfig(max_retries=0))
-        bot.processor.agents["chat"] = ChannelAgent(agent, bot.rig.store)
+        bot.processor.turns.agents["chat"] = ChannelAgent(agent, bot.rig.store)
 
     bot = make([], [])
     restart([ToolCall("work")], "The vault is shut.", [ToolCall("work")])
@@ -428,7 +428,7 @@ def test_system_prompt_may_depend_on_the_user(make):
         return "Be kind."
 
     agent = Agent([], ScriptedProvider(["Hello."]), AgentConfig(system_prompt=prompt))
-    bot.processor.agents["chat"] = ChannelAgent(agent, bot.rig.store)
+    bot.processor.turns.agents["chat"] = ChannelAgent(agent, bot.rig.store)
     assert bot.say("hi") == "Hello."
     assert all(context.person is not None and context.person.name == "Ana" for context in seen)
     assert agent.provider.requests[0].system_prompt == "Be kind."

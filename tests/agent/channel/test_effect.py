@@ -15,7 +15,7 @@ from sayso.agent.run.unknown_outcomes import UNKNOWN_OUTCOME
 from sayso.channels.types import Button
 from sayso.infra.concurrency import run_without_loop
 from sayso.pending import current_context, executor_factory
-from sayso.workers.processor import MAX_TURN_ATTEMPTS
+from sayso.workers.turn_processor import MAX_TURN_ATTEMPTS
 from tests.contracts.rigs import CHAT, ENGLISH, Rig
 from tests.workers.story import Mortal, Story, call, playing
 

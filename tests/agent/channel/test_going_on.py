@@ -29,7 +29,7 @@ from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.messages import AnswerDetails
 from sayso.infra import tracing
 from sayso.infra.metrics import REGISTRY
-from sayso.workers.processor import MAX_TURN_ATTEMPTS
+from sayso.workers.turn_processor import MAX_TURN_ATTEMPTS
 from tests.contracts.rigs import ENGLISH, turn
 from tests.workers.fakes import Bot
 
@@ -77,7 +77,7 @@ def make_continuing(make_bot):
                 after=after, is_one_message=one_message, other_message=other_message
             ),
         )
-        bot.processor.agents["chat"] = bot.agent
+        bot.processor.turns.agents["chat"] = bot.agent
         return bot
 
     return make

@@ -93,11 +93,10 @@ class Play:
             journals=rig.journals,
             behavior=ChannelBehavior(after="continue", is_one_message=self.chance.random() < 0.5),
         )
-        self.bot.processor.agents["chat"] = self.bot.agent
-        self.bot.processor = replace(
-            self.bot.processor,
-            mailbox=Mortal(self.bot.processor.mailbox, self.chance, deaths, ("commit",)),
-        )
+        self.bot.processor.turns.agents["chat"] = self.bot.agent
+        turns = self.bot.processor.turns
+        mortal = Mortal(turns.mailbox, self.chance, deaths, ("commit",))
+        self.bot.processor = replace(self.bot.processor, turns=replace(turns, mailbox=mortal))
         settlement = rig.store.settlement
         settlement._repository = Mortal(
             rig.store.repository, self.chance, deaths, ("claim", "start", "finish")

@@ -55,7 +55,7 @@ class Hanging:
         config = AgentConfig(max_retries=0, parallel_tool_execution=False)
         agent = Agent([look, post, note, delete], self.model, config)
         rig = self.bot.rig
-        self.bot.processor.agents["chat"] = self.bot.agent = ChannelAgent(
+        self.bot.processor.turns.agents["chat"] = self.bot.agent = ChannelAgent(
             agent, rig.store, journals=rig.journals
         )
 
@@ -118,7 +118,8 @@ def test_turn_that_took_too_long_stays_in_the_history(make_bot):
         return await answer(**request)
 
     hanging.model.acomplete = hang_once
-    hanging.bot.processor = replace(hanging.bot.processor, turn_timeout=60.0)
+    turns = replace(hanging.bot.processor.turns, turn_timeout=60.0)
+    hanging.bot.processor = replace(hanging.bot.processor, turns=turns)
     hanging.bot.hear("look")
     with asyncio.Runner(loop_factory=StoppedClock) as runner:
         runner.run(hanging.bot.processor.run(CHAT.id))

@@ -13,7 +13,7 @@ from sayso.agent.run.unknown_outcomes import UNKNOWN_OUTCOME
 from sayso.infra.concurrency import run_without_loop
 from sayso.pending import stash_pending
 from sayso.pending.executors import PendingConfirmation
-from sayso.workers.processor import MAX_TURN_ATTEMPTS
+from sayso.workers.turn_processor import MAX_TURN_ATTEMPTS
 from tests.contracts.rigs import CHAT, ENGLISH, Rig
 from tests.workers.story import LINES, Story, call, playing
 
@@ -507,13 +507,13 @@ def test_usage_of_all_attempts_is_counted(make_story):
 
     def watched():
         processor = worker()
-        arun = processor.agents["chat"].agent.arun
+        arun = processor.turns.agents["chat"].agent.arun
 
         async def watch(*args, **options):
             results.append(await arun(*args, **options))
             return results[-1]
 
-        processor.agents["chat"].agent.arun = watch
+        processor.turns.agents["chat"].agent.arun = watch
         return processor
 
     story.worker = watched
@@ -536,7 +536,7 @@ def test_selector_is_not_called_again_for_recorded_rounds(make_story):
 
     def choosy():
         processor = worker()
-        processor.agents["chat"].agent.selector = Selector()
+        processor.turns.agents["chat"].agent.selector = Selector()
         return processor
 
     story.worker = choosy

@@ -153,7 +153,8 @@ def test_yes_below_the_draft_of_an_answer_to_another_member_asks_which(make_bot)
 
     bot.agent.agent.provider, bot.channel.draft = Streaming([]), draft
     bot.channel.rate_limit = lambda _: RateLimit(draft_gap=0.001)
-    bot.processor = replace(bot.processor, streams=frozenset({"chat"}))
+    turns = replace(bot.processor.turns, streams=frozenset({"chat"}))
+    bot.processor = replace(bot.processor, turns=turns)
     bot.rig.accept(replace(turn("hello", user="bob"), in_group=True))
     assert "Do you mean this? Delete A" in bot.work()
     assert bot.deleted == []

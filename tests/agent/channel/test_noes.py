@@ -217,7 +217,7 @@ def test_model_reads_the_reason_as_the_guardrails_pass_it(make_bot):
     hide = PatternGuardrail(("4111",), action=GuardrailAction.REWRITE)
     config = replace(bot.agent.agent.config, guardrails=GuardrailsPipeline(input=[hide]))
     agent = Agent(bot.agent.agent.tools, bot.provider, config)
-    bot.agent = bot.processor.agents["chat"] = ChannelAgent(
+    bot.agent = bot.processor.turns.agents["chat"] = ChannelAgent(
         agent, bot.rig.store, journals=bot.rig.journals
     )
     bot.say("delete A")

@@ -112,7 +112,7 @@ class GoingOn(ToolBot):
             journals=rig.journals,
             behavior=ChannelBehavior(after=after, is_one_message=one_message),
         )
-        self.processor.agents["chat"] = self.agent
+        self.processor.turns.agents["chat"] = self.agent
 
     def after(self, answer: str) -> list[str]:
         """Return the texts that follow an answer to the question."""

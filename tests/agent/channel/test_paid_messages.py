@@ -271,7 +271,7 @@ class ContinuingChat(WhatsAppChat):
             media=Receipts(),
             behavior=ChannelBehavior(after="continue", is_one_message=True),
         )
-        self._processor.agents["wa"] = self.agent
+        self._processor.turns.agents["wa"] = self.agent
 
 
 def refund_of(*orders: str) -> list[ToolCall]:

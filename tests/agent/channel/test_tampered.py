@@ -270,7 +270,7 @@ def test_yes_in_the_language_of_the_turn_is_refused(make_bot, caplog):
         journals=bot.rig.journals,
         behavior=ChannelBehavior(languages=["de"]),
     )
-    bot.processor.agents["chat"] = german
+    bot.processor.turns.agents["chat"] = german
     assert bot.say("ja") == WORDS.tampered()
     assert "pending.tampered" in caplog.text
 

@@ -217,7 +217,7 @@ def test_only_a_worker_needs_a_model(
         with pytest.raises(ConfigError, match="openai needs a key"):
             bootstrap(settings, data=tmp_path, redis_url=redis_url, is_worker=True)
     else:
-        assert bootstrap(settings, data=tmp_path, redis_url=redis_url).processor.agents
+        assert bootstrap(settings, data=tmp_path, redis_url=redis_url).processor.turns.agents
 
 
 def test_files_that_people_send_reach_the_model(

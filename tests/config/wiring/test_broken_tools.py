@@ -69,7 +69,7 @@ def test_edits_reach_a_running_worker(desk: Path, redis_url: str, monkeypatch: p
     services = bootstrap(
         load_settings(desk, {}), data=desk.parent, redis_url=redis_url, reload=True
     )
-    agent = services.processor.agents["web"].agent  # type: ignore[attr-defined]  # the port has no need of it
+    agent = services.processor.turns.agents["web"].agent  # type: ignore[attr-defined]  # the port has no need of it
     (reload,) = begun
     assert agent.run("/greet name=Ana").content == "hello Ana"
     for name, text in {"good.py": "good day", "broken.py": "mended"}.items():

@@ -29,7 +29,7 @@ from sayso.infra.threads import LoopThread
 def ask(parts, _):
     ready, loop = set(sys.modules), LoopThread()
     services = next(iter(rq_entry._processes.values())).services
-    agent = services.processor.agents["web"].agent
+    agent = services.processor.turns.agents["web"].agent
     said = loop.run(agent.arun("hello", scope="ana")).content
     added = sorted(set(sys.modules) - ready)
     open_before = len(agent.provider._clients)

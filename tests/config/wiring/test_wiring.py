@@ -25,7 +25,7 @@ def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
     file = tmp_path / "sayso.yaml"
     file.write_text("channels:\n  web:\n    platform: console\n")
     services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url)
-    assert isinstance(services.processor.agents["web"]._journals, RedisJournals)
+    assert isinstance(services.processor.turns.agents["web"]._journals, RedisJournals)
 
 
 def test_workers_make_the_same_keys_of_conversations(
@@ -38,7 +38,7 @@ def test_workers_make_the_same_keys_of_conversations(
     for machine, keys in (("a", "one"), ("b", "one"), ("c", "two")):
         monkeypatch.setenv("SAYSO_SECRET_KEYS", keys)
         services = bootstrap(load_settings(file, {}), data=tmp_path / machine, redis_url=redis_url)
-        secrets.append(services.processor.agents["web"].agent.config.conversation_secret)
+        secrets.append(services.processor.turns.agents["web"].agent.config.conversation_secret)
     first, same, other = secrets
     assert first == same != other
     assert b"" not in secrets
@@ -68,8 +68,10 @@ def test_escalation_is_wired_as_configured(tmp_path: Path, redis_url: str, redis
     )
     services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url)
     to = Conversation("ops", "C1", "T")
-    assert services.processor.agents["web"]._questions._escalation == Escalation(300, to, "de")
-    assert services.processor.agents["ops"]._questions._escalation is None
+    assert services.processor.turns.agents["web"]._questions._escalation == Escalation(
+        300, to, "de"
+    )
+    assert services.processor.turns.agents["ops"]._questions._escalation is None
     asyncio.run(
         services.processor.sender._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
     )
@@ -83,7 +85,7 @@ def test_slack_has_aliases_of_a_conversation(tmp_path: Path, redis_url: str):
     file.write_text(f"channels:\n  sl: {slack}\n  web: {{platform: console}}\n")
     channels = bootstrap(
         load_settings(file, {"T": "x"}), data=tmp_path, redis_url=redis_url
-    ).processor.channels
+    ).processor.turns.channels
     assert [isinstance(channels[name], HasAliases) for name in ("sl", "web")] == [True, False]
 
 

@@ -417,7 +417,7 @@ def test_message_without_an_answer_has_a_reason(rig: Rig, error: Exception | Non
         return "hello"
 
     bot = Bot(rig)
-    bot.processor.agents["chat"] = FakeAgent(answer)
+    bot.processor.turns.agents["chat"] = FakeAgent(answer)
     bot.channel.errors = [error] if error else []
     bot.say("hi", event=ASK)
     assert any(says in each for each in story(ASK)["answers"]["not_answered"])
@@ -455,7 +455,7 @@ def test_forged_values_in_redis_do_not_break_the_command(rig: Rig, planted: str)
 def test_conversation_keeps_the_last_turns_only(rig: Rig):
     """The number of stored turns is bounded, also when webhooks are repeated."""
     bot = Bot(rig)
-    bot.processor.agents["chat"] = FakeAgent()
+    bot.processor.turns.agents["chat"] = FakeAgent()
     for number in range(55):
         for _ in range(2):
             bot.hear("hi", event=f"e{number}")
@@ -478,7 +478,7 @@ def continuing(rig: Rig) -> Bot:
         journals=rig.journals,
         behavior=ChannelBehavior(after="continue"),
     )
-    bot.processor.agents["chat"] = bot.agent
+    bot.processor.turns.agents["chat"] = bot.agent
     bot.say("please delete it", event=ASK)
     return bot
 
