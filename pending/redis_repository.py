@@ -32,7 +32,7 @@ class RedisActionRepository:
     """
 
     def __init__(self, scripts: ShardedScripts, note_effect: NoteEffect | None = None) -> None:
-        """`note_effect` notes each effect outside of Redis; None where that is not wanted."""
+        """`note_effect` notes each effect outside of Redis (see `NoteEffect`); None for no notes."""
         self._scripts = scripts
         self._note_effect = note_effect
 
@@ -71,6 +71,7 @@ class RedisActionRepository:
         answer = await self._scripts.arun(
             "save_action", conversation, {"action": new_action.to_dict()}
         )
+        # Else the script answers with the milliseconds at which the window closes.
         if answer == "exists":
             return None
         return int(answer) / 1000
@@ -78,7 +79,7 @@ class RedisActionRepository:
     async def change(
         self, conversation: str, change: TurnChange
     ) -> tuple[str, StoredAction | None]:
-        """Make a transition or store new actions. Return an answer and the action."""
+        """Make a transition or store new actions. Return a status and the action."""
         text = await self._scripts.arun("change", conversation, {"change": change.to_dict()})
         answer = json.loads(text)
         return answer["status"], _action_of(answer)
@@ -135,6 +136,7 @@ class RedisActionRepository:
 
     async def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
         """Record how the effect of an attempt ended."""
+        # Before the result is stored: the note must say how the effect ended even if Redis fails.
         if self._note_effect:
             self._note_effect(claim, result)
         args = {

@@ -206,7 +206,7 @@ class ActionRepository(Protocol):
     ) -> tuple[str, StoredAction | None]:
         """Make a transition or store new actions, without a lease.
 
-        Return an answer and the action of the transition. "ok": the change was made. "exists":
+        Return a status and the action of the transition. "ok": the change was made. "exists":
         another action waits in the scope. "state": the action was in none of the expected states.
         """
 

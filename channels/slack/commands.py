@@ -133,12 +133,12 @@ async def _send_manifest(
 
     With neither `create` nor an `app_id`, Slack only checks it.
     """
-    from sayso.channels.slack.setup import VARIABLE, SlackApps, where_to_install
+    from sayso.channels.slack.setup import CONFIG_VARIABLE, SlackApps, where_to_install
 
     settings = cast("SlackSettings", target.settings)
     if not settings.api_url:
         check_outside(target.public_url)
-    apps = SlackApps(os.environ.get(VARIABLE, ""), settings.api_url)
+    apps = SlackApps(os.environ.get(CONFIG_VARIABLE, ""), settings.api_url)
     if create:
         installed_at = ""
         if settings.has_many_workspaces:
@@ -159,19 +159,19 @@ def list_workspaces(target: CommandTarget) -> CommandResult:
     installations = _installations(target)
     rows: list[dict[str, Any]] = []
     lines: list[str] = []
-    for name in installations.ids():
+    for installer_id in installations.ids():
         try:
-            installation = installations.get(name)
+            installation = installations.get(installer_id)
         except (TokenUnreadable, OtherVersion) as exc:
-            rows.append({"id": name, "unreadable": str(exc)})
-            lines.append(f"{name}  {exc}")
+            rows.append({"id": installer_id, "unreadable": str(exc)})
+            lines.append(f"{installer_id}  {exc}")
             continue
         # It was removed meanwhile.
         if installation is None:
             continue
         workspaces: list[str] = []
         if installation.is_organization:
-            workspaces = installations.workspaces_of(name)
+            workspaces = installations.workspaces_of(installer_id)
         rows.append(_workspace_row(installation, workspaces))
         lines.append(_workspace_line(installation, workspaces))
     return CommandResult(rows, lines or ["no workspace has installed the app"])
@@ -230,11 +230,13 @@ def invite(target: CommandTarget) -> CommandResult:
     from sayso.channels.slack.setup import install_url
 
     url = install_url(target.public_url, target.channel)
+    # An app of one workspace has no rules: `_installations` refuses it below.
     rules = cast("SlackSettings", target.settings).install_rules
     if rules and not rules.invited:
         raise SetupError(f"{target.channel} needs no invitation", f"install its app at {url}")
 
     installations = _installations(target)
+    # The value "1" is never read: that an invitation exists is enough.
     invitation = installations.issue(INVITATION, "1", INVITATION_SECONDS)
     ends_at = installations.clock() + INVITATION_SECONDS
     link = f"{url}?invitation={invitation}"

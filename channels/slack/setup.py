@@ -45,12 +45,14 @@ from sayso.infra.terminal import one_line
 
 #: The environment variable with the token with which SlackApps calls Slack. The token is valid for
 #: 12 hours, and never stored.
-VARIABLE = "SLACK_CONFIG_TOKEN"
-#: Slack's web pages for apps and for their tokens.
-PAGES = "https://api.slack.com/apps"
-#: Slack's limits of the app's name, its bot's name and a slash command, in characters.
+CONFIG_VARIABLE = "SLACK_CONFIG_TOKEN"
+#: Slack's web page with a person's apps and their configuration tokens.
+APPS_PAGE = "https://api.slack.com/apps"
+#: Slack's limit of an app's name, in characters.
 NAME_LIMIT = 35
+#: Slack's limit of the name of an app's bot, in characters.
 BOT_LIMIT = 80
+#: Slack's limit of a slash command, with its slash, in characters.
 COMMAND_LIMIT = 32
 #: The default name of the slash command.
 COMMAND = "/sayso"
@@ -71,9 +73,10 @@ METHODS: dict[str, tuple[str, ...]] = {
     "files.getUploadURLExternal": ("files:write",),
     "files.info": ("files:read",),
 }
-#: The scopes for events about public and about private channels.
-_OPEN = "channels:read"
-_CLOSED = "groups:read"
+#: The scope for events about public channels.
+_PUBLIC_CHANNELS = "channels:read"
+#: The scope for events about private channels. Slack's API still calls them groups.
+_PRIVATE_CHANNELS = "groups:read"
 #: The events that the app subscribes to, each with the scopes without which Slack does not send it.
 EVENTS: dict[str, tuple[str, ...]] = {
     "agent_session_stopped": (),
@@ -83,15 +86,17 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "app_uninstalled": (),
     "assistant_thread_context_changed": (),
     "assistant_thread_started": (),
-    **dict.fromkeys(
-        ("channel_archive", "channel_deleted", "channel_id_changed", "channel_left"), (_OPEN,)
-    ),
-    "channel_unarchive": (_OPEN,),
-    **dict.fromkeys(
-        ("group_archive", "group_deleted", "group_left", "group_unarchive"), (_CLOSED,)
-    ),
-    "member_joined_channel": (_OPEN, _CLOSED),
-    "member_left_channel": (_OPEN, _CLOSED),
+    "channel_archive": (_PUBLIC_CHANNELS,),
+    "channel_deleted": (_PUBLIC_CHANNELS,),
+    "channel_id_changed": (_PUBLIC_CHANNELS,),
+    "channel_left": (_PUBLIC_CHANNELS,),
+    "channel_unarchive": (_PUBLIC_CHANNELS,),
+    "group_archive": (_PRIVATE_CHANNELS,),
+    "group_deleted": (_PRIVATE_CHANNELS,),
+    "group_left": (_PRIVATE_CHANNELS,),
+    "group_unarchive": (_PRIVATE_CHANNELS,),
+    "member_joined_channel": (_PUBLIC_CHANNELS, _PRIVATE_CHANNELS),
+    "member_left_channel": (_PUBLIC_CHANNELS, _PRIVATE_CHANNELS),
     "message.channels": ("channels:history",),
     "message.groups": ("groups:history",),
     "message.im": ("im:history",),
@@ -119,9 +124,9 @@ _DESCRIPTION = "Does what you ask, and asks before it destroys anything."
 _COMMAND = re.compile(r"/[a-z0-9_-]+")
 _APP_ID = re.compile(r"[A-Z0-9]{2,40}")
 _CONFIG_TOKEN_CURE = (
-    f"under Your App Configuration Tokens at {PAGES} generate one for your workspace, "
+    f"under Your App Configuration Tokens at {APPS_PAGE} generate one for your workspace, "
     "or press Refresh, and export its Access Token (xoxe.xoxp-…, not the Refresh Token) "
-    f"as {VARIABLE}; it is valid for 12 hours"
+    f"as {CONFIG_VARIABLE}; it is valid for 12 hours"
 )
 _APP_CURE = (
     "use the App ID in its Basic Information, and a token of a person who may change that app"
@@ -199,7 +204,7 @@ class SlackSetup(PlatformSetup):
 
     def _install_steps(self) -> list[str]:
         """Return how the app is installed after its settings are made."""
-        if not self._settings.client_id:
+        if not self._settings.has_many_workspaces:
             return ["Then install the app to the workspace again."]
         redirect = redirect_url(self._public_url, self._name)
         where = where_to_install(self._settings, self._public_url, self._name)
@@ -214,10 +219,11 @@ class SlackSetup(PlatformSetup):
 
         The results also name the settings that Slack does not show.
         """
-        if self._settings.client_id:
+        if self._settings.has_many_workspaces:
             results = await self._check_workspaces()
         else:
             results = await self._check_token()
+        # Without a token that works, the other settings are not the problem.
         if results[0].state == "fail":
             return results
         webhook = f"Slack does not show its Request URL, which must be {bare_url(self._url)}"
@@ -365,6 +371,7 @@ def manifest(
     """
     _check_names(name, command, public_url)
     url = hook_url(public_url, channel)
+    # Slack takes fewer characters in the name of the bot than in that of the app.
     bot = re.sub(r"[^A-Za-z0-9 ._-]", "", name).strip() or "sayso"
     redirects = {}
     if install:
@@ -467,9 +474,11 @@ class SlackApps:
     def __init__(self, token: str, api_url: str | None) -> None:
         token = token.strip()
         if not token:
-            raise SetupError(f"{VARIABLE} is not set", _CONFIG_TOKEN_CURE)
+            raise SetupError(f"{CONFIG_VARIABLE} is not set", _CONFIG_TOKEN_CURE)
         if not re.fullmatch(r"[\x21-\x7e]+", token):
-            raise SetupError(f"{VARIABLE} has characters that no token has", _CONFIG_TOKEN_CURE)
+            raise SetupError(
+                f"{CONFIG_VARIABLE} has characters that no token has", _CONFIG_TOKEN_CURE
+            )
         self._web = PooledSessions(partial(new_client, token, api_url))
 
     async def validate(self, manifest: AppManifest) -> list[str]:
@@ -490,9 +499,7 @@ class SlackApps:
         `installed_at` is where many workspaces install it, "" for an app of one workspace. The
         secrets in Slack's answer are not printed.
         """
-        unanswered = (
-            f"check at {PAGES} whether the app exists before you run it again: each run creates one"
-        )
+        unanswered = f"check at {APPS_PAGE} whether the app exists before you run it again: each run creates one"
         explain = partial(_manifest_problem, unanswered=unanswered)
         async with platform_calls("Slack", explain, unanswered=unanswered):
             answer = await self._web.here().apps_manifest_create(manifest=json.dumps(manifest))
@@ -501,22 +508,22 @@ class SlackApps:
             return [
                 f"app {app_id} is created; what is left, by hand:",
                 "  1. copy Client ID, Client Secret and Signing Secret under Basic Information,",
-                f"     {PAGES}/{app_id}/general",
+                f"     {APPS_PAGE}/{app_id}/general",
                 "  2. start the bot with them; only then can it answer Slack's handshake:",
-                f"     where {PAGES}/{app_id}/event-subscriptions",
+                f"     where {APPS_PAGE}/{app_id}/event-subscriptions",
                 "     shows the Request URL unverified, press Retry",
-                f"  3. activate public distribution: {PAGES}/{app_id}/distribute",
+                f"  3. activate public distribution: {APPS_PAGE}/{app_id}/distribute",
                 f"  4. install it: {installed_at}",
                 f"After a change: sayso channel manifest {channel} --update {app_id}",
             ]
         return [
             f"app {app_id} is created; what is left, by hand:",
             f"  1. install it: {_install_page(app_id)}",
-            f"  2. bot_token: copy the Bot User OAuth Token (xoxb-…) of {PAGES}/{app_id}/oauth",
+            f"  2. bot_token: copy the Bot User OAuth Token (xoxb-…) of {APPS_PAGE}/{app_id}/oauth",
             "  3. signing_secret: copy the Signing Secret under Basic Information, "
-            f"{PAGES}/{app_id}/general",
+            f"{APPS_PAGE}/{app_id}/general",
             "  4. start the bot with both; only then can it answer Slack's handshake:",
-            f"     where {PAGES}/{app_id}/event-subscriptions "
+            f"     where {APPS_PAGE}/{app_id}/event-subscriptions "
             "shows the Request URL unverified, press Retry",
             f"After a change: sayso channel manifest {channel} --update {app_id}",
         ]
@@ -542,13 +549,15 @@ def _app_id(answer: Any) -> str:
     """Return the App ID in an answer of Slack. Raises SetupError if it names none."""
     app_id = str(answer.get("app_id") or "")
     if not _APP_ID.fullmatch(app_id):
-        raise SetupError("Slack's answer names no app", f"check at {PAGES} whether it was changed")
+        raise SetupError(
+            "Slack's answer names no app", f"check at {APPS_PAGE} whether it was changed"
+        )
     return app_id
 
 
 def _install_page(app_id: str) -> str:
     """Return Slack's page on which an app is installed in its workspace."""
-    return f"{PAGES}/{app_id}/install-on-team"
+    return f"{APPS_PAGE}/{app_id}/install-on-team"
 
 
 def _manifest_problem(exc: Exception, *, app_id: str = "", unanswered: str = "") -> Problem:
@@ -559,14 +568,15 @@ def _manifest_problem(exc: Exception, *, app_id: str = "", unanswered: str = "")
     """
     code = error_code(getattr(exc, "response", None))
     if code == "token_expired":
-        return f"{VARIABLE} has expired", _CONFIG_TOKEN_CURE
+        return f"{CONFIG_VARIABLE} has expired", _CONFIG_TOKEN_CURE
     if code in TOKEN_ERRORS:
-        return f"Slack does not take {VARIABLE} ({code})", _CONFIG_TOKEN_CURE
+        return f"Slack does not take {CONFIG_VARIABLE} ({code})", _CONFIG_TOKEN_CURE
     if code == "invalid_manifest":
         return _faults(exc)
     if code in _APP_ERRORS:
         return f"Slack knows no app {app_id!r} that this token may change ({code})", _APP_CURE
     says, cure = setup_problem(exc) or connection_problem("Slack", exc)
+    # Without an error code there was no answer: Slack may have done it if the request was sent.
     may_be_done = not never_sent(exc)
     if code:
         may_be_done = reaction_to(code) == "unclear"
@@ -591,7 +601,8 @@ def _faults(exc: Exception) -> Problem:
         message = str(fault.get("message") or "")
         lines.append(f"\n  {one_line(place, MAX_CHARS)}  {one_line(message, MAX_CHARS)}")
 
-    # Several faults may have the same cure.
+    # Several faults may have the same cure. Slack may also refuse a manifest without naming a
+    # place: "/" then has the cure for any other place.
     cures = dict.fromkeys(_cure_of_fault(place) for place in places or ["/"])
     return f"Slack takes no such manifest{''.join(lines)}\ncure", "; ".join(cures)
 

@@ -7,7 +7,13 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from sayso.channels.setup import CheckResult, SetupError, connection_problem, platform_calls
+from sayso.channels.setup import (
+    CheckResult,
+    Problem,
+    SetupError,
+    connection_problem,
+    platform_calls,
+)
 from sayso.channels.slack.client import (
     TOKEN_ERRORS,
     error_code,
@@ -22,7 +28,7 @@ from sayso.infra.records import OtherVersion
 
 #: How long asking Slack about all workspaces together may take, in seconds.
 CHECK_SECONDS = 15.0
-#: About how many workspaces Slack is asked at the same time.
+#: How many installations are checked at the same time, at most.
 AT_A_TIME = 8
 #: For how long `sayso doctor` names a workspace that removed the app, in seconds: a week.
 RECENT_SECONDS = 7 * 86400.0
@@ -50,6 +56,7 @@ class WorkspaceChecks:
         self._cure = f"have the app installed there again: {installed_at}"
         self._installed_at = installed_at
         self._scopes = scopes
+        # The pool hands out the session itself: each installation needs a client with its token.
         self._sessions: PooledSessions[Any] = PooledSessions(lambda session: session)
 
     async def results(self) -> AsyncIterator[CheckResult]:
@@ -57,31 +64,32 @@ class WorkspaceChecks:
 
         Raises redis.RedisError.
         """
-        names = self._installations.ids()
-        if names:
-            organizations = sum(name.startswith("E") for name in names)
-            workspaces = len(names) - organizations
+        ids = self._installations.ids()
+        if ids:
+            organizations = sum(each.startswith("E") for each in ids)
+            workspaces = len(ids) - organizations
             counts = (_count(workspaces, "workspace"), _count(organizations, "organization"))
             yield self._ok("workspaces", f"installed by {' and '.join(counts)}")
         else:
             says = "no workspace has installed the app"
             cure = f"install it: {self._installed_at}"
             yield self._warn("workspaces", says, cure, id="workspaces-none")
-        async for result in self._each(names):
+        async for result in self._each(ids):
             yield result
         for result in self._removals():
             yield result
 
-    async def _each(self, names: list[str]) -> AsyncIterator[CheckResult]:
+    async def _each(self, ids: list[str]) -> AsyncIterator[CheckResult]:
         """Yield the state of each installation, then how many could not be checked in time."""
         slots = asyncio.Semaphore(AT_A_TIME)
-        tasks = [asyncio.create_task(self._within_slot(slots, name)) for name in names]
+        tasks = [asyncio.create_task(self._within_slot(slots, each)) for each in ids]
         if not tasks:
             return
         finished, unfinished = await asyncio.wait(tasks, timeout=CHECK_SECONDS)
         for task in unfinished:
             task.cancel()
 
+        # In the order of the ids, which `finished` does not have.
         for task in tasks:
             if task in finished:
                 yield task.result()
@@ -91,41 +99,44 @@ class WorkspaceChecks:
             cure = f"run `sayso channel status {self._channel}` again"
             yield self._warn("workspaces", says, cure, id="workspaces-late")
 
-    async def _within_slot(self, slots: asyncio.Semaphore, name: str) -> CheckResult:
+    async def _within_slot(self, slots: asyncio.Semaphore, installer_id: str) -> CheckResult:
+        """Return the state of one installation, when fewer than AT_A_TIME are being checked."""
         async with slots:
-            return await self._one(name)
+            return await self._one(installer_id)
 
-    async def _one(self, name: str) -> CheckResult:
-        """Return the state of the installation with the id `name`."""
+    async def _one(self, installer_id: str) -> CheckResult:
+        """Return the state of the installation of one workspace or organization."""
         try:
-            installation = self._installations.get(name)
+            installation = self._installations.get(installer_id)
         except (TokenUnreadable, OtherVersion) as exc:
             cure = "give this process the secret keys of before, or install the app there again"
-            return self._fail(name, str(exc), cure, id="workspace-unreadable")
+            return self._fail(installer_id, str(exc), cure, id="workspace-unreadable")
         if installation is None:
-            return self._ok(name, "has removed the app just now")
+            return self._ok(installer_id, "has removed the app just now")
 
-        label = installation.name or name
+        label = installation.name or installer_id
         if installation.renewal_refused:
             says = f"Slack does not renew the token of {label} ({installation.renewal_refused})"
-            return self._fail(name, says, self._cure, id="workspace-renewal")
+            return self._fail(installer_id, says, self._cure, id="workspace-renewal")
 
         rules = self._settings.install_rules
-        if rules and not rules.admits(name, installation.organization):
+        if rules and not rules.admits(installer_id, installation.organization):
             fault = "has installed the app and is not in install.organizations"
             says = f"{label} {fault}: it gets no answers"
-            cure = f"add {name} there, or remove the app from the workspace"
-            return self._warn(name, says, cure, id="workspace-not-listed")
+            cure = f"add {installer_id} there, or remove the app from the workspace"
+            return self._warn(installer_id, says, cure, id="workspace-not-listed")
 
+        # Slack would refuse it. A check renews no token: only the bot's own processes do.
         if 0 < installation.expires_at <= time.time():
-            return self._ok(name, f"{label}: its token has ended, and is renewed when it is needed")
+            says = f"{label}: its token has ended, and is renewed when it is needed"
+            return self._ok(installer_id, says)
         return await self._ask(installation, label)
 
     async def _ask(self, installation: Installation, label: str) -> CheckResult:
         """Ask Slack whether it takes a token, and what its scopes are."""
         client = new_client(installation.token, self._settings.api_url, self._sessions.here())
 
-        def problem(exc: Exception) -> tuple[str, str]:
+        def problem(exc: Exception) -> Problem:
             code = error_code(getattr(exc, "response", None))
             if code in TOKEN_ERRORS:
                 return f"Slack does not take the token of {label} ({code})", self._cure

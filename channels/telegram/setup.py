@@ -45,7 +45,7 @@ RECENT_SECONDS = 3600.0
 #: From this many waiting updates on the check warns: fewer may be a burst.
 MANY_PENDING = 20
 #: The cures for the last error that Telegram had with the webhook: a pattern in the error, and the
-#: cure. The first match counts.
+#: cure. The first match counts, and the last pattern matches any error.
 _CURES = (
     (
         "403",
@@ -93,7 +93,8 @@ class TelegramSetup(PlatformSetup):
         self._now = now
 
         api_url = settings.api_url or TELEGRAM
-        #: Whether the Bot API server is Telegram's own, which calls public addresses alone.
+        #: Whether the Bot API server is Telegram's own, which calls public addresses alone. Another
+        #: one may be in a private network.
         self._is_telegram = urlsplit(api_url).hostname == urlsplit(TELEGRAM).hostname
         token = settings.token.get_secret_value().strip()
         self._bots = PooledSessions(partial(new_bot, token, api_url), tls=tls)
@@ -117,7 +118,7 @@ class TelegramSetup(PlatformSetup):
                 secret_token=secret,
                 allowed_updates=ALLOWED_UPDATES,
                 max_connections=self._max_connections,
-                drop_pending_updates=self._drop_pending or None,
+                drop_pending_updates=self._drop_pending or None,  # None leaves it out
             )
             await self._set_menus(bot)
 
@@ -185,6 +186,7 @@ class TelegramSetup(PlatformSetup):
             bot = self._bots.here()
             before = await bot.get_webhook_info()
             await bot.delete_webhook(drop_pending_updates=self._drop_pending or None)
+        # Called even without a webhook: it may have updates to drop.
         steps = ["no webhook was set: nothing to delete"]
         if before.url:
             steps = [f"webhook deleted: it was {bare_url(before.url)}"]
@@ -197,7 +199,10 @@ class TelegramSetup(PlatformSetup):
         return steps
 
     def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
-        """Return an update of an unknown kind, which the bot ignores; None for a bot that polls."""
+        """Return an update of an unknown kind, which the bot ignores; None for a bot that polls.
+
+        A bot that polls has no webhook, and so no secret for one.
+        """
         secret = self._settings.webhook_secret
         if secret is None:
             return None

@@ -60,6 +60,7 @@ class WhatsAppSettings(VendorSettings):
     @field_validator("from_")
     @classmethod
     def _is_sender(cls, sender: str | None) -> str | None:
+        """Check that the sender is a number of WhatsApp."""
         if sender is not None and not re.fullmatch(r"whatsapp:\+?[0-9]+", sender):
             raise ValueError("is not a WhatsApp sender: write it as whatsapp:+14155238886")
         return sender
@@ -67,7 +68,7 @@ class WhatsAppSettings(VendorSettings):
     @field_validator("messaging_service_sid", "template", "confirm_template")
     @classmethod
     def _is_sid(cls, sid: str | None, info: ValidationInfo) -> str | None:
-        # Twilio's ids begin with two letters of their kind.
+        """Check an id of Twilio (a SID). It begins with two letters that name its kind."""
         prefix = "MG" if info.field_name == "messaging_service_sid" else "HX"
         if sid is not None and not re.fullmatch(rf"{prefix}[0-9a-fA-F]{{32}}", sid):
             raise ValueError(
@@ -78,6 +79,7 @@ class WhatsAppSettings(VendorSettings):
 
     @model_validator(mode="after")
     def _has_sender(self) -> Self:
+        """Check that there is a number, or a Messaging Service that chooses one."""
         if self.from_ is None and self.messaging_service_sid is None:
             raise ValueError("from is missing: give the sender as from, or a messaging_service_sid")
         return self
@@ -117,6 +119,8 @@ class WhatsAppSettings(VendorSettings):
         """
         bare = re.sub("^whatsapp:", "", user.strip(), flags=re.IGNORECASE)
         address = f"whatsapp:{bare}"
+        # An identity has a key, under which the turns are stored, and all ids that the person had.
+        # The key is searched for last: it may be a number that another person has now.
         identity = identities.find_by_id(channel, address)
         if identity is None:
             identity = identities.find_by_key(channel, address)
@@ -124,10 +128,10 @@ class WhatsAppSettings(VendorSettings):
             spellings = (user, address, bare)
             return tuple(dict.fromkeys(each for each in spellings if each))
 
-        names = [identity.key]
-        for name in current_ids(identity):
-            other = identities.find_by_key(channel, name)
+        ids = [identity.key]
+        for each in current_ids(identity):
+            other = identities.find_by_key(channel, each)
             if other is None or other.key == identity.key:
-                names.append(name)
-        bare_names = [name.removeprefix("whatsapp:") for name in names]
-        return tuple(dict.fromkeys([*names, *bare_names]))
+                ids.append(each)
+        bare_ids = [each.removeprefix("whatsapp:") for each in ids]
+        return tuple(dict.fromkeys([*ids, *bare_ids]))

@@ -1,4 +1,9 @@
-"""TwilioSetup: sets, checks and deletes the webhook of a sender or service at Twilio."""
+"""TwilioSetup: sets, checks and deletes the webhook of a sender or service at Twilio.
+
+A *sender* is one WhatsApp number. A *Messaging Service* chooses among several senders and has one
+webhook for all of them. Each has three URLs: of the webhook, of its fallback, which Twilio calls
+when the webhook fails, and of the status callback, which gets what becomes of each message sent.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +59,7 @@ class TwilioSetup(PlatformSetup):
     ) -> None:
         super().__init__(name, public_url)
         self._settings = settings
+        #: The id of the Messaging Service, "" for one sender.
         self._service = settings.messaging_service_sid or ""
         token = settings.auth_token.get_secret_value()
         self._client = PooledSessions(
@@ -78,7 +84,11 @@ class TwilioSetup(PlatformSetup):
             ]
 
         # The fallback is the same URL: without one, a webhook that Twilio gave up is lost.
-        await self._set(self._url + RETRIES, self._url, f"{self._url}/status")
+        await self._set(
+            webhook=self._url + RETRIES,
+            fallback=self._url,
+            status=f"{self._url}/status",
+        )
         url = bare_url(self._url)
         return [
             f"{self._where}: webhook set to {url}, retried after an error, and as the fallback",
@@ -108,7 +118,7 @@ class TwilioSetup(PlatformSetup):
         """Delete the URLs. Raises SetupError."""
         if self._is_sandbox:
             return [f"the Sandbox has no API: empty its addresses in the Console ({_SANDBOX_PAGE})"]
-        await self._set("", "", "")
+        await self._set(webhook="", fallback="", status="")
         return [
             f"{self._where}: webhook, fallback and status callback deleted; "
             "messages to it are lost until one is set"
@@ -145,28 +155,19 @@ class TwilioSetup(PlatformSetup):
             return f"messaging service {self._service}"
         return f"sender {self._settings.from_}"
 
-    async def _set(self, url: str, fallback: str, status: str) -> None:
+    async def _set(self, *, webhook: str, fallback: str, status: str) -> None:
         """Set the three URLs, "" to delete them. Raises SetupError.
 
-        `url` gets the messages, `fallback` those that `url` did not take, and `status` what became
+        `webhook` gets the messages, `fallback` those that `webhook` did not take, and `status` what became
         of sent messages.
         """
         from twilio.rest.messaging.v2.channels_sender import ChannelsSenderList
 
-        webhook = {
-            "callback_url": url,
-            "callback_method": "POST",
-            "fallback_url": fallback,
-            "fallback_method": "POST",
-            "status_callback_url": status,
-            "status_callback_method": "POST",
-        }
-        update = ChannelsSenderList.MessagingV2ChannelsSenderRequestsUpdate({"webhook": webhook})
         async with self._calls():
             messaging = self._client.here().messaging
             if self._service:
                 await messaging.v1.services(self._service).update_async(
-                    inbound_request_url=url,
+                    inbound_request_url=webhook,
                     inbound_method="POST",
                     fallback_url=fallback,
                     fallback_method="POST",
@@ -174,9 +175,19 @@ class TwilioSetup(PlatformSetup):
                     # Otherwise each number of the service uses its own webhook, and not ours.
                     use_inbound_webhook_on_number=False,
                 )
-            else:
-                sender = await self._sender()
-                await messaging.v2.channels_senders(sender.sid).update_async(update)
+                return
+
+            urls = {
+                "callback_url": webhook,
+                "callback_method": "POST",
+                "fallback_url": fallback,
+                "fallback_method": "POST",
+                "status_callback_url": status,
+                "status_callback_method": "POST",
+            }
+            update = ChannelsSenderList.MessagingV2ChannelsSenderRequestsUpdate({"webhook": urls})
+            sender = await self._sender()
+            await messaging.v2.channels_senders(sender.sid).update_async(update)
 
     async def _sender(self) -> Any:
         """Return the sender of the configured number. Raises SetupError."""
@@ -289,6 +300,7 @@ class TwilioSetup(PlatformSetup):
             "have it approved in the Twilio Console, Content Template Builder; "
             "until then it cannot be sent"
         )
+        # WhatsApp has refused it: the cure is that of a message which is made of it.
         code = _REFUSALS.get(status)
         if code:
             cure = REACTIONS[code].cure
