@@ -34,22 +34,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Slack's limits. These are in characters:
-#: The title of a modal, and each of its buttons.
+# Slack's limits:
+#: Characters of the title of a modal, and of each of its buttons.
 TITLE_LIMIT = 24
-#: The label and the hint of a field.
+#: Characters of the label of a field, and of its hint.
 LABEL_LIMIT = 2000
-#: The text of an option in a menu, and its value.
+#: Characters of an option's text, which a menu shows.
 OPTION_TEXT_LIMIT = 75
+#: Characters of an option's value, which Slack sends back.
 OPTION_VALUE_LIMIT = 150
-#: The text in a field.
+#: Characters of the text in a field.
 INPUT_LIMIT = 3000
-#: The metadata of a modal, and the id of a block.
+#: Characters of the metadata of a modal.
 METADATA_LIMIT = 3000
+#: Characters of the id of a block.
 ID_LIMIT = 255
-# These are numbers:
-#: The blocks of a modal, and the options of a menu.
+#: Blocks of a modal.
 BLOCK_LIMIT = 100
+#: Options of a menu.
 OPTION_LIMIT = 100
 
 #: How long reading the question may take before a modal opens, in seconds. Then one opens that says
@@ -138,6 +140,7 @@ class SlackForms:
         task.add_done_callback(self._filling.discard)
 
     def _log_failure(self, turn: Turn, error: Exception) -> None:
+        """Log that a form was not shown."""
         # The text of a broken connection to Redis may hold its address.
         reason = type(error).__name__
         if isinstance(error, SendError):
@@ -168,6 +171,7 @@ class SlackForms:
 
         view = view or notice_view(problem, self._texts)
         try:
+            # With the hash, Slack refuses the update if the modal has changed meanwhile.
             with translated(turn.conversation.chat):
                 await client.views_update(
                     view_id=open_view["id"], hash=open_view["hash"], view=view
@@ -207,6 +211,7 @@ def form_view(form: EditForm, texts: Texts, place: FormPlace) -> Block | None:
     `texts` are in the language of the question. `place` is where the form belongs, which the modal
     carries with it.
     """
+    # A form that leaves a field out would hide a part of what a yes does.
     blocks = [_input_of(field, texts) for field in form.fields]
     inputs = [block for block in blocks if block]
     if not inputs or len(inputs) < len(blocks):
@@ -272,10 +277,12 @@ def _element_of(field: FormField, texts: Texts) -> Block | None:
             picker = _picker(field)
             if picker is not None:
                 return picker
+    # Any value can be shown and entered as text.
     return _text_input(field)
 
 
 def _check_box(field: FormField, texts: Texts) -> Block:
+    """Return a check box. Its label is that of the button with which people agree."""
     option = {"text": _plain(texts.confirm_label, OPTION_TEXT_LIMIT), "value": CHECKED}
     element: Block = {"type": "checkboxes", "action_id": "value", "options": [option]}
     if field.value is True:
@@ -294,6 +301,7 @@ def _menu(field: FormField) -> Block | None:
         return None
     if not 0 < len(choices) <= OPTION_LIMIT:
         return _text_input(field)
+    # The text may be cut, since the value that comes back is the whole choice.
     options = [{"text": _plain(choice, OPTION_TEXT_LIMIT), "value": choice} for choice in choices]
     element: Block = {"type": "static_select", "action_id": "value", "options": options}
     if field.text in choices:
@@ -304,7 +312,7 @@ def _menu(field: FormField) -> Block | None:
 def _number_input(field: FormField) -> Block | None:
     """Return a field for numbers, or a text field if the present value is not a number."""
     try:
-        float(field.text or "0")
+        float(field.text or "0")  # an empty field is a field for numbers, too
     except ValueError:
         return _text_input(field)
     element: Block = {
@@ -323,6 +331,7 @@ def _picker(field: FormField) -> Block | None:
     """Return the picker of a date or a time, None if it cannot show the present value exactly."""
     text = field.text
     element: Block = {"type": f"{field.type}picker", "action_id": "value"}
+    # ValueError: the present value is no date or time.
     with contextlib.suppress(ValueError):
         match field.type:
             case "date" | "time" if not text:
