@@ -158,8 +158,8 @@ class TwilioSetup(PlatformSetup):
     async def _set(self, *, webhook: str, fallback: str, status: str) -> None:
         """Set the three URLs, "" to delete them. Raises SetupError.
 
-        `webhook` gets the messages, `fallback` those that `webhook` did not take, and `status` what became
-        of sent messages.
+        `webhook` gets the messages, `fallback` those that `webhook` did not take, and `status` what
+        became of sent messages.
         """
         from twilio.rest.messaging.v2.channels_sender import ChannelsSenderList
 
