@@ -108,7 +108,9 @@ async def check_coherence(
         facts = {"reason": reason_for_log(exc), "tool": call.tool_name, "model": model}
         log.warning("coherence.check_failed", extra=facts)
         explanation = f"the call could not be checked: {reason}"
-        return CoherenceResult(not fail_closed, explanation, usage, failed=True)
+        return CoherenceResult(
+            coherent=not fail_closed, explanation=explanation, usage=usage, failed=True
+        )
     return CoherenceResult(coherent, inert(explanation)[:MAX_EXPLANATION_CHARS], usage)
 
 

@@ -107,7 +107,7 @@ class Guardrail:
 
     def tripped(self, content: str, reason: str) -> GuardrailResult:
         """Return the result for a text that fails. With REWRITE, `content` replaces the text."""
-        return GuardrailResult(False, content, reason, self.name)
+        return GuardrailResult(False, content, reason=reason, guardrail_name=self.name)
 
 
 class GuardrailsPipeline:
@@ -150,7 +150,13 @@ async def _run(guardrails: Sequence[Guardrail], content: str) -> GuardrailResult
         trip = Trip(guardrail.name, action, detail)
         trips.append(trip)
         if action is GuardrailAction.BLOCK:
-            return GuardrailResult(False, content, trip.detail, trip.guardrail_name, tuple(trips))
+            return GuardrailResult(
+                passed=False,
+                content=content,
+                reason=trip.detail,
+                guardrail_name=trip.guardrail_name,
+                trips=tuple(trips),
+            )
         if action is GuardrailAction.REWRITE:
             content = result.content
     return GuardrailResult(True, content, trips=tuple(trips))
@@ -174,7 +180,7 @@ async def _check(guardrail: Guardrail, content: str) -> tuple[GuardrailResult, G
         error = type(exc).__name__
         log.warning("guardrail.failed", extra={"guardrail": guardrail.name, "reason": error})
         problem = f"the guardrail {guardrail.name!r} failed: {error}"
-        failure = GuardrailResult(False, content, problem, guardrail.name)
+        failure = GuardrailResult(False, content, reason=problem, guardrail_name=guardrail.name)
         return failure, GuardrailAction.BLOCK
 
 
@@ -290,6 +296,7 @@ class PatternGuardrail(Guardrail):
         positions = []
         redacted = content
         for position, pattern in enumerate(self._patterns, 1):
+            # In the text as written, so that an earlier redaction hides no match from the reason.
             if pattern.search(content):
                 positions.append(str(position))
                 redacted = pattern.sub(REDACTED, redacted)

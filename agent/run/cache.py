@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from sayso.agent.config import Cache, CacheEntry, CacheStats
 from sayso.agent.messages import Message, Picture, Role, UsageStats, countable, has_valid_types
@@ -207,6 +207,16 @@ def _warn(error: Exception) -> None:
     log.warning("cache.failed", extra={"reason": type(error).__name__})
 
 
+class _Stored(NamedTuple, Generic[T]):
+    """A value in an ExpiringLru."""
+
+    value: T
+    #: How many characters it has.
+    chars: int
+    #: When it expires, by the clock of the ExpiringLru.
+    expires_at: float
+
+
 class ExpiringLru(Generic[T]):
     """Values by key, each stored for some seconds. Thread-safe.
 
@@ -218,9 +228,8 @@ class ExpiringLru(Generic[T]):
         self._max_entries = max_entries
         self._max_chars = max_chars
         self._clock = clock
-        #: The value of each key, its number of characters, and when it expires by the clock. The
-        #: least recently used key comes first.
-        self._entries: OrderedDict[str, tuple[T, int, float]] = OrderedDict()
+        #: The least recently used key comes first.
+        self._entries: OrderedDict[str, _Stored[T]] = OrderedDict()
         #: The characters of all values.
         self._chars = 0
         self._lock = threading.Lock()
@@ -228,12 +237,14 @@ class ExpiringLru(Generic[T]):
     def get(self, key: str) -> T | None:
         """Return a value, or None if there is none or it has expired."""
         with self._lock:
-            value, _, expires_at = self._entries.get(key, (None, 0, 0.0))
-            if value is None or expires_at <= self._clock():
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            if entry.expires_at <= self._clock():
                 self._remove(key)
                 return None
             self._entries.move_to_end(key)
-            return value
+            return entry.value
 
     def put(self, key: str, value: T, chars: int, seconds: float) -> int:
         """Store a value of `chars` characters for some seconds, unless it is larger than the cache.
@@ -244,7 +255,7 @@ class ExpiringLru(Generic[T]):
             self._remove(key)
             if seconds <= 0 or chars > self._max_chars:
                 return 0
-            self._entries[key] = (value, chars, self._clock() + seconds)
+            self._entries[key] = _Stored(value, chars, expires_at=self._clock() + seconds)
             self._chars += chars
 
             evicted = 0
@@ -270,9 +281,8 @@ class ExpiringLru(Generic[T]):
         entry = self._entries.pop(key, None)
         if entry is None:
             return False
-        _, chars, expires_at = entry
-        self._chars -= chars
-        return expires_at > self._clock()
+        self._chars -= entry.chars
+        return entry.expires_at > self._clock()
 
 
 class InMemoryCache:
@@ -307,7 +317,8 @@ class InMemoryCache:
     def get(self, key: str) -> CacheEntry | None:
         """Return the entry of a key, or None if there is none or it has expired."""
         text = self._texts.get(key)
-        self._counter.count(hits=int(text is not None), misses=int(text is None))
+        is_hit = text is not None
+        self._counter.count(hits=int(is_hit), misses=int(not is_hit))
         if text is None:
             return None
         return from_json(text)

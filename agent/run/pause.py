@@ -71,7 +71,12 @@ class RunCounts:
         iterations = int(data["iterations"])
         if iterations < 0:
             raise ValueError(f"a paused run has {iterations!r} iterations")
-        return cls(str(data["run_id"]), iterations, usage, tuple(map(str, data["actions"])))
+        return cls(
+            run_id=str(data["run_id"]),
+            iterations=iterations,
+            usage=usage,
+            actions=tuple(map(str, data["actions"])),
+        )
 
 
 def run_counts_of(memory: ConversationMemory, action_ids: Iterable[str]) -> RunCounts | None:

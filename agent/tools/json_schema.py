@@ -82,7 +82,8 @@ def schema_for_models(
         parameter = inliner.inline(as_object(schema))
         if "anyOf" in parameter:
             parameter = _with_simple_union(parameter, offers_null=name not in optional)
-        # Null as a default says no more than that the parameter may be left out.
+        # Null as a default says no more than that the parameter may be left out. `...` stands for
+        # a parameter without a default.
         if parameter.get("default", ...) is None:
             del parameter["default"]
         properties[name] = _without_any_value(parameter)
@@ -354,10 +355,10 @@ def _prefix_items(schema: dict[str, Any]) -> dict[str, Any]:
 
 def types_of(schema: Mapping[str, Any]) -> list[Any]:
     """Return the types that a schema names, as a list; empty if it names none."""
-    kind = schema.get("type", [])
-    if isinstance(kind, list):
-        return list(kind)
-    return [kind]
+    types = schema.get("type", [])
+    if isinstance(types, list):
+        return list(types)
+    return [types]
 
 
 def without(schema: Mapping[str, Any], *keys: str) -> dict[str, Any]:

@@ -283,6 +283,8 @@ def has_whole_float(value: Any) -> bool:
     return is_whole_float(value)
 
 
+#: Functions that read the text of a value, by its type. They raise ValueError or KeyError for a text
+#: that is no such value.
 _READERS: Mapping[Any, Callable[[str], Any]] = {
     "integer": int,
     "number": float,
