@@ -89,7 +89,7 @@ def check_history(messages: Sequence[Message]) -> None:
 
 def _refuse_open(open_calls: Mapping[str, ToolCall], where: str) -> None:
     """Raise InvalidHistory if a call has no result before this place of the history."""
-    for call in open_calls.values():
+    for call in open_calls.values():  # the error names the first one
         raise InvalidHistory(
             f"the call {call.id!r} of {call.tool_name!r} has no result before {where}"
         )
@@ -241,7 +241,8 @@ def _steps(wish: Wish) -> list[list[ToolCall]]:
 def latest_result(call: ToolCall, messages: Sequence[Message]) -> tuple[str, str]:
     """Return the outcome of the latest call with the name and arguments of `call`, and its text.
 
-    The outcome is "" if there was no such call, and "pending" if it is not known yet.
+    The outcome is "" if there was no such call, "pending" if it is not known yet, and "waiting" if
+    a program still has to decide about the call.
     """
     results = {
         message.tool_call_id: message.content for message in messages if message.role is Role.TOOL

@@ -249,8 +249,8 @@ class RunMemory:
             previous,
             provider,
             model,
-            self._config.summarize_max_tokens,
-            self._config.request_timeout,
+            max_tokens=self._config.summarize_max_tokens,
+            timeout=self._config.request_timeout,
         )
         self._note("memory_summarize", began, usage, f"{len(removed)} messages summarized")
         return summary

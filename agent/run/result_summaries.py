@@ -108,8 +108,8 @@ class Compressor:
 
         mark = f"[compressed from {len(raw)} chars] "
         if len(mark + text) > len(raw):
-            return Summary("", raw, usage)
-        return Summary(mark, text, usage)
+            return Summary(mark="", text=raw, usage=usage)
+        return Summary(mark=mark, text=text, usage=usage)
 
     def _warn_once(self, error: Exception, tool_name: str) -> None:
         """Log the first failed summary of the run."""
@@ -126,8 +126,8 @@ class Compressor:
         """Return the beginning of a result, or all of it if its beginning would not be shorter."""
         mark = f"[truncated from {len(raw)} chars; compression failed] "
         if len(mark) + self._threshold >= len(raw):
-            return Summary("", raw, usage, failed=True)
-        return Summary(mark, raw[: self._threshold], usage, failed=True)
+            return Summary(mark="", text=raw, usage=usage, failed=True)
+        return Summary(mark=mark, text=raw[: self._threshold], usage=usage, failed=True)
 
     def _shown_part(self, raw: str) -> str:
         """Return the part of a result that the agent's model would read without a summary."""
@@ -147,6 +147,7 @@ async def with_summary(
     on, and the whole text is "".
     """
     content = await result_for_model(tool, raw, summary=summary, mark=mark)
+    # The author of a tool with a `max_result_size` has said how much of its results a model needs.
     if not mark or text_tokens(raw) <= result_tokens or tool.metadata.max_result_size is not None:
         return content, ""
     full_text = part_to_store(raw)

@@ -133,7 +133,9 @@ class ToolsetRefresher:
         """
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
-        failures = 0
+        # How many listings in a row came within STABLE_SECONDS of the one before, whether they
+        # succeeded or failed.
+        quick_listings = 0
         is_reachable = False
         self._list_again[source.id] = changed.set
         while True:
@@ -152,11 +154,11 @@ class ToolsetRefresher:
                 await changed.wait()
 
             seconds = time.monotonic() - started_at
-            failures += 1
+            quick_listings += 1
             if seconds >= STABLE_SECONDS:
-                failures = 1
+                quick_listings = 1
             pause = backoff_seconds(
-                failures,
+                quick_listings,
                 first=FIRST_PAUSE_SECONDS,
                 longest=LONGEST_PAUSE_SECONDS,
             )
