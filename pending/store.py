@@ -178,6 +178,7 @@ class PendingActionStore:
             expected_digest=args_digest or "",
             code=answer.code,
         )
+        # The waiting action has another id or code than expected: for the caller, nothing waits.
         if outcome and outcome.status == "kind_mismatch":
             return None
         return outcome
@@ -247,6 +248,10 @@ class PendingActionStore:
         return None
 
     def _decide(self, scope: Scope, intent: Intent, **expected: Any) -> ConfirmOutcome | None:
+        """Decide on the open action of a scope, and return the outcome as text to print.
+
+        `expected`: further fields of `ActionDecision`. None: nothing waits.
+        """
         decision = ActionDecision(scope, intent, random_id(), **expected)
         outcome = run_without_loop(self.settlement.decide(decision))
         if outcome is None:

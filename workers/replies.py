@@ -39,7 +39,10 @@ def replace_draft(
         if reply.text and not (reply.media or reply.edits):
             edit = replace(reply, edits=shown)
             return (*replies[:at], (edit, action_id), *replies[at + 1 :])
-    return ((Reply(NO_WORDS, edits=shown, optional=True, removes=True), ""), *replies)
+
+    # `removes`: the platform deletes the draft. Where it cannot, NO_WORDS replaces it.
+    removal = Reply(NO_WORDS, edits=shown, optional=True, removes=True)
+    return ((removal, ""), *replies)
 
 
 def join_replies(change: TurnChange, channel: Channel) -> TurnChange:
@@ -69,9 +72,13 @@ def _joined(
     """Return two replies as one, None if they must stay apart."""
     first, first_id = above
     second, second_id = below
+    # Buttons stand below a whole message, so a reply with buttons can only be the lower one. So can a
+    # question, whose id the joined reply gets. Both must be for the same readers.
     is_plain = bool(first.text) and not (first.media or first.buttons or first_id)
     if not is_plain or first.only_for != second.only_for:
         return None
+
+    # What replaces another message, or is shown in a tap, has a place of its own.
     if any(each.edits or each.collapse or each.answers_tap for each in (first, second)):
         return None
     text = first.text

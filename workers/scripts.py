@@ -116,13 +116,15 @@ class WakingScripts(ShardedScripts):
     ) -> Any:
         """Run a script on the keys of a hash tag, and wake a worker if the script says so.
 
+        A hash tag is the part of a key in braces: keys with the same one lie on the same server.
+
         Return the answer of the script.
         """
         result = await super().arun_on(name, tag, args, *payloads)
         if name not in self._may_wake:
             return result
 
-        # `wake` is None, "usual" or "urgent", see _QUEUE_ELSEWHERE.
+        # `wake` is None for no worker, "usual", or "urgent" for a job ahead of all others.
         answer, wake = result
         if wake:
             is_urgent = wake == "urgent"

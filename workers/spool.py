@@ -80,7 +80,10 @@ class SpooledTurn:
 
     #: Its number in the file, in the order in which turns came in.
     n: int
-    turn: Turn
+    #: The id of its conversation.
+    conversation: str
+    #: The turn; None if another version of Sayso has written it, so that this process cannot read it.
+    turn: Turn | None
     #: The id of the action whose button it taps, "" for none.
     tapped: str
     #: When it was received, in Unix seconds by this machine's clock.
@@ -167,21 +170,24 @@ class SpoolFile:
         """Return the next turns in the order they were received, none at the end of the file.
 
         `after`: the number of the turn before them, 0 for none. `most`: how many are returned. A
-        turn that cannot be read is marked so, and left out. Raises SpoolUnusable.
+        turn that no version can read is marked so, and left out from now on. Raises SpoolUnusable.
         """
-        with self._open() as db:
-            rows = db.execute(
-                "SELECT n, turn, tapped, received_at FROM turns"
-                " WHERE n > ? AND unreadable = 0 ORDER BY n LIMIT ?",
-                (after, most),
-            ).fetchall()
+        while True:
+            with self._open() as db:
+                rows = db.execute(
+                    "SELECT n, conversation, turn, tapped, received_at FROM turns"
+                    " WHERE n > ? AND unreadable = 0 ORDER BY n LIMIT ?",
+                    (after, most),
+                ).fetchall()
 
-        turns: list[SpooledTurn] = []
-        for row in rows:
-            spooled = self._read(*row)
-            if spooled:
-                turns.append(spooled)
-        return turns
+            turns: list[SpooledTurn] = []
+            for row in rows:
+                spooled = self._read(*row)
+                if spooled:
+                    turns.append(spooled)
+            # If all of them were marked now, those behind them are read. No row: the end of the file.
+            if turns or not rows:
+                return turns
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete turns that the mailbox has now. Raises SpoolUnusable."""
@@ -217,14 +223,17 @@ class SpoolFile:
                 f"{self._path} is full: {turns} turns wait, {of_one} of them in {conversation}"
             )
 
-    def _read(self, n: int, turn: str, tapped: str, received_at: float) -> SpooledTurn | None:
-        """Read a row of the file. None for a turn that cannot be read."""
+    def _read(
+        self, n: int, conversation: str, turn_json: str, tapped: str, received_at: float
+    ) -> SpooledTurn | None:
+        """Read a row of the file. None for a turn that no version can read, which is marked so."""
         try:
-            return SpooledTurn(n, Turn.from_json(turn), tapped, received_at)
+            turn = Turn.from_json(turn_json)
+            return SpooledTurn(n, conversation, turn, tapped, received_at)
         except OtherVersion as exc:
-            # It waits for a process that can read it.
+            # It waits for a process that can read it, and so do the later turns of its conversation.
             log.warning("spool.unreadable", extra={"n": n, "file": self._path, "advice": str(exc)})
-            return None
+            return SpooledTurn(n, conversation, None, tapped, received_at)
         except ValidationError:
             # The error itself is not logged, because it would quote the turn.
             log.error("spool.unreadable", extra={"n": n, "file": self._path})
@@ -292,6 +301,7 @@ class Spool:
                 with self._circuit_breaker.attempt():
                     return self._inbox.accept(turn, tapped=tapped)
             except CircuitOpen:
+                # Redis was away a moment ago, so it is not asked again by every webhook.
                 pass
             except RedisError as exc:
                 # It may have arrived all the same: then it will be a duplicate.
@@ -366,34 +376,31 @@ class Spool:
     def _hand_over(self, batch: Sequence[SpooledTurn], stuck: set[str]) -> int:
         """Hand over a batch of turns. Return how many the mailbox has now.
 
-        `stuck`: the conversations with a turn that was not accepted. Their later turns stay, and
-        conversations are added.
+        `stuck`: the conversations with a turn that was not accepted, or that this process cannot
+        read. Their later turns stay, so that none overtakes it. Conversations are added.
         """
         done: list[int] = []
         try:
             for spooled in batch:
-                conversation = spooled.turn.conversation.id
-                if conversation not in stuck and self._is_taken(spooled):
+                is_taken = False
+                if spooled.turn is not None and spooled.conversation not in stuck:
+                    is_taken = self._is_taken(spooled.turn, spooled)
+                if is_taken:
                     done.append(spooled.n)
                 else:
-                    stuck.add(conversation)
+                    stuck.add(spooled.conversation)
         finally:
             self._file.delete(done)
         return len(done)
 
-    def _is_taken(self, spooled: SpooledTurn) -> bool:
-        """Hand over a turn. Return whether the mailbox has dealt with it."""
+    def _is_taken(self, turn: Turn, spooled: SpooledTurn) -> bool:
+        """Hand over the turn of a row. Return whether the mailbox has dealt with it."""
         # It did wait, even if the clock was set back.
         waited = max(self._clock() - spooled.received_at, 0.001)
-        ids = {"conversation": spooled.turn.conversation.id, "event": spooled.turn.event_hash}
+        ids = {"conversation": spooled.conversation, "event": turn.event_hash}
         try:
-            accepted = self._inbox.accept(
-                spooled.turn, tapped=spooled.tapped, waited_seconds=waited
-            )
-        except (
-            ResponseError,
-            OtherVersion,
-        ) as exc:
+            accepted = self._inbox.accept(turn, tapped=spooled.tapped, waited_seconds=waited)
+        except (ResponseError, OtherVersion) as exc:
             # Redis is there: it may accept turns of other conversations.
             log.warning(
                 "spool.refused", extra={**ids, "n": spooled.n, "reason": type(exc).__name__}

@@ -124,9 +124,12 @@ class FailedTurns:
             if record is None:
                 continue
             stored = record.verified(self._store.signer, turn.scope)
+            # This turn decided the action, and then failed while it was carried out.
             is_decided_here = stored.decided_by_event == turn.event_id
             if is_decided_here and stored.state in ("claimed", "started"):
                 return stored
+
+            # It was carried out: by this turn, or before, and this turn is a second tap.
             is_tapped = press is not None and stored.action_id == press.action_id
             if stored.state in EXECUTED_STATES and (is_tapped or is_decided_here):
                 return stored
@@ -187,6 +190,8 @@ class FailedTurns:
                 self._outcomes.write_outcome(context, stored, "unknown")
             case _:
                 outcome = await self._answers.outcome_text(turn.scope, stored)
+        # An end that is only decided here was written into the history above. Any other is read from
+        # the record, and so is what an undo did to other actions.
         undo = undo_of(stored)
         if undo or state == stored.state:
             await self._outcomes.refresh(context, undo=undo)

@@ -108,6 +108,8 @@ class OutcomeAnswers:
         if is_late_yes and context.waiting_action is None and self.goes_on(context, stored):
             return await self.answer_late_yes(context, stored, outcome)
 
+        # The outcome is the last thing that the bot has said, in answer to the same yes or no. The
+        # answer to the button of an undo has the intent "undo", whichever button it was.
         text = await self._text_of_second_answer(context, stored, press, outcome)
         last = context.last_answer
         is_known = last is not None and last.action_id == stored.action_id
@@ -117,6 +119,7 @@ class OutcomeAnswers:
         else:
             answer = await self.answer_outcome(context, stored, text)
 
+        # Only a tap that says the same as the first one is marked, so that a third needs no answer.
         ended_by = _intent_of_ending(stored)
         if ended_by and press.intent == ended_by:
             answer = with_settled_answer(answer, stored, ended_by)
@@ -181,6 +184,8 @@ class OutcomeAnswers:
         It does if the channel or the action says "continue". It does not if the history has lost
         the call, because a model could not know what the decision was about.
         """
+        # A changed record names no request that can be trusted, and another person may not have made
+        # it.
         if stored.is_changed or context.turn.maybe_other_person:
             return False
         if after_of(stored.action, self._behavior.after) == "say":
@@ -259,7 +264,7 @@ class OutcomeAnswers:
                 return texts.unknown(preview)
             case "failed":
                 return texts.failed(preview)
-        return texts.stale()
+        return texts.stale()  # it is still open: only a caller that is mistaken gets here
 
     async def outcome_to_tell(
         self, context: TurnContext, stored: StoredAction | None
@@ -365,8 +370,12 @@ def _intent_of_ending(stored: StoredAction) -> SettledIntent | None:
         return "confirm"
     if stored.state != "cancelled":
         return None
+    # A program, a failed message or a message about something else may have cancelled it as well:
+    # the text of a no tells them apart.
     denial = texts_of(stored).cancelled(stored.action.preview)
-    return "cancel" if stored.outcome_text.startswith(denial) else None
+    if stored.outcome_text.startswith(denial):
+        return "cancel"
+    return None
 
 
 def undo_of(stored: StoredAction) -> StoredAction | None:

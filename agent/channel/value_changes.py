@@ -357,12 +357,14 @@ class ChangeHandler:
         return self._ask_field(context, stored, _Progress(stored.action_id, 0, {}))
 
     def takes_message(self, context: TurnContext, stored: StoredAction, phase: Phase) -> bool:
-        """Return whether a message is about the fields of a question, found in this phase.
+        """Return whether a message is about the fields of a question, which is in this phase.
 
         It is the value of the field that is asked for, or the label of the button to change, which
         a person may type instead. A message that quotes the question is no value: it answers the
         question. After the time of the question, a value counts as an answer that came too late.
         """
+        # In these phases the question waits no more (`Phase`). A person who is still asked for a
+        # field must read that.
         if phase in ("time_over", "expired", "unknown"):
             return self._progress(context, stored) is not None
         turn = context.turn
@@ -425,8 +427,9 @@ class ChangeHandler:
         options = _options(stored.action.edit_form.fields[progress.place])
         if choice > len(options):
             return None
-        text = None  # the button 0 keeps the value
-        if choice:
+        # The first button keeps the value. The others stand for the options, in their order.
+        text = None
+        if choice > 0:
             text = options[choice - 1]
         return await self._take_answer(context, stored, progress, text)
 
@@ -493,6 +496,8 @@ class ChangeHandler:
 
         A note about another question is removed.
         """
+        # The note is of this module (`_Progress.to_dict`), but it was stored: an older version may
+        # have written it otherwise, and then nothing is asked.
         note = context.memory.notes.get(NOTE) or {}
         try:
             progress = _Progress(note["action_id"], int(note["place"]), dict(note["values"]))
@@ -568,6 +573,7 @@ def _other_code(before: str) -> str:
     """
     if not before:
         return ""
+    # One of the 9,999 other codes: less than a whole round of 10,000 never leads back to `before`.
     other = (int(before) + 1 + randbelow(9_999)) % 10_000
     return f"{other:04}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -200,6 +202,24 @@ def test_error_of_one_conversation_does_not_delay_others(desk: Desk, error: Exce
     assert (desk.web.forward(), desk.link.asked, desk.file.count()) == (0, 3, 2)
     desk.mend()
     assert desk.web.forward() == 2
+
+
+def test_turn_of_another_version_is_overtaken_only_elsewhere(desk: Desk, tmp_path: Path):
+    """During an update a newer process spools a turn, and an older one empties the spool."""
+    desk.cut()
+    desk.says("a", "b")
+    desk.says("x", chat=ELSEWHERE)
+    database = tmp_path / "spool" / "turns.sqlite3"
+    with sqlite3.connect(database) as db:
+        (readable,) = db.execute("SELECT turn FROM turns WHERE n = 1").fetchone()
+        newer = json.dumps({**json.loads(readable), "v": 999})
+        db.execute("UPDATE turns SET turn = ? WHERE n = 1", (newer,))
+    desk.mend()
+    assert (desk.web.forward(), desk.answered(), desk.answered(ELSEWHERE)) == (1, [], ["x"])
+
+    with sqlite3.connect(database) as db:
+        db.execute("UPDATE turns SET turn = ? WHERE n = 1", (readable,))
+    assert (desk.web.forward(), desk.answered()) == (2, ["a", "b"])
 
 
 @pytest.mark.parametrize(("before", "outage", "verdict"), [(30, 300, "mine"), (90, 300, "expired")])
