@@ -43,7 +43,7 @@ class Deployment:
         """
         key = f"{prefix}deployment"
 
-        def claim(pipe: Pipeline) -> None:
+        def check_and_store(pipe: Pipeline) -> None:
             stored = json.loads(str(pipe.get(key) or "null"))
             if stored and not self._is_same_bot(stored):
                 now, _ = client.time()
@@ -58,7 +58,7 @@ class Deployment:
             pipe.set(key, self._record(layout))
 
         # It runs once more if another process claims the name meanwhile.
-        client.transaction(claim, key)
+        client.transaction(check_and_store, key)
 
     def _is_same_bot(self, other: Mapping[str, Sequence[str]]) -> bool:
         """Return whether the record shares a key and a channel with this bot."""

@@ -94,6 +94,7 @@ class UncollectedEntries:
         pipe = self._client.pipeline(transaction=False)
         for shard, action_id in places:
             key = f"{self._key(shard)}:pending:{action_id}"
+            # In the order of the fields of StoredFields.
             _ask(pipe, "HMGET", key, "record", "mac", "outcome_text", "shown_at")
         actions: list[StoredFields] = []
         for values in _answers(pipe):
@@ -208,11 +209,11 @@ class AuditCollector:
 
         Safe while another worker does the same. Raises RedisError and LedgerUnusable.
         """
-        drained = self._uncollected.last_collected()
+        collected_before = self._uncollected.last_collected()
         texts_by_shard = self._uncollected.read()
         if not any(texts_by_shard):
             return 0
-        drained_since = self._uncollected.last_collected()
+        collected_after = self._uncollected.last_collected()
 
         by_shard = [parse_entries(shard, texts) for shard, texts in enumerate(texts_by_shard)]
         collected: list[RecordedEntry] = []
@@ -221,7 +222,7 @@ class AuditCollector:
         actions = self._actions_of(collected)
         for shard, entries in enumerate(by_shard):
             numbers = [recorded.number for recorded in entries]
-            _log_gaps(shard, numbers, drained[shard], drained_since[shard])
+            _log_gaps(shard, numbers, collected_before[shard], collected_after[shard])
 
         bodies = [action.body for action in actions.values()]
         conflicts = self._ledger.store(collected, bodies)
@@ -262,7 +263,8 @@ class AuditCollector:
                 numbers.append(recorded.number)
             else:
                 invalid.append(text)
-        numbers = numbers or [0]  # no entry has this number
+        # No entry has the number 0: then the script deletes only the invalid texts.
+        numbers = numbers or [0]
         stored = {"first": min(numbers), "last": max(numbers)}
         self._scripts.on_shard("drop_audit_entries", entries[0].shard, stored, *invalid)
 
@@ -276,16 +278,20 @@ class _CollectedAction:
     shown_at: str
 
 
-def _log_gaps(shard: int, numbers: Sequence[int], drained: int, drained_since: int) -> None:
+def _log_gaps(
+    shard: int, numbers: Sequence[int], collected_before: int, collected_after: int
+) -> None:
     """Log where entries of a shard are missing: Redis has lost them, or they were deleted.
 
-    `numbers` are those of the entries just read. `drained` and `drained_since` are the last entry
-    that a ledger had before and after they were read: another worker may have collected some in
-    between. `sayso audit verify` names all missing entries.
+    `numbers` are those of the entries just read. `collected_before` and `collected_after` are the
+    number of the last entry that a ledger had before and after they were read: another worker may
+    have collected some in between. `sayso audit verify` names all missing entries.
     """
     for number in numbers[:1]:
-        if not drained < number <= drained_since + 1:
-            log.error("audit.gap", extra={"shard": shard, "after": drained, "entry": number})
+        if not collected_before < number <= collected_after + 1:
+            log.error(
+                "audit.gap", extra={"shard": shard, "after": collected_before, "entry": number}
+            )
     for before, number in pairwise(numbers):
         if number != before + 1:
             log.error("audit.gap", extra={"shard": shard, "after": before, "entry": number})

@@ -540,8 +540,9 @@ def droppable_taps(acts: Iterable[Act], longest_delay: float) -> set[int]:
     """
     interval = 60.0 / FOREIGN_TAPS_PER_MINUTE
     refill_seconds = interval * FOREIGN_TAPS_IN_ONE_GO
-    #: By stranger: when each tap was counted at the latest, and when the whole limit is free again.
+    # By stranger: when each tap was counted at the latest.
     counted_at: dict[int, list[float]] = defaultdict(list)
+    # By stranger: when the whole limit is free again.
     refilled_at: dict[int, float] = defaultdict(float)
     droppable = set[int]()
     for act in sorted(acts, key=lambda act: act.number):

@@ -68,7 +68,7 @@ PATIENCE = 90.0
 #: How long after a question's end a late person answers, in seconds. The question is open from the
 #: moment at which Sayso knows that the platform has it, so its end is not known exactly.
 LATE_SECONDS = 3.0
-#: How often a person decides at most who is told each time that it was too early.
+#: The most decisions of a person on one question, if each is answered with "too early".
 MAX_DECISIONS = 6
 
 
@@ -131,7 +131,7 @@ class ChatInbox:
                 text=sent["text"],
                 buttons=tuple(button["data"] for button in sent["buttons"]),
                 turns=_numbers(_TURN_NUMBER, statement.text) - asked_about,
-                files=_numbers(_TURN_NUMBER, filename.replace(".", " ")) | asked_about,
+                files=_numbers(_TURN_NUMBER, filename) | asked_about,
                 bill=bill,
                 statement=statement,
             )
@@ -340,10 +340,11 @@ class SimulatedUser:
 
     async def play(self, story: Story) -> None:
         """Play one story. It ends early if a question does not come."""
-        #: The bill that the story is about now, and those of the further steps of its request.
+        # The bill that the story is about now.
         bill = ""
+        # The bills of the further steps of its request.
         further_bills: list[str] = []
-        #: The turns whose answers the story waits for in the end.
+        # The turns whose answers the story waits for in the end.
         waiting_turns: set[int] = set()
         previous: StoryStep | None = None
         for step in story.steps:
@@ -452,10 +453,10 @@ class SimulatedUser:
             bill = f"b{number}"
             request = bill
         act = Act(
-            number,
-            step.verb,
-            bill,
-            time.monotonic(),
+            number=number,
+            verb=step.verb,
+            bill=bill,
+            sent_at=time.monotonic(),
             stranger=stranger,
             tapped=bool(button),
             late=step.late,

@@ -29,10 +29,11 @@ from sayso.testing.platforms.slack_views import new_trigger
 MAX_CONCURRENT = 24
 #: How long a web may take to answer, in seconds.
 TIMEOUT = 15.0
-#: The pause before each of the first `CONSTANT_RETRIES` retries, in seconds. Then it doubles each
-#: time, up to `MAX_FACTOR` times as long. Real platforms wait longer.
+#: The pause before each of the first retries, in seconds. Real platforms wait longer.
 RETRY_SECONDS = 1.0
+#: How many retries have this pause. After them it doubles each time.
 CONSTANT_RETRIES = 5
+#: How many times as long the pause becomes at most.
 MAX_FACTOR = 10.0
 #: Seconds within which a repeat that is sent at the same moment has arrived, too.
 AT_ONCE_SECONDS = 1.0
@@ -53,8 +54,9 @@ class DeliveryResponse:
     status: int
     #: The header Retry-After; "" if there is none.
     retry_after: str
-    #: When the delivery began, and when the response came.
+    #: When the delivery began.
     began: float
+    #: When the response came, or its absence was noticed.
     at: float
 
     @property
@@ -165,6 +167,7 @@ class WebhookDelivery:
 
         self.answers[answer.status] += 1
         self.without_retry_after += answer.lacks_retry_after
+        # The outage may have ended, or another one begun, while the web answered.
         if during is not None and during is self.during:
             during[answer.status] += 1
         if answer.status == 200:
@@ -184,7 +187,9 @@ class WebhookDelivery:
         # The web may have closed an idle connection. That is not a failed delivery.
         if is_reused and not status:
             status, retry_after = _send(connection, path, hook)
-        return DeliveryResponse(status, retry_after, began, time.monotonic())
+        return DeliveryResponse(
+            status=status, retry_after=retry_after, began=began, at=time.monotonic()
+        )
 
 
 def _send(connection: http.client.HTTPConnection, path: str, hook: SignWebhook) -> tuple[int, str]:
@@ -274,7 +279,7 @@ class TelegramClient:
     answer to its question. `chat` is the id of a group; 0 for the private chat.
     """
 
-    def __init__(self, platforms: FakePlatforms, person: int, _: str, chat: int = 0) -> None:
+    def __init__(self, platforms: FakePlatforms, person: int, _url: str, chat: int = 0) -> None:
         self._photo = platforms.host("telegram", signing.JPEG)
         self._platforms = platforms
         self._person = person
@@ -332,7 +337,7 @@ class SlackClient:
         self,
         platforms: FakePlatforms,
         person: int,
-        _: str,
+        _url: str,
         chat: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -377,6 +382,7 @@ class SlackClient:
         return self.chat.startswith("D")
 
     def _chat_fields(self) -> dict[str, Any]:
+        # All messages are in the thread below message 0, which no act has.
         return {"user": self._user, "channel": self.chat, "thread_ts": self._ts(0)}
 
     def _with_mention(self, text: str) -> str:
@@ -395,7 +401,8 @@ class SlackClient:
 class SimulatedPlatform:
     """A platform that can be simulated, because it has a fake."""
 
-    #: Makes the client of a person, from the fakes, the person's number and the webhook URL.
+    #: Makes the client of a person, from the fakes, the person's number and the webhook URL. Only
+    #: Twilio signs the URL; the other clients ignore it.
     client: Callable[..., WebhookClient]
     #: The name of its fake in `FakePlatforms`.
     fake: str
@@ -408,22 +415,22 @@ class SimulatedPlatform:
 #: The platforms that can be simulated, by their name in the configuration.
 SIMULATED: Mapping[str, SimulatedPlatform] = {
     "whatsapp": SimulatedPlatform(
-        WhatsAppClient,
-        "twilio",
-        {"auth_token": fakes.TWILIO_AUTH_TOKEN},
-        {"account_sid": fakes.TWILIO_ACCOUNT_SID, "from": "whatsapp:+14155238886"},
+        client=WhatsAppClient,
+        fake="twilio",
+        secrets={"auth_token": fakes.TWILIO_AUTH_TOKEN},
+        settings={"account_sid": fakes.TWILIO_ACCOUNT_SID, "from": "whatsapp:+14155238886"},
     ),
     "telegram": SimulatedPlatform(
-        TelegramClient,
-        "telegram",
-        {"token": fakes.TELEGRAM_TOKEN, "secret_token": fakes.TELEGRAM_SECRET},
+        client=TelegramClient,
+        fake="telegram",
+        secrets={"token": fakes.TELEGRAM_TOKEN, "secret_token": fakes.TELEGRAM_SECRET},
         # People send webhooks, which a bot that polls refuses.
-        {"polling": False},
+        settings={"polling": False},
     ),
     "slack": SimulatedPlatform(
-        SlackClient,
-        "slack",
-        {"bot_token": fakes.SLACK_BOT_TOKEN, "signing_secret": fakes.SLACK_SIGNING_SECRET},
+        client=SlackClient,
+        fake="slack",
+        secrets={"bot_token": fakes.SLACK_BOT_TOKEN, "signing_secret": fakes.SLACK_SIGNING_SECRET},
     ),
 }
 

@@ -41,19 +41,25 @@ RESTORING = "restoring"
 #: A key of a conversation or an action: the shard, the kind, and the id.
 _KEY = re.compile(r"\{(?P<shard>\d{1,2})\}:(?P<kind>conversation|pending):(?P<name>.+)", re.DOTALL)
 _LIFT = """
--- Remove the halt, unless it is another one by now. Return whether it was removed.
--- KEYS: write counter, identities, halted. ARGV: the identities, the lowest write counter to go on
--- with, and the halt as JSON.
-if redis.call('GET', KEYS[3]) ~= ARGV[3] then
+-- Remove the halt of a shard, unless it is another one by now. Return 1 if it was removed, else 0.
+--
+-- KEYS: as `ShardKeys` in Python
+-- ARGV:
+--   the identities of the shard, separated by spaces; '' to leave them
+--   the lowest write counter to go on with
+--   the halt that the caller has prepared for, as JSON
+local write_counter, identities, halted = unpack(KEYS)
+local new_identities, floor, prepared_halt = unpack(ARGV)
+if redis.call('GET', halted) ~= prepared_halt then
   return 0
 end
-if ARGV[1] ~= '' then
-  redis.call('SET', KEYS[2], ARGV[1])
+if new_identities ~= '' then
+  redis.call('SET', identities, new_identities)
 end
-if tonumber(redis.call('GET', KEYS[1]) or '0') < tonumber(ARGV[2]) then
-  redis.call('SET', KEYS[1], ARGV[2])
+if tonumber(redis.call('GET', write_counter) or '0') < tonumber(floor) then
+  redis.call('SET', write_counter, floor)
 end
-redis.call('DEL', KEYS[3])
+redis.call('DEL', halted)
 return 1
 """
 
