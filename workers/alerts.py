@@ -114,7 +114,8 @@ class RedisAlerts:
 
         None: no message came in within KEEP_LAST_MESSAGE_SECONDS. Raises redis.RedisError.
         """
-        # What is left of the key's time says when the key was written.
+        # What is left of the key's time says when the key was written. Redis answers with a
+        # negative number where there is no key.
         left = int(self._client.ttl(self._last_message_key(channel)))
         if left < 0:
             return None

@@ -136,8 +136,8 @@ class DraftRateLimiter:
         #: When the next draft may be shown, by the clock.
         self._free_at = 0.0
 
-    async def turn(self, sleep: Callable[[float], Awaitable[None]]) -> None:
-        """Wait until the next draft may be shown, and book that slot."""
+    async def book_slot(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        """Wait until the next draft may be shown, and book that slot. `sleep`: takes seconds."""
         # Another draft may take the slot during the sleep.
         while True:
             wait = self._free_at - self._clock()
@@ -244,7 +244,7 @@ class DraftMessage:
         while pause is not None and not self._task.is_over:
             await self._sleep(pause)
             await self._changed.wait()
-            await self._rate_limiter.turn(self._sleep)
+            await self._rate_limiter.book_slot(self._sleep)
             self._changed.clear()
             with self._task.calling():
                 pause = await self._show_now()
@@ -548,10 +548,11 @@ class ProgressIndicator:
     async def _send_notice(self) -> None:
         """Send the notice as a message. It has no number, so its status is not tracked."""
         queued = self._queued
-        there = self._queued.turn.conversation
+        conversation = queued.turn.conversation
         reply = for_readers_of(queued.turn, Reply(self._texts().still_working()))
         silence = queued.age + self._notice_after
-        delivery = Delivery(f"{there.id}#still{queued.seq}", there, reply, queued.attempt, silence)
+        delivery_id = f"{conversation.id}#still{queued.seq}"
+        delivery = Delivery(delivery_id, conversation, reply, queued.attempt, silence)
         try:
             with self._notice.calling():
                 receipt = await self._channel.send(delivery)

@@ -262,7 +262,7 @@ def taking_turns(rate_limiter: DraftRateLimiter, clock: list[float], times: int)
 
     async def scene() -> None:
         for _ in range(times):
-            await rate_limiter.turn(sleep)
+            await rate_limiter.book_slot(sleep)
             shown.append(clock[0])
 
     asyncio.run(scene())

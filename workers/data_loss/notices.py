@@ -83,8 +83,9 @@ class NoteFiles:
         self._folder = folder
         self._clock = clock
         self._lock = threading.Lock()
-        #: The file that is open, which a forked process may share, and the number in its name.
+        #: The descriptor of the open file, which a forked process may share; -1 for none.
         self._file = -1
+        #: The number in the name of the open file, which says from when its notes are; -1 for none.
         self._number = -1
 
     def add(self, note: StoredNote) -> None:
@@ -163,7 +164,7 @@ class NoteFiles:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / f"{number}.jsonl"
         others = [each for each in self._paths() if each != path]
-        # The new file is one of those that are kept.
+        # All but the newest stay out: the new file is one of the MAX_FILES that are kept.
         for old in others[: 1 - MAX_FILES]:
             old.unlink(missing_ok=True)
         self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
