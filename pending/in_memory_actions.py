@@ -203,13 +203,13 @@ class InMemoryActions:
         event = decision.decided_by_event
         with self._lock:
             entry = self._occupant(decision.scope.conversation.id, decision.scope.id)
-            now = self._as_of_now(entry)
-            if entry is None or now is None:
+            current = self._as_of_now(entry)
+            if entry is None or current is None:
                 return "gone", None
-            if now.state != "shown" and not now.is_stale:
+            if current.state != "shown" and not current.is_stale:
                 return "gone", None
 
-            verdict = _verdict_on(decision, entry.new_action, now)
+            verdict = _verdict_on(decision, entry.new_action, current)
             match verdict:
                 case "expired" | "cancelled":
                     self._enter(entry, verdict, by=event)
@@ -217,7 +217,7 @@ class InMemoryActions:
                     self._enter(entry, "cancelled", by=event)
                 case "ignored":
                     sooner = round(self._clock() + decision.ignore_seconds, 3)
-                    entry.update(expires_at=min(sooner, now.expires_at))
+                    entry.update(expires_at=min(sooner, current.expires_at))
                 case "mine":
                     self._enter(entry, "claimed", by=event)
                     self._start(entry, attempt=event)
@@ -325,12 +325,12 @@ class InMemoryActions:
 
         If it was claimed and not started, it had no effect. If it was started, that is unknown.
         """
-        now = replace(entry.stored, loaded_at=self._clock())
-        if now.state == "shown" and now.is_over:
+        current = replace(entry.stored, loaded_at=self._clock())
+        if current.state == "shown" and current.is_over:
             self._enter(entry, "expired")
-        elif now.is_stale and now.state == "claimed":
+        elif current.is_stale and current.state == "claimed":
             self._enter(entry, "superseded")
-        elif now.is_stale:
+        elif current.is_stale:
             self._enter(entry, "unknown")
 
     def _make(self, transition: Transition) -> None:
@@ -407,22 +407,22 @@ def _is_same_record(stored: StoredAction, verified: StoredAction) -> bool:
     return (stored.record, stored.mac) == (verified.record, verified.mac)
 
 
-def _repeated_claim(claim: Claim, now: StoredAction) -> ClaimStatus:
+def _repeated_claim(claim: Claim, current: StoredAction) -> ClaimStatus:
     """Return the answer to a claim of an action that is not open any more.
 
     The event that decided on the action gets its first answer again, until the action has ended.
     """
-    if now.decided_by_event != claim.decided_by_event:
+    if current.decided_by_event != claim.decided_by_event:
         return "other"
-    if now.state in ("claimed", "started"):
+    if current.state in ("claimed", "started"):
         return "mine"
-    if now.state == "expired":
+    if current.state == "expired":
         return "expired"
     return "moved"
 
 
 def _verdict_on(
-    decision: ActionDecision, new_action: NewAction, now: StoredAction
+    decision: ActionDecision, new_action: NewAction, current: StoredAction
 ) -> DecisionVerdict:
     """Return what a decision means for the action that waits. Changes nothing.
 
@@ -432,13 +432,13 @@ def _verdict_on(
     """
     is_another = (
         decision.expected_kind not in ("", new_action.kind)
-        or decision.expected_id not in ("", now.action_id)
+        or decision.expected_id not in ("", current.action_id)
         or (decision.intent == "confirm" and decision.code != new_action.code)
     )
     is_changed = decision.expected_digest not in ("", new_action.digest)
-    if now.is_stale:
+    if current.is_stale:
         return "mismatch" if is_another or is_changed else "stale"
-    if now.is_over:
+    if current.is_over:
         return "expired"
     if is_another:
         return "mismatch"
