@@ -8,8 +8,8 @@ A confirmed action goes through four steps, and the store has each one before th
 * *record*: how the effect ended.
 
 If a worker dies on the way, the next one reads from the stored state what may have happened. The
-texts about the end of an action are in `action_outcomes.py`. Later, `finished_actions.py` reads what
-became of it.
+texts about the end of an action are in `action_outcomes.py`. Later, `finished_actions.py` reads
+what became of it.
 """
 
 from __future__ import annotations

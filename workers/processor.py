@@ -1,8 +1,8 @@
 """ConversationProcessor: sends the replies and answers the turns of a conversation, one by one.
 
 A worker works on a conversation only while it holds the *lease* of the conversation, so its turns
-are answered in order, one at a time. `_run` takes the lease, and `_work` is the loop over what waits
-in the conversation. `turn_processor.py` answers each turn, and `sender.py` sends each reply.
+are answered in order, one at a time. `_run` takes the lease, and `_work` is the loop over what
+waits in the conversation. `turn_processor.py` answers each turn, and `sender.py` sends each reply.
 """
 
 from __future__ import annotations

@@ -133,10 +133,11 @@ class DataLossGuard:
         self._in_cluster = isinstance(client, ClusterClient)
         self._prefix = prefix
         self._clock = clock
-        #: The watermarks in the file, by address, and when this process wrote the file last.
+        #: The watermarks in the file, by address.
         self._stored: dict[str, Watermarks] = {}
         if file:
             self._stored = dict(file.load())
+        #: When this process wrote the file last, by the clock.
         self._stored_at = float("-inf")
 
         self._shards = KnownShards(self._stored.get(self._address, {}), clock)
@@ -157,7 +158,10 @@ class DataLossGuard:
 
     @property
     def resumed(self) -> threading.Event:
-        """Return the event that is set when the server was resumed. The thread that waits clears it."""
+        """Return the event that is set when the server was resumed.
+
+        The thread that waits for it clears it.
+        """
         return self._shards.resumed
 
     def protect(self, client: Redis) -> None:

@@ -216,10 +216,11 @@ class SaysoWorker(BaseWorker):
             if self._shutdown_requested_date:
                 with contextlib.suppress(RedisError):
                     self.set_shutdown_requested_date()  # type: ignore[no-untyped-call]  # RQ's own
-        is_interrupt = self._stop_signal.is_interrupt
-        self._running.end_all(
-            self._grace_seconds, INTERRUPTED_SECONDS if is_interrupt else CUT_SECONDS
-        )
+
+        cut_seconds = CUT_SECONDS
+        if self._stop_signal.is_interrupt:
+            cut_seconds = INTERRUPTED_SECONDS
+        self._running.end_all(self._grace_seconds, cut_seconds)
 
         self._registry.close()
         try:
