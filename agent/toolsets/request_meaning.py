@@ -67,6 +67,7 @@ def meaning_of(text: str, language: str) -> RequestMeaning:
 
     actions = english_words().actions
     with_verbs = [each for each in meanings if not actions.keys().isdisjoint(each.stems)]
+    # Before the weights of verbs are lowered below: the actions are weighed by them.
     wanted_actions = _wanted_actions(text, with_verbs)
     # The first verb says what to do, which the actions compare. As a word it counts less.
     # A word and a phrase may begin at the position of the first verb.
@@ -121,7 +122,8 @@ def _phrase_meanings(
         meanings.append(meaning)
         phrase_places.update(places)
 
-        # Tools may also have the words of the phrase itself, unless it has a gap.
+        # Tools may also have the words of the phrase itself, unless it has a gap. The words of a
+        # phrase that means nothing are no words of the request at all.
         if saying.phrase.tail or not saying.means:
             continue
         telling_places = [place for place in places if words[place] not in stop_words]
@@ -188,7 +190,10 @@ _HINTS = tuple(
 
 
 def _hints(text: str, position: int) -> Iterator[WordMeaning]:
-    """Yield the meanings of the things in a text that are recognized by their form."""
+    """Yield the meanings of the things in a text that are recognized by their form.
+
+    All of them get this `position`.
+    """
     for pattern, words in _HINTS:
         for _ in pattern.finditer(text):
             yield WordMeaning(position, {stem_of(word, "en"): _HINT_WEIGHT for word in words})
@@ -199,7 +204,7 @@ _QUESTION = re.compile(
     r"(?:who|what|which|where|when|how|is|are|do|does|did|has|have|any|show|list)s?\b",
     re.IGNORECASE,
 )
-#: How a request begins that is a question only because it is polite.
+#: How a request begins that is a question for politeness alone: "could you delete it?".
 _POLITE_QUESTION = re.compile(r"(?:can|could|would|will) (?:you|we|i)\b", re.IGNORECASE)
 #: How people say that something is to end.
 _END = re.compile(
@@ -226,11 +231,13 @@ def _wanted_actions(text: str, meanings: Sequence[WordMeaning]) -> dict[str, flo
     if _END.search(text):
         wanted["delete"] += _END_WEIGHT
     for place, meaning in enumerate(meanings):
-        # A word may mean several verbs. Those of nearly the largest weight share its weight.
+        # A word may mean several verbs. The actions of those with nearly the largest weight share
+        # what the word counts.
         verbs = {stem: weight for stem, weight in meaning.stems.items() if stem in actions}
         least_weight = max(verbs.values()) * _LATER_WORD_SHARE
-        named = sorted({actions[stem] for stem, weight in verbs.items() if weight >= least_weight})
+        named = {actions[stem] for stem, weight in verbs.items() if weight >= least_weight}
         weight_of_place = 1 / (1 + place / 2)
-        for action in named:
+        # Sorted, so that each process adds the actions in the same order.
+        for action in sorted(named):
             wanted[action] += weight_of_place / len(named)
     return dict(wanted)

@@ -119,6 +119,7 @@ class ManyWorkspaces:
         self._rules = settings.install_rules
         self._api_url = settings.api_url
         self._installations = installations
+        # The pool hands out the session itself: each workspace needs a client with its token.
         self._sessions: PooledSessions[ClientSession] = PooledSessions(lambda session: session)
         self._sleep = sleep
         #: The tasks that renew a token now. The event loop itself keeps no reference to a task.
@@ -186,6 +187,7 @@ class ManyWorkspaces:
         return await asyncio.shield(renewal)
 
     def _end_renewal(self, renewal: asyncio.Task[Installation]) -> None:
+        """Forget the task of a renewal that has ended."""
         self._renewals.discard(renewal)
         if not renewal.cancelled():
             # Takes the error, which asyncio would log if the caller was cancelled.

@@ -21,11 +21,13 @@ SlackObject = Mapping[str, Any]
 #: A file's id, which takes the place of its URL if Slack does not name one.
 FILE_ID = re.compile(r"F[A-Z0-9]{2,40}")
 
+#: A token in angle brackets.
 _TOKEN = re.compile(r"<([^<>]*)>")
 #: A mention of any person. The id is compared afterwards: a pattern that is made from a long id
 #: would take seconds.
 _MENTION = re.compile(r"<@([^<>|]+)(?:\|[^<>]*)?>")
-#: Words between marks that make them bold, italic, struck or code.
+#: Words between marks that make them bold, italic, struck or code. At most 300 characters are looked
+#: at, since a search without a limit takes long in a text of many marks.
 _MARKED_WORDS = re.compile(r"(?<!\w)([*_~]|`{1,3})(?=[^\s*_~`])([^\n]{0,300}?[^\s*_~`])\1(?!\w)")
 #: How many marks around the same words are removed.
 _MAX_MARKS = 3
@@ -186,7 +188,7 @@ def _content_of(value: SlackObject) -> Any:
     if "elements" in value:
         elements = value["elements"]
         texts = ["".join(_texts_of(element)) for element in elements]
-        # An element that has elements itself, a block or an item of a list, is a line.
+        # An element that has elements itself is a line: a block, or an item of a list.
         has_lines = any(
             isinstance(element, Mapping) and "elements" in element for element in elements
         )

@@ -53,9 +53,9 @@ MAX_SENDERS = 1000
 #: How many characters of a reason distinguish it from others. The rest may be text of the sender.
 REASON_CHARS = 24
 
-#: The path of a webhook, as the routes in `sayso.channels.web.app`: the channel's name, and what
-#: follows it.
-_PATH = re.compile(r"/*hooks/([^/]+)(?:/([^/].*?))?/?")
+#: The path of a webhook, as the routes in `sayso.channels.web.app`: the channel's name, and the rest
+#: behind it, such as "status".
+_PATH = re.compile(r"/*hooks/(?P<channel>[^/]+)(?:/(?P<rest>[^/].*?))?/?")
 
 #: Opens the form that a tap asks for, or checks a filled-in form. Returns what is left to store.
 AnswerForm = Callable[[Channel, Received], Received]
@@ -99,7 +99,7 @@ class WebhookMiddleware:
             path = _PATH.fullmatch(get_path_info(environ))
         if path is None:
             return self._app(environ, start_response)
-        channel = self._channels.get(path[1])
+        channel = self._channels.get(path["channel"])
         if channel is None:
             return self._app(environ, start_response)
 
@@ -112,7 +112,7 @@ class WebhookMiddleware:
             f"webhook {channel.name}", parent="", kind="server", attributes=attributes
         ) as span:
             try:
-                received = self._receive(channel, environ, path[2] or "")
+                received = self._receive(channel, environ, path["rest"] or "")
                 tracing.add_link(span, str(environ.get("HTTP_TRACEPARENT", "")))
                 note_workspace(channel, received)
                 if self._answer_form:
@@ -142,6 +142,8 @@ class WebhookMiddleware:
         """
         if not self._prefix:
             return
+        # WSGI has the decoded path in PATH_INFO. Servers add the path as it came under one of the
+        # other names.
         environ["SCRIPT_NAME"] = self._prefix
         for name in ("PATH_INFO", "RAW_URI", "REQUEST_URI"):
             path = str(environ.get(name, ""))
@@ -149,7 +151,11 @@ class WebhookMiddleware:
                 environ[name] = path.removeprefix(self._prefix)
 
     def _receive(self, channel: Channel, environ: WSGIEnvironment, path: str) -> Received:
-        """Verify and parse a webhook. Raises HTTPException with status 403, 400 or 413."""
+        """Verify and parse a webhook. Raises HTTPException with status 403, 400 or 413.
+
+        `path` is what follows the channel's name in the URL, "" for nothing.
+        """
+        # A signature covers the URL as it was sent, so the path as it came is preferred.
         path_and_query = f"{get_path_info(environ)}?{environ.get('QUERY_STRING', '')}".rstrip("?")
         raw_path = environ.get("RAW_URI") or environ.get("REQUEST_URI") or path_and_query
         headers = {}
@@ -179,6 +185,7 @@ class WebhookMiddleware:
     def _warn(self, event: str, environ: WSGIEnvironment, **extra: str) -> None:
         """Log a bad request, unless one like it was logged in the last LOG_SECONDS."""
         address = str(environ.get("REMOTE_ADDR", ""))
+        # A sender is one that fails in the same way at the same channel: another fault is news.
         sender = (address, event, extra["channel"], extra["reason"][:REASON_CHARS])
         omitted = self._log_limit.omitted(sender)
         if omitted is not None:
@@ -187,6 +194,7 @@ class WebhookMiddleware:
 
 def _outcome_of(error: Exception) -> str:
     """Return the outcome of a webhook that was not stored, for its counter."""
+    # Overloaded is a NotStored, so it comes first.
     match error:
         case HTTPException(code=403):
             return "forbidden"
