@@ -64,13 +64,15 @@ CREATE TABLE IF NOT EXISTS triples (
 """
 #: The columns of a Triple, in the order of its fields.
 _COLUMNS = "subject, relation, object, confidence, source_turn, created_at"
-#: Stores a triple as the newest of its scope. Its parameters are the scope, the key, and the fields
-#: of the Triple. A triple that is stored already keeps its first `created_at`.
+#: The `created_at` of a triple to store: the first one, if the triple is stored already.
 _FIRST_CREATED = "COALESCE((SELECT created_at FROM triples WHERE scope = ?1 AND key = ?2), ?8)"
+#: Stores a triple as the newest of its scope. Its parameters are the scope, the key, and the fields
+#: of the Triple in their order.
 _INSERT = (
     f"INSERT OR REPLACE INTO triples (scope, key, words, {_COLUMNS}) "  # noqa: S608  # constants
     f"VALUES (?1, ?2, '', ?3, ?4, ?5, ?6, ?7, {_FIRST_CREATED})"
 )
+#: Returns the triples of a scope, oldest first.
 _SELECT = f"SELECT {_COLUMNS} FROM triples WHERE scope = ? ORDER BY n"  # noqa: S608  # a constant
 #: Removes the oldest triples of a scope. Its parameters are the scope, twice, and how many stay.
 _PRUNE = (

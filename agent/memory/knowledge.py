@@ -88,7 +88,7 @@ class KnowledgeMemory:
         self.max_entries = max_entries
         self._clock = clock
         #: The digest of the scope that this memory is bound to; "" for none.
-        self._scope = ""
+        self._scope_digest = ""
         #: The name of that scope in UTF-8; empty for none.
         self._scope_name = b""
 
@@ -98,10 +98,10 @@ class KnowledgeMemory:
         Raise ValueError for an empty scope.
         """
         name = required_scope(scope).encode("utf-8", "surrogatepass")
-        digest = hashlib.sha256(f"{self._scope}\0".encode() + name).hexdigest()
+        digest = hashlib.sha256(f"{self._scope_digest}\0".encode() + name).hexdigest()
         bound = copy.copy(self)
         bound.directory = self.directory / SCOPES / digest[:32]
-        bound._scope = digest  # noqa: SLF001  # a copy of ourselves
+        bound._scope_digest = digest  # noqa: SLF001  # a copy of ourselves
         bound._scope_name = name  # noqa: SLF001
         return bound
 
@@ -229,7 +229,7 @@ class KnowledgeMemory:
         ) -> str:
             """Save a fact."""
             scope = current_scope()
-            if scope is None and not self._scope:  # all users would share the folder
+            if scope is None and not self._scope_digest:  # all users would share the folder
                 raise ToolError(
                     "no scope says whose memory this is: call it inside `in_scope(scope)`"
                 )
@@ -323,6 +323,7 @@ class NotesFile:
             lines.append(note.line)
 
             # Only notes are removed, the oldest first: lines without a note were written by people.
+            # The last `_max_notes` stay.
             note_indexes = [index for index, line in enumerate(lines) if parse_note(line)]
             removed = set(note_indexes[: -self._max_notes])
             remaining = [line for index, line in enumerate(lines) if index not in removed]

@@ -350,6 +350,14 @@ def name_of(provider: object) -> str:
     return type(provider).__name__
 
 
+def name_of_model(provider: object, model: str) -> str:
+    """Return the name of the model that is asked when a request names `model`.
+
+    For "" that is the provider's `default_model`; "" if it has none.
+    """
+    return model or str(getattr(provider, "default_model", None) or "")
+
+
 async def acall(provider: Provider, request: ProviderRequest) -> Completion:
     """Call the provider through its best method and return the answer and its usage.
 
@@ -440,7 +448,7 @@ _known_models: dict[tuple[str, str], bool] = {}
 
 def _model_key(provider: Provider, request: ProviderRequest) -> tuple[str, str]:
     """Return the names of the provider and of the model that it is asked for."""
-    return name_of(provider), request.model or str(getattr(provider, "default_model", ""))
+    return name_of(provider), name_of_model(provider, request.model)
 
 
 def _may_begin_with_reasoning(provider: Provider, request: ProviderRequest) -> bool:

@@ -21,6 +21,7 @@ from sayso.agent.providers.base import (
     ProviderError,
     ProviderRequest,
     name_of,
+    name_of_model,
 )
 from sayso.agent.providers.file_reading import without_files
 from sayso.agent.run.long_results import (
@@ -71,7 +72,6 @@ class ContextFitter:
         self._provider = provider
         self._config = config
         self._name = name_of(provider)
-        self._default_model = str(getattr(provider, "default_model", ""))
         #: Windows that were learned from refused requests, in estimated tokens, by model.
         self._learned_windows: dict[str, int] = {}
 
@@ -92,7 +92,7 @@ class ContextFitter:
         # A small transcript fits every known model. To estimate its tokens would take longer than
         # all other work on a request. A configured or learned window may be smaller than any known
         # one.
-        is_learned = self._name_of_model(model) in self._learned_windows
+        is_learned = name_of_model(self._provider, model) in self._learned_windows
         has_own_window = config.context_tokens is not None or is_learned
         if limit is None and (has_own_window or not self._is_small(messages)):
             window = self._window(model)
@@ -153,11 +153,8 @@ class ContextFitter:
             window = window_of(model)
         window = window or DEFAULT_CONTEXT_TOKENS
 
-        return min(window, self._learned_windows.get(self._name_of_model(model), window))
-
-    def _name_of_model(self, model: str) -> str:
-        """Return the name of a model, which is "" in a request for the provider's default."""
-        return model or self._default_model
+        name = name_of_model(self._provider, model)
+        return min(window, self._learned_windows.get(name, window))
 
     def _other_tokens(
         self, run: RunState, prompt: str, schemas: Sequence[Mapping[str, Any]]
@@ -174,7 +171,7 @@ class ContextFitter:
         """Remember the window of a model that accepts `tokens` of a transcript, and no more."""
         others = self._other_tokens(run, request.system_prompt, request.tools or ())
         window = tokens + others
-        model = self._name_of_model(request.model)
+        model = name_of_model(self._provider, request.model)
         learned = self._learned_windows.get(model)
         if learned is not None and window >= learned:
             return

@@ -33,6 +33,7 @@ from sayso.agent.providers.base import (
     acall,
     astream_call,
     name_of,
+    name_of_model,
     with_listener,
 )
 from sayso.agent.providers.pricing import cost_usd
@@ -207,7 +208,7 @@ class ModelCaller:
                 log.warning("agent.model_selector_failed", extra=reason)
 
         # The run and its observers name the actual model.
-        name = model or str(getattr(self._provider, "default_model", ""))
+        name = name_of_model(self._provider, model)
         if run.model and run.model != name:
             await run.events.tell("model_switch", run.iterations, run.model, name)
         run.model = name

@@ -18,6 +18,7 @@ from sayso.agent.providers.base import (
     acall,
     astream_call,
     join_items,
+    name_of_model,
 )
 from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.testing import LocalProvider
@@ -426,3 +427,18 @@ def test_fallback_without_providers_is_refused(providers, most):
     """The error is raised at construction."""
     with pytest.raises(ValueError, match=r"calls no provider|needs providers"):
         FallbackProvider(providers, most)
+
+
+@pytest.mark.parametrize(("default", "name"), [("m-1", "m-1"), ("", ""), (None, "")])
+def test_provider_without_a_default_model_names_none(default, name):
+    """Logs and the trace have no model then, and not one called "None"."""
+
+    class Own:
+        default_model = default
+
+        async def acomplete(self, **_request: object) -> tuple[Message, UsageStats]:
+            return Message(Role.ASSISTANT, "hi"), UsageStats()
+
+    provider = FallbackProvider([Own()])
+    assert name_of_model(provider, "") == name
+    assert name_of_model(provider, "chosen") == "chosen"
