@@ -32,6 +32,8 @@ LEASE_MS = 10_000
 #: For how many seconds after its last renewal a lease is surely held. While Redis is away, work
 #: goes on for so long.
 FRESH_SECONDS = LEASE_MS / 1000 * 0.9
+#: Seconds from one renewal to the next: if one fails, there is time for another.
+RENEW_SECONDS = LEASE_MS / 1000 / 3
 #: Seconds between two attempts to listen for stops while Redis is away.
 PAUSE_SECONDS = 1.0
 
@@ -107,7 +109,7 @@ class HeldLease:
 
         Most leases are released before a renewal is due, so the task that renews begins only then.
         """
-        due = asyncio.get_running_loop().call_later(LEASE_MS / 3000, self.renew_now)
+        due = asyncio.get_running_loop().call_later(RENEW_SECONDS, self.renew_now)
         try:
             async with self._limit:
                 yield
@@ -132,11 +134,11 @@ class HeldLease:
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LEASE_MS / 3000):
+                    async with asyncio.timeout(RENEW_SECONDS):
                         await self._nudge.wait()
                 self._nudge.clear()
-                # While Redis is away a renewal waits. It must not wait
-                # for longer than the lease is held.
+                # While Redis is away a renewal waits. It must not wait for longer than the lease is
+                # held.
                 async with asyncio.timeout(self._renewed_at + FRESH_SECONDS - self._clock()):
                     await self._renew()
                 if not self.is_fresh():

@@ -96,7 +96,8 @@ def _rest_line(outcomes: Mapping[str, str]) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Run a module with this model, as `python -m` would."""
-    from sayso.config.wiring import models  # slow, and only a worker needs it
+    # The import is slow, and only a worker needs it.
+    from sayso.config.wiring import models
 
     vars(models)["OfflineProvider"] = RequestModel
     sys.argv = list(arguments)

@@ -151,6 +151,7 @@ _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 #: and seven digits.
 _BILL = re.compile(r"\bb\d{1,6}\b")
 #: The text that an older question was dropped, at the beginning of a message about another bill.
+#: Its group is that text.
 _DROPPED = re.compile(
     "("
     + text_pattern("dropped", preview=text_pattern("quote", text=r".*?\bb\d+\b"))
@@ -169,7 +170,8 @@ _REASONS = (
     "too_long",
 )
 #: The end of a message that tells the rest of a request: the line, or why it is missing. Above it
-#: may stand an outcome or the answer to something else.
+#: may stand an outcome or the answer to something else. Its groups: the line or the reason, and in
+#: a line the bill of the first step.
 _REST = re.compile(rf"(?:^|\n\n)({REST}|{_any_of(*_REASONS)})\Z")
 #: The mark of a message that may be a repeat.
 _MARK = re.compile(rf"^{re.escape(_ENGLISH.repeated('').strip())}\s*")

@@ -61,7 +61,7 @@ class Effects:
 
     def write(self, bill: str, step: EffectStep, key: str = "") -> None:
         """Append a step. It is on disk when this returns."""
-        entry = EffectEntry(bill, step, key, os.getpid(), time.monotonic())
+        entry = EffectEntry(bill=bill, step=step, key=key, process=os.getpid(), at=time.monotonic())
         line = json.dumps(asdict(entry)) + "\n"
         file = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
@@ -95,7 +95,8 @@ class Effects:
         with self.file.open("rb") as file:
             file.seek(offset)
             content = file.read()
-        lines = content[: content.rfind(b"\n") + 1]  # the last line may not be complete yet
+        # The last line may not be complete yet.
+        lines = content[: content.rfind(b"\n") + 1]
         entries = [EffectEntry(**json.loads(line)) for line in lines.splitlines()]
         return entries, offset + len(lines)
 
