@@ -190,6 +190,7 @@ class _BodyReader:
         if "*" in essence:
             return self._of_any_type(essence, schema)
 
+        # A body without fields takes no arguments. A multipart body without parts is not valid.
         if _is_empty_object(schema) and (is_json_type(essence) or essence == FORM):
             return Body(self.content_type, is_required=self.is_required)
         if is_json_type(essence):
@@ -203,6 +204,7 @@ class _BodyReader:
         raise self._unsupported()
 
     def _unsupported(self) -> SourceError:
+        """Return the error for a media type that no request can express."""
         return SourceError(
             f"its body is {self.content_type}: JSON, forms, text and files are supported"
         )
@@ -294,6 +296,7 @@ def _field(
         problem = f"has the header {headers[0]!r}, which is not supported"
         raise SourceError(f"the part {name!r} of its body {problem}")
 
+    # The first of these that applies decides how the field is written: a file, a style, JSON, text.
     value_schema = _without_null(schema)
     if _may_be_file(value_schema) or _is_file_by_encoding(value_schema, types):
         if not is_multipart:
@@ -311,6 +314,7 @@ def _field(
         explode = bool(encoding.get("explode", style == "form"))
         return Place(name, "body", style=style, explode=explode), schema
 
+    # The document says nothing about how the field is written.
     if not types:
         return Place(name, "body"), schema
     json_type = next(filter(is_json_type, types), "")
@@ -461,6 +465,8 @@ def _merged(schema: Any) -> Any:
     properties: dict[str, Any] = {}
     required: list[str] = []
     for part in parts:
+        # A closed part refuses the properties of the others, and a property that two parts describe
+        # must fit both.
         is_closed = part.get("additionalProperties") not in (None, True)
         if is_closed or properties.keys() & as_mapping(part.get("properties")).keys():
             return schema

@@ -26,8 +26,8 @@ _TOKEN = re.compile(r"<([^<>]*)>")
 #: A mention of any person. The id is compared afterwards: a pattern that is made from a long id
 #: would take seconds.
 _MENTION = re.compile(r"<@([^<>|]+)(?:\|[^<>]*)?>")
-#: Words between marks that make them bold, italic, struck or code. At most 300 characters are looked
-#: at, since a search without a limit takes long in a text of many marks.
+#: Words between marks that make them bold, italic, struck or code. At most 300 characters are
+#: searched, because without a limit a text of many marks would take long.
 _MARKED_WORDS = re.compile(r"(?<!\w)([*_~]|`{1,3})(?=[^\s*_~`])([^\n]{0,300}?[^\s*_~`])\1(?!\w)")
 #: How many marks around the same words are removed.
 _MAX_MARKS = 3
