@@ -480,7 +480,7 @@ def _interrupted(answers: Iterable[_AnswerEntries], run_at: float) -> Interrupte
                 text_file=references.get("full_text") or references.get("content"),
                 at=run_at if outcome.is_unknown else 0.0,
             )
-            has_more = outcome.timers or outcome.artifacts or outcome.choices
+            has_more = outcome.timer_changes or outcome.artifacts or outcome.choices
             # An unknown outcome is JSON, and says itself that nothing is certain.
             if has_more and not outcome.is_unknown:
                 message = replace(message, content=f"{UNDELIVERED}\n{message.content}")
@@ -530,7 +530,7 @@ def _outcome_to_dict(outcome: CallOutcome) -> dict[str, Any]:
         "final_text": outcome.final_text,
         "files": [_file_to_dict(each) for each in outcome.artifacts],
         "proposals": [proposed.to_dict() for proposed in outcome.proposals],
-        "timers": [change.to_dict() for change in outcome.timers],
+        "timer_changes": [change.to_dict() for change in outcome.timer_changes],
         "choices": outcome.choices,
         "usage": usage,
         "raw_digest": outcome.raw_digest,
@@ -661,7 +661,7 @@ def _parse_outcome(call: ToolCall, entry: Mapping[str, Any]) -> CallOutcome:
         final_text=str(entry.get("final_text", "")),
         artifacts=tuple(map(_file_from_dict, entry.get("files", ()))),
         proposals=tuple(ProposedAction.from_dict(each) for each in entry.get("proposals", ())),
-        timers=tuple(TimerChange.from_dict(each) for each in entry.get("timers", ())),
+        timer_changes=tuple(TimerChange.from_dict(each) for each in entry.get("timer_changes", ())),
         choices=tuple(map(str, entry.get("choices", ()))),
         usage=UsageStats(**entry.get("usage", {})),
         raw_digest=str(entry.get("raw_digest", "")),

@@ -87,8 +87,8 @@ class CallOutcome:
     artifacts: tuple[Artifact, ...] = ()
     #: The pending actions that the call has proposed: each waits for a person's yes.
     proposals: tuple[ProposedAction, ...] = ()
-    #: The timers that the tool set or removed.
-    timers: tuple[TimerChange, ...] = ()
+    #: What the tool changed in the timers of the conversation.
+    timer_changes: tuple[TimerChange, ...] = ()
     #: The answers that the tool offers as buttons.
     choices: tuple[str, ...] = ()
     #: What the model that summarized the result has used, if one did.

@@ -70,7 +70,7 @@ async def run_calls(
     # What the earlier attempt proposed and scheduled is part of this turn.
     for outcome in outcomes.values():
         restore_proposals(outcome.proposals)
-        restore_timers(outcome.timers)
+        restore_timers(outcome.timer_changes)
 
     requests = [await check_call(call, tools, config, may_pause=run.may_pause) for call in calls]
     if in_channel_run():
@@ -276,7 +276,7 @@ class _CallsRunner:
         if request.tool.marks_effect:
             effect = EffectStart(partial(self._note_effect, at, effect))
         files: list[Artifact] = []
-        timers: list[TimerChange] = []
+        timer_changes: list[TimerChange] = []
         proposals: list[ProposedAction] = []
         choices: list[str] = []
         suspicions: list[str] = []
@@ -284,7 +284,7 @@ class _CallsRunner:
 
         with own_context(ToolEnvironment) as own:
             own.artifacts = files
-            own.timer_changes = timers
+            own.timer_changes = timer_changes
             own.choices = choices
             own.suspicions = suspicions
             own.proposals = proposals
@@ -301,9 +301,12 @@ class _CallsRunner:
                         self.round.started.discard(at)
 
         outcome = tool_run.outcome
-        if files or proposals or timers:
+        if files or proposals or timer_changes:
             outcome = replace(
-                outcome, artifacts=tuple(files), proposals=tuple(proposals), timers=tuple(timers)
+                outcome,
+                artifacts=tuple(files),
+                proposals=tuple(proposals),
+                timer_changes=tuple(timer_changes),
             )
         if choices and tool_run.error is None:
             outcome = replace(outcome, choices=tuple(choices))
@@ -345,7 +348,9 @@ class _CallsRunner:
 
         # A cached result is reused without calling the tool, so the result must be all that the
         # call has produced.
-        has_effects = outcome.artifacts or outcome.proposals or outcome.timers or outcome.choices
+        has_effects = (
+            outcome.artifacts or outcome.proposals or outcome.timer_changes or outcome.choices
+        )
         if key and not has_effects and self.config.tool.cache is not None:
             await store_result(self.config.tool.cache, key, result, request.tool.cache_ttl)
         return outcome
