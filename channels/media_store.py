@@ -49,8 +49,8 @@ MAX_LINK_SECONDS = 3600
 LEEWAY_SECONDS = 60
 #: The type of a file whose bytes fit no known type: browsers download it and run nothing.
 UNKNOWN_TYPE = "application/octet-stream"
-#: The name of the spool folder, beside the folders of the files. It holds files that are still being
-#: received.
+#: The name of the spool folder, beside the folders of the files. Files that are still being
+#: received are in it.
 SPOOL_FOLDER = "arriving"
 #: The folder of the marks, which say who sent a file.
 OWNERS = "owners"

@@ -90,8 +90,10 @@ def _denies(parser: RegexConfirmParser, message: str) -> bool:
     rest = rest[:MAX_REASON_CHARS]
     if not any(char.isalnum() for char in rest):  # a plain no
         return False
+    # "no, now 👍": the emoji may agree to the action.
     if not _YES_EMOJI.isdisjoint(rest):
         return False
+    # "no, why not?" and "no, what is it?" ask about the question, which must stay open.
     if _is_short_question(rest) or is_asking(rest):
         return False
     # Each language that reads the beginning as a no may also read the rest as "go ahead".
@@ -106,11 +108,13 @@ def _behind_no(parser: RegexConfirmParser, message: str) -> str | None:
         if parser.is_refusal(plain_words(message[: ending.start()])):
             return message[ending.end() :]
 
+    # Without a break only the usual forms count: "no because". What follows the "no" is the rest.
     start = _as_phrase(message[:MAX_DECISION_CHARS])
     phrases = parser.refusal_phrases
     if not _longest_start(start, phrases.openings):
         return None
     rest = message[len(_longest_start(start, phrases.heads)) :]
+    # "no?" asks.
     if rest[:1] in _QUESTION_MARKS:
         return None
     return rest
@@ -120,6 +124,7 @@ def _takes_back(parser: RegexConfirmParser, rest: str) -> bool:
     """Return whether the words behind a no take it back in the language of this parser."""
     phrases = parser.refusal_phrases
     text = _as_phrase(rest)
+    # "go ahead" counts anywhere in the rest.
     if is_syllabic(text):
         solid = [each.replace(" ", "") for each in phrases.takes_back if is_syllabic(each)]
         if any(each in text for each in solid):
@@ -127,6 +132,7 @@ def _takes_back(parser: RegexConfirmParser, rest: str) -> bool:
     elif any(f" {each} " in f" {text} " for each in phrases.takes_back):
         return True
 
+    # "yes" counts at the beginning of a clause alone: "no wait, yes".
     for clause in _CLAUSE_ENDS.split(rest):
         words = plain_words(clause.strip())
         if words and parser.is_yes_or_half_answer(words):
