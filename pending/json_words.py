@@ -128,9 +128,12 @@ def decode_cut(text: str) -> Any:
                 closing = closing[1:]
                 last_end = token.end()
                 last_closing = closing
+        # The value has ended, or it is nested too deep to be read.
         is_complete = last_end > 0 and not closing
         if is_complete or len(closing) > MAX_CUT_DEPTH:
             break
+
+    # Not one whole member, or nothing is open at the end of the last one: the text is not cut off.
     if not last_closing:
         raise ValueError("no JSON that is cut off")
     return decode(text[:last_end] + last_closing)
@@ -290,7 +293,7 @@ class _Writer:
                 text = f"({text})"
             texts.append(text)
 
-        # Commas also part the fields of an object.
+        # Commas also part the fields of an object, so such a list needs another sign.
         has_commas = has_objects and any(", " in text for text in texts)
         separator = "; " if has_commas else ", "
         texts += _more(len(values) - limit)
@@ -418,6 +421,8 @@ def _is_technical(key: str, value: Any, siblings: Mapping[str, Any], *, is_inner
     if isinstance(value, str) and (last in _ADDRESSES or _WEB_ADDRESS.match(value)):
         return _is_for_programs(key, value, words, siblings, is_inner=is_inner)
 
+    # An id that people would speak, such as "17", tells them something. A long one does not, nor one
+    # beside a number for people (_NUMBERS), or beside the name of an inner object.
     is_number = isinstance(value, int) and not isinstance(value, bool)
     is_long = (isinstance(value, str) or is_number) and len(str(value)) > _SPOKEN_ID_CHARS
     is_own_id = len(words) == 1 and last in _IDS

@@ -122,6 +122,8 @@ class AccessRules:
             chats |= set(self.ids(turn))
         if self.chats is not None and chats.isdisjoint(self.chats):
             return "chat"
+        # A message that is not for the bot can only come from a group, even if the platform does not
+        # say so.
         if self.groups == "never" and (turn.in_group or not turn.addressed):
             return "group"
         return ""
@@ -147,7 +149,7 @@ class AccessRules:
         lets_all_in = self.allow is None and not self.pairing
         if not (lets_all_in or is_listed or operator_decision == "approved"):
             # Unknown senders get an answer only to a message for the bot: not to a message between
-            # others, and not to an edit.
+            # others, not to an edit, and not without an id by which an operator could admit them.
             speaks_to_bot = turn.addressed and turn.kind == "message" and ids
             if speaks_to_bot:
                 return UnknownSender()
@@ -267,7 +269,8 @@ class AccessControl:
         if not (rules and config):
             return self._store(turn, tapped=tapped, waited_seconds=waited_seconds)
 
-        # Nothing is stored of people who may not talk.
+        # Nothing is stored of people who may not talk. So the sender is only looked up here, and
+        # `_store`, which gets the turn as it came in, stores their ids.
         received = turn
         turn = self._recognized(received)
         match self.judge(turn):
@@ -280,7 +283,8 @@ class AccessControl:
                 return Accepted("unknown_sender", 0)
             case Admitted(admitted):
                 received = replace(received, addressed=admitted.addressed)
-                # Turns that waited elsewhere were not sent all at once.
+                # A tap answers a question, and /stop must always be possible. Turns that waited
+                # elsewhere, such as in the spool, were not sent all at once.
                 is_limited = rules.per_minute is not None and not (
                     admitted.tap or admitted.is_stop or waited_seconds
                 )
@@ -352,18 +356,18 @@ class AccessControl:
         `received`: the turn as it came in. `turn`: the same of the recognized sender. A turn that
         was received before does not count again, and its sender is not told of the limit.
         """
-        counter = (
-            turn.conversation.channel,
-            next(iter(rules.ids(turn)), ""),
-            rules.per_minute or 0,
-        )
-        if quota.is_used_up(*counter) and not self._inbox.is_question_open(turn):
+        channel = turn.conversation.channel
+        person = next(iter(rules.ids(turn)), "")
+        per_minute = rules.per_minute or 0
+        is_used_up = quota.is_used_up(channel, person, per_minute)
+        if is_used_up and not self._inbox.is_question_open(turn):
+            # A message between other people gets no answer, so this one gets none either.
             if turn.addressed:
                 self._inbox.notify(turn, refusal(self._texts_for(turn), "too_fast"))
             return Accepted("rate_limited", 0)
         accepted = self._store(received)
         if accepted.outcome == "new":
-            quota.book(*counter)
+            quota.book(channel, person, per_minute)
         return accepted
 
     def _refuse_unknown_sender(
@@ -384,7 +388,7 @@ class AccessControl:
         asks = asks_for_id(turn)
         if not asks and people.was_notified(channel, ids[0]):
             return
-        # The notice goes to the number that they wrote from.
+        # The notice goes to the number that they wrote from, which must be known until it is sent.
         self._recognized(received, briefly=True)
         texts = self._texts_for(turn)
         lines = [texts.stranger()]

@@ -335,12 +335,16 @@ class TelegramChannel:
                 receipt = await call.to(self._bots.here(), self._media)
                 break
             except (TelegramError, PartRefused) as exc:
+                # PartRefused: a part of a long text was refused, after others were sent. Its cause is
+                # Telegram's error.
                 error: Any = exc
                 if isinstance(exc, PartRefused):
                     error = exc.__cause__
                     call = replace(call, sent_parts=exc.sent_parts)
                     await self._note_parts(delivery, exc.sent_parts)
                 other = await asyncio.to_thread(alternative, call, error, self._media)
+                # None: no other form is left. A receipt: there is nothing more to send, such as an edit
+                # that would change nothing.
                 if other is None:
                     raise error from None
                 self._note_missing_feature(call, error)
@@ -359,7 +363,10 @@ class TelegramChannel:
             await asyncio.to_thread(self._cache.put, _parts_key(delivery), str(sent_parts))
 
     def _note_missing_feature(self, call: BotApiCall, exc: Exception) -> None:
-        """Note what the Bot API server does not know, so that it is not tried again soon."""
+        """Note what the Bot API server does not know, so that it is not tried again soon.
+
+        A server that a bot's operator runs (`api_url`) may be older than Telegram's own.
+        """
         next_step = reaction(exc)
         if next_step == "buttons":
             self._missing.note("disabled buttons")
@@ -371,7 +378,10 @@ class TelegramChannel:
             self._missing.note("rich messages")
 
     async def _moved_to(self, chat: str) -> str:
-        """Return the id of the supergroup that a chat became, or the same chat."""
+        """Return the id of the supergroup that a chat became, or the same chat.
+
+        Only groups that are no supergroups yet can move. Their ids are negative and short.
+        """
         is_basic_group = re.fullmatch(r"-\d+", chat) and int(chat) > _SUPERGROUPS
         if not is_basic_group:
             return chat
@@ -482,6 +492,8 @@ def _in_chat(call: BotApiCall, chat: str) -> BotApiCall | Receipt:
     An edit of a message that the old group has becomes a new message, or a receipt if the reply is
     optional.
     """
+    # The id of the message to edit, with its chat in front if that is not the first one (`_full_id`).
+    # No match: the reply edits nothing.
     edit = _MESSAGE_ID.fullmatch(call.reply.edits)
     call_there = replace(call, chat=chat)
     if edit is None:
