@@ -9,6 +9,9 @@ The store of actions knows only *kinds* of actions, and who asked (`asked_by`):
 | the code of the tool `sell` asks, in place of acting   | as that code says   | `sell`       |
 | a program asks, without a tool                         | as the program says | ""           |
 
+A program has no tool to describe, so its action has no `tool_digest`, and a `version` only if the
+program gives one. The action of a tool always has the `tool_digest` of the tool that asked.
+
 Code that asks chooses the kind itself; it may be the name of a tool, which runs after the yes. An
 *executor* is the function that performs one action. The author of a bot may register one for a
 kind; otherwise the tool of that name runs with the stored arguments. A *reconciler* looks up
@@ -68,6 +71,13 @@ class ToolExecutors(ActionKinds):
     A tool that was removed or disabled, or that the policy denies by now, does not run even after a
     yes. This also holds for executors that were registered. In all methods, `own` is what the
     author has registered for the kind, None for nothing.
+
+    After a yes, the store calls `compare` first. It checks the tool that runs and the tool whose
+    code asked: that they exist, are allowed and have the same definition. It may also make the
+    preview again, which takes time, and the tools may change meanwhile. So `executor`, which the
+    store calls next, repeats the other checks of the tool that runs. Two are left to `compare`
+    alone: those of the tool whose code asked, and the definition behind an undo with a registered
+    executor.
     """
 
     def __init__(
@@ -147,7 +157,8 @@ class ToolExecutors(ActionKinds):
             return ""
         if tool is not None and self._is_denied(tool, action.args):
             return "pending.denied"
-        if not action.tool_digest:  # a program asked, and no tool
+        # A program asked, and no tool: see the table at the top.
+        if not action.tool_digest:
             return ""
 
         asking = self._find(action.asked_by or name)
@@ -259,7 +270,9 @@ class ToolExecutors(ActionKinds):
 def _is_same_definition(tool: Tool, action: PendingAction) -> bool:
     """Return whether the tool has the version and the definition that it had at the question.
 
-    An action whose record does not have them is not compared.
+    What the record does not have is not compared: the definition and the version of an action that
+    a program proposed. A registered executor may run such an action whatever the version of the
+    tool of that name, since it does not call the tool.
     """
     has_asked = action.asked_by in ("", tool.name)
     if has_asked and action.tool_digest not in ("", tool.definition_digest):
@@ -275,6 +288,8 @@ def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:
     other arguments than those that were shown. The result becomes text for the user here.
     """
     refusal = ""
+    # Stricter than `_is_same_definition`, because here the tool itself runs. An action without a
+    # version, which a program proposed, runs only a tool without a version.
     if action.version != tool.version:
         refusal = "pending.other_version"
     elif not is_same_call(tool, action.args):
@@ -407,6 +422,8 @@ def _undo_executor(tool: Tool, action: PendingAction) -> Executor | None:
 
     The undo gets the arguments and the result of the original call.
     """
+    # The version as in `_tool_executor`. The definition is compared here too, since
+    # `ToolExecutors.executor` compares it only for the tool itself.
     if action.version != tool.version or not _is_same_definition(tool, action):
         return None
 
