@@ -127,7 +127,9 @@ _TAG = re.compile(
     "|".join(f"(?P<{group}>{expression})" for group, expression in _TAG_EXPRESSIONS.items()),
     re.IGNORECASE,
 )
-#: The beginning of what may become a tag, at the end of the text that has arrived.
+#: The beginning of what may become a tag, at the end of the text that has arrived. It must match
+#: each beginning of each expression in `_TAG_EXPRESSIONS` and of each closing tag. Otherwise a tag
+#: is missed where a piece of the answer ends inside it. So a new form may have to be added here.
 _PARTIAL_TAG = re.compile(
     r"""(?:
         # <think, </think, <|end_of_
@@ -216,7 +218,8 @@ class ReasoningFilter:
     """
 
     def __init__(self, *, holds_back: bool = False) -> None:
-        #: Whether the answer had reasoning without an opening tag.
+        #: Whether the answer began with reasoning without an opening tag. The caller then holds
+        #: back the later answers of this model.
         self.has_unopened_reasoning = False
 
         self._holds_back = holds_back
@@ -413,7 +416,22 @@ class ReasoningFilter:
         return self._has_removed_answer_tag
 
     def _open(self, form: _TagForm, tag: str, after: str) -> bool:
-        """Begin reasoning at an opening tag. Return False for a tag that a text is about."""
+        """Begin reasoning at an opening tag. Return False for a tag that a text is about.
+
+        *Undecided* means that the tag and what follows are kept in `_possible_text`, until the
+        closing tag or the end of the answer shows what they are. *After text* means after a visible
+        character of the answer (`_has_answer`). The first row that fits counts:
+
+        | where the tag is       | the tag is a  | what follows it        | it begins |
+        |------------------------|---------------|------------------------|-----------|
+        | in code or quotes      | any           | anything               | text      |
+        | before all text        | any           | the rest of a sentence | undecided |
+        | before all text        | any           | anything else          | reasoning |
+        | after text             | special token | anything               | reasoning |
+        | after text             | other         | a space                | text      |
+        | at the start of a line | other         | anything else          | reasoning |
+        | behind text in a line  | other         | anything else          | undecided |
+        """
         # A space after the tag makes it a word of a sentence: "Use <think> to start".
         is_before_space = after[:1].isspace() and after[:1] != "\n"
         is_word = self._has_answer and is_before_space and not form.is_special_token
@@ -446,6 +464,9 @@ class ReasoningFilter:
         if self._has_removed and not after.strip():  # a stray tag at the end of an answer
             return True
 
+        # In "<think>plan</think>more plan</think>Hello" reasoning was removed before this tag. What
+        # lies between is reasoning too, but the model does write opening tags. So the flag stays
+        # off, and the later answers of this model are not held back.
         if not self._has_removed:
             self.has_unopened_reasoning = True
         self._retract(output)
