@@ -78,7 +78,7 @@ class CallOutcome:
     #: died during the call, the called service never answered, or the call took too long.
     is_unknown: bool = False
     #: Whether the tool ran to its end: the text is its result, and not an error, a proposal or a
-    #: note.
+    #: note. For a tool that only reads, also where its preview has already given the result.
     has_result: bool = False
     #: Whether no code of the tool ran, and no question about the call is open: the call was denied,
     #: refused by its preview, invalid, or left out.

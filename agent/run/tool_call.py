@@ -268,7 +268,11 @@ class ToolCaller:
         await self._events.tell("guardrail_triggered", "tool_output", "screening", "warn", kinds)
 
     def _log_failure(self, call: ToolCall, error: ToolError) -> None:
-        """Log an exception of a tool or its preview with the trace's ids."""
+        """Log an exception of a tool or its preview with the trace's ids.
+
+        A ToolCallRefused is no ToolError, so it never gets here: the tool did not run, and the
+        trace has the reason.
+        """
         raised = original_error(error)
         ids = {
             "tool": call.tool_name,
@@ -332,7 +336,9 @@ class ToolCaller:
         To ask the user is a *proposal*: it is stored, and runs after a yes. A call that is left
         open waits for the program that started the run.
 
-        Raises ToolError.
+        Raises ToolError. Raises ToolCallRefused where the table says "refuse", for a no of
+        `confirm_action`, and for a call that must not be asked about, such as one that waits
+        already.
         """
         tool = request.tool
         decision = request.decision
@@ -359,7 +365,10 @@ class ToolCaller:
         return await _proposal_outcome(request, draft.propose(request.decision.reason, form))
 
     async def _run_if_approved(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
-        """Run the tool once `confirm_action` has approved the call. Raises ToolCallRefused."""
+        """Run the tool once `confirm_action` has approved the call.
+
+        Raises ToolCallRefused, and ToolError.
+        """
         tool = request.tool
         config = self._config
         decision = request.decision
@@ -369,10 +378,17 @@ class ToolCaller:
         try:
             parameters: Mapping[str, Any] = tool.validate_record(request.call.parameters)
             approved = deepcopy(dict(parameters))
+
+            # A preview function may find that there is nothing to approve, such as an invoice that
+            # does not exist. Its text is not used: `confirm_action` gets the arguments. Without
+            # `confirm_action` the call is refused below, so the preview would be made for nothing.
             if callable(tool.preview) and config.confirm_action is not None:
                 draft = await self.draft(request)
-                if isinstance(draft.preview, ToolResult):  # there is nothing to approve
+                if isinstance(draft.preview, ToolResult):
                     return ToolRun(await _proposal_outcome(request, draft.preview))
+
+        # `draft` checks the same arguments again, so an error of it means the same: they cannot be
+        # stored. The call is approved by its arguments alone, without a preview.
         except ToolParameterError:
             approved = request.checked.json
             parameters = request.call.parameters
@@ -451,9 +467,14 @@ class ToolCaller:
         An action is stored with the name of its tool. Two agents may have tools of one name that
         look the same to a person, such as refunds of two accounts.
         """
+        # Outside of a channel no yes can follow. Of a name, a yes finds the tool of the channel's
+        # own agent first.
         channel_run = call_context().run
         if channel_run is None or not self._run.request.is_inner:
             return
+
+        # The tool that would run after a yes. None: the channel finds no tool of this name, so a
+        # yes could run no other one.
         confirmed_tool = channel_run.tool_of_yes(tool.name)
         if confirmed_tool is None or confirmed_tool is tool:
             return
@@ -469,10 +490,11 @@ class ToolCaller:
             )
 
     async def draft(self, request: ToolRequest) -> ProposalDraft:
-        """Return the preview of a call with its arguments. Raises ToolError.
+        """Return the preview of a call with its arguments.
 
         It takes no longer than the agent's time limit and that of the tool; ToolCallRefused is
-        raised at the end of the shorter one.
+        raised at the end of the shorter one. Raises ToolError if the arguments cannot be stored or
+        the code of the preview fails.
         """
         tool = request.tool
         limits = [self._config.tool_timeout_seconds, tool.metadata.timeout]
@@ -509,6 +531,9 @@ class ToolCaller:
         outcome = await self._result_outcome(request, cached_result.raw)
         if not cached_result.compressed or outcome.ends or not config.tool.compress_results:
             return ToolRun(outcome)
+
+        # The summary was stored with its mark, such as "[compressed from 9000 chars]", which tells
+        # the model that it does not read the whole result.
         content, full_text = await with_summary(
             tool,
             cached_result.raw,
@@ -624,16 +649,19 @@ async def _proposal_outcome(request: ToolRequest, value: Any) -> CallOutcome:
         preview = last_proposed_preview() or value.preview
         question = "\n\n".join(filter(None, [preview, readable(value.own_prompt)]))
         return replace(outcome, ends="pending", final_text=question)
-    # There is nothing to ask for, such as an invoice that does not exist. For a tool that only
-    # reads, this is a result like any other.
+    # There is nothing to ask for, such as an invoice that does not exist. `not_run`: the steps that
+    # people see say that the tool did not run. `has_result`: for a tool that only reads, the
+    # answer of the preview is a result like any other, which a channel may show to its user.
     return replace(outcome, has_result=request.tool.read_only, not_run=True)
 
 
 def _proposal_in(tool: Tool, value: Any) -> Any:
-    """Return `value`, or the proposal that the tool has stored if it returned something else.
+    """Return what the model reads of a tool whose own code may have stored a proposal.
 
-    A tool that stored a proposal may return nothing, or what `stash_pending` returned. The model
-    would read "done" or the stored record, while the question is open.
+    A text or a typed result is what the author wants the model to read: it is returned unchanged.
+    Any other value of a tool that stored a proposal is replaced by a PendingConfirmation. It may be
+    None, True, or the action that `stash_pending` returned, and the model would read "done" or the
+    stored record while the question is open. Without a proposal `value` is returned.
     """
     preview = last_proposed_preview()
     if not preview or isinstance(value, str | ToolResult):
