@@ -10,9 +10,12 @@ use.
 | EmbeddingSelector (`embedding.py`) | the tools nearest to the message |
 | AllOf, AnyOf, Always, FailOpen | what other selectors choose, combined |
 
-`narrow` runs a selector safely. `restriction_of` and `shortening_of` split a combined selector into
-its two purposes: restricting a user, and shortening the list. `find_selector` loads a selector of
-another package by its name.
+`narrow` runs a selector safely. `find_selector` loads a selector of another package by its name.
+
+`restriction_of` and `shortening_of` split a combined selector into its two purposes, restricting a
+user and shortening the list. `ShownTools` (`run/shown_tools.py`) needs them apart. It applies the
+restriction in each step. It shortens the list only if the schemas of the allowed tools are too
+long. Then it goes on showing the tools that were needed before, as far as there is room.
 """
 
 from __future__ import annotations
@@ -215,6 +218,8 @@ def restriction_of(selector: ToolSelector) -> ToolSelector | None:
             if restriction:
                 return Always(restriction, names)
             return None
+        # Kept: the author wants all tools while the inner selector fails, and no error of it may
+        # hide them.
         case FailOpen(selector=inner):
             restriction = restriction_of(inner)
             if restriction:
@@ -226,8 +231,14 @@ def restriction_of(selector: ToolSelector) -> ToolSelector | None:
 def shortening_of(selector: ToolSelector) -> ToolSelector | None:
     """Return the part of a selector that only shortens the list of tools; None if there is none.
 
-    The returned selector chooses the tools that a message clearly asks for, and none if the message
-    asks for no tool clearly.
+    In it, each EmbeddingSelector chooses only the tools that a message clearly asks for, and none
+    if it asks for no tool clearly. By itself, an EmbeddingSelector fills its list up to `top_k`
+    with tools that are merely the nearest. The caller adds the chosen tools to those shown so far,
+    and each new one costs the vendor's cache of all that follows. Where none is chosen, the caller
+    shows a tool that finds others, or all tools.
+
+    An `Always` keeps the tools that it always shows, and an `AnyOf` what its other parts choose,
+    such as the tools of a role. These do not depend on how clearly a message asks.
     """
     match _own_kind(selector):
         case EmbeddingSelector() as embedding:
@@ -253,6 +264,8 @@ def shortening_of(selector: ToolSelector) -> ToolSelector | None:
             if shortening:
                 return Always(shortening, names)
             return None
+        # Without FailOpen: all tools at once are what shortening is to prevent. A failing embedder
+        # makes `_NeededTools` choose none, and the other parts fail inside `narrow`.
         case FailOpen(selector=inner):
             return shortening_of(inner)
     return None
@@ -419,6 +432,10 @@ async def would_show(selector: ToolSelector | None, tool: Tool) -> Visibility:
 
     The tool is hidden from a user whose role cannot be determined. `selector` is None where every
     tool is shown.
+
+    Unlike in `_own_kind`, a subclass is judged by its parts even if it overrides `select`. A
+    confirmed action is refused if its tool is "hidden". With "depends" for each such subclass, it
+    would run although a role inside forbids the tool.
     """
     match selector:
         case None:
