@@ -35,6 +35,11 @@ class Phrase:
     only_at_start: bool = False
 
     @property
+    def has_gap(self) -> bool:
+        """Whether other words stand between its words: "take ~ off"."""
+        return bool(self.tail)
+
+    @property
     def length(self) -> int:
         """The number of its words."""
         return len(self.head) + len(self.tail)
@@ -44,7 +49,7 @@ class Phrase:
         end = at + len(self.head)
         if tuple(stems[at:end]) != self.head:
             return None
-        if not self.tail:
+        if not self.has_gap:
             return list(range(at, end))
         for begin in range(end + 1, end + 1 + _MAX_GAP):
             if tuple(stems[begin : begin + len(self.tail)]) == self.tail:

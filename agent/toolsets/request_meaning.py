@@ -18,19 +18,22 @@ from typing import NamedTuple
 from sayso.agent.toolsets.english_words import Saying, english_words
 from sayso.agent.toolsets.stems import spoken_words, stem_of
 
-#: The weight of the words that a phrase means.
+#: The weight of the words that a phrase means: "delete" for "take ~ off".
 _PHRASE_WEIGHT = 1.0
-#: The weight of the words that a saying of one word means.
+#: The weight of the words that a saying of one word means: "invite" for "onboard". It is less than
+#: that of a phrase, because one word has other meanings more often.
 _SAYING_WEIGHT = 0.75
-#: The weight of a synonym.
+#: The weight of a synonym: "remove" for "erase".
 _SYNONYM_WEIGHT = 0.5
 #: The weight of the words for a thing that is recognized by its form, such as an address.
 _HINT_WEIGHT = 0.4
-#: The share of its weight that a word of a meaning has after the first two, which are nearest.
+#: What the weight of a word is multiplied by, if its meaning has it after the first two words. The
+#: list of sayings has the nearest words first.
 _LATER_WORD_SHARE = 0.8
-#: The weight of a word inside a phrase, such as "link" in "stop using the link".
+#: The weight of a word that the phrase itself has, such as "link" in "stop using the link". The
+#: words that the phrase means have _PHRASE_WEIGHT.
 _WORD_IN_PHRASE_WEIGHT = 0.5
-#: The share of its weight that a verb has as a word ("list ..."). What a tool does is compared
+#: What the weight of the first verb ("list ...") is multiplied by. What a tool does is compared
 #: separately, by actions.
 _VERB_SHARE = 0.5
 
@@ -122,9 +125,10 @@ def _phrase_meanings(
         meanings.append(meaning)
         phrase_places.update(places)
 
-        # Tools may also have the words of the phrase itself, unless it has a gap. The words of a
-        # phrase that means nothing are no words of the request at all.
-        if saying.phrase.tail or not saying.means:
+        # Tools may also have the words of the phrase itself, but not those around a gap: "take"
+        # and "off" say little without each other. The words of a phrase that means nothing are no
+        # words of the request at all.
+        if saying.phrase.has_gap or not saying.means:
             continue
         telling_places = [place for place in places if words[place] not in stop_words]
         meanings += [
@@ -231,8 +235,8 @@ def _wanted_actions(text: str, meanings: Sequence[WordMeaning]) -> dict[str, flo
     if _END.search(text):
         wanted["delete"] += _END_WEIGHT
     for place, meaning in enumerate(meanings):
-        # A word may mean several verbs. The actions of those with nearly the largest weight share
-        # what the word counts.
+        # A word may mean several verbs. Those with nearly the largest weight count, so that the
+        # later words of a meaning do as well. Their actions share what the word counts.
         verbs = {stem: weight for stem, weight in meaning.stems.items() if stem in actions}
         least_weight = max(verbs.values()) * _LATER_WORD_SHARE
         named = {actions[stem] for stem, weight in verbs.items() if weight >= least_weight}
