@@ -69,8 +69,8 @@ class LoggingObserver(AgentObserver):
             return
         id_name = "batch_id" if event.startswith("batch") else "run_id"
         turn_fields = dict(call_context().log_fields)
-        # In these it is the id of the turn's webhook event. In this line it is the name of the
-        # event of the run.
+        # In the fields of the turn, `event` is the id of its webhook event. In this line it is the
+        # name of the run's event, such as "tool_start".
         if "event" in turn_fields:
             turn_fields["turn_event"] = turn_fields.pop("event")
         timestamp = round(self._clock(), 3)
@@ -110,6 +110,8 @@ _LOGGED_VALUES: Mapping[str, Mapping[str, Source]] = {
     },
     "tool_start": {"call_id": "call_id", "tool": "tool_name"},
     "tool_end": {"call_id": "call_id", "tool": "tool_name", "duration_ms": "duration_ms"},
+    # This event also reports calls of unknown tools. Their names are made up by the model, possibly
+    # of its user's words, so only a name that a tool can have is logged.
     "tool_error": {
         "call_id": "call_id",
         "tool": ("tool_name", loggable_name),

@@ -95,7 +95,11 @@ class AgentAnalytics:
             )
 
     def get_metrics(self, tool_name: str) -> ToolMetrics | None:
-        """Return the counts of a tool, or None if it was never called."""
+        """Return the counts of a tool, by its name.
+
+        None if it was never called, or first called after MAX_TOOLS others. Such calls are counted
+        together under the name OTHER_TOOLS.
+        """
         return self._tools.get(tool_name)
 
     def get_all_metrics(self) -> dict[str, ToolMetrics]:
@@ -139,10 +143,11 @@ class AgentUsage:
             self._tools: Counter[str] = Counter()
 
     def add_usage(self, stats: UsageStats, tool_name: str | None = None) -> None:
-        """Count a model call.
+        """Count a model call, and a tool call in its answer.
 
-        Count also a call of the tool `tool_name`, which its answer contains; None: it calls none,
-        or `count_tool` counts its calls.
+        `tool_name` is the tool that the answer calls. None where it calls no tool, and where the
+        caller counts each call with `count_tool`, as the agent loop does: an answer may have
+        several calls.
         """
         with self._lock:
             self.total += stats

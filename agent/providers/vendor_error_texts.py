@@ -31,8 +31,8 @@ _TOO_LONG = re.compile(
 #: They send it with the statuses of other faults: 400, 403 and 429.
 #:
 #: Gemini says "You exceeded your current quota, please check your plan and billing details" of
-#: limits of one minute too, so that text is not among these. Where the account's plan does not have
-#: the model, "limit: 0" follows it, and this is.
+#: limits of one minute too, so that text does not match. Where the account's plan does not have the
+#: model, Gemini adds "limit: 0", which does match.
 _NO_CREDIT = re.compile(
     r"credit balance|balance is (?:too low|insufficient|not enough)"
     r"|insufficient[_ ](?:account[_ ])?(?:user[_ ])?(?:balance|credit|fund|quota)"
@@ -124,7 +124,8 @@ _NAMED_LIMIT = re.compile(
     r")(\d[\d,]*)",
     re.IGNORECASE,
 )
-#: The share of the limit to fill, since Sayso only estimates tokens.
+#: A request that was too long is shortened to this share of the limit. It is not filled, because
+#: Sayso only estimates how many tokens a text has.
 LIMIT_SHARE = 0.9
 
 
@@ -182,7 +183,9 @@ def fitting_share(text: str) -> float | None:
 
     The vendor's message may be "maximum context length is 8192 tokens. However, you requested 9500
     tokens (8500 in the messages, 1000 in the completion)". The limit is the number that the words
-    name, and the largest number is the request. Return None where the message does not name both.
+    name, and the largest number is the request. Return None where the message does not name both:
+    without the vendor's own count of the request, a limit in tokens gives no share, since Sayso's
+    estimate may count fewer tokens than the limit.
     """
     named = _NAMED_LIMIT.search(text)
     if named is None:

@@ -93,6 +93,9 @@ class _JsonScanner:
     It remembers the end of each value, so that no bracket is parsed twice. This takes linear time:
     if two attempts overlap, one sees as a string what the other sees as structure, until one of
     them fails. A third attempt over the same characters cannot exist.
+
+    In `{"a [1, "b", 2] c": 3`, the attempt at `{` reads `"a [1, "` as a string, and fails at `b`.
+    The attempt at `[` reads `1, "b", 2` as items of an array, and succeeds.
     """
 
     def __init__(self, text: str) -> None:
@@ -180,7 +183,7 @@ def decode_value(text: str, *, repair: bool) -> tuple[Any, int]:
     """Return the JSON value at the start of the text, and its length; (None, 0) without one.
 
     With `repair`, an object or array may have strings in single quotes, Python's constants, and
-    commas before a closing bracket.
+    commas before a closing bracket. A text that may need the repair begins with a bracket.
     """
     try:
         return _DECODER.raw_decode(text)
@@ -200,7 +203,11 @@ def decode_value(text: str, *, repair: bool) -> tuple[Any, int]:
 
 
 def _bracketed_length(text: str) -> int:
-    """Return the number of characters up to the bracket that closes the first; 0 if none does."""
+    """Return the number of characters up to the bracket that closes the first; 0 if none does.
+
+    The text begins with an opening bracket. So the depth is above 0 in each string, and 0 again
+    only at the bracket that closes the first.
+    """
     depth = 0
     for part in _STRING_OR_BRACKET.finditer(text):
         depth += _DEPTH_CHANGES.get(part[0], 0)
