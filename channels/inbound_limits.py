@@ -12,7 +12,7 @@ MAX_WEBHOOK_BYTES = 1_000_000
 #: The most bytes of a webhook that is a form. A WhatsApp message has at most 1,600 characters; in a
 #: form, where each byte of a letter becomes an escape such as `%D0`, they take up to 20,000 bytes.
 #: Twilio signs the decoded values, so the form must be decoded before a forged one can be refused:
-#: a megabyte of `%` takes 0.3 s.
+#: decoding a megabyte of `%` takes 0.3 s of the processor, for any stranger who sends it.
 MAX_FORM_BYTES = 64_000
 #: The most fields of such a form. A WhatsApp message has about thirty.
 MAX_FORM_FIELDS = 500
@@ -21,6 +21,8 @@ MAX_FORM_FIELDS = 500
 MAX_FILE_BYTES = 25 * 1024 * 1024
 #: The most files of one message. No platform's album has more.
 MAX_MESSAGE_FILES = 10
+
+# The console is the chat page in the browser that the web process itself serves.
 
 #: The most bytes of a message or a tap from the console's page. The longest text fits even if JSON
 #: writes each of its characters as an escape such as `\u00e9`.

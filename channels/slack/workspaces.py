@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -126,8 +125,9 @@ class WorkspaceChecks:
             cure = f"add {installer_id} there, or remove the app from the workspace"
             return self._warn(installer_id, says, cure, id="workspace-not-listed")
 
-        # Slack would refuse it. A check renews no token: only the bot's own processes do.
-        if 0 < installation.expires_at <= time.time():
+        # Slack would refuse an expired token. A check renews none: only the bot's own processes do.
+        does_expire = installation.expires_at > 0
+        if does_expire and installation.expires_at <= self._installations.clock():
             says = f"{label}: its token has ended, and is renewed when it is needed"
             return self._ok(installer_id, says)
         return await self._ask(installation, label)
@@ -138,6 +138,8 @@ class WorkspaceChecks:
 
         def problem(exc: Exception) -> Problem:
             code = error_code(getattr(exc, "response", None))
+            # `setup_problem` would tell the operator to correct a setting. But the token belongs to
+            # an installation, so the workspace must install the app again.
             if code in TOKEN_ERRORS:
                 return f"Slack does not take the token of {label} ({code})", self._cure
             return setup_problem(exc) or connection_problem("Slack", exc)
@@ -155,7 +157,10 @@ class WorkspaceChecks:
         return self._ok(installation.id, f"{label}: bot @{answer.get('user')}, all scopes")
 
     def _removals(self) -> Iterator[CheckResult]:
-        """Yield the workspaces that have removed the app lately."""
+        """Yield a warning for each workspace that removed the app within RECENT_SECONDS.
+
+        Redis remembers removals for longer, but an operator has read of each for a week by then.
+        """
         for removal in self._installations.removals():
             age = self._installations.clock() - removal.at
             if age < RECENT_SECONDS:
@@ -163,6 +168,9 @@ class WorkspaceChecks:
                 says = f"{name} removed the app {age / 3600:.0f} hours ago ({removal.reason})"
                 cure = f"if that was a mistake, {self._cure}"
                 yield self._warn(removal.id, says, cure, id="workspace-removed")
+
+    # In the results, `check` is what was checked: "workspaces" for all of them together, or the id
+    # of an installation. `id` is the finding, by which its documentation is found.
 
     def _ok(self, check: str, says: str) -> CheckResult:
         return CheckResult(check, "ok", says, channel=self._channel)

@@ -108,7 +108,8 @@ class AgentDeps:
     models: Models
     #: The data folder, where memories beyond conversations are stored.
     data: Path
-    #: What answers in place of the configured models; None for these.
+    #: What answers in place of the configured models, such as the script of a benchmark; None for
+    #: the configured models. `config_of` says what an agent then goes without.
     provider: Provider | None = None
     #: The observers of all channels. Each channel adds another one for spans.
     observers: tuple[AgentObserver, ...] = ()
@@ -158,11 +159,14 @@ class AgentDeps:
     def config_of(self, channel: str) -> AgentConfig:
         """Return the configuration of a channel's agent, without its policy.
 
-        Raises ConfigError for a model that cannot be asked.
+        With a given `provider` the configuration has only plain values: no summary, check or memory
+        by a model, no guardrails, budget, cache, observers and loop detector, and no tool
+        `remember`. Raises ConfigError for a model that cannot be asked.
         """
         agent = self.settings.agent_of(channel)
-        # A scripted provider has answers for the conversation alone, and none for a summary or a
-        # check by a model.
+        # A given provider is the script of a benchmark, or stands for a model in the web process,
+        # which runs no agent. A script has answers for the conversation alone, and every request
+        # must reach it: a cache, a guardrail or a budget would answer or refuse in its place.
         if self.provider is not None:
             return AgentConfig(**_basic_config(agent, channel))
         return _whole_config(self, agent, channel)
@@ -383,11 +387,13 @@ def _basic_config(agent: AgentSettings, channel: str) -> dict[str, Any]:
 
 
 def own_tools(settings: Settings) -> list[Tool]:
-    """Return the tools that every agent has besides those of its channel.
+    """Return the tools that every agent has besides those of its channel, to be read, not called.
 
-    It is the tool `remember`, where `agent.memory.knowledge` is on.
+    It is the tool `remember`, where `agent.memory.knowledge` is on. Checks and descriptions read
+    its name, arguments and hints.
     """
     if settings.agent.memory.knowledge:
+        # Without a folder: the tool that agents call is that of `knowledge_memory`.
         return [KnowledgeMemory().tool()]
     return []
 
@@ -403,12 +409,19 @@ def load_bot_tools(
     """Load tools like `open_tools`, and check that the tools named by channels exist.
 
     Names are not checked while some tools are unknown: a source that was not asked, or that does
-    not answer now, may have them. Raises ConfigError like `open_tools`, and for names of no tool.
+    not answer now, may have them. Where a source is remote, only a `strict` call that asks it
+    (`remote`) checks names, which is what `sayso check` makes. Raises ConfigError like
+    `open_tools`, and for names of no tool.
     """
     opened = open_tools(settings, remote=remote, strict=strict, seconds=seconds)
+    if opened.problems:
+        return opened
+
+    # A server may rename or remove a tool at any time. A bot that ran yesterday must start today
+    # all the same, so only `sayso check` refuses such a name.
     has_remote = any(map(is_remote, settings.tools))
-    is_complete = strict and remote
-    if opened.problems or (has_remote and not is_complete):
+    checks_remote_names = strict and remote
+    if has_remote and not checks_remote_names:
         return opened
 
     own = own_tools(settings)
@@ -490,7 +503,7 @@ def terminal_agent(
     not be loaded. The connections to models and sources of tools are closed at the end. Raises
     ConfigError.
     """
-    os.environ.setdefault("SAYSO_DATA", str(data))
+    os.environ.setdefault("SAYSO_DATA", str(data))  # tools of the user may store files there
     keys = open_data(data)
     name = next(iter(settings.channels))
     deps = AgentDeps.open(settings, data)

@@ -165,7 +165,8 @@ def bootstrap(
     Nothing runs yet when this returns, except the connections of a worker to remote sources of
     tools. Raises ConfigError and RedisUnfit, each with its cure.
     """
-    # The data folder and Redis, which everything else needs.
+    # The data folder and Redis, which everything else needs. `state` is the part of the data folder
+    # that belongs to this deployment alone; several bots may share the rest.
     state = settings.state_folder(data)
     keys = open_data(data, state)
     os.environ.setdefault("SAYSO_DATA", str(data))  # tools of the user may store files there
@@ -228,6 +229,8 @@ def bootstrap(
     if settings.spool:
         spool = Spool(SpoolFile(state / SPOOL), access_control)
     guard = redis.guard_against_loss(state)
+    # The guard sets the event `resumed` when an operator has resumed a halted Redis. It wakes the
+    # thread of the notices, which tells people then.
     notices = LossNotices(
         scripts,
         wake_up,
@@ -419,6 +422,8 @@ def _open_sender(
     for name, channel in settings.channels.items():
         if channel.messages_per_second is not None:
             rates[name] = channel.messages_per_second
+    # A reply has the language of its turn stored in it, so it needs no function of the turn
+    # (`_texts_for_turn`) to find its texts.
     return ReplySender(
         RedisOutbox(redis.scripts(CONVERSATION_SCRIPTS), redis.wake_up),
         channels,

@@ -64,7 +64,7 @@ class EventFormatter(logging.Formatter):
         if self._color:
             level = f"\x1b[{_COLORS.get(level, '0')}m{level}\x1b[0m"
         facts = " ".join(f"{key}={_one_line(value)}" for key, value in _facts(record).items())
-        line = f"{at} {level} {_message(record)} {facts}".rstrip()
+        line = f"{at} {level} {_one_line(_message(record))} {facts}".rstrip()
         # Indented, so that a text quoted by an exception cannot begin a line that looks like ours.
         if record.exc_info:
             line += "\n" + indent(_printable(self.formatException(record.exc_info)), "  ")
@@ -83,7 +83,9 @@ class JsonFormatter(logging.Formatter):
         message = _message(record)
         facts = _facts(record)
 
-        # Two kinds of messages carry facts in their text. They become fields like the others.
+        # Two kinds of messages carry facts in their text: the JSON of an event of a run, which
+        # LoggingObserver writes, and `event key=value ...`, which providers write. The facts
+        # become fields like the others.
         run_event = _event_of_a_run(message)
         event_line = _EVENT_LINE.fullmatch(message)
         if run_event:
@@ -144,13 +146,17 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _one_line(value: object) -> str:
-    """Return a value as text on one line, so that a text from outside cannot forge a log line."""
+    """Return a value as text on one line, so that a text from outside cannot forge a log line.
+
+    A traceback or the stack of a thread keeps its lines, which a person could not read otherwise.
+    Each is indented, also in a text from outside that only looks like a traceback: no line of ours
+    begins with a space.
+    """
     text = str(value)
     if len(text) <= MAX_CHARS and text.isprintable():
         return text
-    # A traceback keeps its lines.
     if "\n  File " in text:
-        return _printable(text)
+        return _printable(text).replace("\n", "\n  ")
     return _printable(text).replace("\t", "\\t").replace("\n", "\\n")
 
 
@@ -445,4 +451,5 @@ def _otlp_exporters() -> tuple[str, ...]:
         return (over_http, over_grpc)
     if protocol == "grpc":
         return (over_grpc,)
+    # The protocols "http/protobuf" and "http/json": one exporter stands for HTTP.
     return (over_http,)

@@ -32,11 +32,16 @@ def chat(options: Options, channel: str | None) -> None:
 
     set_up_logs("warning")  # INFO lines would stand between the lines of the conversation
     with clear_errors():
-        settings = load_for_terminal(options.file(prefer_running=False), channel)
+        # This command starts a bot, so it takes the file of the options and not that of a bot that
+        # already runs. The settings have only the chosen channel; `terminal_agent` takes the first.
+        file = options.file(prefer_running=False)
+        settings = load_for_terminal(file, channel)
 
     with ExitStack() as stack:
-        folder = stack.enter_context(TemporaryDirectory(prefix="sayso-chat-"))
-        files = LocalMediaStore(Path(folder), keys=["no link is made"], public_url="")
+        # Files that tools make are stored in this folder while the conversation lasts. Those of
+        # replies are copied to `chat` in the data folder, where the person finds them afterwards.
+        media_folder = stack.enter_context(TemporaryDirectory(prefix="sayso-chat-"))
+        files = LocalMediaStore(Path(media_folder), keys=["no link is made"], public_url="")
         bot = terminal_agent(
             settings,
             data=options.data,

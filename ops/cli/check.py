@@ -13,7 +13,7 @@ from sayso.ops.cli.command import (
     SaysoCommand,
     clear_errors,
     fail,
-    log_other_warnings,
+    log_warnings_except_findings,
     pass_options,
     with_noun,
 )
@@ -44,7 +44,7 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
 
     try:
         settings = load_settings(file)
-        with log_other_warnings():
+        with log_warnings_except_findings():
             description = describe(settings, offline=offline)
     except ConfigError as exc:
         if not file.is_file():

@@ -207,10 +207,11 @@ _OWN_FINDINGS = ("_left_out", "_incomplete")
 
 
 @contextmanager
-def log_other_warnings() -> Iterator[None]:
+def log_warnings_except_findings() -> Iterator[None]:
     """Log warnings to stderr, except those that the command prints itself as findings.
 
-    The commands that use this set up no logs. Python would print the bare names of events then.
+    A finding is a tool that is left out or incomplete (`_OWN_FINDINGS`). The commands that use this
+    set up no logs. Python would print the bare names of events then.
     """
     from sayso.config.wiring.observability import EventFormatter
 

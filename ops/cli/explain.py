@@ -18,7 +18,7 @@ from sayso.ops.cli.command import (
     check_channel,
     check_id,
     clear_errors,
-    log_other_warnings,
+    log_warnings_except_findings,
     pass_options,
 )
 
@@ -45,21 +45,25 @@ if TYPE_CHECKING:
 def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], user: str) -> None:
     """Print what would happen if a user of CHANNEL had TOOL called with ARGS, and what decides it.
 
-    ARGS are name=value ..., or one JSON object. Only the tool's preview is run. Exits with 0 where
-    the tool would run or ask first, with 1 where it would never run.
+    ARGS are name=value ..., or one JSON object. Without ARGS a tool that needs some is judged by
+    its name alone. Only the tool's preview is run. Exits with 0 where the tool would run or ask
+    first, with 1 where it would never run.
     """
     from sayso.config.wiring.agents import load_bot_tools
     from sayso.ops.checks.explain import ToolUnknown, explanation_lines
     from sayso.ops.checks.explain import explain as explain_call
 
+    # Tools of the user may store files there, and their previews may read them.
     os.environ.setdefault("SAYSO_DATA", str(options.data))
     with clear_errors():
         settings = options.load(prefer_running=False)
         check_channel(settings, channel)
         if user:
             check_id(settings, channel, user)
-        with log_other_warnings():
+        with log_warnings_except_findings():
             opened = load_bot_tools(settings, remote=True)
+        # The tools stay known without the connections. What follows needs their names, schemas and
+        # previews, and the preview of a remote tool is made here, without its server.
         opened.close()
         for problem in opened.problems:
             click.echo(problem, err=True)
@@ -69,7 +73,8 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
         try:
             explanation = explain_call(settings, opened, channel, user, tool, arguments)
         except ToolUnknown as exc:
-            # The tool may exist and be unusable. Those lines name it without its namespace.
+            # The tool may exist and be left out as unusable. `left_out` has a line with the reason
+            # then, which names the tool as its source does: without the namespace.
             own_name = tool.rpartition("-")[2]
             for line in opened.left_out:
                 if repr(tool) in line or repr(own_name) in line:
@@ -81,6 +86,9 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
 
 def _arguments(args: Sequence[str], tool: Tool | None) -> dict[str, Any] | None:
     """Return the arguments as a model would give them, None when there are none.
+
+    None is not an empty object: a tool that needs arguments refuses `{}`, while None stands for
+    arguments that are not known yet, so that the tool's name alone decides.
 
     `tool` says which type each argument has; None where the tool is unknown. Raises
     click.UsageError.

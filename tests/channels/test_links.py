@@ -16,6 +16,8 @@ from sayso.channels.link_addresses import MAX_ADDRESS_CHARS, with_address
         ("mail us", "mailto:a@b.example", "mail us (a@b.example)"),
         ("a@b.example", "mailto:a@b.example", "a@b.example"),
         ("here", "", "here"),
+        ("", "https://e.org", " (https://e.org)"),
+        ("", "mailto:a@b.example", " (a@b.example)"),
         ("wiki", "https://e.org/A_(b)", "wiki (https://e.org/A_%28b%29)"),
         (
             "x",

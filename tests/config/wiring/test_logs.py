@@ -114,6 +114,26 @@ def test_text_from_outside_begins_no_line():
     ]
 
 
+def test_message_with_a_text_from_outside_is_one_line():
+    """Such as the error of a vendor that the message of a log record quotes."""
+    message = "provider.fallback no\n2026-11-20T21:50:00Z INFO redis.resumed"
+    assert EventFormatter().format(record(message)).splitlines() == [
+        r"2026-11-26T20:59:16Z WARNING provider.fallback no\n2026-11-20T21:50:00Z INFO redis.resumed"
+    ]
+
+
+def test_lines_of_a_stack_are_kept_and_indented():
+    """A text from outside that only looks like a stack begins no line of ours either."""
+    line = EventFormatter().format(
+        record("loop.blocked", stack="no\n  File x\n2026-11-20T21:50:00Z INFO redis.resumed")
+    )
+    assert line.splitlines() == [
+        "2026-11-26T20:59:16Z WARNING loop.blocked stack=no",
+        "    File x",
+        "  2026-11-20T21:50:00Z INFO redis.resumed",
+    ]
+
+
 @pytest.mark.parametrize(
     "text", ["up\x1b[A\x1b[2K", "\u2028INFO", "\x85INFO", "\x9b2J", "a\ud800", "\u202etxt"]
 )

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sayso.config.settings.loader import DEMO
-from sayso.ops.cli.command import log_other_warnings
+from sayso.ops.cli.command import log_warnings_except_findings
 from sayso.ops.cli.main import main
 
 ROOT = Path(__file__).parents[3]
@@ -168,7 +168,7 @@ def test_tool_that_is_left_out_is_named_with_the_reason(
 
 def test_command_that_checks_logs_what_it_does_not_print_itself(capsys: pytest.CaptureFixture[str]):
     """With its facts, level and time."""
-    with log_other_warnings():
+    with log_warnings_except_findings():
         logging.getLogger("sayso.agent").warning(
             "mcp.too_many_tools", extra={"server": "box", "tools": 9}
         )
