@@ -54,7 +54,8 @@ from sayso.pending.stored_limits import KEEP_HELD_MS
 from sayso.pending.turn_changes import outbox_entry
 from sayso.pending.turns import ConversationParked, Lease, LeaseLost, NextItem, QueuedReply
 from sayso.workers.alerts import RedisAlerts
-from sayso.workers.mailbox import log_refused_template, parse_or_release
+from sayso.workers.ingress import log_refused_template
+from sayso.workers.mailbox import parse_or_release
 from sayso.workers.platform_places import PlatformPlaces
 from sayso.workers.wake_ups import WakeUp, no_wake_up
 

@@ -38,7 +38,7 @@ from sayso.infra.redis.leader_lock import LeaderLock
 from sayso.infra.redis.shared_clock import RETRY_SECONDS
 from sayso.infra.stop_signals import on_stop_signals, say_stopping, stop_signals
 from sayso.workers.access import AccessControl
-from sayso.workers.mailbox import Ingress
+from sayso.workers.ingress import Ingress
 from sayso.workers.recovery import Heartbeat
 
 log = logging.getLogger(__name__)

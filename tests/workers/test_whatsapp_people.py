@@ -21,7 +21,7 @@ from sayso.testing.platforms.fake_platforms import (
 from sayso.workers import mailbox
 from sayso.workers.access import AccessConfig, AccessControl, AccessRules
 from sayso.workers.identities import RedisIdentities
-from sayso.workers.mailbox import Ingress
+from sayso.workers.ingress import Ingress
 from sayso.workers.people import WAIT_SECONDS, ListedPerson, RedisPeople
 from tests.channels.harness import whatsapp
 from tests.contracts.rigs import Rig, make_processor, make_sender, voice

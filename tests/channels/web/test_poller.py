@@ -35,7 +35,7 @@ from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
 from sayso.workers.access import AccessControl
-from sayso.workers.mailbox import Ingress
+from sayso.workers.ingress import Ingress
 from tests.channels.harness import telegram, telegram_hook
 from tests.channels.web.services import FakeDeliveries, FakeMailbox
 from tests.contracts.rigs import voice
