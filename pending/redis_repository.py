@@ -59,11 +59,11 @@ class RedisActionRepository:
         return [StoredAction.from_fields(json.loads(text)) for text in texts]
 
     async def save_question_place(self, chat: str, user: str, place: str) -> None:
-        """Save which thread of a chat asked a user something last."""
+        """Save in which thread of a chat a user was last asked something."""
         await self._scripts.arun("save_question_place", chat, {"user": user, "place": place})
 
     async def load_question_place(self, chat: str, user: str) -> str:
-        """Return the thread that `save_question_place` saved last, "" when there is none."""
+        """Return what `save_question_place` saved last, "" when there is none."""
         return str(await self._scripts.arun("load_question_place", chat, {"user": user}))
 
     async def save(self, conversation: str, new_action: NewAction) -> float | None:

@@ -38,8 +38,10 @@ ClaimStatus = Literal["mine", "other", "gone", "expired", "early", "tampered", "
 #: * `mismatch`: the kind, the id or the code is not the expected one, and nothing changed;
 #: * `changed`: the arguments are not the expected ones, and the action is cancelled;
 #: * `cancelled`: the action is cancelled, as was decided;
-#: * `ignored`: the window closes sooner, as was decided;
-#: * `stale`: the process that ran the action has died.
+#: * `ignored`: the question stays open, but its window closes sooner, as was decided;
+#: * `stale`: the action was claimed or started more than STALE_MS ago and has no end, so its
+#:   process has died. Nothing is run again: the caller ends the action, and says what is known of
+#:   its effect.
 DecisionVerdict = Literal[
     "mine", "gone", "expired", "early", "mismatch", "changed", "cancelled", "ignored", "stale"
 ]
@@ -49,7 +51,8 @@ DecisionVerdict = Literal[
 #: * `no`: the action is not claimed;
 #: * `lost`: another worker has the lease;
 #: * `tampered`: the record is not the one that was verified;
-#: * `worn`: the action was started MAX_STARTS times.
+#: * `worn`: the action was started MAX_STARTS times, and no start has led to a stored end. Only the
+#:   action of an idempotent tool is started again at all. The caller ends it as interrupted.
 StartVerdict = Literal["go", "no", "lost", "tampered", "worn"]
 
 
@@ -66,6 +69,9 @@ def sign_action(
     `user` is the id of the scope that the action waits in. `occupies_scope`: whether a plain yes of
     that user answers it. `steps`: the ids of its steps, if the action is a plan.
     """
+    # A field with its default value is left out, which keeps the record short. StoredAction gives
+    # the field its default again. A field that is added to the stored text later is found out,
+    # because the MAC covers the whole text.
     signed: dict[str, Any] = {SIGNED_ID: action.pending_action_id}
     for name, default in SIGNED_FIELDS.items():
         value = getattr(action, name)
@@ -134,7 +140,9 @@ class ActionDecision:
     expected_digest: str = ""
     #: What the person typed with the yes, for an action that needs a code.
     code: str = ""
-    #: With the intent `ignore`: the seconds that are left to answer.
+    #: With the intent `ignore`: the most seconds that are left to answer. A person ignores a
+    #: question who neither confirms nor cancels it, such as by a tap on its button "ignore". The
+    #: question stays open for this short time, so that a change of mind is possible.
     ignore_seconds: float = 0.0
 
 
@@ -180,16 +188,19 @@ class ActionRepository(Protocol):
     async def open_form(self, conversation: str, action_id: str) -> StoredAction | None:
         """Return an action whose person opens its form to change it, None if there is none.
 
-        The window of an open question is extended to FORM_MS from now, if less is left.
+        The window of an open question is extended to FORM_MS (ten minutes, in
+        `pending/stored_limits.py`) from now, if less is left.
         """
 
     async def list_started(self, conversation: str, user: str) -> list[StoredAction]:
         """Return the actions of a scope that were started in the last hour, the newest first."""
 
     async def save_question_place(self, chat: str, user: str, place: str) -> None:
-        """Save which thread of a chat asked a user something last.
+        """Save in which thread of a chat a user was last asked something, and about which action.
 
-        `chat` is the conversation without a thread.
+        The user may answer in another thread of the chat. The agent then looks up the question by
+        this note. `chat` is the id of the conversation without a thread. `place` is a text of the
+        caller, which the store does not read.
         """
 
     async def load_question_place(self, chat: str, user: str) -> str:
@@ -216,6 +227,8 @@ class ActionRepository(Protocol):
         """Claim a shown action, once, and return the status and the action's state after the claim.
 
         The status is `tampered` if the record is no longer that of `stored`, which was verified.
+        The state is "" with `gone`, because there is no action, and with `lost`, because then none
+        is looked up.
         """
 
     async def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:

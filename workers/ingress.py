@@ -46,8 +46,9 @@ class Ingress:
         Raises Overloaded, StorageDown and redis.RedisError: the platform must send it again. What
         was stored before the error is recognized then.
         """
-        # Address changes come before the statuses. They compare the time of a reply with that of
-        # the last message, and a report of failure replaces the time of the reply.
+        # Address changes come before the statuses. To store an address change, the script compares
+        # the time of a reply with the time of the person's last message. A status that reports a
+        # failure replaces the time of the reply.
         for change in filter(_is_storable_address, received.addresses):
             self._store_address(change)
         for update in received.statuses:
@@ -55,6 +56,9 @@ class Ingress:
         self._store_alerts(channel, received)
         if received.ignored:
             log.info("hook.ignored", extra={"channel": channel, "reason": received.ignored})
+
+        # A turn proves that the bot receives what the platform sends. An answer to a poll
+        # (`is_contact`) proves it, too, and may have no turns.
         if received.turns or received.is_contact:
             self._alerts.clear(channel, "receiving")
         if received.turns:
@@ -64,6 +68,9 @@ class Ingress:
 
     def _store_alerts(self, channel: str, received: Received) -> None:
         """Store what the platform tells the operator, and clear the alerts that are over."""
+        # A webhook with a status is about a reply, so its alert says why replies do not arrive. It
+        # ends with the next reply that arrives. An alert without a status says why nothing comes
+        # in, such as a revoked token. It ends with the next turn or answer to a poll.
         kind: AlertKind = "delivering" if received.statuses else "receiving"
         for alert in received.alerts:
             log.error("channel.alert", extra={"channel": channel, "reason": alert})

@@ -76,18 +76,19 @@ REFUSAL = "refusal"
 #:   full            too many turns wait in this conversation
 #:   too_fast        its sender has sent too many turns in this conversation
 #:   overloaded      too many conversations have work
-#: The last three refuse the turn: the platform sends it again. All others are final.
+#: `full`, `too_fast` and `overloaded` refuse the turn: the platform sends it again. All others are
+#: final.
 Outcome = Literal[
     "new",
+    "spooled",
     "duplicate",
     "unchanged",
     "ignored",
+    "unknown_sender",
+    "rate_limited",
     "full",
     "too_fast",
     "overloaded",
-    "spooled",
-    "unknown_sender",
-    "rate_limited",
 ]
 
 #: The status of a turn: never received or forgotten, waiting or under work, or done.
@@ -99,9 +100,12 @@ class InboxLimits:
     """The limits above which the mailbox refuses a turn.
 
     Urgent turns have room above the limits: a person must be able to answer a question and to stop
-    their own turn even when a mailbox is full. The room is URGENT_PLACES in each mailbox,
-    URGENT_PLACES_EACH of them for one person (`pending/stored_limits.py`), and a fifth more conversations.
-    Notices of refusal may use half of that fifth.
+    their own turn even when a mailbox is full. In each mailbox the room is URGENT_PLACES, of which
+    one person may use URGENT_PLACES_EACH (`pending/stored_limits.py`).
+
+    Above its limit of conversations each shard has two reserves. Each is a tenth of the limit and
+    RESERVED_CONVERSATIONS more. Urgent turns may use both, and notices of refusal may use one
+    (`is_overloaded` in `workers/lua/shared/overload.lua`).
     """
 
     #: How many turns of one conversation may wait.
@@ -120,7 +124,9 @@ class InboxLimits:
     def per_shard(self) -> int:
         """Return how many conversations of one shard may have work.
 
-        Shards fill unevenly, so this is a little more than a shard's share of the limit.
+        Shards fill unevenly by chance, so this is a little more than a shard's share of the limit.
+        With a low limit the share is a few conversations, and chance would fill a shard while the
+        others are nearly empty. The eight more prevent that; with a high limit they hardly count.
         """
         return math.ceil(self.conversations / SHARDS) + 8
 
@@ -319,7 +325,11 @@ class RedisMailbox:
         return bool(self._scripts.run("is_question_open", turn.conversation.id, args))
 
     async def waits_for_answer(self, conversation: str) -> bool:
-        """Return whether a question of any person of the conversation waits for a yes or no."""
+        """Return whether a question of any person of the conversation waits for a yes or no.
+
+        An offer of choices is stored as an action, too, but asks for neither. So the script gets
+        the kind of these actions, to leave them out.
+        """
         return bool(
             await self._scripts.arun("waits_for_answer", conversation, {"choice": CHOICE_KIND})
         )
@@ -396,6 +406,7 @@ class RedisMailbox:
         args = {
             **lease.args,
             "seq": queued.seq,
+            # Of a turn that was answered alone, this is its own number.
             "last": queued.last_seq,
             "user": queued.user,
             "event": queued.turn.event_id,
@@ -469,6 +480,7 @@ def turn_record(lease: Lease, queued: QueuedTurn, change: TurnChange) -> str:
     if change.about != decided:
         about = change.about
     optional_fields = {
+        # 0 for a turn that was answered alone: then the field is left out. `last_seq` never is 0.
         "upto": queued.last_merged_seq,
         "tools": change.tools[:MAX_TOOLS],
         "asked": [action.action_id for action in change.new_actions],
@@ -523,6 +535,10 @@ async def parse_or_release(
     try:
         return parse_next_item(item)
     except OtherVersion:
+        # `hand_over`: work is left, the item itself, and a plain release would keep the lease then.
+        # The release makes the conversation due at once. The second script puts that off, so that
+        # this process does not meet the same record again and again. It comes second because it
+        # does nothing while the lease is held.
         await scripts.arun(
             "release", lease.conversation, {**lease.args, "hand_over": True, "begun": False}
         )
@@ -545,11 +561,15 @@ def parse_next_item(item: Mapping[str, Any]) -> NextItem:
 
 
 def _parse_reply(item: Mapping[str, Any]) -> QueuedReply:
-    """Read the first reply of an outbox. Raises OtherVersion."""
+    """Read the first reply of an outbox. Raises OtherVersion.
+
+    QueuedReply explains the values. `reply_item` in `next_item.lua` writes the item.
+    """
     entry = OutboxEntry.parse(item["entry"])
     check_version(entry.record)
 
-    # Lua leaves out what is nil.
+    # Lua leaves out what is nil: `wait_ms` where no rate limit is known, and `held_ms` for a reply
+    # that does not wait for a person to write.
     wait_seconds = None
     if "wait_ms" in item:
         wait_seconds = item["wait_ms"] / 1000
@@ -580,7 +600,10 @@ def _parse_reply(item: Mapping[str, Any]) -> QueuedReply:
 
 
 def _parse_turn(item: Mapping[str, Any]) -> QueuedTurn:
-    """Read the first turn of an inbox. Raises OtherVersion."""
+    """Read the first turn of an inbox. Raises OtherVersion.
+
+    QueuedTurn explains the values. `turn_item` in `next_item.lua` writes the item.
+    """
     entry = InboxEntry.parse(item["entry"])
     journal = list(item["journal"])
     return QueuedTurn(

@@ -13,6 +13,8 @@ from sayso.pending.turn_changes import ABOUT, PART
 
 #: Stands for an action where an entry names none.
 _NO_ACTION = "-"
+#: Stands for the platform's id of a message where an entry has none.
+_NO_RECEIPT = "-"
 
 
 class InboxEntry(NamedTuple):
@@ -47,8 +49,9 @@ class OutboxEntry(NamedTuple):
 
     #: The number of the reply.
     number: int
-    #: The id of the action that the reply belongs to, "" for none. The marks PART and ABOUT before
-    #: it are left out.
+    #: The id of the action that the reply belongs to, "" for none. The mark before it is left out.
+    #: PART: the reply is a piece of the action's question, and not the last one. ABOUT: the reply
+    #: belongs to the question, but does not ask it for the first time. An id has one mark at most.
     action_id: str
     #: The reply and its address as JSON (`outbox_entry`).
     record: str
@@ -57,6 +60,7 @@ class OutboxEntry(NamedTuple):
     def parse(cls, entry: str) -> OutboxEntry:
         """Read an entry. Raises ValueError for a text that is none."""
         number, marked_id, record = entry.split(" ", 2)
+        # There is one mark at most, so the order does not matter.
         action_id = marked_id.removeprefix(PART).removeprefix(ABOUT).removeprefix(_NO_ACTION)
         return cls(number=int(number), action_id=action_id, record=record)
 
@@ -81,11 +85,14 @@ class DeliveryEntry(NamedTuple):
     @classmethod
     def parse(cls, entry: str) -> DeliveryEntry:
         """Read an entry. Raises ValueError for a text that is none."""
+        # An entry without a reason ends with a space or with the receipt. The script reads both, too.
         state, at_ms, attempts, receipt, *reason = entry.split(" ", 4)
+        if receipt == _NO_RECEIPT:
+            receipt = ""
         return cls(
             state=state,
             at_ms=int(at_ms),
             attempts=int(attempts),
-            receipt="" if receipt == "-" else receipt,
+            receipt=receipt,
             reason="".join(reason),
         )

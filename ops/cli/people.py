@@ -33,14 +33,18 @@ if TYPE_CHECKING:
 
 #: The most characters of a name, and of a person's ids, in one line.
 WIDTH = 60
-#: What an erasure leaves, and for how long.
-REMAINS = (
+#: What an erasure leaves, and for how long: lines for the operator. A line may name several facts.
+DATA_LEFT = (
     "that actions took place, when and how they ended, without who and what: in the audit ledger, for ever",
-    "ids of their messages: 72 hours; digests of their ids: counters of conversations for 30 days, of used tokens for "
-    "2 days; of threads that the bot opened: 90 days; that they want no messages: a year",
+    "ids of their messages: 72 hours; "
+    "digests of their ids: counters of conversations for 30 days, "
+    "of used tokens for 2 days; "
+    "of threads that the bot opened: 90 days; "
+    "that they want no messages: a year",
     "what others in a group were answered or said about them: 30 days after the last message there",
     "cached answers of models, where `agent.cache` is on: until their ttl",
-    "whether they may talk (`access`): until `sayso people forget {channel} {user}`; that they wait for it: 1 hour",
+    "whether they may talk (`access`): until `sayso people forget {channel} {user}`; "
+    "that they wait for it: 1 hour",
     "files they sent that another person sent too: 7 days after those were sent",
     "what the spool holds, where it is on: until Redis took it",
     "what your own tools and code, logs, replicas, RDB files, backups and the platform store: see there",
@@ -88,7 +92,7 @@ def approve(options: Options, channel: str, person: str) -> None:
     with _open_commands(options, channel) as commands:
         waiting = commands.register.approve(channel, commands.code_or_id(person))
         is_told = waiting is not None and commands.tell(waiting)
-        remarks = list(commands.remarks(person, waiting))
+        reasons = list(commands.reasons_without_effect(person, waiting))
 
     name = person
     if waiting:
@@ -98,8 +102,8 @@ def approve(options: Options, channel: str, person: str) -> None:
     name = one_line(name, WIDTH)
     notice = ", and is told" if is_told else ""
     lines = [f"{name} may talk on {channel}{notice}"]
-    lines += [f"({each})" for each in remarks]
-    options.print({"person": name, "channel": channel, "told": is_told, "remarks": remarks}, lines)
+    lines += [f"({each})" for each in reasons]
+    options.print({"person": name, "channel": channel, "told": is_told, "remarks": reasons}, lines)
 
 
 @people.command(examples=["sayso people block desk U0123ABCD"])
@@ -158,11 +162,11 @@ def erase(options: Options, channel: str, user: str) -> None:
         f"  {erased.audit_bodies:,} bodies of the audit ledger; the chain still verifies",
         f"  {erased.texts:,} long texts, {erased.media:,} files, {erased.memories:,} notes and memories",
     ]
-    remains = [line.format(channel=channel, user=name) for line in REMAINS]
+    data_left = [line.format(channel=channel, user=name) for line in DATA_LEFT]
     if erased.is_rewritten:
         lines.append("Redis has rewritten its append-only file. What remains, and until when:")
-        lines += [f"  {line}" for line in remains]
-    options.print({"user": name, "channel": channel, **asdict(erased), "remains": remains}, lines)
+        lines += [f"  {line}" for line in data_left]
+    options.print({"user": name, "channel": channel, **asdict(erased), "remains": data_left}, lines)
 
     # Redis still has the erased values in its append-only file until it has rewritten that file.
     if not erased.is_rewritten:
@@ -191,8 +195,8 @@ class _PeopleCommands:
     #: Where the message to an approved person is put.
     outbox: RedisOutbox
 
-    def remarks(self, person: str, waiting: WaitingSender | None) -> Iterator[str]:
-        """Yield why an approval has no effect.
+    def reasons_without_effect(self, person: str, waiting: WaitingSender | None) -> Iterator[str]:
+        """Yield why an approval has no effect, for the operator. Yield nothing if it has one.
 
         `waiting` is the entry of a person who waited for the approval, None for one who did not.
         """

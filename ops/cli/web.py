@@ -67,6 +67,8 @@ def web(
     )
 
     set_up_logs()
+    # This command starts a bot, so the file of another one that runs on the data folder does not
+    # count.
     settings = options.load(prefer_running=False)
     url = os.environ.get("SAYSO_PUBLIC_URL") or local_url(host, port)
 
@@ -84,6 +86,9 @@ def web(
         services = bootstrap(settings, data=options.data, public_url=url)
         check_redis_if_reachable(services)
         check_bucket(services)
+
+    # These background threads send heartbeats, watch Redis for lost data, tell people of a loss and
+    # empty the spool. They handle their own errors, so `clear_errors` has nothing to explain here.
     start_watching(services)
 
     # Other commands, such as `sayso doctor`, read here which bot runs. Of forked processes each
@@ -98,4 +103,8 @@ def web(
     serve_metrics(endpoint, metrics_socket)
     app = build_app(services, endpoint)
     serve(app, web_socket, threads=threads, is_shared=bool(processes))
+
+    # A signal ends `serve` in the usual way, so this line is reached. It deletes the note only if
+    # it has the id of this process: a forked process leaves the note, since the others still serve.
+    # A note that stays, also after an error, does no harm: it counts only while its process lives.
     delete_running_bot(state_folder, WEB_FILE)

@@ -27,7 +27,7 @@ import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -40,7 +40,7 @@ from redis import Redis
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.data_folder import KEYS_FILE
 from sayso.infra.storage.files import folder_lock, make_private, read_database
-from sayso.ops.server.snapshot import count_kinds, count_writes, read_snapshot
+from sayso.ops.server.snapshot import count_writes, read_snapshot, yield_and_count
 from sayso.pending.action import derived_keys
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.workers.data_loss.resume import halts_of
@@ -89,9 +89,9 @@ class Manifest:
     #: A digest of each secret key, by which a restore knows whether it has the same ones.
     keys: Sequence[str]
     #: How many writing scripts the bot's Redis had run when the backup began; 0 for a backup
-    #: without Redis.
+    #: without Redis. No restore reads it: it shows an operator which of two backups has more.
     watermark: int = 0
-    #: How much of each kind the backup has, by the names that `count_kinds` gives; `files` are
+    #: How much of each kind the backup has, by the names that `yield_and_count` gives; `files` are
     #: those of the data folder.
     counts: dict[str, int] = field(default_factory=dict)
     #: The SHA-256 of each member before the manifest, in hex, by its `member_label`.
@@ -189,19 +189,23 @@ def write_backup(
     `keys` are all secret keys of the bot, at least one. They sign the backup, and are written into
     it only with `with_keys`. Raises BackupError, SnapshotError, redis.RedisError and OSError.
     """
-    manifest = Manifest(bot.settings.name, time.time(), key_digests(keys))
+    taken_at = time.time()
     packed = gzip.GzipFile("", fileobj=file, mode="wb", compresslevel=6)
     with (
         work_folder(bot.data / _WORK) as work,
         packed,
         tarfile.open(fileobj=packed, mode="w|") as archive,
     ):
+        # The number is read before the keys, which have at least these writes then.
+        watermark = 0
+        if bot.client is not None:
+            watermark = count_writes(bot.client, bot.prefix)
+        manifest = Manifest(bot.settings.name, taken_at, key_digests(keys), watermark)
         writer = _Writer(archive, work, manifest.sums)
 
         # Redis comes first: a file is on disk before Redis names it. So each file that the keys
         # name is in the backup, too.
         if bot.client is not None:
-            manifest = replace(manifest, watermark=count_writes(bot.client, bot.prefix))
             writer.add_redis(bot.client, bot.prefix, manifest.counts)
         if bot.ledger.exists():
             writer.add_file(bot.ledger, LEDGER_MEMBER)
@@ -287,7 +291,7 @@ class _Writer:
     archive: tarfile.TarFile
     #: An empty folder for copies.
     work: Path
-    #: The SHA-256 of each member that was added.
+    #: The SHA-256 of each member that was added. It is `sums` of the manifest, filled here.
     sums: dict[str, str]
 
     def add_redis(self, client: Redis, prefix: str, counts: dict[str, int]) -> None:
@@ -297,15 +301,19 @@ class _Writer:
         """
         path = self.work / REDIS_MEMBER
         path.touch(mode=0o600)
+        # A temporary Redis server loads the snapshot, and has this folder for its files.
+        server_folder = self.work / "server"
         with (
             path.open("w", encoding="ascii") as lines,
-            read_snapshot(client, self.work / "server", prefix=prefix) as keys,
+            read_snapshot(client, server_folder, prefix=prefix) as keys,
         ):
+            # The snapshot is taken when the loop below asks for the first key. So a Redis that is
+            # halted already is refused before anything is copied.
             if halts_of(client, prefix=prefix):
                 raise BackupError(
                     "this Redis lost data, or was not restored whole: finish that first (`sayso redis status`)"
                 )
-            for key in count_kinds(keys, counts):
+            for key in yield_and_count(keys, counts):
                 lines.write(f"{key.to_json()}\n")
         self.add_file(path, REDIS_MEMBER)
         path.unlink()
@@ -331,6 +339,9 @@ class _Writer:
             try:
                 with read_database(path) as source, closing(sqlite3.connect(copy)) as target:
                     source.backup(target)
+                    # The copy has the journal mode of its source. In WAL mode SQLite needs further
+                    # files beside the database, and the archive has none of them. The mode DELETE
+                    # makes the copy whole in one file.
                     target.execute("PRAGMA journal_mode = DELETE")
             except sqlite3.Error as exc:
                 raise BackupError(

@@ -398,7 +398,7 @@ def delete_keys(client: Redis, *, prefix: str, but: Sequence[str] = ()) -> int:
     return deleted
 
 
-def count_kinds(keys: Iterable[StoredKey], counts: dict[str, int]) -> Iterator[StoredKey]:
+def yield_and_count(keys: Iterable[StoredKey], counts: dict[str, int]) -> Iterator[StoredKey]:
     """Yield the same keys, and add to `counts` how many of each kind there are.
 
     The kinds are `keys`, `conversations`, `waiting_turns`, `waiting_replies`, `open_actions`,

@@ -34,7 +34,8 @@ _BLOCKS = {
         ("type", "cells"), optional=("is_bordered", "is_striped", "is_compact", "caption")
     ),
 }
-#: The fields of an item of a list, and of a cell of a table.
+#: The fields of an item of a list, and of a cell of a table. Of an item in a numbered list, `value`
+#: is its number, and `type` how the number is written: "1" for digits.
 _ITEM = _Fields(("blocks",), optional=("has_checkbox", "is_checked", "value", "type"))
 _CELL = _Fields(("align", "valign"), optional=("text", "is_header", "colspan", "rowspan"))
 #: The fields of each kind of formatted text.
@@ -73,7 +74,8 @@ def rich_text(raw: Any) -> str:
     if _count_blocks(blocks) > _MAX_BLOCKS:
         raise TelegramRefusal("RICH_MESSAGE_TOO_MANY_BLOCKS")
 
-    # The adapter shows the labels of items, and only a message that Telegram accepted has them.
+    # The adapter reads the `label` of each item of a list, as Telegram gives it in an incoming
+    # message. A bot sends no labels: Telegram adds them when it accepts the message.
     _label_items(blocks)
     text = read_rich_message({"blocks": blocks}).text
     # Telegram does not count the marks of Markdown and the targets of links. Twice the limit leaves
@@ -92,7 +94,10 @@ def _check_blocks(blocks: Any) -> None:
 
 
 def _check_block(block: Any) -> None:
-    """Raise TelegramRefusal for a block that Telegram refuses, and for all that it holds."""
+    """Raise TelegramRefusal for a block that Telegram refuses, and for all that it holds.
+
+    A block without a type has the kind None here, and is refused as an unsupported one.
+    """
     kind = block.get("type")
     if kind not in _BLOCKS:
         raise TelegramRefusal(f"unsupported block type {kind!r}")
@@ -127,7 +132,8 @@ def _check_fields(part: dict[str, Any], fields: _Fields) -> None:
 def _check_text(text: Any) -> None:
     """Raise TelegramRefusal for a text that Telegram refuses.
 
-    A text is a string, a list of texts, or an object that formats a text.
+    A text is a string, a list of texts, or an object that formats a text. An object without a type
+    is refused as one of an unsupported type.
     """
     if isinstance(text, str):
         return

@@ -20,6 +20,8 @@ from typing import Any
 class _RealInstances(type):
     """Metaclass of a replaced class: instances of the real class count as instances of it.
 
+    The real class is the base of the replaced one, and so the second in its `__mro__`.
+
     C code, such as `pickle` and arithmetic with dates, creates only instances of the real class.
     Without this, `isinstance(value, datetime)` would be false for them.
     """
@@ -59,11 +61,15 @@ def shift(seconds: float) -> None:
         def today(cls) -> Any:
             return cls.now()
 
+    # As `datetime.date = WrongDate` would do, but mypy lets no one assign to the name of a class.
     vars(datetime).update(date=WrongDate, datetime=WrongDateTime)
 
 
 def _shift_time(seconds: float) -> Callable[[], float]:
-    """Replace the functions of `time` that read the wall clock. Return the new `time.time`."""
+    """Replace the functions of `time` that read the wall clock. Return the new `time.time`.
+
+    `time.ctime` and `time.asctime` keep the true time: Sayso calls neither.
+    """
     real_time = time.time
     real_time_ns = time.time_ns
     real_gmtime = time.gmtime
@@ -86,6 +92,7 @@ def _shift_time(seconds: float) -> Callable[[], float]:
     def wrong_strftime(format: str, at: Any = None) -> str:
         return real_strftime(format, wrong_localtime() if at is None else at)
 
+    # Not by assignment: the types of the new functions are not exactly those of the real ones.
     vars(time).update(
         time=wrong_time,
         time_ns=wrong_time_ns,
