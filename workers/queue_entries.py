@@ -85,7 +85,7 @@ class DeliveryEntry(NamedTuple):
     @classmethod
     def parse(cls, entry: str) -> DeliveryEntry:
         """Read an entry. Raises ValueError for a text that is none."""
-        # An entry without a reason ends with a space or with the receipt. The script reads both, too.
+        # An entry without a reason ends with a space or with the receipt. The script reads both.
         state, at_ms, attempts, receipt, *reason = entry.split(" ", 4)
         if receipt == _NO_RECEIPT:
             receipt = ""
