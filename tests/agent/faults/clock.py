@@ -115,7 +115,7 @@ class ClockLoop(asyncio.SelectorEventLoop):
 def under_sync_callers(loop: ClockLoop) -> Iterator[None]:
     """Make sync code of this thread run its coroutines on the loop."""
     concurrency.run_sync(asyncio.sleep(0))
-    kept = concurrency._here.loop
+    kept = concurrency._this_thread.loop
     before, kept.loop = kept.loop, loop
     try:
         yield
