@@ -13,11 +13,11 @@ demo: $(VENV)/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso demo
 
 # Six groups of about the same processor time. Those that start servers, systems or commands mostly wait: they run beside the others.
-SERVERS := tests/deploy tests/agent/toolsets $(addprefix tests/flows/test_,$(addsuffix .py,backup bucket cluster lossy_failover rollback sentinel upgrade))
+SERVERS := tests/deploy $(addprefix tests/flows/test_,$(addsuffix .py,backup bucket cluster lossy_failover rollback sentinel upgrade))
 SYSTEMS := tests/flows tests/browser
 AGENT := tests/agent tests/examples
 COMMANDS := tests/config tests/ops
-PAGES := tests/config/settings tests/config/wiring tests/channels/console tests/docs
+PAGES := tests/config/settings tests/config/wiring tests/channels/console tests/docs tests/agent/toolsets
 
 test: $(VENV)/ready-dev .venv-models/ready  ## all tests, in six processes at a time, each failure named at once; ROOM=pending for those of one package
 ifdef ROOM
@@ -27,7 +27,7 @@ else
 	  rest "$(addprefix --ignore=,$(SERVERS) $(SYSTEMS) $(AGENT) $(COMMANDS) $(PAGES))" \
 	  commands "-p no:cacheprovider $(addprefix --ignore=,$(PAGES)) $(COMMANDS)" \
 	  pages "-p no:cacheprovider $(PAGES)" \
-	  agent "-p no:cacheprovider $(addprefix --ignore=,$(SERVERS)) $(AGENT)" \
+	  agent "-p no:cacheprovider $(addprefix --ignore=,$(PAGES)) $(AGENT)" \
 	  servers "-p no:cacheprovider $(SERVERS)" \
 	  systems "-p no:cacheprovider $(addprefix --ignore=,$(SERVERS)) $(SYSTEMS)"
 endif
