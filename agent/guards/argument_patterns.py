@@ -9,7 +9,7 @@ pattern in several stages. Each stage gives more texts, and each of them is comp
 2. *Spellings* of a value: True is also `true`, `yes` and `1`.
 3. *Plain forms* of a text: without differences that a reader does not see, such as case and
    invisible characters.
-4. *Readings* of a plain form: as it is, and with its percent codes decoded. This stage and the next
+4. *Readings* of a plain form: unchanged, and with its percent codes decoded. This stage and the next
    one are only for rules that say what the argument holds: an address, a host or a path.
 5. *Canonical* hosts, paths and addresses: everything in a reading that can be one, in the one form
    that stands for all ways to write it.

@@ -165,7 +165,7 @@ def _logging_method(event: str, sources: Mapping[str, Source]) -> Callable[..., 
     return on_event
 
 
-# One method for each event: a run only calls an observer for events of which it has the method.
+# One method for each event: a run calls an observer only for the events that it has a method for.
 for _event, _sources in _LOGGED_VALUES.items():
     setattr(LoggingObserver, f"on_{_event}", _logging_method(_event, _sources))
 

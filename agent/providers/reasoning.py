@@ -161,7 +161,7 @@ MAX_WHITE_SPACE = 1000
 
 @dataclass(slots=True)
 class _Line:
-    """A line of Markdown, of which more may arrive."""
+    """A line of Markdown that may still grow."""
 
     #: Its first characters, up to `_LINE_START_CHARS`.
     start: str = ""

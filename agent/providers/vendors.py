@@ -144,7 +144,7 @@ class VendorProvider(ABC):
 
     #: The format of its tool schemas.
     api_format: ApiFormat
-    #: The name of the vendor's library, as it is imported.
+    #: The name under which Python imports the vendor's library.
     sdk: str
     #: The extra of Sayso that installs this library.
     extra: str

@@ -118,7 +118,7 @@ def _zones() -> Mapping[str, str]:
 
 
 def _fold(name: str) -> str:
-    """Return a name as it is compared: in lower case, with _ for blanks."""
+    """Return the form in which names are compared: in lower case, with _ for blanks."""
     return "_".join(name[:MAX_ZONE_CHARS].casefold().split())
 
 

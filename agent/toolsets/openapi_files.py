@@ -5,7 +5,7 @@ sends its bytes as an Upload. The question before the call names each file with 
 yes counts only for these bytes.
 
 An argument of an operation has a *place* in the request (`openapi_bodies.Place`), such as a part of
-a form. The place says whether the argument is a file, or a list of files, and of which types.
+a form. The place says whether the argument is one file or a list of files, and their types.
 """
 
 from __future__ import annotations
