@@ -4,6 +4,8 @@ Read it in this order:
 
 * `channel_agent`: takes a turn and lets the part answer that knows this kind of turn.
 * `context`, `turn_contexts`: what is known about a turn, and how it is gathered.
+* `stored_history`, `long_texts`: the history that is stored at the end of a turn. `user_messages`:
+  a turn as a message of it. `turn_files`: the files that people send and tools make.
 * `message_reading`, `decide`: what a message says, and what it means for the action that waits.
 * `confirmation`: does what was decided. Its parts: `confirmed_actions` (a yes or a no),
   `other_messages` (the model answers), `question_repeats`, `value_changes`.

@@ -8,7 +8,6 @@ called in place of that for a turn that could not be answered.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
 
@@ -19,16 +18,11 @@ from sayso.agent.channel.confirmation import ConfirmationHandler
 from sayso.agent.channel.confirmed_actions import ConfirmedActions
 from sayso.agent.channel.context import (
     NO_ANSWER,
-    OUTCOME_TO_TELL,
     TurnAnswer,
     TurnContext,
-    TurnFiles,
     fixed_answer,
-    load_history,
-    memory_from_json,
     paragraphs,
     text_change,
-    user_message,
 )
 from sayso.agent.channel.continuations import Continuations
 from sayso.agent.channel.decide import asks_for_time_again
@@ -43,8 +37,16 @@ from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.question_repeats import QuestionRepeats
 from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.run_replies import RunReplies
+from sayso.agent.channel.stored_history import (
+    OUTCOME_TO_TELL,
+    copy_changes_of_run,
+    history_to_store,
+    load_history,
+    memory_from_json,
+)
 from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.agent.channel.turn_contexts import TurnContexts
+from sayso.agent.channel.turn_files import TurnFiles
 from sayso.agent.channel.turn_journal import (
     InterruptedRun,
     RedisJournals,
@@ -53,12 +55,11 @@ from sayso.agent.channel.turn_journal import (
     TurnJournal,
     interrupted_run,
 )
+from sayso.agent.channel.user_messages import user_message
 from sayso.agent.channel.value_changes import ChangeHandler
 from sayso.agent.config import AgentConfig
-from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.result import AgentResult
-from sayso.agent.run.long_results import shorten_for_history
-from sayso.agent.run.pause import RunCounts, forget_ended_pause
+from sayso.agent.run.pause import RunCounts
 from sayso.agent.run.state import Journal, NoJournal
 from sayso.agent.tools.call_texts import literal
 from sayso.agent.tools.environment import ToolEnvironment
@@ -67,7 +68,6 @@ from sayso.channels.base import MediaStore
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Turn
 from sayso.infra.concurrency import run_sync
-from sayso.infra.records import versioned
 from sayso.pending.action import is_choice_token
 from sayso.pending.call_context import own_context
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
@@ -259,7 +259,7 @@ class ChannelAgent:
         return replace(
             answer.change,
             replies=replies,
-            history=await _stored_history(memory, long_texts),
+            history=await history_to_store(memory, long_texts),
             language=language,
             tools=tools,
         )
@@ -416,7 +416,7 @@ class ChannelAgent:
                 paused=paused,
             )
         if memory is not context.memory:
-            _copy_changes(memory, context.memory, result)
+            copy_changes_of_run(memory, context.memory, result)
 
         # A program may propose with a function that carries the action out. It cannot be stored, so
         # it is kept in this process.
@@ -477,7 +477,7 @@ class ChannelAgent:
         if not is_readable or memory.to_dict() == before:
             return change
         long_texts = LongTexts(self._text_files, context.scope_id)
-        return replace(change, history=await _stored_history(memory, long_texts))
+        return replace(change, history=await history_to_store(memory, long_texts))
 
     async def _give_up(
         self, context: TurnContext, queued: QueuedTurn, run: InterruptedRun, failure_text: str
@@ -596,28 +596,6 @@ def _journal_of(context: TurnContext, listener: StreamListener | None) -> Journa
     if listener:
         journal = StreamingJournal(journal or NoJournal(), listener)
     return journal
-
-
-def _copy_changes(
-    copy: ConversationMemory, history: ConversationMemory, result: AgentResult
-) -> None:
-    """Make the changes of a run to the history that is stored.
-
-    The run has worked on a `copy` with the long texts of people, which must not get into Redis. It
-    has added messages, removed old ones, and changed the summary and the notes.
-    """
-    history.add_many(shorten_for_history(result.messages), trims=False)
-    history.keep_newest(len(copy.get_history()))
-    history.summary = copy.summary
-    history.notes = copy.notes
-    forget_ended_pause(history)
-
-
-async def _stored_history(memory: ConversationMemory, long_texts: LongTexts) -> str:
-    """Store the long texts of a history in files, and return the rest as the text for Redis."""
-    history = memory.to_dict()
-    await long_texts.move_to_files(history["messages"])
-    return versioned(json.dumps(history))
 
 
 def may_stream(config: AgentConfig) -> bool:

@@ -10,13 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sayso.agent.agent import Agent
-from sayso.agent.channel.context import (
-    TurnAnswer,
-    TurnContext,
-    TurnFiles,
-    about_question,
-    fixed_answer,
-)
+from sayso.agent.channel.context import TurnAnswer, TurnContext, about_question, fixed_answer
 from sayso.agent.channel.endings import cancel_with_text, cancelled_text, texts_of
 from sayso.agent.channel.outcome_answers import (
     OutcomeAnswers,
@@ -26,6 +20,7 @@ from sayso.agent.channel.outcome_answers import (
 from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.tool_executors import tools_of
+from sayso.agent.channel.turn_files import TurnFiles
 from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.environment import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show

@@ -19,21 +19,21 @@ from itertools import takewhile
 from typing import Any
 
 from sayso.agent.channel.context import (
-    OUTCOME_TOLD_EARLIER,
     TurnAnswer,
     TurnContext,
     add_exchange,
     fixed_answer,
     paragraphs,
     text_change,
-    user_message,
 )
 from sayso.agent.channel.decide import decide_continuation
 from sayso.agent.channel.other_messages import OtherMessages
 from sayso.agent.channel.outcome_answers import OutcomeAnswers, with_answer_followed
 from sayso.agent.channel.outcome_history import OutcomeHistory, action_ids
 from sayso.agent.channel.questions import Questions
+from sayso.agent.channel.stored_history import OUTCOME_TOLD_EARLIER
 from sayso.agent.channel.turn_journal import InterruptedRun
+from sayso.agent.channel.user_messages import user_message
 from sayso.agent.messages import Role
 from sayso.agent.run.pause import RunCounts, open_actions, run_counts_of
 from sayso.agent.tools.call_texts import literal

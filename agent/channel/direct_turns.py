@@ -15,17 +15,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from sayso.agent.agent import Agent
-from sayso.agent.channel.context import (
-    TurnAnswer,
-    TurnContext,
-    add_exchange,
-    memory_from_json,
-    text_change,
-)
+from sayso.agent.channel.context import TurnAnswer, TurnContext, add_exchange, text_change
 from sayso.agent.channel.decide import KeepAndRun
 from sayso.agent.channel.endings import dropped_transition, texts_of
 from sayso.agent.channel.failed_turns import FailedTurns
 from sayso.agent.channel.outcome_history import OutcomeHistory
+from sayso.agent.channel.stored_history import memory_from_json
 from sayso.agent.channel.turn_contexts import TurnContexts
 from sayso.agent.channel.turn_journal import InterruptedRun, RunRecord
 from sayso.agent.memory.conversation import ConversationMemory

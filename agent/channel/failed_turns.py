@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sayso.agent.channel.context import OUTCOME_TO_TELL, TurnContext, add_exchange
+from sayso.agent.channel.context import TurnContext, add_exchange
 from sayso.agent.channel.decide import CancelAndRun, DropAndRun, KeepAndRun, decide_after_failure
 from sayso.agent.channel.endings import cancelled_transition, dropped_transition, texts_of
 from sayso.agent.channel.message_reading import MessageReader
 from sayso.agent.channel.outcome_answers import OutcomeAnswers, undo_of
 from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.questions import Questions
+from sayso.agent.channel.stored_history import OUTCOME_TO_TELL
 from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.channels.types import Reply
 from sayso.pending.action import ButtonPress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from sayso.agent.channel.context import TurnFiles
+from sayso.agent.channel.turn_files import TurnFiles
 from sayso.agent.tools.environment import Artifact
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.markdown import plain

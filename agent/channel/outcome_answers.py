@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from sayso.agent.channel.behavior import ChannelBehavior
-from sayso.agent.channel.context import (
-    OUTCOME_TO_TELL,
-    TurnAnswer,
-    TurnContext,
-    continuation_turn,
-    fixed_answer,
-    user_message,
-)
+from sayso.agent.channel.context import TurnAnswer, TurnContext, continuation_turn, fixed_answer
 from sayso.agent.channel.endings import texts_of, with_tools_already_run
 from sayso.agent.channel.outcome_history import OutcomeHistory, action_ids, links_in_history
 from sayso.agent.channel.questions import Questions, outcome_line
+from sayso.agent.channel.stored_history import OUTCOME_TO_TELL
+from sayso.agent.channel.user_messages import user_message
 from sayso.agent.messages import Role
 from sayso.channels.i18n.texts import brief
 from sayso.channels.markdown.outcome_signs import without_own_sign

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from sayso.agent.agent import Agent
-from sayso.agent.channel.context import TurnAnswer, TurnContext, TurnFiles, paragraphs, text_change
+from sayso.agent.channel.context import TurnAnswer, TurnContext, paragraphs, text_change
 from sayso.agent.channel.questions import Questions
+from sayso.agent.channel.turn_files import TurnFiles
 from sayso.agent.channel.value_changes import ChangeHandler
 from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult

@@ -13,7 +13,8 @@ from typing import Literal
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.behavior import ChannelBehavior
-from sayso.agent.channel.context import TAPPED, TurnContext
+from sayso.agent.channel.context import TurnContext
+from sayso.agent.channel.user_messages import TAPPED
 from sayso.agent.guards.policy import ToolPolicy, effective_after
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Role, without_notes

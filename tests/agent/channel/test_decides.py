@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.agent.channel.context import (
+from sayso.agent.channel.user_messages import (
     MAX_NOTE_CHARS,
     MAX_NOTES,
     MAX_QUOTED_CHARS,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.agent.channel.context import user_message_text
+from sayso.agent.channel.user_messages import user_message_text
 from sayso.channels.base import Unreachable
 from sayso.channels.slack.threads import OpenedThreads, new_thread
 from sayso.channels.types import Conversation, Delivery, Received, Reply, Turn
