@@ -70,7 +70,7 @@ from sayso.channels.types import Reply, Turn
 from sayso.infra.concurrency import run_sync
 from sayso.pending.action import is_choice_token
 from sayso.pending.call_context import own_context
-from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
+from sayso.pending.consent import ConfirmParser, read_answer, reads_phrases
 from sayso.pending.plans import plan_of
 from sayso.pending.repository import Claim
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore
@@ -121,7 +121,7 @@ class ChannelAgent:
         self.behavior = behavior or ChannelBehavior()
         parser = parser or self.store.parser
         # A question in German says "Reply ja", so the parser must know that "ja" is a yes.
-        if isinstance(parser, RegexConfirmParser):
+        if reads_phrases(parser):
             parser = parser.reading((self.behavior.language, *self.behavior.languages))
         self.parser = parser
         self._journals = journals

@@ -5,6 +5,12 @@ read by `phrases.py`). Before that it becomes plain words, or none at all when i
 deceive (`words.py`). A phrase inside a longer sentence never decides: a missed yes costs the person
 another tap, a false yes cannot be undone.
 
+A message is compared in one of three forms:
+
+* `plain_words`, for decisions: "" for a message with a question mark, a digit or an odd letter.
+* `bare_words`, for what decides nothing: without punctuation and emoji, so "yes?!" is "yes".
+* `lettered_words`, for the words of a preview, which may be any text.
+
 `asking.py` reads messages that ask about the question, `refusing.py` a yes or no with more words,
 and `quoting.py` which question a message belongs to.
 """
@@ -35,6 +41,7 @@ from sayso.pending.consent.phrases import (
 )
 from sayso.pending.consent.words import (
     bare_words,
+    ends_in_polite_emoji,
     is_syllabic,
     lettered_words,
     one_letter_off,
@@ -47,7 +54,7 @@ from sayso.pending.consent.words import (
 
 #: Messages of more characters are never a decision. This bounds the work on hostile input, too.
 MAX_DECISION_CHARS = 60
-#: Messages of more characters or words are never an unclear answer.
+#: In messages of more characters or words, no half answer is searched for.
 MAX_UNCLEAR_CHARS = 30
 MAX_UNCLEAR_WORDS = 3
 #: Messages of more characters have no code. This bounds the work on hostile input, too.
@@ -80,10 +87,11 @@ class ParsedAnswer:
 class ConfirmParser(Protocol):
     """Decides whether a whole message is a yes or a no.
 
-    Replaceable: pass an object of another class to a store or an agent. Each action records the
-    `version` of the parser that was in use when it was proposed.
+    Replaceable: pass an object of another class to a store or a ChannelAgent.
     """
 
+    #: Names the phrases that are read. Each action records the version with which it was proposed,
+    #: so that a later reader of the record knows what counted as a yes.
     version: str
 
     def is_confirm(self, msg: str) -> bool:
@@ -100,6 +108,8 @@ class RegexConfirmParser:
     a question, a condition or a second object the message is another sentence, which is not in the
     table. The tables are read with the first message, since most processes get none.
 
+    A subclass counts as a parser of the bot's own: only its `is_confirm` and `is_cancel` are asked.
+
     `languages` are codes of SHIPPED_LANGUAGES, which are read together. `emoji`: a message that is
     only 👍 or ✅ is a yes, and only 👎 or ❌ a no. Raises ValueError for a language without a table.
     """
@@ -115,16 +125,21 @@ class RegexConfirmParser:
         return phrasebook(self.languages)
 
     def only(self, language: str) -> RegexConfirmParser:
-        """Return the parser of one language alone, without the false friends of the others.
+        """Return a parser of one language alone, without the false friends of the others.
 
-        For a language that this parser does not read, return this parser.
+        It reads an answer to a question in that language. For a language that this parser does not
+        read, return this parser.
         """
         if language in self.languages:
             return _parser((language,), self._emoji)
         return self
 
     def reading(self, languages: Iterable[str]) -> RegexConfirmParser:
-        """Return a parser that reads these languages too, those of them that have a table."""
+        """Return a parser that reads these languages too, those of them that have a table.
+
+        A channel may ask in a language that its parser was not made for. It must understand the
+        answer that its question proposes.
+        """
         unread = [each for each in languages if each not in self.languages]
         further = [each for each in unread if each in SHIPPED_LANGUAGES]
         if not further:
@@ -142,16 +157,17 @@ class RegexConfirmParser:
         Unlike a yes, it may trail off ("no...") or begin with a "please".
         """
         book = self._book
+        # "…" is what `plain_words` makes of "...".
         words = self._decision_words(msg, _WITH_NO).removesuffix(" …")
         if words in _EMOJI_NO or self._is_in(book.cancel, words):
             return True
         for before, after in word_splits(words):
-            if before in book.polite and after in book.cancel:
+            if before in book.polite and self._is_in(book.cancel, after):
                 return True
         return False
 
     def is_ok(self, msg: str) -> bool:
-        """Return whether the whole message is a plain "ok".
+        """Return whether the whole message is "ok", apart from politeness and punctuation.
 
         It is a yes only where a channel allows it.
         """
@@ -160,21 +176,34 @@ class RegexConfirmParser:
     def is_plain(self, msg: str) -> bool:
         """Return whether an answer has only words that are a yes or a no and nothing else.
 
-        Politeness may follow. An answer with a command, such as "stop", is not plain.
+        These are the words of `PhraseBook.plain`. Politeness and a code may follow. An answer with
+        a command, such as "stop", is not plain.
         """
         if self._emoji and only_emoji(msg):
             return True
-        words = bare_words("".join(char for char in msg if not char.isdecimal()))
-        for polite in self._book.polite:
-            words = words.removesuffix(f" {polite}")
+        without_code = "".join(char for char in msg if not char.isdecimal())
+        words = self._without_politeness(bare_words(without_code))
         return bool(words) and all(self._is_in(self._book.plain, word) for word in words.split())
 
+    def _without_politeness(self, words: str) -> str:
+        """Return the words without the polite phrases at their end: "yes" of "yes please thanks".
+
+        The longest phrase is dropped first: "muito obrigado" before "obrigado".
+        """
+        polite = self._book.polite
+        while True:
+            rests = (before for before, after in word_splits(words) if after in polite)
+            rest = next(rests, None)
+            if rest is None:
+                return words
+            words = rest
+
     def is_unclear(self, msg: str) -> bool:
-        """Return whether a short message may be meant as an answer although it decides nothing.
+        """Return whether a short message that decides nothing may be meant as an answer.
 
         That is an emoji or a number alone, an acknowledgement, a questioned, unfinished or
         misspelled decision, or a few words with one of these among them. A command with another
-        word beside it is a new request.
+        word beside it is a new request. Ask `parse_answer` first: this is True for a "yes", too.
         """
         if not msg.strip() or len(msg) > MAX_UNCLEAR_CHARS:
             return False
@@ -193,8 +222,8 @@ class RegexConfirmParser:
             return True
         return len(parts) == 1 and self._is_misspelled(parts[0])
 
-    def is_half_answer(self, msg: str) -> bool:
-        """Return whether the whole message acknowledges something, or half decides.
+    def is_answer_or_half_answer(self, msg: str) -> bool:
+        """Return whether the whole message decides, half decides or acknowledges something.
 
         A half decision is a questioned or unfinished one, such as "yes?". Unlike `is_unclear` this
         does not search inside the message, so it is safe to use in all languages at once.
@@ -277,11 +306,10 @@ class RegexConfirmParser:
         if not match:
             return plain_words(msg)
         without_emoji = msg[: match.start()]
-        # `plain_words` drops one 🙏 at the end by itself. With another emoji before it, the message
-        # had two emoji: it is not readable with one more, and so no decision.
-        if without_emoji.isascii() or plain_words(without_emoji + "🙏"):
-            return plain_words(without_emoji)
-        return ""
+        # `plain_words` would drop a second emoji. A message with two of them decides nothing.
+        if ends_in_polite_emoji(without_emoji):
+            return ""
+        return plain_words(without_emoji)
 
 
 @cache
@@ -290,12 +318,13 @@ def _parser(languages: tuple[str, ...], emoji: bool) -> RegexConfirmParser:
 
 
 def reads_phrases(parser: ConfirmParser) -> TypeGuard[RegexConfirmParser]:
-    """Return whether a parser reads the shipped phrases.
+    """Return whether a parser reads the shipped phrases and nothing else.
 
     A bot's own parser knows its own words of yes and no. Nothing is guessed beside it: a shipped
-    phrase may mean something else to that bot.
+    phrase may mean something else to that bot. So a subclass does not count: it may refuse what
+    RegexConfirmParser takes for a yes.
     """
-    return isinstance(parser, RegexConfirmParser)
+    return type(parser) is RegexConfirmParser
 
 
 def all_languages() -> Iterable[RegexConfirmParser]:
@@ -333,22 +362,23 @@ def parse_answer(parser: ConfirmParser, message: str) -> ParsedAnswer:
 
 
 def is_ok(parser: ConfirmParser, message: str, language: str) -> bool:
-    """Return whether the message is a plain "ok" to a question in this language."""
+    """Return whether the message is an "ok" and nothing more, to a question in this language."""
     if not reads_phrases(parser):
         return False
     return parser.is_ok(message) or parser.only(language).is_ok(message)
 
 
 def is_unclear(parser: ConfirmParser, message: str, language: str) -> bool:
-    """Return whether the message decides nothing, but may be meant as an answer to a question.
+    """Return whether a message that decides nothing may be meant as an answer to a question.
 
-    `language` is that of the question. A half answer counts in every language, since people also
-    answer in their own. So does a yes or a no in a language that the parser does not read, such as
-    "oui" to an English question.
+    Ask `read_answer` first: this is True for most decisions, too. `language` is that of the
+    question. A half answer counts in every language that the parser reads, since people also answer
+    in their own. A yes or a no counts in every shipped language, such as "oui" to an English
+    question.
     """
     if not reads_phrases(parser):
         return False
-    if parser.only(language).is_unclear(message) or parser.is_half_answer(message):
+    if parser.only(language).is_unclear(message) or parser.is_answer_or_half_answer(message):
         return True
     return any(parse_answer(each, message).intent for each in all_languages())
 
@@ -356,13 +386,16 @@ def is_unclear(parser: ConfirmParser, message: str, language: str) -> bool:
 def names_effect(parser: ConfirmParser, message: str, action: PendingAction) -> bool:
     """Return whether a no may mean the effect: "cancel it" as an answer to "Cancel appointment 9?".
 
+    `message` is one that `read_answer` takes for a no, so it is short. If this is True, the person
+    is asked again.
+
     The message must have a word of the effect, and must be a no from that word on. So "cancel it"
     may mean the effect of a cancellation, but "don't delete it" is a no to a deletion. A message
-    that begins with a plain no never means the effect.
+    that begins with the word for "no" never means the effect.
     """
     words = lettered_words(message)
     effect_words = lettered_words(f"{action.preview} {action.kind}")
-    if not words or words[0] in _plain_noes():
+    if not words or words[0] in _words_for_no():
         return False
 
     def is_no(text: str) -> bool:
@@ -370,7 +403,8 @@ def names_effect(parser: ConfirmParser, message: str, action: PendingAction) -> 
 
     for at, word in enumerate(words):
         if is_syllabic(word):
-            # These scripts put no spaces between words: a part of the word may be the no.
+            # These scripts put no spaces between words, so "word" may be a whole sentence. Any
+            # part of it may be the no.
             for part in _parts(word):
                 if any(part in each for each in effect_words) and is_no(part):
                     return True
@@ -387,8 +421,8 @@ def _parts(word: str) -> Iterator[str]:
 
 
 @cache
-def _plain_noes() -> frozenset[str]:
-    """Return the words that the shipped languages offer as a no."""
+def _words_for_no() -> frozenset[str]:
+    """Return the word for "no" of each shipped language, as questions propose it."""
     noes: set[str] = set()
     for language in SHIPPED_LANGUAGES:
         noes.update(lettered_words(texts_for(language).no))

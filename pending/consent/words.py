@@ -116,6 +116,11 @@ def plain_words(text: str) -> str:
     return " ".join(_PUNCTUATION_MARKS.sub(" ", text).split())
 
 
+def ends_in_polite_emoji(text: str) -> bool:
+    """Return whether a text ends in a 🙏 or 😊, which `plain_words` would drop."""
+    return _MANNERS.search(text) is not None
+
+
 def bare_words(message: str) -> str:
     """Return the plain words of a message without its punctuation and emoji.
 

@@ -13,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso import pending
+from sayso.agent import Agent
+from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.agent.providers.testing import ScriptedProvider
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending import RegexConfirmParser
 from sayso.pending.action import PendingAction
-from sayso.pending.consent import MAX_DECISION_CHARS
+from sayso.pending.consent import MAX_DECISION_CHARS, read_answer
 from sayso.pending.consent import phrases as phrases_module
 from sayso.pending.consent import words as words_module
 from sayso.pending.consent.asking import is_misspelled_asking, read_asking
@@ -199,6 +202,14 @@ def test_plain_words_decide_and_command_nothing(language):
 def test_command_is_no_plain_answer(words):
     """It may be a new request where no question is open."""
     assert not EVERYTHING.is_plain(words)
+
+
+@pytest.mark.parametrize(
+    "words", ["sim muito obrigado", "yes please thanks", "sí por favor gracias", "no, thank you"]
+)
+def test_plain_answer_may_end_in_any_politeness(words):
+    """Also in a phrase that ends in another one, and in two phrases."""
+    assert EVERYTHING.is_plain(words)
 
 
 @given(st.text(min_size=1))
@@ -479,7 +490,8 @@ def test_stretched_and_doubled_yes_confirms(words):
 
 
 @pytest.mark.parametrize(
-    "words", ["nooo", "NOOO!", "nãooo", "nein nein", "neeein", "non non", "noooo, please"]
+    "words",
+    ["nooo", "NOOO!", "nãooo", "nein nein", "neeein", "non non", "noooo, please", "please nooo"],
 )
 def test_stretched_and_doubled_no_cancels(words):
     """The same for a no."""
@@ -726,6 +738,21 @@ def test_words_are_read_beside_emoji():
     """Turning emoji on turns nothing off."""
     assert WITH_EMOJI.is_confirm("yes")
     assert WITH_EMOJI.is_cancel("no")
+
+
+class OneWord(RegexConfirmParser):
+    """A bot's parser that refuses what the shipped one takes for a yes."""
+
+    def is_confirm(self, msg: str) -> bool:
+        return msg == "CONFIRM"
+
+
+def test_stricter_subclass_decides_alone():
+    """The shipped phrases are not asked beside it, in no language of a question."""
+    own = OneWord(["en"])
+    assert read_answer(own, "CONFIRM", "en").intent == "confirm"
+    assert read_answer(own, "yes", "en").intent == ""
+    assert ChannelAgent(Agent([], ScriptedProvider([])), parser=own).parser is own
 
 
 def test_parser_of_one_language_reads_no_other():
