@@ -1,7 +1,7 @@
-"""Erasure: remove everything that Redis stores of one person on one channel.
+"""Erasure: remove what Redis stores of one person on one channel.
 
-FATES says for each kind of key what becomes of it. Redis also writes each command into its
-append-only file, so that file is written anew afterwards (`rewrite_file`).
+FATES says for each kind of key what becomes of it, and so also what stays. Redis also writes each
+command into its append-only file, so that file is written anew afterwards (`rewrite_file`).
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ BUSY_SECONDS = 30.0
 DRAIN_SECONDS = 3.0
 #: How many seconds to wait for a rewrite of the append-only file.
 REWRITE_SECONDS = 120.0
-#: How often the keys are erased at most. They are erased again if a worker took a turn of the
-#: person meanwhile.
+#: How often the keys are erased at most. They are erased again if a worker took a turn of one of
+#: the person's conversations meanwhile.
 MAX_ROUNDS = 10
 #: What becomes of the keys of a kind:
 #:
 #: * `person`: a key is of one person in one conversation. Its name ends in both, and it is deleted;
 #: * `owner`: a key is of the person whom its field `user` names, and it is deleted;
 #: * `conversation`: a key holds text of a conversation or tells of its single messages. It is
-#:   deleted if the conversation is the person's alone;
-#: * `entries`: a key is a list for many people. The person's entries are removed from it;
+#:   deleted if the conversation is the person's alone. From a shared conversation only the person's
+#:   waiting turns and timers are removed; replies stay, because all its people were told them;
+#: * `entries`: a key is a list for all conversations of a shard. The entries of a conversation that
+#:   is the person's alone are removed from it;
 #: * `kept`: a key holds hashes, numbers or settings, or ends within hours.
 Fate = Literal["person", "owner", "conversation", "entries", "kept"]
 #: Kinds of keys whose names end in a conversation and a person in it.
@@ -72,6 +74,7 @@ FATES: Mapping[str, Fate] = {
         ),
         "kept",
     ),
+    # What a shard remembers so that a loss of data is noticed and reported: numbers, ids, hashes.
     **dict.fromkeys(
         (
             "write_counter",
@@ -89,7 +92,8 @@ FATES: Mapping[str, Fate] = {
     **dict.fromkeys(
         ("decided", "stop", "notified", "turns", "waiting", "cache", "session"), "kept"
     ),
-    # What a platform stores for itself.
+    # What a platform stores for itself. Of these keys, the console's list of the person's
+    # conversations is deleted (`_lists_of`).
     **dict.fromkeys(platform_keys(), "kept"),
     # The audit log is erased in its file; `sayso people forget` deletes a decision about a person.
     **dict.fromkeys(("audit", "auditor", "people"), "kept"),
@@ -104,10 +108,12 @@ FATES: Mapping[str, Fate] = {
 _SCOPED = re.compile(
     rf"(?P<shard>\{{\d+\}}):(?:{'|'.join(_OF_PERSON)}):(?P<conversation>.+):(?P<user>[0-9a-f]{{20}})"
 )
+#: The name of a timer about an open question: what it does, and the person who was asked.
+_QUESTION_TIMER = re.compile(r"(?:alarm|end):(?P<user>[0-9a-f]{20})")
 
 
 class ErasureBusy(Exception):
-    """Raised when a worker stays at work on a turn of the person."""
+    """Raised when a worker stays at work on a turn in one of the person's conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +121,8 @@ class ErasedPerson:
     """The person to erase, on one channel."""
 
     channel: str
-    #: The scope ids (`Scope.id`) of all their user ids.
+    #: The scope ids (`Scope.id`) of all their user ids. A scope id is a hash of the user id, so it
+    #: does not name the channel.
     users: frozenset[str]
     #: The ids of conversations that are known to be theirs alone.
     conversations: frozenset[str] = frozenset()
@@ -133,7 +140,7 @@ class Erasure:
     clock: Callable[[], float] = time.monotonic
 
     def erase(self, person: ErasedPerson) -> int:
-        """Remove what is stored of a person. Return how many entries were removed.
+        """Remove what is stored of a person. Return how many keys, and entries of kept keys.
 
         Raises ErasureBusy and redis.RedisError.
         """
@@ -148,14 +155,15 @@ class Erasure:
         for _ in range(MAX_ROUNDS):
             shared, alone = self._conversations(person)
             known = {**shared, **alone}
+            # A worker that takes a lease from here on may write a history back: then all is erased
+            # again. The numbers are read before the wait, so that no lease is missed that begins
+            # between the wait and the first deletion.
+            fencing_numbers = self._fencing_numbers(known)
             if not self._until(partial(self._are_idle, known), BUSY_SECONDS):
                 break
 
-            # A worker that took a lease meanwhile may have written a history back: then all is
-            # erased again.
-            leases = self._leases(known)
             count += self._erase_once(person, shared, alone)
-            if leases == self._leases(known):
+            if fencing_numbers == self._fencing_numbers(known):
                 return count
         raise ErasureBusy(
             "a turn of this person is still being worked on: try again when it was answered"
@@ -164,7 +172,7 @@ class Erasure:
     def _erase_once(
         self, person: ErasedPerson, shared: Mapping[str, str], alone: Mapping[str, str]
     ) -> int:
-        """Remove what is stored of a person now. Return how many entries were removed.
+        """Remove what is stored of a person now. Return how many keys, and entries of kept keys.
 
         `shared`, `alone`: the shards of the conversations that the person shares with others, and
         of those that are theirs alone.
@@ -184,9 +192,20 @@ class Erasure:
         return count
 
     def _actions_of(self, person: ErasedPerson) -> list[str]:
-        """Return the keys of the person's actions."""
-        keys = self._keys("{*}:pending:*")
-        return [key for key in keys if self.client.hget(key, "user") in person.users]
+        """Return the keys of the person's actions on the channel.
+
+        Actions of code that uses an agent without a channel are among them.
+        """
+        actions = []
+        for key in self._keys("{*}:pending:*"):
+            user, record = self.client.hmget(key, "user", "record")
+            if user not in person.users:
+                continue
+            # The same user id on another channel may be another person.
+            channel = _fields_of(record or "").get("channel_id")
+            if channel in (None, person.channel):
+                actions.append(key)
+        return actions
 
     def rewrite_file(self) -> bool:
         """Have Redis and its replicas write their append-only files anew.
@@ -212,18 +231,22 @@ class Erasure:
             return False
 
     def _rewrite(self, server: Redis) -> bool:
-        """Have a server write its file anew. Return whether it did so in time."""
+        """Have a server write its file anew. Return whether it did so in time, without an error."""
 
-        def is_written() -> bool:
+        def is_over() -> bool:
             state = server.info("persistence")
             return not (state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"])
 
         if not server.info("persistence")["aof_enabled"]:
             return True
-        # A rewrite that began before still holds what is erased now.
-        self._until(is_written, REWRITE_SECONDS)
+        # A rewrite that began before the erasure would still write what is erased.
+        if not self._until(is_over, REWRITE_SECONDS):
+            return False
         server.bgrewriteaof()
-        return self._until(is_written, REWRITE_SECONDS)
+        if not self._until(is_over, REWRITE_SECONDS):
+            return False
+        # A rewrite fails on a full disk, for example.
+        return bool(server.info("persistence")["aof_last_bgrewrite_status"] == "ok")
 
     def _until(self, is_true: Callable[[], bool], seconds: float) -> bool:
         """Wait until a condition is true, for this many seconds. Return whether it is true."""
@@ -235,14 +258,16 @@ class Erasure:
                 return False
             self.sleep(0.05)
 
-    def _leases(self, conversations: Mapping[str, str]) -> list[Any]:
-        """Return the fencing numbers of the conversations. Each new lease has another one."""
+    def _fencing_numbers(self, conversations: Mapping[str, str]) -> list[Any]:
+        """Return the fencing number of each conversation. Each new lease has another one."""
         return [self.client.hget(self._lease_key(*each), "epoch") for each in conversations.items()]
 
     def _conversations(self, person: ErasedPerson) -> tuple[dict[str, str], dict[str, str]]:
         """Return the conversations that the person shares, and those that are theirs alone.
 
-        Each with its shard, as it stands in the names of keys.
+        Each with its shard, as it stands in the names of keys. A person takes part in a
+        conversation where they have a key of a kind in _OF_PERSON, or where a turn or a timer of
+        theirs waits: their first turn has no history before it is answered.
         """
         users = defaultdict[str, set[str]](set)
         shards = dict[str, str]()
@@ -257,7 +282,9 @@ class Erasure:
             # A key of a whole conversation: shard, kind, and the id, which is "channel:digest".
             parts = name.split(":")
             conversation = ":".join(parts[2:4])
-            if conversation in person.conversations:
+            waiting_users = self._waiting_users(key, kind=parts[1])
+            users[conversation] |= waiting_users
+            if waiting_users or conversation in person.conversations:
                 shards[conversation] = parts[0]
 
         shared = dict[str, str]()
@@ -272,12 +299,25 @@ class Erasure:
                 shared[conversation] = shard
         return shared, alone
 
+    def _waiting_users(self, key: str, *, kind: str) -> set[str]:
+        """Return the scope ids of the people whose turns or timers wait in a key.
+
+        A key of another `kind` than "inbox" and "timer" has none.
+        """
+        if kind == "inbox":
+            users = {_user_of_turn(entry) for entry in self.client.lrange(key, 0, -1)}
+        elif kind == "timer":
+            users = {_user_of_timer(*each) for each in self.client.hgetall(key).items()}
+        else:
+            users = set()
+        return users - {""}
+
     def _lists_of(self, person: ErasedPerson) -> list[str]:
-        """Return the keys in which a web page lists the person's conversations."""
+        """Return the keys in which the console lists the person's conversations."""
         return [f"{self.prefix}console:chats:{person.channel}:{user}" for user in person.users]
 
     def _listed_conversations(self, person: ErasedPerson) -> frozenset[str]:
-        """Return the conversations that a web page lists for the person.
+        """Return the conversations that the console lists for the person.
 
         They are the person's alone.
         """
@@ -302,10 +342,13 @@ class Erasure:
         return f"{self.prefix}{shard}:conversation:{conversation}"
 
     def _erase_conversation(self, conversation: str, shard: str) -> int:
-        """Remove the text of a conversation that is the person's alone. Return how many entries."""
+        """Remove the text of a conversation that is the person's alone.
+
+        Return how many keys, and entries of lists.
+        """
 
         def is_theirs(entry: str) -> bool:
-            delivery_id = str(json.loads(entry).get("id", ""))
+            delivery_id = str(_fields_of(entry).get("id", ""))
             return delivery_id.startswith(f"{conversation}#")
 
         keys = [f"{self.prefix}{shard}:{kind}:{conversation}" for kind in _OF_CONVERSATION]
@@ -314,14 +357,15 @@ class Erasure:
         # note:slack:thread:<conversation> and note:draft:<conversation>#<turn>.
         keys += self._keys(f"note:*{conversation}*")
         keys += self._keys(f"{shard}:content:{conversation}:*")
+        count = self._delete(*keys)
         for kind in _UNDELIVERED:
-            self._delete_entries(f"{self.prefix}{shard}:{kind}", is_theirs)
-        return self._delete(*keys)
+            count += self._delete_entries(f"{self.prefix}{shard}:{kind}", is_theirs)
+        return count
 
     def _erase_part(self, person: ErasedPerson, conversation: str, shard: str) -> int:
         """Remove the person's turns and timers that wait in a shared conversation.
 
-        Return how many.
+        Return how many, with the journal of a removed turn.
         """
 
         def key_of(kind: str) -> str:
@@ -330,20 +374,21 @@ class Erasure:
         # The journal is that of the first turn.
         inbox = key_of("inbox")
         journal = key_of("journal")
-        if _user_of(self.client.lindex(inbox, 0) or "") in person.users:
-            self._delete(journal)
-        count = self._delete_entries(inbox, lambda entry: _user_of(entry) in person.users)
+        count = 0
+        if _user_of_turn(self.client.lindex(inbox, 0) or "") in person.users:
+            count += self._delete(journal)
+        count += self._delete_entries(inbox, lambda entry: _user_of_turn(entry) in person.users)
 
         timer = key_of("timer")
         timers = key_of("timers")
         for name, timer_entry in self.client.hgetall(timer).items():
-            if json.loads(timer_entry).get("user") in person.users:
+            if _user_of_timer(name, timer_entry) in person.users:
                 self.client.hdel(timer, name)
                 count += int(self.client.zrem(timers, name))
         return count
 
     def _delete_entries(self, key: str, is_theirs: Callable[[str], bool]) -> int:
-        """Remove the person's entries from a list. Return how many."""
+        """Remove the entries of a list for which `is_theirs` is true. Return how many."""
         return sum(
             int(self.client.lrem(key, 0, entry))
             for entry in self.client.lrange(key, 0, -1)
@@ -359,9 +404,36 @@ class Erasure:
         return 0
 
 
-def _user_of(entry: str) -> str:
-    """Return the scope of the person who sent a waiting turn, "" for an entry that is damaged."""
+def _user_of_turn(entry: str) -> str:
+    """Return the scope id of the person who sent a waiting turn, "" for a text that is no entry."""
     try:
         return InboxEntry.parse(entry).user
     except ValueError:
         return ""
+
+
+def _user_of_timer(name: str, entry: str) -> str:
+    """Return the scope id of the person whom a timer belongs to, "" if it names none."""
+    user = _fields_of(entry).get("user")
+    if user:
+        return str(user)
+    # The name of a timer about a question says whose question it is
+    # (`set_question_timer` in pending/lua/shared/questions.lua).
+    about_question = _QUESTION_TIMER.fullmatch(name)
+    if about_question:
+        return about_question["user"]
+    return ""
+
+
+def _fields_of(text: str) -> Mapping[str, Any]:
+    """Return the fields of a JSON object, none for a text that is not one.
+
+    A damaged entry must not keep a person from being erased.
+    """
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        return {}
+    if isinstance(fields, dict):
+        return fields
+    return {}

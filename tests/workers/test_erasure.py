@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from redis import ConnectionPool
 
 from sayso.channels.console.store import Chats, Feed
 from sayso.channels.types import Scope
@@ -76,6 +77,69 @@ def test_in_a_group_only_the_data_of_the_person_goes(rig: Rig, redis_client):
     gone = [words for words in ("ana waits", "ana history", "ana is told") if words in left]
     stays = [words for words in ("bob waits", "bob history", "bob is told") if words in left]
     assert (gone, len(stays)) == ([], 3)
+
+
+def test_first_turn_that_still_waits_counts_as_taking_part(redis_client):
+    """A history is stored with the answer. Neither of the two people has one when the other is erased."""
+    rig = Rig(redis_client, prefix=PREFIX)
+    for name in ("ana", "bob"):
+        rig.accept(replace(turn(f"{name} waits"), user_id=name))
+    assert erasure(redis_client).erase(ErasedPerson("chat", frozenset({ANA}))) == 1
+    assert "ana waits" not in kept(redis_client)
+    assert "bob waits" in kept(redis_client)
+
+
+def test_timers_about_a_question_go_with_the_person_who_was_asked(rig: Rig, redis_client):
+    """They hold the preview of the action. Their names say whose question it is."""
+    timers = f"{rig.shard}:timer:{CHAT.id}"
+    for user in (ANA, BOB):
+        for name in (f"alarm:{user}", f"end:{user}"):
+            redis_client.hset(timers, name, json.dumps({"ends": "a1", "ending": "preview"}))
+    erasure(redis_client).erase(ErasedPerson("chat", frozenset({ANA})))
+    assert set(redis_client.hkeys(timers)) == {"t-bob", f"alarm:{BOB}", f"end:{BOB}"}
+
+
+def test_action_of_another_channel_stays(redis_client):
+    """The same user id there may be another person."""
+    store = Rig(redis_client, prefix=PREFIX).store
+    for channel in ("chat", "other"):
+        store.stash("ana", kind="pay", preview=f"Pay on {channel}", channel_id=channel)
+    erasure(redis_client).erase(ErasedPerson("chat", frozenset({ANA})))
+    assert "Pay on chat" not in kept(redis_client)
+    assert "Pay on other" in kept(redis_client)
+
+
+def test_damaged_undelivered_reply_does_not_stop_the_erasure(rig: Rig, redis_client):
+    """Its list is that of all conversations of a shard."""
+    redis_client.rpush(f"{rig.shard}:dead", "no JSON", json.dumps({"id": f"{CHAT.id}#1"}))
+    erasure(redis_client).erase(ErasedPerson("chat", frozenset({ANA, BOB})))
+    assert redis_client.lrange(f"{rig.shard}:dead", 0, -1) == ["no JSON"]
+
+
+class Server:
+    """A Redis server without replicas. Its rewrites end at once, with a status."""
+
+    def __init__(self, status: str) -> None:
+        self.connection_pool = ConnectionPool()
+        self._status = status
+
+    def info(self, section: str) -> dict[str, object]:
+        """Return what INFO says of the append-only file and of replicas."""
+        return {
+            "aof_enabled": 1,
+            "aof_rewrite_in_progress": 0,
+            "aof_rewrite_scheduled": 0,
+            "aof_last_bgrewrite_status": self._status,
+        }
+
+    def bgrewriteaof(self) -> None:
+        """Begin a rewrite."""
+
+
+@pytest.mark.parametrize(("status", "is_rewritten"), [("ok", True), ("err", False)])
+def test_rewrite_that_failed_is_not_reported_as_done(status: str, is_rewritten: bool):
+    """The disk was full, for example: the old file still holds what was erased."""
+    assert erasure(Server(status)).rewrite_file() is is_rewritten
 
 
 def test_another_channel_is_not_touched(rig: Rig, redis_client):
