@@ -14,6 +14,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
+from urllib.parse import quote
 
 from redis.exceptions import RedisError
 
@@ -113,12 +114,18 @@ def running_url(data: Path) -> str | None:
     """Return the URL of the Redis that `sayso up` runs on a data folder now, None without one."""
     if not socket_place(data).exists():
         return None
-    url = f"unix://{socket_path(data)}"
+    url = socket_url(data)
     try:
         connect(url).ping()
     except RedisError:
         return None
     return url
+
+
+def socket_url(data: Path) -> str:
+    """Return the URL of the Redis of a data folder. Raises ConfigError like `socket_path`."""
+    # A folder may have a # ? or % in its name.
+    return f"unix://{quote(str(socket_path(data)))}"
 
 
 def socket_path(data: Path) -> Path:

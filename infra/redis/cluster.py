@@ -57,7 +57,7 @@ from sayso.infra.redis.url import (
     NotWritable,
     RedisUrl,
     addresses_of,
-    check_password,
+    check_special_characters,
     split_login,
     takes_no_writes,
 )
@@ -106,7 +106,7 @@ class ClusterUrl:
         scheme, _, rest = url.partition("://")
         if scheme not in SCHEMES:
             raise ValueError(f"no URL of a Redis Cluster: write it as {FORM}")
-        check_password(rest, has_host=True)
+        check_special_characters(rest, has_host=True)
         before, _, query = rest.partition("?")
         netloc, _, db = before.partition("/")
         if db.strip("/") or "db" in dict(parse_qsl(query)):

@@ -1,11 +1,14 @@
 """RedisUrl: reads the URL of a Redis, and opens connections to it for threads and for event loops.
 
-With Sentinels, each new connection asks them for the primary. A connection to a server that has
-become a replica is closed: the next attempt opens a new one, which finds the new primary.
+With Sentinels, each new connection asks them for the primary. A connection over TCP to a server
+that has become a replica is closed: the next attempt opens a new one, which finds the new primary.
+
+`cluster.py` reads the URL of a Redis Cluster, with the public functions of this module.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -13,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from ssl import SSLError
 from typing import Any, NoReturn
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from redis import (
     Connection,
@@ -32,8 +35,8 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from sayso.infra.redis.sentinel import SENTINEL_PORT, Address, SentinelService
 
-#: The forms of a URL, for messages.
-FORMS = (
+#: The forms of a URL, for messages. Callers give a URL of a cluster to `cluster.py`.
+_FORMS = (
     "redis://host:6379/0, rediss://host:6379/0, unix:///path?db=0, redis+sentinel://host:26379,host:26379/service/0, "
     "or redis+cluster://host:6379,host:6379"
 )
@@ -41,14 +44,15 @@ FORMS = (
 _SENTINEL = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 #: The errors of a server that takes no writes now: it has become a replica (READONLY), or has too
 #: few replicas (NOREPLICAS). The others are those of WAIT, by a server that became a replica after
-#: the write or during the wait.
+#: the write or during the wait. In the error of a script the code follows a hyphen, in that of a
+#: pipeline a space.
 _NO_WRITES = re.compile(
     r"(^|[ -])(READONLY|NOREPLICAS|UNBLOCKED) |WAIT cannot be used with replica"
 )
 #: The parameters of a URL that are for the pool. Its connections do not take them.
 _POOL_PARAMETERS = {"max_connections"}
-#: The parameters of a URL of any scheme. redis-py takes others as texts, and fails when it uses
-#: them.
+#: The parameters of a URL of any scheme. Others are refused: redis-py would pass their text on, and
+#: fail later.
 _PARAMETERS = (
     "client_name",
     "db",
@@ -62,7 +66,8 @@ _PARAMETERS = (
     "socket_timeout",
     "username",
 )
-#: The further parameters of a URL with TLS.
+#: The further parameters of a URL with TLS. `ssl_min_version` is the number of the version: 771 is
+#: TLS 1.2, and 772 is TLS 1.3.
 _TLS_PARAMETERS = (
     "ssl_ca_certs",
     "ssl_ca_data",
@@ -80,6 +85,8 @@ _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _POSITIVE = ("max_connections", "socket_connect_timeout", "socket_timeout")
 #: The prefix of the parameters for connections to Sentinels.
 _SENTINEL_PREFIX = "sentinel_"
+#: The parameters of all URLs, without that prefix.
+_ALL_PARAMETERS = {*_PARAMETERS, *_TLS_PARAMETERS, "tls"}
 #: The values of `sentinel_tls`.
 _YES = ("1", "true", "yes", "on")
 _NO = ("", "0", "false", "no", "off")
@@ -97,53 +104,59 @@ class RedisUrl:
     """The URL of one Redis server, parsed. Its repr shows no password."""
 
     scheme: str
-    #: The options of its connections.
+    #: The options of its connections, and of their pool.
     options: Mapping[str, Any] = field(repr=False)
     #: The Sentinels that name the server; None for a URL that names it.
     sentinel: SentinelService | None = None
 
     @classmethod
     def parse(cls, url: str) -> RedisUrl:
-        """Read a URL. Raises ValueError, without the URL in its message: it may hold a password."""
+        """Read a URL. Raises ValueError.
+
+        Callers put the name of the setting before its message, as in "REDIS_URL: names no socket".
+        It holds no part of a login.
+        """
         scheme, separator, rest = url.partition("://")
         if not separator or scheme not in _SYNC:
             begins = ""
+            # Other characters may be those of a login.
             if separator and scheme.isalpha():
                 begins = f"begins with {scheme!r}: "
-            raise ValueError(f"{begins}no URL of a Redis: write it as {FORMS}")
-        check_password(rest, has_host=scheme != "unix")
+            raise ValueError(f"{begins}no URL of a Redis: write it as {_FORMS}")
+        check_special_characters(rest, has_host=scheme != "unix")
         if scheme in _SENTINEL:
             return _sentinel_url(scheme, rest)
 
-        try:
-            parts = urlsplit(url)
-        except ValueError:
-            raise ValueError("has an address in [ without its ]: write [::1]:6379") from None
+        parts = _split(url)
+        host = parts.netloc.rpartition("@")[2]
         if scheme == "unix":
-            if not parts.path:
+            if host or not parts.path:
                 raise ValueError("names no socket: write unix:///path, with three slashes")
-        elif "," in parts.netloc.rpartition("@")[2]:
+            return cls(scheme, _connection_options(scheme, url))
+        if "," in host:
             raise ValueError(
                 "names several hosts: write redis+sentinel://host:26379,host:26379/service"
             )
-        options = _options(scheme, url)
-        if scheme != "unix":
-            _check_db(parts.path.strip("/"))
+        options = _connection_options(scheme, url)
+        _check_db(parts.path.strip("/"))
         return cls(scheme, options)
 
-    def pool(self, **options: Any) -> ConnectionPool:
-        """Return a pool of connections for threads."""
-        return ConnectionPool(**self._options(_SYNC[self.scheme], options))
+    def pool(self, **defaults: Any) -> ConnectionPool:
+        """Return a pool of connections for threads. Options in the URL win over `defaults`."""
+        return ConnectionPool(**self._pool_options(_SYNC[self.scheme], defaults))
 
-    def async_pool(self, **options: Any) -> AsyncConnectionPool:
-        """Return a pool of connections for one event loop."""
-        return AsyncConnectionPool(**self._options(_ASYNC[self.scheme], options))
+    def async_pool(self, **defaults: Any) -> AsyncConnectionPool:
+        """Return a pool of connections for one event loop.
 
-    def _options(self, connection_class: type, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of a pool. Those of the URL win, as in redis-py."""
+        Options in the URL win over `defaults`.
+        """
+        return AsyncConnectionPool(**self._pool_options(_ASYNC[self.scheme], defaults))
+
+    def _pool_options(self, connection_class: type, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of a pool: those of the URL, and `defaults` for all others."""
         all_options = {
             "driver_info": _driver_info(),
-            **options,
+            **defaults,
             **self.options,
             "connection_class": connection_class,
         }
@@ -164,7 +177,7 @@ def _driver_info() -> DriverInfo:
 
 def _sentinel_url(scheme: str, rest_of_url: str) -> RedisUrl:
     """Read a URL that names Sentinels. Raises ValueError."""
-    # Not by `urlsplit`: since 2025 Python refuses a host in [ that is not the only one.
+    # `urlsplit` refuses several hosts if one of them is in [ ].
     before, _, parameters = rest_of_url.partition("?")
     netloc, _, path = before.partition("/")
     login, hosts = split_login(netloc)
@@ -177,16 +190,17 @@ def _sentinel_url(scheme: str, rest_of_url: str) -> RedisUrl:
 
     sentinel_parameters: dict[str, str] = {}
     server_parameters: list[tuple[str, str]] = []
-    for name, value in parse_qsl(parameters):
+    for name, value in parse_qsl(parameters, keep_blank_values=True):
         if name.startswith(_SENTINEL_PREFIX):
             sentinel_parameters[name.removeprefix(_SENTINEL_PREFIX)] = value
         else:
             server_parameters.append((name, value))
 
-    # The options of the server are read from a URL that names it. Sentinels name its host.
+    # The options of the server are read from a URL of its own. "host" stands for its address there,
+    # which the Sentinels name later.
     server_scheme = _SENTINEL[scheme]
-    server_url = f"{server_scheme}://{login}@service/{db or 0}?{urlencode(server_parameters)}"
-    options = _options(server_scheme, server_url)
+    server_url = f"{server_scheme}://{login}@host/{db or 0}?{urlencode(server_parameters)}"
+    options = _connection_options(server_scheme, server_url)
     del options["host"]
 
     addresses = addresses_of(hosts, "a Sentinel", SENTINEL_PORT)
@@ -199,8 +213,8 @@ def _sentinel_url(scheme: str, rest_of_url: str) -> RedisUrl:
 def _sentinel_options(given: dict[str, str], shared: Mapping[str, str]) -> dict[str, Any]:
     """Return the options of a connection to a Sentinel.
 
-    `given` are its own parameters, without their prefix, and `shared` the parameters of TLS of the
-    server, which hold for Sentinels with TLS too. Raises ValueError.
+    `given` are its parameters in the URL, without their prefix. `shared` are the parameters of TLS
+    of the server, which hold for Sentinels with TLS too. Raises ValueError.
     """
     tls = given.pop("tls", "").lower()
     if tls not in (*_YES, *_NO):
@@ -212,28 +226,70 @@ def _sentinel_options(given: dict[str, str], shared: Mapping[str, str]) -> dict[
     if tls in _YES:
         scheme = "rediss"
         given = {**shared, **given}
+    else:
+        _refuse_tls_parameters(given)
     try:
-        options = _options(scheme, f"{scheme}://?{urlencode(given)}")
+        options = _connection_options(scheme, f"{scheme}://?{urlencode(given)}")
     except ValueError as exc:
         raise ValueError(f"{exc} (each begins with sentinel_ here)") from None
     if tls in _YES:
+        # SentinelService passes the options to redis.Redis, which chooses its connections by this.
         options["ssl"] = True
     return options
 
 
-def check_password(rest: str, *, has_host: bool) -> None:
-    """Refuse a URL whose password has a character that ends the part of the URL: / ? or #.
+def _refuse_tls_parameters(given: Mapping[str, str]) -> None:
+    """Refuse parameters of TLS for Sentinels without TLS. Raises ValueError."""
+    for name in given:
+        if name in _TLS_PARAMETERS:
+            raise ValueError(f"has sentinel_{name} without TLS: add sentinel_tls=yes")
 
-    `rest` is the URL without its scheme. Raises ValueError.
+
+def check_special_characters(rest: str, *, has_host: bool) -> None:
+    """Refuse a URL with a character that ends a part of the URL, most likely inside a password.
+
+    All that follows the password would be misread, and messages would repeat a part of it. `rest`
+    is the URL without its scheme. `has_host`: False for a URL of a Unix socket, whose path may have
+    an @. Raises ValueError.
     """
-    before, *after = re.split("[/?#]", rest, maxsplit=1)
-    is_login_cut = has_host and "@" not in before and "@" in "".join(after)
-    if is_login_cut or "#" in rest:
-        raise ValueError("has a password with / ? or # in it: write these as %2F, %3F and %23")
+    if "#" in rest:
+        raise ValueError("has a # in it: write it as %23, in a password too")
+    if has_host and "@" in "".join(re.split("[/?]", rest, maxsplit=1)[1:]):
+        raise ValueError(
+            "has an @ after a / or ?: in a password and in a parameter, write / ? and @ as %2F, %3F and %40"
+        )
+
+    _check_ampersands(rest.partition("?")[2])
+
+
+def _check_ampersands(query: str) -> None:
+    """Refuse a password with & in it: its rest looks like another parameter. Raises ValueError."""
+    follows_password = False
+    for parameter in query.split("&"):
+        name, separator, _ = parameter.partition("=")
+        is_known = bool(separator) and name.removeprefix(_SENTINEL_PREFIX) in _ALL_PARAMETERS
+        if follows_password and parameter and not is_known:
+            raise ValueError("has an unknown parameter after a password: write & in it as %26")
+        if name.endswith("password"):
+            follows_password = True
+
+
+def _split(url: str) -> SplitResult:
+    """Split a URL. Raises ValueError: that of Python would repeat its login."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise ValueError(
+            "has a login or an address that cannot be read: write an IPv6 address as [::1]:6379, and "
+            "[ ] and special letters of a password in the % form, such as %5B for ["
+        ) from None
 
 
 def split_login(netloc: str) -> tuple[str, str]:
-    """Return the login and the list of hosts. Raises ValueError if each host has a login."""
+    """Return the login, such as "user:password", and the list of hosts.
+
+    Raises ValueError if each host has a login.
+    """
     login, _, hosts = netloc.rpartition("@")
     if "@" in login and "," in login:
         raise ValueError(
@@ -270,55 +326,77 @@ def _read_address(text: str, default_port: int) -> Address | None:
 
 
 def _check_db(text: str) -> None:
-    if text and not text.isdigit():
+    """Refuse a database in the path of a URL that is no number. "" is valid. Raises ValueError."""
+    if text and not text.isdecimal():
         raise ValueError(
             f"{text!r} is no number of a database: end the URL with /0, or with nothing"
         )
 
 
-def _options(scheme: str, url: str) -> dict[str, Any]:
-    """Return the options of the connections to the server of a URL.
+def _connection_options(scheme: str, url: str) -> dict[str, Any]:
+    """Return the options of the connections to the server of a URL, and of their pool.
 
-    Raises ValueError for a parameter that is unknown or has a wrong value.
+    Raises ValueError for a wrong port, and for a parameter that is unknown or has a wrong value.
     """
-    known: tuple[str, ...] = _PARAMETERS
-    if scheme == "rediss":
-        known = (*_PARAMETERS, *_TLS_PARAMETERS)
-    unknown = [name for name, _ in parse_qsl(urlsplit(url).query) if name not in known]
-    if unknown:
-        cure = f"it takes {', '.join(known)}"
-        if scheme == "redis" and unknown[0] in _TLS_PARAMETERS:
-            cure = "write rediss:// for TLS"
-        raise ValueError(f"has a parameter that {scheme}:// does not take: {unknown[0]!r}; {cure}")
-
+    parts = _split(url)
+    _check_parameter_names(scheme, parts.query)
+    if scheme != "unix":
+        _check_port(parts)
     try:
-        if scheme != "unix" and urlsplit(url).port == 0:
-            raise ValueError
         options: dict[str, Any] = parse_url(url)
     except ValueError as exc:
-        # This message names a parameter; others may repeat a part of a password.
-        if "connection URL" in str(exc):
-            raise ValueError(f"no URL of a Redis: {exc}") from None
-        raise ValueError("no URL of a Redis: its port is no number from 1 to 65535") from None
+        # The message names a parameter, without its value.
+        raise ValueError(f"no URL of a Redis: {exc}") from None
     options.pop("connection_class", None)
     _check_values(options)
 
-    # redis-py checks some values when it creates a connection. The connection is not opened.
-    of_connection = {name: value for name, value in options.items() if name not in _POOL_PARAMETERS}
+    # redis-py checks some values when it creates a connection. This one is never opened.
+    for_connection = {
+        name: value for name, value in options.items() if name not in _POOL_PARAMETERS
+    }
     try:
-        _SYNC[scheme](driver_info=_driver_info(), **of_connection)
+        _SYNC[scheme](driver_info=_driver_info(), **for_connection)
     except RedisError as exc:
         raise ValueError(f"has a parameter with a wrong value: {exc}") from None
     return options
 
 
+def _check_parameter_names(scheme: str, query: str) -> None:
+    """Refuse a parameter that a scheme does not take. Raises ValueError."""
+    known: tuple[str, ...] = _PARAMETERS
+    if scheme == "rediss":
+        known = (*_PARAMETERS, *_TLS_PARAMETERS)
+    for name, _ in parse_qsl(query, keep_blank_values=True):
+        if name in known:
+            continue
+        cure = f"it takes {', '.join(known)}"
+        if scheme == "redis" and name in _TLS_PARAMETERS:
+            cure = "begin the URL with rediss in place of redis for TLS"
+        raise ValueError(f"has a parameter that {scheme}:// does not take: {name!r}; {cure}")
+
+
+def _check_port(parts: SplitResult) -> None:
+    """Refuse a URL with a port that is none. Raises ValueError."""
+    try:
+        port = parts.port
+    except ValueError:
+        # Python's message repeats what stands in the place of the port.
+        port = 0
+    if port == 0:
+        raise ValueError("no URL of a Redis: its port is no number from 1 to 65535")
+
+
 def _check_values(options: Mapping[str, Any]) -> None:
     """Refuse values that redis-py would take and fail with later. Raises ValueError."""
     for name in _POSITIVE:
-        if name in options and not options[name] > 0:
+        if name in options and not 0 < options[name] < math.inf:
             raise ValueError(
-                f"has a parameter with a wrong value: {name}={options[name]:g}: write more than 0"
+                f"has a parameter with a wrong value: {name}={options[name]:g}: write a number above 0"
             )
+    if options.get("db", 0) < 0:
+        raise ValueError(
+            f"has a parameter with a wrong value: db={options['db']}: write 0 or a number above 0"
+        )
     for name in _FILES:
         if name in options and not os.access(options[name], os.R_OK):
             raise ValueError(f"names a file that cannot be read: {name}={options[name]}")
@@ -329,9 +407,12 @@ def _check_values(options: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse(exc: ResponseError, connection: object) -> NoReturn:
-    """Raise NotWritable for a server that takes no writes."""
-    # The Sentinel that named this server may be cut off from the others, and name it for ever.
+def _raise_not_writable(exc: ResponseError, connection: object) -> NoReturn:
+    """Raise NotWritable for a server that takes no writes.
+
+    The next connection asks the other Sentinels first: the one that named this server may be cut
+    off from them, and would name it again each time.
+    """
     if isinstance(connection, _FollowsSentinel | _AsyncFollowsSentinel):
         connection.service.ask_others()
     raise NotWritable(str(exc)) from exc
@@ -339,14 +420,17 @@ def _refuse(exc: ResponseError, connection: object) -> NoReturn:
 
 def takes_no_writes(exc: ResponseError) -> bool:
     """Return whether a server refused a command because it takes no writes now."""
+    # redis-py leaves the code READONLY out of the text of its own error class.
     return isinstance(exc, ReadOnlyError) or bool(_NO_WRITES.search(str(exc)))
 
 
 class _LeavesReplica:
     """A mixin for connections: closes one whose server takes no writes.
 
-    The next connection looks the server up again. redis-py does so for Sentinels alone, and only after READONLY. A primary that has lost its
-    replicas answers NOREPLICAS, and a host name may lead to another server by now.
+    The next connection looks the server up again. redis-py does so for Sentinels alone, and only
+    after READONLY. But a primary that has lost its replicas answers NOREPLICAS, and a host name may
+    lead to another server by now. Connections to a Unix socket do without: the next one would reach
+    the same server.
     """
 
     def read_response(self, *args: Any, **options: Any) -> Any:
@@ -357,7 +441,7 @@ class _LeavesReplica:
             if not takes_no_writes(exc):
                 raise
             self.disconnect()  # type: ignore[attr-defined]
-            _refuse(exc, self)
+            _raise_not_writable(exc, self)
 
 
 class _FollowsSentinel(_LeavesReplica):
@@ -391,7 +475,7 @@ class _AsyncLeavesReplica:
             if not takes_no_writes(exc):
                 raise
             await self.disconnect(nowait=True)  # type: ignore[attr-defined]
-            _refuse(exc, self)
+            _raise_not_writable(exc, self)
 
 
 class _AsyncFollowsSentinel(_AsyncLeavesReplica):

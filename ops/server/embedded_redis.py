@@ -19,7 +19,7 @@ from redis import Redis
 from redis.exceptions import BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.config.wiring.data_folder import socket_path, socket_place
+from sayso.config.wiring.data_folder import socket_path, socket_place, socket_url
 from sayso.infra.redis.client import connect
 from sayso.infra.storage.files import make_private, make_tree_private, open_private
 from sayso.ops.server.processes import Child, die_with_parent
@@ -59,7 +59,7 @@ class EmbeddedRedis:
 
         Raises ConfigError where its socket's folder belongs to another user.
         """
-        return f"unix://{socket_path(self.data)}"
+        return socket_url(self.data)
 
     @property
     def pid(self) -> int | None:

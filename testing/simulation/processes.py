@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from typing import IO, Any, Self, cast
+from urllib.parse import quote
 
 import yaml
 from redis import Redis
@@ -543,7 +544,7 @@ class BotProcesses:
         low_ms, high_ms = self._profile.model_ms
         redis_url = self.redis_url
         if self._profile.through_proxy:
-            redis_url = f"unix://{self._proxy_socket}"
+            redis_url = f"unix://{quote(str(self._proxy_socket))}"
         environ = {
             **os.environ,
             KEYS_VARIABLE: ",".join(secret_keys(self._data)),

@@ -14,6 +14,7 @@ from redis import Redis
 
 from sayso.config.settings.loader import ConfigError
 from sayso.config.wiring.data_folder import MAX_SOCKET_PATH, running_url, socket_path
+from sayso.infra.redis.client import connect
 from sayso.ops.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError, server_binary
 from tests.config.processes import PATIENCE, is_running, short_folder, until
 
@@ -105,6 +106,17 @@ def test_orphan_that_still_listens_is_taken_over(folder: Path):
     assert orphan.wait(PATIENCE) == 0
     assert client(server).get("kept") == "yes"
     server.stop()
+
+
+def test_folder_with_special_characters_in_its_name_has_a_server(folder: Path):
+    """In a URL, `#` and `?` end a path, and `%41` is a letter."""
+    server = EmbeddedRedis(folder / "c#?%41 b")
+    server.start()
+    try:
+        assert connect(server.url).set("kept", "yes")
+        assert running_url(server.data) == server.url
+    finally:
+        server.stop()
 
 
 def test_second_start_on_one_folder_is_refused(server: EmbeddedRedis):
