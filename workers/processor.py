@@ -85,16 +85,22 @@ class ConversationProcessor:
     _stopping: threading.Event = field(default_factory=threading.Event)
     #: The leases that this worker holds, by the id of the conversation.
     _held_leases: dict[str, HeldLease] = field(default_factory=dict)
-    #: Conversations that were cut off and whose leases were not released.
-    _cut_off: set[str] = field(default_factory=set)
+    #: Conversations that were cut off in the middle and whose leases are not released.
+    _unreleased: set[str] = field(default_factory=set)
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no conversation is held."""
-        return not (self._held_leases or self._cut_off)
+        """Return whether this worker holds no conversation, so that it may leave at once.
+
+        Otherwise the other workers take its conversations over when its process has ended.
+        """
+        return not (self._held_leases or self._unreleased)
 
     def hand_over(self) -> None:
-        """Hand over each conversation after its current turn: this worker is stopping."""
+        """Hand over each conversation before its next turn: this worker is stopping.
+
+        The replies of the current turn are still sent.
+        """
         self._stopping.set()
 
     async def end_typing(self) -> None:
@@ -121,7 +127,7 @@ class ConversationProcessor:
             await self._run(conversation)
 
     async def _run(self, conversation: str) -> None:
-        """Take the lease of a conversation, and work until nothing is left or the lease is lost."""
+        """Take the lease of a conversation, and work until nothing is left or the work must end."""
         channel = conversation.partition(":")[0]
         is_known = self.turns.knows(channel)
         if not is_known and await self._leave_to_other_worker(conversation):
@@ -148,17 +154,22 @@ class ConversationProcessor:
             async with held.kept():
                 await self._work(held, taken.first_item)
         except (LeaseLost, ConversationParked, StaleTurn, Halted) as exc:
-            # The conversation is worked on again when the lease ends.
+            # The lease is not released here:
+            # - LeaseLost: another worker may have it.
+            # - ConversationParked: the sender has released it until a postponed reply is due.
+            # - StaleTurn: the turn is tried again when the lease ends.
+            # - Halted: Redis refuses every call. The conversation is woken when Redis is resumed.
+            # Any other error fails the job, and the turn is tried again when the lease ends.
             if isinstance(exc, LeaseLost):
                 LEASES_LOST.inc()
             _log_left(conversation, type(exc).__name__, held.turn_seq)
         except OtherVersion as exc:
             _log_other_version(conversation, exc)
         except asyncio.CancelledError:
-            self._cut_off.add(conversation)
             await self._release_midway(held, abandoned)
             raise
         finally:
+            # After a lost lease, another job of this worker may have taken the conversation.
             if self._held_leases.get(conversation) is held:
                 del self._held_leases[conversation]
 
@@ -171,7 +182,8 @@ class ConversationProcessor:
                 return None
             # An answer that waited for replicas may come so late that the lease is nearly over. The
             # same token gets the lease again.
-            if self.clock() - asked_at < LEASE_MS / 2000:
+            lease_seconds = LEASE_MS / 1000
+            if self.clock() - asked_at < lease_seconds / 2:
                 lease, first_item = taken
                 return _TakenLease(lease, first_item, asked_at)
 
@@ -188,6 +200,7 @@ class ConversationProcessor:
         if waited is None:
             # A worker that knows the channel is at work.
             return True
+        # No worker has found the conversation before.
         if waited == 0:
             log.warning("conversation.unknown_channel", extra={"conversation": conversation})
         return waited < UNKNOWN_CHANNEL_SECONDS
@@ -195,15 +208,22 @@ class ConversationProcessor:
     async def _release_midway(
         self, held: HeldLease, abandoned: Sequence[Callable[[], bool]]
     ) -> None:
-        """Release a lease in the middle of its work.
+        """Release a lease in the middle of its work, because the job was cancelled.
+
+        A worker that stops cancels the jobs that still run after its grace period. An operator may
+        also stop a job.
 
         The next worker continues where the journal of the turn ends. A tool call without a result
         is then as uncertain as after a kill. `abandoned`: for each call in a thread that was cut
         off, a function that returns whether the call has ended.
         """
         lease = held.lease
+        # Until the lease is released, so that `is_idle` stays False.
+        self._unreleased.add(lease.conversation)
+
         # A tool that cannot be stopped may still act, and the next worker must not overtake it. So
-        # the lease stays until this process has ended, or has not renewed it in time.
+        # the lease is not released. It is not renewed either, so it ends within LEASE_MS, or when
+        # this process has ended.
         if not all(has_ended() for has_ended in abandoned):
             _log_left(lease.conversation, "a tool still runs", held.turn_seq)
             return
@@ -211,26 +231,33 @@ class ConversationProcessor:
         _log_left(lease.conversation, "cut off", held.turn_seq)
         with contextlib.suppress(TimeoutError, RedisError):
             async with asyncio.timeout(LET_GO_SECONDS):
+                # `begun`: a turn that kills its workers is given up after some attempts, and this
+                # was one of them.
                 await self.mailbox.release(lease, hand_over=True, begun=True)
-                self._cut_off.discard(lease.conversation)
+                self._unreleased.discard(lease.conversation)
 
     async def _work(self, held: HeldLease, work: NextItem) -> None:
         """Send replies and answer turns until nothing is left. `work` is the first item.
 
-        The conversation is handed over earlier if it has had its share (MAX_TURNS, MAX_SECONDS), or
-        if this worker stops.
+        The conversation is handed over before a turn if it has had its share (MAX_TURNS,
+        MAX_SECONDS), or if this worker stops. Replies do not count, and all of them are sent first.
+
+        Each step below returns what is next. The same script that finds nothing next releases the
+        lease, so that work which comes in later wakes another worker. Only the script that takes a
+        lease keeps it although there is nothing to do.
         """
         until = self.clock() + MAX_SECONDS
         turn_count = 0
         album = AlbumWait()
         album_sign: BackgroundTask | None = None
         if work is None:
-            work = await self.mailbox.release(held.lease)
+            work = await self._next_or_release(held)
 
         while work is not None:
             if isinstance(work, QueuedReply):
                 # Before the first turn, it is the reply of a dead worker, or the notice that a
-                # question's time has ended.
+                # question's time has ended. The state that the platform shows of the conversation
+                # may be out of date then, and is shown again at the end.
                 if turn_count == 0:
                     held.note_left_reply(work)
                 work = await self._send(held, work)
@@ -241,15 +268,15 @@ class ConversationProcessor:
                 await self.mailbox.release(held.lease, hand_over=True)
                 return
 
-            # The turn is part of an album, and more parts may come.
+            # The turn is part of an album, and more parts may come. Read the turn again after a
+            # pause: it may have more parts then.
             pause = album.next_pause(work)
             if pause > 0:
+                # If the work ends during the pause, the sign may still be shown, once.
                 if album_sign is None:
                     album_sign = self.turns.begin_album_sign(work)
                 await self.sleep(pause)
-                # This releases nothing, as the turn waits. It reads the turn again, which may have
-                # more parts now.
-                work = await self.mailbox.release(held.lease)
+                work = await self._next_or_release(held)
                 continue
 
             # The turn shows the typing sign again.
@@ -261,12 +288,22 @@ class ConversationProcessor:
             ids = {"seq": work.seq, "event": work.turn.event_hash}
             with context_field("log_fields", {**call_context().log_fields, **ids}):
                 work = await self.turns.process(held, work)
+            # `process` has set it. After an error it stays, for the log.
             held.turn_seq = 0
 
-        self.turns.begin_state_at_end(held)
+        # All replies are sent, so it is known whether a question is open. After a hand-over the
+        # next worker does this, behind the turn that is left.
+        self.turns.begin_to_show_state(held)
+
+    async def _next_or_release(self, held: HeldLease) -> NextItem:
+        """Return what is next in the conversation. If that is None, the lease is released."""
+        return await self.mailbox.release(held.lease)
 
     async def _send(self, held: HeldLease, reply: QueuedReply) -> NextItem:
-        """Send a reply, and return what is next. The log lines of the work name the reply."""
+        """Send a reply, and return what is next. The log lines of the work name the reply.
+
+        Raises ConversationParked if the reply must wait.
+        """
         about: dict[str, str] = {}
         if reply.action_id:
             about["action"] = reply.action_id

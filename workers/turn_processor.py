@@ -239,7 +239,7 @@ class TurnProcessor:
         """Return the state that the platform shows of the conversation after a turn.
 
         Whether a question waits is known only once the replies are sent. So after a turn that may
-        ask, return None, and note the state for `begin_state_at_end`.
+        ask, return None, and note the state for `begin_to_show_state`.
         """
         end = state_after(queued, change)
         if may_ask(queued, change):
@@ -436,7 +436,7 @@ class TurnProcessor:
             sign.begin(channel.show_typing(queued.turn), with_a_call=True)
         return sign
 
-    def begin_state_at_end(self, held: HeldLease) -> None:
+    def begin_to_show_state(self, held: HeldLease) -> None:
         """Show what the conversation waits for now that its replies are sent.
 
         The next work does not wait for that.
