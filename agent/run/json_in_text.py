@@ -1,16 +1,16 @@
 """Finds JSON in the text of a model, which may write words around it, and reads it.
 
-`extract_json` and `values_in` find the objects and arrays of a text. `decode_value` reads one at
-the start of a text, and can repair the mistakes that models make most often. `json_or_text` reads
-the result of a tool, which may be JSON or any other text.
+`extract_json` and `values_in` find the objects and arrays of an answer. They may stand anywhere and
+must be correct JSON, apart from line breaks in strings. `decode_value` reads a value whose place is
+known, such as the one behind the marker of a tool call. It can repair the mistakes that models make
+most often. `json_or_text` reads the result of a tool, which may be JSON or any other text.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 _SPACE = r"[ \t\n\r]*+"
@@ -41,6 +41,8 @@ _AFTER_VALUE: Mapping[str, re.Pattern[str]] = {
 #: The start of a code block whose content starts with a bracket.
 _CODE_BLOCK = re.compile(r"```[\w+.-]*+\s*+(?=[\[{])")
 _OPENING_BRACKET = re.compile(r"[\[{]")
+#: A text whose first character, behind white space, is an opening bracket.
+_BRACKET_FIRST = re.compile(rf"{_SPACE}[\[{{]")
 
 
 def extract_json(text: str) -> str | None:
@@ -59,15 +61,13 @@ def values_in(text: str) -> Iterator[str]:
     Those at the start of a code block come first. Strings may contain line breaks and tabs: read
     the values with `json.loads(..., strict=False)`.
     """
-    scanner = _JsonScanner(text)
-    in_code_blocks = _spans(scanner, (block.end() for block in _CODE_BLOCK.finditer(text)))
-    anywhere = _spans(scanner, starts_in(text))
-    yielded = set[tuple[int, int]]()
-    for span in itertools.chain(in_code_blocks, anywhere):
-        if span not in yielded:
-            yielded.add(span)
-            start, end = span
-            yield text[start:end]
+    # A code block inside of a value is a part of one of its strings, and does not count.
+    spans = _outermost_spans(text)
+    block_starts = {block.end() for block in _CODE_BLOCK.finditer(text)}
+    first_spans = [span for span in spans if span[0] in block_starts]
+    other_spans = [span for span in spans if span[0] not in block_starts]
+    for start, end in first_spans + other_spans:
+        yield text[start:end]
 
 
 def starts_in(text: str) -> Iterator[int]:
@@ -75,24 +75,29 @@ def starts_in(text: str) -> Iterator[int]:
     return (bracket.start() for bracket in _OPENING_BRACKET.finditer(text))
 
 
-def _spans(scanner: _JsonScanner, starts: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the values at these positions that are not inside of another one."""
+def _outermost_spans(text: str) -> list[tuple[int, int]]:
+    """Return start and end of the objects and arrays that are not inside of another one."""
+    scanner = _JsonScanner(text)
+    spans: list[tuple[int, int]] = []
     until = 0
-    for start in starts:
+    for start in starts_in(text):
         if start < until:
             continue
         end = scanner.end(start)
         if end:
             until = end
-            yield start, end
+            spans.append((start, end))
+    return spans
 
 
 class _JsonScanner:
     """Finds the ends of the JSON values in one text.
 
-    It remembers the end of each value, so that no bracket is parsed twice. This takes linear time:
-    if two attempts overlap, one sees as a string what the other sees as structure, until one of
-    them fails. A third attempt over the same characters cannot exist.
+    Takes linear time, because at most two attempts read the same characters. An attempt stores an
+    end for each bracket that it reads as structure, and these brackets are not tried again. Only a
+    bracket that it reads as part of a string can begin a second attempt. The second one reads as
+    structure what the first one read as strings. So it stores the other brackets, and none is left
+    for a third attempt.
 
     In `{"a [1, "b", 2] c": 3`, the attempt at `{` reads `"a [1, "` as a string, and fails at `b`.
     The attempt at `[` reads `1, "b", 2` as items of an array, and succeeds.
@@ -166,8 +171,11 @@ def refuse_constant(name: str) -> NoReturn:
 
 
 def json_or_text(text: str) -> Any:
-    """Return a text as the JSON object or list that it is; unchanged if it is something else."""
-    if not text.startswith(("{", "[")):
+    """Return the object or list of a text that is JSON as a whole; any other text unchanged.
+
+    A program wrote the text, not a model: it must be correct JSON.
+    """
+    if not _BRACKET_FIRST.match(text):
         return text
     try:
         return json.loads(text, parse_constant=refuse_constant)
@@ -182,17 +190,16 @@ _DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant)
 def decode_value(text: str, *, repair: bool) -> tuple[Any, int]:
     """Return the JSON value at the start of the text, and its length; (None, 0) without one.
 
-    With `repair`, an object or array may have strings in single quotes, Python's constants, and
-    commas before a closing bracket. A text that may need the repair begins with a bracket.
+    Line breaks and tabs may stand in strings. With `repair`, an object or array may also have
+    strings in single quotes, Python's constants, and commas before a closing bracket.
     """
     try:
         return _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
-        pass  # it may be repaired
+        if not repair or not text.startswith(("{", "[")):
+            return None, 0
 
-    length = 0
-    if repair:
-        length = _bracketed_length(text)
+    length = _bracketed_length(text)
     if not length:
         return None, 0
     repaired = _REPAIRABLE.sub(_repaired, text[:length])
@@ -205,13 +212,12 @@ def decode_value(text: str, *, repair: bool) -> tuple[Any, int]:
 def _bracketed_length(text: str) -> int:
     """Return the number of characters up to the bracket that closes the first; 0 if none does.
 
-    The text begins with an opening bracket. So the depth is above 0 in each string, and 0 again
-    only at the bracket that closes the first.
+    The text begins with an opening bracket. Brackets inside strings do not count.
     """
     depth = 0
     for part in _STRING_OR_BRACKET.finditer(text):
         depth += _DEPTH_CHANGES.get(part[0], 0)
-        if depth <= 0:
+        if depth == 0:
             return part.end()
     return 0
 

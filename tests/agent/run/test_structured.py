@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator
 
 from sayso.agent.run import json_in_text
-from sayso.agent.run.json_in_text import extract_json, values_in
+from sayso.agent.run.json_in_text import extract_json, json_or_text, values_in
 from sayso.agent.run.structured import (
     build_schema_instruction,
     parse_and_validate,
@@ -157,8 +157,30 @@ def test_json_is_extracted_from_prose(value, before, after, indent):
 @given(containers, pieces, st.sampled_from(["json", "", "JSON"]))
 def test_json_in_a_code_block_precedes_json_in_prose(value, before, language):
     """Models may quote a value before they give the answer."""
-    text = f"{before.replace('`', '')}\n```{language}\n{json.dumps(value)}\n```\nas you asked [1]"
+    # With a quote before it, the block may be a string of a value that begins there.
+    before = before.replace("`", "").replace('"', "")
+    text = f"{before}\n```{language}\n{json.dumps(value)}\n```\nas you asked [1]"
     assert json.loads(extract_json(text)) == value
+
+
+@pytest.mark.parametrize(
+    "answer", ['{"code": "```[1]```"}', '{"code": "see\n```json\n[1]\n```\n"}', '["```{}```"]']
+)
+def test_code_block_in_a_string_of_an_answer_is_not_the_answer(answer):
+    """It is a part of the value around it, also if the line breaks of the string are not escaped."""
+    assert list(values_in(f"Here it is: {answer}")) == [answer]
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}\n', '\n {"a": 1}'])
+def test_result_is_read_as_json_with_white_space_around_it(text):
+    """Programs end their output with a line break, and some begin it with one."""
+    assert json_or_text(text) == {"a": 1}
+
+
+@pytest.mark.parametrize("text", ['"abc"', " 12", '{"a": 1} and more', "{'a': 1}", ""])
+def test_result_that_is_no_object_or_list_stays_a_text(text):
+    """Nothing is repaired or converted."""
+    assert json_or_text(text) == text
 
 
 @given(pieces.filter(lambda text: "```" not in text))
