@@ -12,7 +12,12 @@ from itertools import cycle, islice
 from markdown_it import MarkdownIt
 
 from benchmarks.table import HEAD, Row, show
-from sayso.channels.markdown import slack_mrkdwn, telegram_html, telegram_length, whatsapp_text
+from sayso.channels.markdown.convert import (
+    slack_mrkdwn,
+    telegram_html,
+    telegram_length,
+    whatsapp_text,
+)
 from sayso.channels.markdown.split import split
 
 SIZE = 100_000

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from sayso.channels.base import Channel, ShowsForms
 from sayso.channels.edit_form import EditForm
 from sayso.channels.i18n.texts import texts_for
-from sayso.channels.markdown import plain
+from sayso.channels.markdown.convert import plain
 from sayso.channels.types import Received, Turn
 from sayso.infra.records import OtherVersion
 from sayso.pending.open_forms import OpenForms

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sayso.agent.channel.turn_files import TurnFiles
 from sayso.agent.tools.environment import Artifact
 from sayso.channels.i18n.texts import Texts
-from sayso.channels.markdown import plain
+from sayso.channels.markdown.convert import plain
 from sayso.channels.markdown.split import head
 from sayso.channels.media_store import NoRoom, TooLarge
 from sayso.channels.types import Media, Reply, Turn

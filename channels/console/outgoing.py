@@ -18,18 +18,13 @@ from markdown_it.token import Token
 from sayso.channels.console.store import FeedEntry
 from sayso.channels.edit_form import EditForm, FormField
 from sayso.channels.i18n.texts import texts_for
-from sayso.channels.markdown import (
-    ALLOWED_ADDRESS,
-    LANGUAGE,
-    button_text,
-    is_overfull,
-    list_numbers,
-    parser,
-    plain,
-)
+from sayso.channels.markdown.convert import ALLOWED_ADDRESS, LANGUAGE, button_text, plain
 from sayso.channels.markdown.dialects import escape_html, hides_host
 from sayso.channels.markdown.emphasis import is_inside_word
+from sayso.channels.markdown.list_numbers import list_numbers
+from sayso.channels.markdown.parser import parser
 from sayso.channels.markdown.split import split
+from sayso.channels.markdown.tables import is_overfull
 from sayso.channels.types import Delivery, Media, Reply
 
 #: The longest text in one bubble, in characters of Markdown.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from sayso.channels.base import SendError
-from sayso.channels.markdown import terminal_text
+from sayso.channels.markdown.convert import terminal_text
 from sayso.channels.markdown.dialects import TERMINAL
 from sayso.channels.media_store import file_to_send
 from sayso.channels.types import Button, Conversation, Media, Reply, Tap, Turn

@@ -263,7 +263,7 @@ ANSI = replace(
     },
 )
 #: Hosts, with their subdomains, whose links need not show their address. One set per process, since
-#: it has one bot. Set by `sayso.channels.markdown.trust_hosts`.
+#: it has one bot. Set by `sayso.channels.markdown.convert.trust_hosts`.
 own_hosts: set[str] = set()
 #: Formatting in a rendered label.
 _MARKS = re.compile(r"<[^>]*>|[*_~`]")

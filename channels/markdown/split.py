@@ -19,7 +19,8 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from sayso.channels.markdown import inner_bars, with_shown_numbers
+from sayso.channels.markdown.list_numbers import with_shown_numbers
+from sayso.channels.markdown.tables import inner_bars
 
 #: Returns the length of a piece as the platform counts it.
 Measure = Callable[[str], int]

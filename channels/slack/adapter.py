@@ -27,7 +27,7 @@ from sayso.channels.base import (
     fetch_errors,
 )
 from sayso.channels.inbound_limits import MAX_FILE_BYTES
-from sayso.channels.markdown import slack_mrkdwn
+from sayso.channels.markdown.convert import slack_mrkdwn
 from sayso.channels.media_store import file_to_send, open_on_disk, size_of
 from sayso.channels.slack.address import is_user, join_place, split_place
 from sayso.channels.slack.client import (

@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from sayso.channels.base import FindForm, SendError, Unreachable
 from sayso.channels.edit_form import EditForm, FormField, value_text
 from sayso.channels.i18n.texts import Texts, brief, texts_for
-from sayso.channels.markdown import slack_mrkdwn
+from sayso.channels.markdown.convert import slack_mrkdwn
 from sayso.channels.slack.address import split_place
 from sayso.channels.slack.client import translated
 from sayso.channels.slack.outgoing import Block

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sayso.channels.markdown import button_text, slack_mrkdwn
+from sayso.channels.markdown.convert import button_text, slack_mrkdwn
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.slack.address import is_user, join_place, split_place

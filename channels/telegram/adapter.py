@@ -29,7 +29,7 @@ from sayso.channels.base import (
     WebhookConflict,
     fetch_errors,
 )
-from sayso.channels.markdown import telegram_length
+from sayso.channels.markdown.convert import telegram_length
 from sayso.channels.markdown.split import fits
 from sayso.channels.telegram.client import TELEGRAM, new_bot, reaction, send_error
 from sayso.channels.telegram.incoming import ALLOWED_UPDATES, UpdateParser, check_secret

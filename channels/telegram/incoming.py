@@ -17,7 +17,7 @@ from typing import Any
 
 from sayso.channels.base import Forbidden
 from sayso.channels.link_addresses import MAX_ADDRESSES, address_note, with_address
-from sayso.channels.markdown import utf16_len
+from sayso.channels.markdown.convert import utf16_len
 from sayso.channels.mentions import without_mentions
 from sayso.channels.telegram.files import TelegramJson, file_ids, files_of
 from sayso.channels.telegram.rich_incoming import RichContent, read_rich_message

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from sayso.channels.base import MediaStore
-from sayso.channels.markdown import button_text, plain, telegram_html, telegram_length
+from sayso.channels.markdown.convert import button_text, plain, telegram_html, telegram_length
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.media_store import file_to_send, open_on_disk, size_of

@@ -17,8 +17,11 @@ from urllib.parse import unquote
 
 from markdown_it.tree import SyntaxTreeNode
 
-from sayso.channels.markdown import LANGUAGE, inline, is_overfull, list_numbers, parser
+from sayso.channels.markdown.convert import LANGUAGE, inline
 from sayso.channels.markdown.dialects import HTML
+from sayso.channels.markdown.list_numbers import list_numbers
+from sayso.channels.markdown.parser import parser
+from sayso.channels.markdown.tables import is_overfull
 
 #: The most characters of text in a rich message. This limit and the next three are Telegram's.
 MAX_CHARS = 32_768

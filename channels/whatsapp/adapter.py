@@ -20,7 +20,7 @@ from sayso.channels.base import (
     fetch_errors,
 )
 from sayso.channels.inbound_limits import MAX_FILE_BYTES
-from sayso.channels.markdown import whatsapp_text
+from sayso.channels.markdown.convert import whatsapp_text
 from sayso.channels.setup import hook_url
 from sayso.channels.types import (
     Conversation,

@@ -21,7 +21,7 @@ from sayso.channels.base import (
     Unreachable,
     WindowClosed,
 )
-from sayso.channels.markdown import utf16_len, whatsapp_text
+from sayso.channels.markdown.convert import utf16_len, whatsapp_text
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.split import fits, split
 from sayso.channels.types import (

@@ -24,7 +24,7 @@ from sayso.agent.providers.base import Provider
 from sayso.channels import registry
 from sayso.channels.base import AdapterDeps, Channel
 from sayso.channels.i18n.texts import Texts, TextsForTurn, texts_for
-from sayso.channels.markdown import trust_hosts
+from sayso.channels.markdown.convert import trust_hosts
 from sayso.channels.media_store import MediaFiles
 from sayso.channels.types import Turn
 from sayso.config.settings.channels import AnyChannel

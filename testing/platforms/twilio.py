@@ -30,7 +30,7 @@ from email.utils import formatdate
 from typing import Any
 from urllib.parse import urldefrag, urlencode, urlsplit
 
-from sayso.channels.markdown import utf16_len
+from sayso.channels.markdown.convert import utf16_len
 from sayso.channels.whatsapp.incoming import whatsapp_hook
 from sayso.infra.ids import random_id
 from sayso.testing.platforms.server import (

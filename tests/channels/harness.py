@@ -23,7 +23,7 @@ from sayso.channels.base import AdapterDeps, Channel
 from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
 from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.console.store import Feed
-from sayso.channels.markdown import slack_mrkdwn, telegram_length, whatsapp_text
+from sayso.channels.markdown.convert import slack_mrkdwn, telegram_length, whatsapp_text
 from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.telegram.adapter import TelegramChannel

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.replies import KINDS, long_text
 from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
 from sayso.channels.console.outgoing import page_html
-from sayso.channels.markdown import (
+from sayso.channels.markdown.convert import (
     plain,
     slack_mrkdwn,
     telegram_html,

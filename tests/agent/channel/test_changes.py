@@ -22,7 +22,7 @@ from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.console.outgoing import page_html
 from sayso.channels.i18n.texts import texts_for
-from sayso.channels.markdown import slack_mrkdwn, telegram_html, whatsapp_text
+from sayso.channels.markdown.convert import slack_mrkdwn, telegram_html, whatsapp_text
 from sayso.channels.types import Tap
 from sayso.pending.stored_action import StoredAction
 from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn

@@ -24,7 +24,7 @@ from sayso.agent.tools.loading import load_tools
 from sayso.agent.toolsets.selectors import UserRoles
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.texts import texts_for
-from sayso.channels.markdown import plain
+from sayso.channels.markdown.convert import plain
 from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeChannel
 

@@ -16,7 +16,7 @@ from sayso.agent import (
     offer_choices,
     tool,
 )
-from sayso.channels.markdown import plain, telegram_html
+from sayso.channels.markdown.convert import plain, telegram_html
 from sayso.pending.proposals import stash_pending
 from tests.agent.channel.test_context import make as make  # a fixture
 

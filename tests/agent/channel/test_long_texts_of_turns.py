@@ -17,7 +17,7 @@ from sayso.agent.run.long_results import (
     shorten_message,
     shorten_result,
 )
-from sayso.channels.markdown import plain
+from sayso.channels.markdown.convert import plain
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.infra.storage.objects import LocalObjects

@@ -13,7 +13,7 @@ from sayso.agent import Agent, ToolLoadError, extras
 from sayso.agent import toolbox as libraries
 from sayso.agent.toolbox import FAMILIES, open_toolbox
 from sayso.agent.tools.loading import load_tools
-from sayso.channels.markdown import plain
+from sayso.channels.markdown.convert import plain
 
 READING = {
     "files": ["list_files", "read_file", "search_files"],

@@ -11,7 +11,7 @@ import pytest
 
 from sayso.channels.i18n.catalogue import LANGUAGES, catalogue
 from sayso.channels.i18n.texts import brief, plural_form, texts_for
-from sayso.channels.markdown import plain
+from sayso.channels.markdown.convert import plain
 from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.pending import RegexConfirmParser
 from sayso.pending.consent import ParsedAnswer, read_answer

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.channels.console.outgoing import page_html
-from sayso.channels.markdown import plain, slack_mrkdwn, telegram_html, terminal_text, whatsapp_text
+from sayso.channels.markdown.convert import (
+    plain,
+    slack_mrkdwn,
+    telegram_html,
+    terminal_text,
+    whatsapp_text,
+)
 from sayso.channels.markdown.dialects import GAP
 from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown, as_text
 

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it.tree import SyntaxTreeNode
 
-from sayso.channels import markdown as markup
+from sayso.channels.markdown import convert
 from sayso.channels.console.outgoing import page_html
-from sayso.channels.markdown import (
-    parser,
+from sayso.channels.markdown.convert import (
     plain,
     slack_mrkdwn,
     telegram_html,
@@ -25,6 +24,7 @@ from sayso.channels.markdown import (
     whatsapp_text,
 )
 from sayso.channels.markdown.dialects import HTML, MRKDWN, PLAIN, WHATSAPP
+from sayso.channels.markdown.parser import parser
 from sayso.channels.markdown.split import split
 from sayso.testing.platforms.telegram_text import plain_text
 
@@ -88,11 +88,11 @@ def test_slack_text_has_no_token_but_our_links(md: str):
         assert re.match(r"(https?|mailto|tel):", token, re.IGNORECASE)
 
 
-@given(st.from_regex(markup._PLAIN_TEXT, fullmatch=True))
+@given(st.from_regex(convert._PLAIN_TEXT, fullmatch=True))
 def test_text_without_markup_renders_as_itself(md: str):
     """The fast path for plain text gives what the parser gives."""
     for dialect in (HTML, MRKDWN, WHATSAPP, PLAIN):
-        assert markup._blocks_in(md, SyntaxTreeNode(parser().parse(md)), dialect) == md
+        assert convert._blocks_in(md, SyntaxTreeNode(parser().parse(md)), dialect) == md
 
 
 @given(MARKDOWN | WORDS)

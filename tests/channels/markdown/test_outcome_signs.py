@@ -6,7 +6,12 @@ import pytest
 
 from sayso.channels.console.outgoing import page_html
 from sayso.channels.i18n.texts import Texts, texts_for
-from sayso.channels.markdown import slack_mrkdwn, telegram_html, terminal_text, whatsapp_text
+from sayso.channels.markdown.convert import (
+    slack_mrkdwn,
+    telegram_html,
+    terminal_text,
+    whatsapp_text,
+)
 from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.channels.markdown.outcome_signs import DENIED, DONE, EXPIRED, WARNING, without_signs
 

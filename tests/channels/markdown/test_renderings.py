@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.channels.console.outgoing import page_html
-from sayso.channels.markdown import (
+from sayso.channels.markdown.convert import (
     plain,
     slack_mrkdwn,
     telegram_html,

@@ -47,7 +47,7 @@ def channel() -> SlackChannel:
 
 def message(reply: Reply) -> dict:
     """Return the parameters of chat.postMessage for one piece."""
-    from sayso.channels.markdown import slack_mrkdwn
+    from sayso.channels.markdown.convert import slack_mrkdwn
 
     return message_of([slack_mrkdwn(reply.text)], reply.buttons, THREAD.chat, THREAD)
 

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.replies import KINDS, long_text
 from sayso.channels.base import AddressClosed, DeliveryUncertain, RateLimited, Refused
-from sayso.channels.markdown import plain
+from sayso.channels.markdown.convert import plain
 from sayso.channels.telegram.rich_outgoing import MAX_COLUMNS, rich_blocks
 from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply
 from sayso.testing.platforms.fake_platforms import FakePlatforms

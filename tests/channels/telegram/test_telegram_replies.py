@@ -10,7 +10,7 @@ from itertools import chain
 import pytest
 
 from sayso.channels.base import RateLimited, Refused, note_moves
-from sayso.channels.markdown import telegram_length
+from sayso.channels.markdown.convert import telegram_length
 from sayso.channels.telegram.missing_features import MISSING_SECONDS, MissingFeatures
 from sayso.channels.telegram.outgoing import beginning
 from sayso.channels.types import (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sayso.channels.markdown import telegram_length
+from sayso.channels.markdown.convert import telegram_length
 from sayso.channels.markdown.split import head, split
 from sayso.channels.telegram.outgoing import BotApiCall, beginning
 from sayso.channels.types import Button, Reply

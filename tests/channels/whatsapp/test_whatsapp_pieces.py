@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sayso.channels.markdown import plain, whatsapp_text, with_shown_numbers
+from sayso.channels.markdown.convert import plain, whatsapp_text
+from sayso.channels.markdown.list_numbers import with_shown_numbers
 from sayso.channels.types import Button, Conversation, Delivery, Media, Reply
 from sayso.channels.whatsapp.outgoing import (
     BUTTONS_LIMIT,

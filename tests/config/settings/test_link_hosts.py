@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels.markdown import telegram_html, trust_hosts
+from sayso.channels.markdown.convert import telegram_html, trust_hosts
 from sayso.config.settings.loader import ConfigError, load_settings
 
 FILE = "channels: {desk: {platform: console}}\n"

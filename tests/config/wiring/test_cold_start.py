@@ -205,7 +205,7 @@ def test_small_commands_load_no_agent_and_no_library_of_the_web_a_model_or_a_pla
         command, check=True, capture_output=True, text=True, timeout=100, env=environment
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("ended [")]
-    heavy = SDKS | FOREIGN | MODELS | {"sayso.agent", "sayso.channels.markdown"}
+    heavy = SDKS | FOREIGN | MODELS | {"sayso.agent", "sayso.channels.markdown.parser"}
     for args, line in zip(SMALL_COMMANDS, lines, strict=True):
         code, loaded = json.loads(line.removeprefix("ended "))
         assert code != 2, f"{args}: {done.stderr}"  # it was used correctly, so it did its work
