@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it.tree import SyntaxTreeNode
 
-from sayso.channels.markdown import convert
 from sayso.channels.console.outgoing import page_html
+from sayso.channels.markdown import convert
 from sayso.channels.markdown.convert import (
     plain,
     slack_mrkdwn,
