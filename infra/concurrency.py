@@ -35,7 +35,8 @@ from sayso.infra.threads import DaemonThreadPool, ThreadCall, own_pool, tool_poo
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: Seconds for which the late outcome of a call that timed out is still waited for.
+#: Seconds for which `run_with_timeout` waits for a late outcome. After them a thread that still runs
+#: counts as hung, and its outcome is reported to nobody.
 LATE_SECONDS = 600.0
 
 
@@ -50,7 +51,7 @@ class NotStarted(Exception):
 class Escaped(Exception):
     """Raised in place of an exception by which foreign code would end this process or its caller.
 
-    Such exceptions are SystemExit, and a cancellation that the caller did not ask for.
+    Such exceptions are SystemExit, and a CancelledError although nothing cancelled the caller.
     """
 
 
@@ -59,12 +60,47 @@ class Escaped(Exception):
 has_no_loop: ContextVar[bool] = ContextVar("sayso_has_no_loop", default=False)
 
 
+class _TimeLimit:
+    """The time limit of one `execution_timeout`, which stands still while calls wait for a thread.
+
+    Lives as long as its block. Only code on its event loop may pause and resume it.
+    """
+
+    def __init__(self, timeout: asyncio.Timeout) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._timeout = timeout
+        #: How many calls wait for a thread: those of parallel tasks may wait at the same time.
+        self._waiting_calls = 0
+        #: What is left of the time while the limit stands still.
+        self._seconds_left: float | None = None
+
+    def pause(self) -> None:
+        """Stand still for one more call, until `resume` was called for each of them."""
+        self._waiting_calls += 1
+        deadline = self._timeout.when()
+        if self._waiting_calls == 1 and deadline is not None:
+            self._seconds_left = deadline - self.loop.time()
+            self._set_deadline(None)
+
+    def resume(self) -> None:
+        """Count the time again, unless other calls still wait."""
+        self._waiting_calls -= 1
+        if self._waiting_calls == 0 and self._seconds_left is not None:
+            self._set_deadline(self.loop.time() + self._seconds_left)
+            self._seconds_left = None
+
+    def _set_deadline(self, deadline: float | None) -> None:
+        # RuntimeError: the time is up or the block has ended, and a task of the block goes on.
+        with contextlib.suppress(RuntimeError):
+            self._timeout.reschedule(deadline)
+
+
 class _CallState(NamedTuple):
     """What calls in threads know about the code that makes them. Tasks and threads inherit it."""
 
-    #: The time limits of the blocks around this code, the outermost first. They stand still while a
-    #: call waits for a thread.
-    time_limits: tuple[asyncio.Timeout, ...] = ()
+    #: The time limits of the blocks around this code, the outermost first. Some may belong to
+    #: another event loop, which waits for the tool that runs this code.
+    time_limits: tuple[_TimeLimit, ...] = ()
     #: Collects the calls that nothing waits for any more, as functions that return whether the call
     #: has ended (`track_abandoned_calls`); None: they are not collected.
     abandoned_calls: list[Callable[[], bool]] | None = None
@@ -104,7 +140,11 @@ async def call_in_tool_thread(function: Callable[[], T]) -> T:
 
 
 async def call_foreign(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a foreign function: a sync one in a tool thread, an async one on the event loop."""
+    """Call a foreign function: a sync one in a tool thread, an async one on the event loop.
+
+    There is no time limit, and what an async function raises is not turned into Escaped: callers
+    that need this wrap the call in `run_with_timeout` or `await_isolated`.
+    """
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
     result = await call_in_tool_thread(lambda: function(*args, **kwargs))
@@ -152,15 +192,19 @@ async def run_with_timeout(
 ) -> Any:
     """Run a foreign function, sync or async, for at most `seconds`, and return its result.
 
-    Raises TimedOut, and whatever the function raises. The time a sync function waits for a thread does not count. When the time is up or the caller is
-    cancelled, the function goes on if `on_late_outcome` is given, which then receives its outcome;
-    otherwise it is cancelled as far as possible. A function that had no thread yet never runs, and
-    `on_late_outcome` receives NotStarted.
+    The time for which a sync function waits for a thread does not count. Raises TimedOut when the
+    time is up, and what the function raises, or Escaped in its place.
 
-    Under `run_without_loop` the function runs in the caller's thread, where nothing can stop it.
+    When the time is up or the caller is cancelled, a function that has begun is cancelled. That
+    does not stop one in a thread. If `on_late_outcome` is given, the function goes on instead, and
+    `on_late_outcome` receives its outcome, provided that it comes within LATE_SECONDS and the event
+    loop still runs: `run_sync` ends with its coroutine and cancels the report. A function that had
+    no thread yet never runs, and `on_late_outcome` receives NotStarted.
+
+    Under `run_without_loop` the function runs in the caller's thread, without a time limit.
     """
     if has_no_loop.get():
-        return _call_isolated(lambda: _finish_sync(function()))
+        return _run_in_this_thread(function)
     try:
         async with execution_timeout(seconds) as limit:
             call = None
@@ -174,7 +218,9 @@ async def run_with_timeout(
             raise
         _abandon(work, call, on_late_outcome)
         raise TimedOut(f"no end after {seconds:g} s") from exc
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as exc:
+        if work.cancelled() and not _is_being_cancelled():
+            raise Escaped("it cancelled itself") from exc
         _abandon(work, call, on_late_outcome)
         raise
 
@@ -203,6 +249,8 @@ def _abandon(
 
     `call` is the call in a thread that `work` waits for, None for a function on the loop.
     """
+    # A cancelled `work` in a thread is done at once, while the thread goes on. In that case the
+    # call notes the end of the thread, too.
     _note_abandoned(work.done)
     if on_late_outcome is None:
         work.cancel()
@@ -221,6 +269,7 @@ def _abandon(
 async def _report_late_outcome(
     work: asyncio.Future[Any], on_late_outcome: LateOutcomeHandler
 ) -> None:
+    """Wait for the end of `work`, for LATE_SECONDS at most, and pass its outcome on."""
     await asyncio.wait({work}, timeout=LATE_SECONDS)
     if not work.done() or work.cancelled():
         work.cancel()
@@ -233,10 +282,11 @@ async def _report_late_outcome(
 
 
 def track_abandoned_calls() -> list[Callable[[], bool]]:
-    """Collect the calls of foreign code that go on although their caller was cancelled.
+    """Collect the calls that nothing waits for any more: the caller timed out or was cancelled.
 
-    Begins with the next call. Covers the calls of this context and of those that are copied from it. Return the list that is
-    filled: for each call it gets a function that says whether the call has ended.
+    Covers the calls that this context, and the tasks and threads that it starts, make from here on.
+    Return the list that is filled: for each such call it gets a function that says whether the call
+    has ended. A worker gives a conversation to another one only after all of them.
     """
     calls: list[Callable[[], bool]] = []
     _set_state(abandoned_calls=calls)
@@ -256,22 +306,25 @@ async def execution_timeout(seconds: float | None) -> AsyncIterator[asyncio.Time
     None for `seconds` is no limit.
     """
     outer = _state.get().time_limits
-    async with asyncio.timeout(seconds) as limit:
-        _set_state(time_limits=(*outer, limit))
+    async with asyncio.timeout(seconds) as timeout:
+        if seconds is not None:
+            _set_state(time_limits=(*outer, _TimeLimit(timeout)))
         try:
-            yield limit
+            yield timeout
         finally:
             _set_state(time_limits=outer)
 
 
 async def await_isolated(awaitable: Awaitable[T]) -> T:
-    """Wait for a foreign coroutine. Raises Escaped when it tries to end more than itself."""
+    """Wait for a foreign coroutine. Raises Escaped when it tries to end more than itself.
+
+    A coroutine that cancels the task in which it runs looks the same as a caller that cancels this
+    task. So its CancelledError passes.
+    """
     try:
         return await awaitable
     except asyncio.CancelledError as exc:
-        task = asyncio.current_task()
-        # Our own task is being cancelled.
-        if task is None or task.cancelling():
+        if _is_being_cancelled():
             raise
         raise Escaped("it cancelled itself") from exc
     # GeneratorExit closes the coroutine that waits here.
@@ -280,6 +333,12 @@ async def await_isolated(awaitable: Awaitable[T]) -> T:
     # SystemExit, and what some libraries stop their own code with.
     except BaseException as exc:
         raise Escaped(f"it raised {type(exc).__name__}") from exc
+
+
+def _is_being_cancelled() -> bool:
+    """Return whether something cancelled the task that runs this."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 async def gather_all(
@@ -378,9 +437,9 @@ _this_thread = _ThisThread()
 def run_without_loop(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in this thread without an event loop, and return its result.
 
-    The coroutine must await nothing but stores and this module, whose calls block this thread. A
-    loop and its thread pool would cost more than the one Redis call that the coroutine makes.
-    Raises RuntimeError for a coroutine that waits for an event loop.
+    A loop and its thread pool would cost more than the one Redis call that the coroutine makes. So
+    the coroutine may await only stores, `call_in_thread` and `run_with_timeout`, which block this
+    thread instead of waiting. Raises RuntimeError for a coroutine that needs an event loop.
     """
     token = has_no_loop.set(True)
     try:
@@ -394,16 +453,23 @@ def run_without_loop(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a coroutine that waits for an event loop was run without one")
 
 
-def _finish_sync(result: Any) -> Any:
-    """Return a result. An awaitable one is awaited on an event loop."""
-    if not inspect.isawaitable(result):
+def _run_in_this_thread(function: Callable[[], Any]) -> Any:
+    """Run a foreign function to its end in this thread, an async one on an event loop.
+
+    Foreign code does not know of `run_without_loop`, and may start an event loop itself.
+    """
+
+    def run_to_end() -> Any:
+        result = function()
+        if inspect.isawaitable(result):
+            return run_sync(await_isolated(result))
         return result
 
-    async def wait() -> Any:
-        has_no_loop.set(False)
-        return await result
-
-    return run_sync(wait())
+    token = has_no_loop.set(False)
+    try:
+        return _call_isolated(run_to_end)
+    finally:
+        has_no_loop.reset(token)
 
 
 def _call_isolated(function: Callable[[], T]) -> T:
@@ -440,9 +506,9 @@ class _CallInThread(Generic[T]):
         self._outcome: asyncio.Future[tuple[T | None, BaseException | None]] = (
             self._loop.create_future()
         )
-        self._limits = _state.get().time_limits
-        #: What was left of the time limits when they were stopped.
-        self._seconds_left: dict[asyncio.Timeout, float] = {}
+        #: The time limits that stand still while this call waits for a thread. Those of another loop
+        #: go on: it waits for the tool that makes this call, and the tool has its thread.
+        self._limits = [limit for limit in _state.get().time_limits if limit.loop is self._loop]
         self._call = ThreadCall(self._run)
         self._pool = pool
 
@@ -451,12 +517,22 @@ class _CallInThread(Generic[T]):
 
         Call this once.
         """
-        self._stop_limits()
-        self._pool.start(self._call, beyond_limit=_state.get().is_in_pool_thread)
+        for limit in self._limits:
+            limit.pause()
+        try:
+            self._pool.start(self._call, beyond_limit=_state.get().is_in_pool_thread)
+        except RuntimeError:
+            # The system gives no thread.
+            self._resume_limits()
+            raise
+
         try:
             value, error = await self._outcome
         except asyncio.CancelledError:
-            if not self.abandon():
+            if self.abandon():
+                # No thread resumes them any more.
+                self._resume_limits()
+            else:
                 _note_abandoned(lambda: self._call.has_ended)
             raise
         if error is not None:
@@ -470,26 +546,13 @@ class _CallInThread(Generic[T]):
         """
         return self._pool.abandon(self._call)
 
-    def _stop_limits(self) -> None:
-        """Let the time limits stand still until a thread is free."""
-        for limit in self._limits:
-            when = limit.when()
-            if when is None or limit.expired():
-                continue
-            # RuntimeError: the block of the limit has ended, and this task outlives it.
-            with contextlib.suppress(RuntimeError):
-                limit.reschedule(None)
-                self._seconds_left[limit] = when - self._loop.time()
-
     def _resume_limits(self) -> None:
-        for limit, seconds in self._seconds_left.items():
-            # RuntimeError: the block of the limit has ended meanwhile.
-            with contextlib.suppress(RuntimeError):
-                limit.reschedule(self._loop.time() + seconds)
+        for limit in self._limits:
+            limit.resume()
 
     def _run(self) -> None:
         """Call the function and hand its outcome to the loop. Runs in the thread of the pool."""
-        if self._seconds_left:
+        if self._limits:
             self._call_on_loop(self._resume_limits)
         self._context.run(_set_state, is_in_pool_thread=True, lends_thread=False)
         outcome = _outcome_of(self._context, self._function)

@@ -20,6 +20,7 @@ from sayso.infra.concurrency import (
     NotStarted,
     TimedOut,
     call_in_tool_thread,
+    execution_timeout,
     run_sync,
     run_with_timeout,
 )
@@ -205,6 +206,90 @@ def test_no_limit_counts_while_a_thread_is_awaited(one, hanging, own_seconds):
 
     with asyncio.Runner(loop_factory=StoppedClock) as runner:
         assert runner.run(story()) == "done"
+
+
+def test_limit_counts_again_when_a_waiting_call_is_cancelled(one, hanging):
+    """Its caller goes on, and must not do so for ever."""
+
+    async def story():
+        first = asyncio.create_task(call_in_tool_thread(hanging))
+        await begun(hanging)
+        with pytest.raises(TimeoutError):
+            async with execution_timeout(0.01):
+                waiting = asyncio.create_task(call_in_tool_thread(lambda: None))
+                await asyncio.sleep(0)
+                waiting.cancel()
+                await asyncio.wait({waiting})
+                await let_time_pass()
+        hanging.door.set()
+        await first
+
+    with asyncio.Runner(loop_factory=StoppedClock) as runner:
+        runner.run(story())
+
+
+def test_limit_counts_again_when_the_system_gives_no_thread(one, monkeypatch):
+    """The block may catch the error and go on."""
+
+    def refuse(_) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def story():
+        async with execution_timeout(30) as limit:
+            before = limit.when()
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", refuse)
+                with pytest.raises(RuntimeError, match="new thread"):
+                    await call_in_tool_thread(lambda: None)
+            return limit.when() == before
+
+    with asyncio.Runner(loop_factory=StoppedClock) as runner:
+        assert runner.run(story())
+
+
+def test_limit_stands_still_until_the_last_of_parallel_calls_has_a_thread(one, hanging):
+    """The first one runs already, while the second still waits."""
+    earlier = Hanging()
+
+    async def both():
+        async with execution_timeout(0.01):
+            calls = (hanging, lambda: "second")
+            return await asyncio.gather(*map(call_in_tool_thread, calls))
+
+    async def story():
+        first = asyncio.create_task(call_in_tool_thread(earlier))
+        await begun(earlier)
+        waiting = asyncio.create_task(both())
+        await asyncio.sleep(0)
+        earlier.door.set()
+        await first
+        await begun(hanging)
+        await let_time_pass()
+        hanging.door.set()
+        return await waiting
+
+    with asyncio.Runner(loop_factory=StoppedClock) as runner:
+        assert runner.run(story()) == ["in the end", "second"]
+
+
+@pytest.mark.parametrize("run", [run_sync, asyncio.run])
+def test_tool_that_runs_a_tool_keeps_its_own_limit(hanging, run):
+    """The inner call waits for a thread on another loop, which must not move the outer limit."""
+
+    def outer() -> str:
+        run(call_in_tool_thread(lambda: "inner"))
+        return hanging()
+
+    async def story():
+        waiting = asyncio.create_task(run_with_timeout(outer, 0.01))
+        await begun(hanging)
+        await let_time_pass()
+        assert waiting.done()
+        with pytest.raises(TimedOut):
+            await waiting
+
+    with asyncio.Runner(loop_factory=StoppedClock) as runner:
+        runner.run(story())
 
 
 def test_limit_holds_once_the_tool_runs(one, hanging):

@@ -19,7 +19,14 @@ import pytest
 
 from sayso.agent import Agent, AgentConfig, AgentResult, ScriptedProvider, ToolCall, tool
 from sayso.infra import concurrency
-from sayso.infra.concurrency import Escaped, call_in_caller_thread, run_sync
+from sayso.infra.concurrency import (
+    Escaped,
+    TimedOut,
+    call_in_caller_thread,
+    run_sync,
+    run_with_timeout,
+    run_without_loop,
+)
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
@@ -204,6 +211,40 @@ def test_tool_that_wants_to_end_more_than_itself_ends_only_itself(exit_):
     result = agent_with(quits).run("go")
     assert f"Escaped: it raised {type(exit_).__name__}" in tool_result(result)
     assert result.content == "done"
+
+
+async def cancel_itself() -> None:
+    """Cancel the task that runs this."""
+    task = asyncio.current_task()
+    assert task
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+def test_foreign_function_that_cancels_its_task_does_not_cancel_its_caller():
+    """A worker would take the CancelledError for its own stop."""
+
+    async def caller():
+        with pytest.raises(Escaped):
+            await run_with_timeout(cancel_itself, 30)
+        return "goes on"
+
+    assert run_sync(caller()) == "goes on"
+
+
+@pytest.mark.parametrize("run", [run_sync, asyncio.run])
+def test_foreign_function_without_a_loop_may_run_one(run):
+    """On that loop, time limits hold."""
+
+    async def inner():
+        with pytest.raises(TimedOut):
+            await run_with_timeout(asyncio.Event().wait, 0.01)
+        return "inner"
+
+    def outer() -> str:
+        return run(inner())
+
+    assert run_without_loop(run_with_timeout(outer, 30)) == "inner"
 
 
 def test_lent_function_runs_in_the_callers_thread_and_may_run_a_loop():
