@@ -211,16 +211,19 @@ def test_no_limit_counts_while_a_thread_is_awaited(one, hanging, own_seconds):
 def test_limit_counts_again_when_a_waiting_call_is_cancelled(one, hanging):
     """Its caller goes on, and must not do so for ever."""
 
+    async def block():
+        async with execution_timeout(0.01):
+            waiting = asyncio.create_task(call_in_tool_thread(lambda: None))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait({waiting})
+            await let_time_pass()
+
     async def story():
         first = asyncio.create_task(call_in_tool_thread(hanging))
         await begun(hanging)
         with pytest.raises(TimeoutError):
-            async with execution_timeout(0.01):
-                waiting = asyncio.create_task(call_in_tool_thread(lambda: None))
-                await asyncio.sleep(0)
-                waiting.cancel()
-                await asyncio.wait({waiting})
-                await let_time_pass()
+            await block()
         hanging.door.set()
         await first
 
