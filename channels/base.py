@@ -110,7 +110,7 @@ class BadHook(ChannelError):
 
 
 class FetchError(ChannelError):
-    """Raised when an inbound file cannot be downloaded.
+    """Raised when an inbound file or a quoted message cannot be fetched.
 
     The message is safe to log: it has no token and no address.
     """

@@ -455,7 +455,7 @@ def redis_quota(client: Redis, url: str, *, prefix: str = PREFIX) -> Quota:
         return Quota(partial(RedisStorage, url, connection_pool=pool, key_prefix=key_prefix))
 
     # The library decodes what it reads.
-    options = dict(client.url.client_options)
+    options = client.url.client_options()
     options.pop("decode_responses", None)
     cluster_url = f"redis+cluster://{client.url}"
     return Quota(partial(RedisClusterStorage, cluster_url, key_prefix=key_prefix, **options))

@@ -30,8 +30,8 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
+    ClusterDownError,
     ClusterError,
-    MasterDownError,
     MovedError,
     RedisClusterException,
     ResponseError,
@@ -68,17 +68,24 @@ SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 FORM = "redis+cluster://host:6379,host:6379"
 #: The port of a node where the URL names none.
 NODE_PORT = 6379
-#: Connections to each node that one event loop may open.
+#: How many connections to each node one event loop may open, where the URL does not say.
 MAX_CONNECTIONS = 256
+#: Seconds that a thread waits until a node accepts its connection, at most.
+THREAD_CONNECT_SECONDS = 1.0
+#: The parameters that are refused, although a URL of one server may have them: redis-py's client
+#: for threads would ignore `ssl_min_version`, and the one for a loop does not take the others.
+_NOT_IN_CLUSTER = ("ssl_ca_path", "ssl_min_version", "ssl_password")
 #: The errors after which a patient client sends a command again.
 _RETRIED = (RedisConnectionError, RedisTimeoutError)
-#: The errors of a node that has the slot no more, or is away. While a slot moves,
-#: AskError and TryAgainError say so.
-_ELSEWHERE = (RedisConnectionError, RedisTimeoutError, MovedError)
+#: The errors after which another node may have the slot: the asked node is away, is cut off from the
+#: majority of the masters (CLUSTERDOWN), or has the slot no more. AskError and TryAgainError are not
+#: among them: while a slot moves, its master stays the same.
+_ELSEWHERE = (RedisConnectionError, RedisTimeoutError, ClusterDownError, MovedError)
 #: The commands whose key is the third argument: script, number of keys, key.
 _SCRIPT_COMMANDS = ("EVAL", "EVALSHA")
-#: The errors of a cluster that cannot serve a key now.
-_CANNOT_SERVE = (RedisClusterException, ClusterError, MasterDownError, TryAgainError, AskError)
+#: The errors of a cluster that cannot serve a key now. In redis-py ClusterDownError is a kind of
+#: ClusterError, and MovedError one of AskError.
+_CANNOT_SERVE = (RedisClusterException, ClusterError, TryAgainError, AskError)
 
 
 class ClusterAway(RedisConnectionError):
@@ -119,14 +126,19 @@ class ClusterUrl:
         at = f"{login}@" if login else ""
         node = RedisUrl.parse(f"{node_scheme}://{at}node/?{query}".rstrip("?"))
         options = dict(node.options)
+        for name in _NOT_IN_CLUSTER:
+            if name in options:
+                raise ValueError(f"{name} is no parameter for a Redis Cluster: leave it out")
         for name in ("host", "port", "db"):
             options.pop(name, None)
         return cls(addresses, options, tls=node_scheme == "rediss")
 
-    @property
-    def client_options(self) -> dict[str, Any]:
-        """Return the options of a client, for threads or a loop, without timeouts."""
-        options = {**self.options, "decode_responses": True}
+    def client_options(self, **options_of_caller: Any) -> dict[str, Any]:
+        """Return the options of a client, for threads or a loop. Those of the URL win."""
+        options = {**options_of_caller, **self.options, "decode_responses": True}
+        # It asks for a retry after a timeout, which both clients make in any case. redis-py's
+        # client for a loop does not take it.
+        options.pop("retry_on_timeout", None)
         if self.tls:
             options["ssl"] = True
         return options
@@ -152,7 +164,7 @@ class ClusterClient(RedisCluster):
     redis.RedisError, also where redis-py raises an exception of another kind.
 
     A `patient` client waits until a failover is over. `answer_seconds` is how long it waits for one
-    answer.
+    answer, unless the URL says how long.
     """
 
     #: Whether redis-py's `__init__` has run.
@@ -165,14 +177,14 @@ class ClusterClient(RedisCluster):
         self.url = url
         self._patient = patient
         # redis-py's own `__init__` reads the table of slots, so it runs with the first command.
-        self._connect = partial(
-            super().__init__,
-            startup_nodes=[ClusterNode(host, port) for host, port in url.addresses],
+        options = url.client_options(
+            # After an error redis-py reads the table of slots anew, and tries once more at once.
             retry=Retry(NoBackoff(), 1),
             socket_timeout=answer_seconds,
-            socket_connect_timeout=min(1.0, answer_seconds),
-            **url.client_options,
+            socket_connect_timeout=min(THREAD_CONNECT_SECONDS, answer_seconds),
         )
+        nodes = [ClusterNode(host, port) for host, port in url.addresses]
+        self._connect = partial(super().__init__, startup_nodes=nodes, **options)
         self._connect_lock = threading.Lock()
         #: How many attempts to connect have failed.
         self._failures = 0
@@ -256,8 +268,8 @@ class ClusterClient(RedisCluster):
     def ask_durably(self, command: Sequence[Any], replicas: int) -> Any:
         """Send a command, and return the answer when this many replicas have what it wrote.
 
-        They are replicas of the master that has its key. Raises redis.RedisError, such as
-        NotReplicated.
+        They are replicas of the master that has its key. Raises redis.RedisError. After
+        NotReplicated the command is not sent again, even by a patient client: the caller decides.
         """
         return self._persist(partial(self._ask_with_wait, command, replicas))
 
@@ -265,7 +277,7 @@ class ClusterClient(RedisCluster):
         """Send a command and WAIT over one connection, to the master of the slot.
 
         WAIT is about what its own connection has written, so redis-py cannot choose the connection
-        of each.
+        of each. Raises redis-py's errors as they are.
         """
         self.ensure_connected()
         key = _key_of(command)
@@ -278,13 +290,16 @@ class ClusterClient(RedisCluster):
 
     def _ask_master(self, key: str, command: Sequence[Any], replicas: int) -> Any:
         """Send a command and WAIT to the master that has a key, by the known table of slots."""
+        # redis-py accepts only a table that has a node for each slot.
         node = self.nodes_manager.get_node_from_slot(key_slot(key.encode()))
+        # All threads share the connections to a node. Each sets the same number of replicas: that
+        # of the settings. `halted` has been checked before, by ClusterConnections.
         connections = Connections.of(self.get_redis_connection(node))
         connections.replicas = replicas
-        return with_redis_errors(partial(connections.ask, *command, durable=True))
+        return connections.ask(*command, durable=True)
 
-    async def ask_all(self, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
-        """Send commands to their nodes, all to one node at once.
+    def ask_all(self, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
+        """Send commands to their nodes, all to one node at once. Blocks.
 
         Return the answers in the order of the commands; error replies are among them.
         """
@@ -364,9 +379,16 @@ def _raise_as_away(exc: Exception) -> None:
 
 
 class ClusterConnections(Connections):
-    """Sends commands to the nodes of a cluster, with a circuit breaker for each node."""
+    """Sends commands to the nodes of a cluster, with a circuit breaker for each node.
+
+    One per ClusterClient. `ask` and `ask_async` are those of Connections: they check `halted`, and
+    give an event loop's commands to its `pipeline`, an AsyncCluster. All others come to `_ask`.
+    """
 
     def __init__(self, client: ClusterClient) -> None:
+        # Not `super().__init__`, which takes one pool: here each node has its own. These four are
+        # documented there, and set by others for the whole cluster: by the wiring of a process, and
+        # by the DataLossGuard.
         self.pipeline = None
         self.replicas = 0
         self.halted = threading.Event()
@@ -383,6 +405,7 @@ class ClusterConnections(Connections):
         self._breakers = defaultdict(create)
 
     def _ask(self, command: Command, replicas: int) -> Any:
+        """Send a command of a thread, and return the answer when this many replicas have it."""
         with self._attempt(command):
             if replicas:
                 return self._cluster.ask_durably(command, replicas)
@@ -390,7 +413,8 @@ class ClusterConnections(Connections):
 
     def _attempt(self, command: Command) -> AbstractContextManager[None]:
         """Return the block of one call to the node that has the key of a command."""
-        if self._breakers is None or command[0] not in _SCRIPT_COMMANDS:
+        has_key = len(command) > 1
+        if self._breakers is None or not has_key:
             return contextlib.nullcontext()
         # Without a known master the whole cluster is one server, with the name "":
         # one caller at a time asks for its table.
@@ -424,8 +448,9 @@ class AsyncCluster:
     async def execute(self, command: Command, replicas: int = 0) -> Any:
         """Send a command to the node that has its key, and return the answer.
 
-        It waits without a limit until this many replicas have what it wrote. Raises
-        redis.RedisError.
+        It waits without a limit until this many replicas have what it wrote: a turn that got an
+        error would not know whether its write survives. (Threads get NotReplicated: a webhook is
+        sent again.) Raises redis.RedisError.
         """
         retries = self._new_retries()
         while True:
@@ -441,15 +466,9 @@ class AsyncCluster:
                 await asyncio.sleep(pause)
 
     async def _send(self, command: Command, replicas: int) -> Any:
+        """Send a command once, and return the answer. Raises redis.RedisError."""
         if self._client is None:
-            self._client = AsyncRedisCluster(
-                startup_nodes=[AsyncClusterNode(host, port) for host, port in self._url.addresses],
-                retry=AsyncRetry(NoBackoff(), 1),
-                max_connections=MAX_CONNECTIONS,
-                socket_timeout=ANSWER_SECONDS,
-                socket_connect_timeout=CONNECT_SECONDS,
-                **self._url.client_options,
-            )
+            self._client = self._new_client()
         try:
             if replicas:
                 return await _ask_with_wait(self._client, command, replicas)
@@ -457,12 +476,25 @@ class AsyncCluster:
         except Exception as exc:
             _raise_as_away(exc)
             # After an error redis-py closes idle connections, also one that another task has just
-            # taken (AttributeError of None), and it changes its table of nodes while another task
-            # goes through it (RuntimeError).
+            # taken (AttributeError of None; uvloop raises RuntimeError), and it changes its table
+            # of nodes while another task goes through it (RuntimeError). There is no narrower class
+            # for these errors.
             was_closed = isinstance(exc, AttributeError) and exc.obj is None
             if was_closed or isinstance(exc, RuntimeError):
                 raise RedisConnectionError("the connection was closed before it was used") from exc
             raise
+
+    def _new_client(self) -> AsyncRedisCluster:
+        """Return redis-py's client. It connects with its first command."""
+        options = self._url.client_options(
+            # As in ClusterClient.
+            retry=AsyncRetry(NoBackoff(), 1),
+            max_connections=MAX_CONNECTIONS,
+            socket_timeout=ANSWER_SECONDS,
+            socket_connect_timeout=CONNECT_SECONDS,
+        )
+        nodes = [AsyncClusterNode(host, port) for host, port in self._url.addresses]
+        return AsyncRedisCluster(startup_nodes=nodes, **options)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -471,9 +503,9 @@ class AsyncCluster:
 
 
 async def _ask_with_wait(client: AsyncRedisCluster, command: tuple[Any, ...], replicas: int) -> Any:
-    """Send a command and WAIT over one connection, as the client for threads does.
+    """Send a command and WAIT over one connection, as `ClusterClient._ask_with_wait` does.
 
-    Raises redis.RedisError.
+    Raises redis-py's errors as they are, but RedisConnectionError for one of _ELSEWHERE.
     """
     await client.initialize()
     key = _key_of(command)

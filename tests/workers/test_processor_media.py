@@ -13,7 +13,7 @@ import pytest
 
 from sayso.channels.base import Channel, FetchError, Unreachable
 from sayso.channels.media_store import LocalMediaStore, TooLarge
-from sayso.channels.types import Conversation, Delivery, Media, Receipt, Reply
+from sayso.channels.types import Conversation, Delivery, Media, Receipt, Reply, Turn
 from sayso.pending.turn_changes import TurnChange
 from sayso.pending.turns import QueuedTurn
 from sayso.testing.platforms.webhooks import JPEG
@@ -360,6 +360,24 @@ def test_platform_that_hangs_delays_no_file_of_another(tmp_path: Path):
         1,
         ["image/jpeg"],
     )
+
+
+def test_turn_whose_quote_fails_in_any_way_is_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """An adapter of a package may raise anything. Its message may hold a link, so no log has it."""
+    caplog.set_level(logging.DEBUG)
+
+    class Quoting(FakeChannel):
+        async def quoted(self, _turn: Turn) -> str:
+            raise RuntimeError(f"a bug at {SECRET_URL}")
+
+    room = Room(tmp_path, Quoting())
+    room.rig.accept(replace(turn("look"), replied_to="m1"))
+    asyncio.run(room.processor.run(CHAT.id))
+    assert room.channel.texts == ["0 files"]
+    assert "quote.unknown" in caplog.text
+    assert SECRET_URL not in str([vars(record) for record in caplog.records])
 
 
 def test_without_a_store_no_file_is_downloaded(tmp_path: Path):

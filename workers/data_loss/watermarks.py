@@ -169,9 +169,7 @@ Ask = Callable[[Sequence[Command]], Awaitable[list[Any]]]
 
 
 def ask_over(client: Redis) -> Ask:
-    """Return what sends commands over any connection of a client."""
-    if isinstance(client, ClusterClient):
-        return client.ask_all
+    """Return what sends commands over any connection of a client. It blocks its thread."""
     connections = Connections.of(client)
 
     def answer(command: Command) -> Any:
@@ -181,6 +179,8 @@ def ask_over(client: Redis) -> Ask:
             return exc
 
     async def ask(commands: Sequence[Command]) -> list[Any]:
+        if isinstance(client, ClusterClient):
+            return client.ask_all(commands)
         return [answer(command) for command in commands]
 
     return ask
