@@ -24,7 +24,7 @@ from telegram import Update
 from telegram.constants import SUPPORTED_WEBHOOK_PORTS, ChatAction
 
 from sayso.testing.platforms.server import FakeResponse, RecordedRequest, RequestLog, json_response
-from sayso.testing.platforms.telegram_rich import rich_text
+from sayso.testing.platforms.telegram_rich import checked_rich_text
 from sayso.testing.platforms.telegram_text import (
     TelegramRefusal,
     buttons,
@@ -728,7 +728,7 @@ def _checked_text(params: dict[str, Any], field: str) -> str:
     `field` is "text" or "caption". Raises TelegramRefusal for a text that Telegram refuses.
     """
     if "rich_message" in params and "text" not in params:
-        return rich_text(params["rich_message"])
+        return checked_rich_text(params["rich_message"])
     text = plain_text(str(params.get(field, "")), params.get("parse_mode"))
     limit = 4096 if field == "text" else 1024
     check_length(text, limit, field)

@@ -18,7 +18,7 @@ from sayso.channels.telegram.rich_outgoing import MAX_COLUMNS, rich_blocks
 from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.telegram import SERVER_VERSION
-from sayso.testing.platforms.telegram_rich import rich_text
+from sayso.testing.platforms.telegram_rich import checked_rich_text
 from tests.channels.harness import IMAGE, MemoryMedia, telegram
 from tests.memory_stores import MemorySharedCache
 
@@ -341,6 +341,6 @@ def test_no_letter_of_a_hostile_text_is_lost(kind: str):
     blocks = rich_blocks(md)
     shown = plain(md)
     if blocks:
-        shown = rich_text(json.dumps({"blocks": blocks}))
+        shown = checked_rich_text(json.dumps({"blocks": blocks}))
     seen = iter(shown)
     assert all(char in seen for char in plain(md) if char.isalnum())

@@ -12,6 +12,8 @@ import pytest
 
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
 from sayso.testing.platforms.telegram import WEBHOOK
+from sayso.testing.platforms.telegram_rich import checked_rich_text
+from sayso.testing.platforms.telegram_text import TelegramRefusal
 
 HOOK = "https://bots.example.com/hooks/tg"
 
@@ -281,3 +283,32 @@ def test_updates_go_to_one_webhook_or_to_one_poller(platforms: FakePlatforms):
         assert "terminated by other getUpdates request" in first.result()
         platforms.update({"update_id": 1, "message": {}})
         assert later.result() == [{"update_id": 1, "message": {}}]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "x",
+        {"type": ["paragraph"], "text": "a"},
+        {"type": "paragraph", "text": None},
+        {"type": "paragraph", "text": {"type": "email_address", "text": "a", "email_address": 5}},
+        {"type": "blockquote", "blocks": [], "credit": {"type": "unknown"}},
+        {"type": "table", "cells": None},
+        {"type": "table", "cells": [["x"]]},
+        {"type": "table", "cells": [], "caption": {"type": "unknown"}},
+        {"type": "list", "items": [{"blocks": [], "value": 2, "type": "a"}]},
+    ],
+)
+def test_malformed_part_of_a_rich_message_is_refused(block: Any):
+    """The bot gets the answer of the platform, not an error of the fake."""
+    with pytest.raises(TelegramRefusal):
+        checked_rich_text(json.dumps({"blocks": [block]}))
+
+
+def test_rich_message_has_a_limit_of_characters():
+    """Formatting and the target of a link do not count."""
+    link = {"type": "url", "text": "b", "url": "https://example.com/"}
+    text = ["a" * 32_767, link]
+    checked_rich_text(json.dumps({"blocks": [{"type": "paragraph", "text": text}]}))
+    with pytest.raises(TelegramRefusal, match="RICH_MESSAGE_TEXT_TOO_LONG"):
+        checked_rich_text(json.dumps({"blocks": [{"type": "paragraph", "text": [*text, "c"]}]}))
