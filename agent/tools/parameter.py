@@ -1,7 +1,7 @@
-"""The parameters of a tool: ToolParameter is one of them, Parameters all, ParameterModel compiled.
+"""The parameters of a tool: a ToolParameter is one parameter, Parameters are all of one tool.
 
-A ParameterModel is a pydantic model with a field for each parameter. It checks the arguments of a
-call, and gives the JSON Schema that models read.
+A ParameterModel compiles them to a pydantic model with a field for each parameter. It checks the
+arguments of a call, and gives the JSON Schema that models read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -42,6 +42,8 @@ JSON_TYPES: Mapping[str, Any] = {
     "object": dict,
     "null": None,
 }
+#: Hints that a JSON array fills, and whose items an `enum` limits.
+_LIST_TYPES = (list, Sequence, MutableSequence)
 #: How a Decimal is written as text.
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?$"
 
@@ -56,39 +58,31 @@ class ToolParameter:
     """
 
     name: str = ""
-    #: Any type hint.
-    param_type: Any = str
+    #: Any type hint; left out, it follows `type`, and is `str` without a `type`.
+    param_type: Any = ...
     #: What models read about it; "" for none.
     description: str = ""
-    #: Given as None, the constructor decides it as said above; afterwards it is never None.
+    #: None lets the constructor decide as said above. After that it is never None.
     required: bool | None = None
-    #: The values that are allowed; None for all of the type.
+    #: The plain values that are allowed, for a list those of its items; None for all of the type.
     enum: Sequence[Any] | None = None
     #: None for no default: an optional parameter that is left out is None then.
     default: Any = None
     #: The basic type that a bare `list` or `dict` holds, such as str; None for any.
     element_type: Any = None
-    #: The name of the JSON type; "" for a hint that has none, such as a union.
+    #: The name of the JSON type; left out, it follows `param_type`. "" for a hint that has none,
+    #: such as a union.
     type: str = ""
-    #: The schema itself, for a tool that is defined by a JSON Schema; None otherwise.
+    #: The property's schema, for a tool that is defined by one JSON Schema; None for a tool with
+    #: type hints. SchemaArguments checks the arguments of such a tool by its whole schema. The
+    #: other fields only describe the property, and may be simpler than its schema.
     json_schema: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        # The first step, since the next one fills in `type`.
         if self.required is None:
             self._set("required", not self.type and self.default is None)
-        if self.element_type is None:
-            self._set("element_type", element_type_of(self.param_type))
-
-        # Of `type` and `param_type`, the one that was not given follows the other.
-        if not self.type:
-            self._set("type", json_type_of(self.param_type))
-        elif self.type not in JSON_TYPES:
-            known = ", ".join(JSON_TYPES)
-            raise ToolValidationError(
-                f"parameter {self.name!r} has the type {self.type!r}; known: {known}"
-            )
-        elif json_type_of(self.param_type) != self.type:
-            self._set("param_type", JSON_TYPES[self.type])
+        self._complete_types()
 
         # A set is sorted, since each process has another order of it.
         if isinstance(self.enum, AbstractSet):
@@ -97,6 +91,30 @@ class ToolParameter:
             self._set("enum", tuple(self.enum))
         if self.json_schema is None:
             self._check()
+
+    def _complete_types(self) -> None:
+        """Fill in what was not given of `type`, `param_type` and `element_type`.
+
+        Raises ToolValidationError for an unknown `type`, and for one that contradicts `param_type`.
+        """
+        if self.type and self.type not in JSON_TYPES:
+            known = ", ".join(JSON_TYPES)
+            raise ToolValidationError(
+                f"parameter {self.name!r} has the type {self.type!r}; known: {known}"
+            )
+        if self.param_type is ...:
+            self._set("param_type", JSON_TYPES[self.type or "string"])
+
+        json_type = json_type_of(self.param_type)
+        # `dataclasses.replace` passes the old `type` on, which then contradicts a new hint.
+        if self.type and self.type != json_type:
+            raise ToolValidationError(
+                f"parameter {self.name!r} has the type {self.type!r} and the param_type "
+                f"{hint_name(self.param_type)}: give one of them; with replace, give type='' too"
+            )
+        self._set("type", json_type)
+        if self.element_type is None:
+            self._set("element_type", element_type_of(self.param_type))
 
     def _set(self, name: str, value: Any) -> None:
         """Set a field of this frozen dataclass, while it is constructed."""
@@ -111,10 +129,24 @@ class ToolParameter:
             raise ToolValidationError(
                 f"parameter {self.name!r} is a {hint_name(self.param_type)}: {cure}"
             )
+        self._check_enum()
+
+    def _check_enum(self) -> None:
+        """Raise ToolValidationError for an `enum` that holds anything but values of the type.
+
+        A member of an Enum is refused, too: the schema's `enum` holds plain values.
+        """
         if isinstance(self.enum, str):
             raise ToolValidationError(
                 f"parameter {self.name!r} has the enum {self.enum!r}: give a list of values"
             )
+        for choice in self.enum or ():
+            if isinstance(choice, Enum):
+                member = f"{type(choice).__name__}.{choice.name}"
+                raise ToolValidationError(
+                    f"parameter {self.name!r} has {member} in its enum, which holds plain values: "
+                    f"leave the enum out, or give Literal[{member}] as the type"
+                )
         wrong = choices_of_other_types(self._hint, self.enum or ())
         if wrong:
             cure = "give values of its type, or make it their type"
@@ -129,19 +161,18 @@ class ToolParameter:
         hint = self._hint
         if self.enum:
             hint = limited_to(hint, tuple(self.enum))
-        hint = _with_lists_for_iterables(hint)
         if self.required or self.default is not None:
             return hint
         return union(hint, None)
 
     @property
     def _hint(self) -> Any:
-        """The type hint with the type of the elements."""
-        if self.element_type is None or self.param_type not in (list, dict):
-            return self.param_type
-        if self.param_type is dict:
+        """The type hint with `element_type`, and with a list for each Iterable."""
+        if self.element_type is not None and self.param_type is dict:
             return GenericAlias(dict, (str, self.element_type))
-        return GenericAlias(list, (self.element_type,))
+        if self.element_type is not None and self.param_type is list:
+            return GenericAlias(list, (self.element_type,))
+        return _with_lists_for_iterables(self.param_type)
 
     def to_schema(self) -> dict[str, Any]:
         """Return the JSON schema of this parameter."""
@@ -200,7 +231,7 @@ class Parameters(tuple[ToolParameter, ...]):
 def as_parameters(tool_name: str, given: Any) -> Parameters:
     """Return the Parameters for what a tool's author gives: ToolParameters, in a list or by name.
 
-    Raises ToolValidationError for anything else.
+    Raises ToolValidationError for anything else. Their names are checked by ToolDefinition.
     """
     try:
         if isinstance(given, Mapping):
@@ -274,34 +305,34 @@ def limited_to(hint: Any, choices: tuple[Any, ...]) -> Any:
 
     The items of a list are limited. In a union with None, None stays allowed.
     """
-    origin = get_origin(hint)
     inside = get_args(hint)
-    if origin is Annotated:
+    if get_origin(hint) is Annotated:
         limited = limited_to(inside[0], choices)
-        # The choices replace its bounds; its descriptions stay.
-        fields = [
-            Field(description=each.description)
-            for each in inside[1:]
-            if isinstance(each, FieldInfo)
-        ]
-        return Annotated[(limited, *fields)] if fields else limited
+        notes = list(inside[1:])
+        # The bounds of a list limit its length, and stay. The bounds of a single value are not
+        # needed: `choices_of_other_types` has checked all choices against them.
+        if not _may_be_list(hint):
+            notes = [
+                Field(description=each.description) for each in notes if isinstance(each, FieldInfo)
+            ]
+        return Annotated[(limited, *notes)] if notes else limited
     if is_union(hint):
         members = [each if each is type(None) else limited_to(each, choices) for each in inside]
         return union(*members)
-    if list in (origin, hint):
-        return list[limited_to(Any, choices)]  # type: ignore[misc]
+    if _may_be_list(hint):
+        return list[Literal[choices]]  # type: ignore[valid-type]
     return Literal[choices]
 
 
 def choices_of_other_types(hint: Any, choices: Sequence[Any]) -> list[Any]:
-    """Return the choices that are neither values of the hint nor items of its list.
+    """Return the choices that do not fit the hint, or for a list the hint of its items.
 
-    A member of an Enum is always allowed: it says itself what may be chosen.
+    A hint that pydantic does not know fits none.
     """
     if not choices:
         return []
     try:
-        adapter = TypeAdapter(hint)
+        adapter = TypeAdapter(_hint_of_choice(hint))
     except (PydanticUserError, SchemaError, NameError):
         return list(choices)
 
@@ -312,24 +343,49 @@ def choices_of_other_types(hint: Any, choices: Sequence[Any]) -> list[Any]:
             return False
         return True
 
-    # An Enum says itself what may be chosen.
-    return [
-        choice
-        for choice in choices
-        if isinstance(choice, Enum) or not (fits(choice) or fits([choice]))
-    ]
+    return [choice for choice in choices if not fits(choice)]
+
+
+def _hint_of_choice(hint: Any) -> Any:
+    """Return the hint of the items of a list, also inside Annotated and unions; else the hint."""
+    if not _may_be_list(hint):
+        return hint
+    inside = get_args(hint)
+    if is_union(hint):
+        return union(*map(_hint_of_choice, inside))
+    if get_origin(hint) is Annotated:
+        return _hint_of_choice(inside[0])
+    return inside[0] if inside else Any
+
+
+def _may_be_list(hint: Any) -> bool:
+    """Return whether the hint is a list or a similar type, also inside Annotated and unions."""
+    inside = get_args(hint)
+    if is_union(hint):
+        return any(map(_may_be_list, inside))
+    if get_origin(hint) is Annotated:
+        return _may_be_list(inside[0])
+    return (get_origin(hint) or hint) in _LIST_TYPES
 
 
 def _with_lists_for_iterables(hint: Any) -> Any:
-    """Return the hint with a list in place of an Iterable.
+    """Return the hint with a list in place of each Iterable, also inside other hints.
 
-    Of an Iterable pydantic checks the items only while the function reads them.
+    Pydantic checks the items of an Iterable one by one, while the function reads them. A wrong item
+    would stop the function halfway. A list is checked before the function starts.
     """
-    if get_origin(hint) is Iterable:
-        return GenericAlias(list, get_args(hint))
+    inside = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return Annotated[(_with_lists_for_iterables(inside[0]), *inside[1:])]
+
+    changed = tuple(map(_with_lists_for_iterables, inside))
+    if Iterable in (get_origin(hint), hint):
+        return GenericAlias(list, changed) if changed else list
+    if changed == inside:
+        return hint
     if is_union(hint):
-        return union(*map(_with_lists_for_iterables, get_args(hint)))
-    return hint
+        return union(*changed)
+    return get_origin(hint)[changed]
 
 
 #: Names of fields for parameters whose own names pydantic reserves.
@@ -348,7 +404,9 @@ class ParameterModel:
         """Compile the model. Raises ToolValidationError for a type hint that no JSON can fill."""
         self._tool_name = tool_name
         self.parameters = {parameter.name: parameter for parameter in parameters}
+        # Each step reads what those before it have set.
         self.model = self._create_model()
+        #: Pydantic's validator, changed to read choices that JSON writes otherwise, such as dates.
         self.validator = validator_of(self.model)
         #: The names of parameters whose fields are called otherwise, by field name.
         self.renamed = {
@@ -357,7 +415,7 @@ class ParameterModel:
         #: The fields with defaults that no model could send: JSON cannot hold them, or their hint
         #: refuses them.
         self.internal_defaults = frozenset(self._internal_defaults())
-        #: What models read. Immutable.
+        #: The JSON schema that models read. Immutable, since all calls share it.
         self.schema: dict[str, Any] = frozen(self._plain_schema())
 
     def _create_model(self) -> type[BaseModel]:
@@ -380,9 +438,10 @@ class ParameterModel:
         except (PydanticUserError, SchemaError, NameError, TypeError, ValueError) as exc:
             raise self._unfillable(_reason(exc)) from exc
 
-        # pydantic leaves out a field that is a ClassVar, for example.
+        # Pydantic leaves out a field that is a ClassVar, for example.
         if list(model.model_fields) != list(fields):
             raise self._unfillable(f"of {list(fields)!r}, {list(model.model_fields)!r} are left")
+        # `_field` overrules `exclude` for the parameters themselves, but not in models inside them.
         if _excludes_fields(model.__pydantic_core_schema__):
             raise self._unfillable(
                 "a field inside it has exclude=: no policy and no person would see it; "
@@ -415,20 +474,21 @@ class ParameterModel:
                 raw = self.model.model_json_schema(schema_generator=ToolSchemaGenerator)
             except PydanticUserError as exc:
                 raise self._unfillable(_reason(exc)) from exc
+        # Pydantic leaves out a parameter with SkipJsonSchema, for example.
+        names = list(raw.get("properties", {}))
+        if names != list(self.parameters):
+            raise self._unfillable(f"of {list(self.parameters)!r}, {names!r} are left")
+
         for field in self.internal_defaults:
             name = self.renamed.get(field, field)
             raw["properties"][name].pop("default", None)
+        # To leave such a parameter out says None already, so its schema does not offer null too.
         optional = frozenset(
             name
             for name, each in self.parameters.items()
             if not each.required and each.default is None
         )
         schema = with_sorted_sets(schema_for_models(raw, optional))
-
-        if list(schema["properties"]) != list(self.parameters):
-            raise self._unfillable(
-                f"of {list(self.parameters)!r}, {list(schema['properties'])!r} are left"
-            )
         try:
             text = json.dumps(schema, allow_nan=False)
         except (TypeError, ValueError) as exc:
@@ -501,6 +561,8 @@ def _excludes_fields(core_schema: Any) -> bool:
 def _reason(error: Exception) -> str:
     """Return the line of pydantic's message that says what is wrong, without places and links."""
     lines = error_text(error).strip().splitlines() or [type(error).__name__]
+    # A SchemaError first names the validators around the wrong part, from the outermost to it.
+    # Other errors end with advice and links.
     if isinstance(error, SchemaError):
         return lines[-1]
     return lines[0]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import date
 from enum import Enum
 from typing import Annotated, Any, Optional
 
 import pytest
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from sayso.agent import Tool, ToolParameter, ToolParameterError, ToolValidationError, tool
 
@@ -43,10 +46,17 @@ def with_enum(hint: Any, enum: list[Any], *default: Any) -> Tool:
             {"type": "array", "items": AB, "description": "Some."},
             ["a"],
         ),
+        (
+            Annotated[list[str], Field(min_length=2, max_length=3)],
+            {"type": "array", "items": AB, "minItems": 2, "maxItems": 3},
+            ["a", "b"],
+        ),
+        (Iterable[str], {"type": "array", "items": AB}, ["a"]),
+        (Sequence[str], {"type": "array", "items": AB}, ["a"]),
     ],
 )
 def test_an_enum_narrows_the_type(hint, schema, given):
-    """A list stays a list, of chosen items; what may be None may still be; words stay."""
+    """A list stays a list of its length, of chosen items; what may be None may still be; words stay."""
     made = with_enum(hint, ["a", "b"])
     assert made.schema()["parameters"]["properties"]["x"] == schema
     assert made.validate({"x": given}) == {"x": given}
@@ -82,6 +92,12 @@ def test_null_is_not_the_default_where_both_mean_something():
         lambda: ToolParameter("x", str, element_type=int),
         lambda: ToolParameter("x", list[str], element_type=int),
         lambda: ToolParameter("x", tuple[str, ...], enum=["a"]),
+        lambda: ToolParameter("x", Iterable[int], enum=["1"]),
+        lambda: ToolParameter("x", list[str], enum=[["a"]]),
+        lambda: ToolParameter("x", date, type="string"),
+        lambda: ToolParameter("x", list[str], type="object"),
+        lambda: replace(ToolParameter("x", str), param_type=int),
+        lambda: replace(ToolParameter("x", int), param_type=str),
         lambda: with_enum(Unit, ["km"]),
         lambda: with_enum(Unit, [Unit.KM]),
         lambda: with_enum(list[Unit], [Unit.KM]),
@@ -92,6 +108,24 @@ def test_what_would_change_the_type_is_refused(bad):
     """The function would be handed text for a number, or a list for a text."""
     with pytest.raises(ToolValidationError, match=r"parameter 'x' .*(give|make)"):
         bad()
+
+
+def test_the_error_names_the_choice_that_an_enum_member_needs():
+    """A member is a value of the type, so "give values of its type" would be no cure."""
+    with pytest.raises(ToolValidationError, match=r"or give Literal\[Unit\.KM\] as the type"):
+        ToolParameter("x", Unit, enum=[Unit.KM])
+
+
+def test_a_parameter_gets_another_type_by_replace():
+    """Without `type=""` the old type would contradict the new hint."""
+    changed = replace(ToolParameter("x", str), param_type=int, type="")
+    assert (changed.param_type, changed.type) == (int, "integer")
+
+
+def test_a_parameter_that_no_schema_shows_is_refused():
+    """Also if its default is one that JSON cannot hold."""
+    with pytest.raises(ToolValidationError, match=r"of \['x'\], \[\] are left"):
+        Tool("t", "T.", [ToolParameter("x", SkipJsonSchema[Any], default=object())], lambda x: x)
 
 
 def test_later_changes_of_a_list_do_not_change_an_enum():

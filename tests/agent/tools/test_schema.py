@@ -3,6 +3,7 @@
 import enum
 import json
 import math
+import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date
@@ -384,10 +385,30 @@ def test_quoted_choices_are_read_at_any_depth(hint, sent, got):
     assert hinted(hint).validate({"x": sent}) == {"x": got}
 
 
-def test_an_iterable_is_checked_whole():
+@pytest.mark.parametrize("hint", [Iterable[int], Annotated[Iterable[int], "which"]])
+def test_an_iterable_is_checked_whole(hint):
     """Not item by item, in the middle of the function."""
     with pytest.raises(ToolParameterError, match=r"'x\.1' is 'two'"):
-        hinted(Iterable[int]).validate({"x": ["1", "two"]})
+        hinted(hint).validate({"x": ["1", "two"]})
+
+
+@pytest.mark.parametrize(
+    ("hint", "sent"),
+    [
+        (list[Iterable[int]], [["1"], ["two"]]),
+        (dict[str, Annotated[Iterable[int], "which"] | None], {"a": ["two"]}),
+    ],
+)
+def test_an_iterable_inside_another_hint_is_checked_whole(hint, sent):
+    """A person who is asked for a yes must read its items, too."""
+    with pytest.raises(ToolParameterError, match="'two'"):
+        hinted(hint).validate({"x": sent})
+
+
+@pytest.mark.parametrize("hint", [Iterable, typing.Iterable])
+def test_a_bare_iterable_is_a_list(hint):
+    """Of any items."""
+    assert hinted(hint).validate({"x": [1, "a"]}) == {"x": [1, "a"]}
 
 
 def test_what_a_hint_would_leave_out_is_written_down():
