@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,7 +43,7 @@ class SessionError(Exception):
 
 
 class BrokenSession(SessionError):
-    """Raised when the data stored under a session id is not a conversation that Sayso wrote.
+    """Raised when the data stored under a session id is no conversation that this version reads.
 
     The data stays there until it is deleted.
     """
@@ -71,8 +72,9 @@ class SessionStore(Protocol):
     """Stores each conversation as a whole under a session id, which may be any text.
 
     A namespace, such as a user or a bot, separates sessions: the same id in two namespaces is two
-    sessions. None is a namespace too. A session that has expired counts as deleted. All methods
-    block, are safe for threads and processes, and raise SessionError.
+    sessions. None is a namespace too, and the one that agents use; the others are for programs that
+    call a store themselves. A session that has expired counts as deleted. All methods block, are
+    safe for threads and processes, and raise SessionError.
     """
 
     def save(
@@ -172,8 +174,10 @@ class SessionRecord:
         Raise KeyError, ValueError, TypeError or RecursionError for anything else.
         """
         record = cls(**json.loads(text))
-        times = (record.created_at, record.updated_at, record.expires_at or 0.0)
-        if not all(isinstance(each, int | float) for each in times):
+        times = [record.created_at, record.updated_at]
+        if record.expires_at is not None:
+            times.append(record.expires_at)
+        if not all(isinstance(each, int | float) and abs(each) < math.inf for each in times):
             raise TypeError("its times are no numbers")
         if not isinstance(record.memory, dict) or not isinstance(record.memory["messages"], list):
             raise TypeError("it has no messages")
@@ -189,7 +193,7 @@ class KeyValueSessions(ABC):
     sessions expire, and translates errors.
 
     `default_ttl` is how long a session lives after its last save, in seconds above 0, or None for
-    sessions that do not expire; ValueError for other values. `clock` returns Unix seconds.
+    sessions that do not expire. Raises ValueError for other values. `clock` returns Unix seconds.
     """
 
     #: The errors which mean that the storage cannot be used at the moment.
@@ -198,9 +202,9 @@ class KeyValueSessions(ABC):
     def __init__(
         self, default_ttl: float | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
-        if default_ttl is not None and default_ttl <= 0:
+        if default_ttl is not None and not 0 < default_ttl < math.inf:
             raise ValueError(
-                f"default_ttl={default_ttl!r} keeps nothing: "
+                f"default_ttl={default_ttl!r} is no time to live: "
                 "use seconds above 0, or None to keep for ever"
             )
         self._ttl = default_ttl
@@ -270,8 +274,10 @@ class KeyValueSessions(ABC):
             exists = self._load_record(key) is not None
         except BrokenSession:
             exists = True
+        # Also if there was none: another process may have saved one since.
         with self._translated_errors(key):
-            return self._delete_text(key) and exists
+            is_deleted = self._delete_text(key)
+        return exists and is_deleted
 
     def exists(self, session_id: str, *, namespace: str | None = None) -> bool:
         """Return whether there is a session. Raise SessionError."""
@@ -281,7 +287,7 @@ class KeyValueSessions(ABC):
     def _load_text(self, key: SessionKey) -> str | None:
         """Return the stored text, or None if there is none.
 
-        Raise ValueError or TypeError if the stored data is no text.
+        Raise ValueError or TypeError if the stored data is no text: the session is broken then.
         """
 
     @abstractmethod
@@ -328,8 +334,12 @@ class KeyValueSessions(ABC):
         try:
             with self._translated_errors(key):
                 text = self._load_text(key)
-            if text is None:
-                return None
+        except (ValueError, TypeError) as exc:
+            raise _broken(key) from exc
+        if text is None:
+            return None
+
+        try:
             record = SessionRecord.from_json(text, key.digest)
         except _UNREADABLE as exc:
             raise _broken(key) from exc
@@ -394,8 +404,9 @@ class InMemorySessionStore(KeyValueSessions):
 class Session:
     """The stored conversation of one agent. Thread-safe. Lives as long as the agent.
 
-    Concurrent runs of the agent share one conversation, so the messages of none are lost. What
-    another process saves during a run is overwritten.
+    Each run of the agent is a block of `counted_run`. At its beginning it loads the conversation,
+    and later it saves it, perhaps several times. Concurrent runs share one conversation, so the
+    messages of none are lost. What another process saves during a run is overwritten.
     """
 
     def __init__(self, store: SessionStore, session_id: str) -> None:
@@ -405,19 +416,22 @@ class Session:
         self._runs = 0
         #: The conversation that the current runs share; None until one of them reads it.
         self._shared: ConversationMemory | None = None
-        #: The conversation that was last read from the store or written to it.
+        #: The conversation that was last read from the store or written to it. If the agent still
+        #: has this object and the store has nothing, the session was deleted or has expired. So
+        #: `delete` leaves it as it is.
         self._stored: ConversationMemory | None = None
         #: Guards `_runs`. It is never held during a call to the store, which may block for long.
         self._count_lock = Lock()
-        #: Held during calls to the store, in a thread. Guards `_shared` and `_stored`, so that of
-        #: several runs that begin at once only one reads the store.
+        #: Held during calls to the store, in a thread, so that of several runs that begin at once
+        #: only one reads the store. Guards `_stored`, and `_shared` while runs are under way.
         self._store_lock = Lock()
 
     @contextmanager
-    def run(self) -> Iterator[None]:
+    def counted_run(self) -> Iterator[None]:
         """Count a run while the block lasts.
 
-        The first of concurrent runs makes the next `load` read the store again.
+        If no other run is under way, the first `load` of the block reads the store. Otherwise it
+        returns the conversation of the other runs.
         """
         with self._count_lock:
             if not self._runs:
@@ -437,6 +451,8 @@ class Session:
         If none is stored, return `memory`, or a new conversation if that is None. But if `memory`
         itself came from the store, it was deleted there or has expired: then return an empty
         conversation with its limits.
+
+        The trace and the observers (`events`) are told if the conversation was read from the store.
         """
         shared, is_read = await call_in_thread(self._read, memory)
         if is_read:
@@ -449,7 +465,8 @@ class Session:
         """Save the conversation. A failure is logged and traced, but not raised.
 
         The answer exists and its tools have run; an exception might make the caller ask for the
-        same again.
+        same again. But the next run reads the store, so it does not know this conversation's latest
+        messages.
         """
         try:
             await call_in_thread(self._write, memory)

@@ -135,7 +135,7 @@ class AgentLoop:
             request = replace(request, scope=scope)
         if self._session is None or request.memory is not None:
             return await self._answer(request, None)
-        with self._session.run():
+        with self._session.counted_run():
             return await self._answer(request, self._session)
 
     async def _answer(self, request: RunRequest, session: Session | None) -> AgentResult:

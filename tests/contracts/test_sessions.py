@@ -142,6 +142,18 @@ def test_broken_messages_are_an_error(store):
         store.load("ana")
 
 
+@pytest.mark.parametrize("expires_at", ['""', "[]", "{}", '"9"', "NaN"])
+def test_session_with_no_number_as_a_time_is_broken(store, expires_at):
+    """It is left out of the list, and can be deleted."""
+    store.save("ana", memory_of("hi"))
+    text = store._load_text(SessionKey("ana"))
+    put_raw(store, "ana", text.replace('"expires_at": null', f'"expires_at": {expires_at}'))
+    with pytest.raises(BrokenSession):
+        store.load("ana")
+    assert store.list() == []
+    assert store.delete("ana") is True
+
+
 def test_session_of_another_id_is_an_error(store):
     """A file that was copied to another id's place is not shown there."""
     store.save("ana", memory_of("my secret"))
@@ -377,7 +389,7 @@ def test_deleted_session_is_gone(store):
     assert (store.delete("ana"), store.delete("ana"), store.exists("ana")) == (True, False, False)
 
 
-@pytest.mark.parametrize("ttl", [0, -1])
+@pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf")])
 def test_ttl_that_keeps_nothing_is_refused(make, ttl):
     """Such a TTL is a mistake, not a way to switch the store off."""
     with pytest.raises(ValueError, match="default_ttl"):
