@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 
 import pytest
 import uvloop
 from redis import Redis
+from redis.asyncio.cluster import PipelineCommand
 from redis.crc import key_slot
+from redis.exceptions import ClusterDownError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from sayso.agent.memory.session_backends import RedisSessionStore
 from sayso.agent.memory.sessions import SessionKey
@@ -30,9 +34,10 @@ from sayso.infra.redis.client import (
     connect_async,
     open_loop_client,
 )
-from sayso.infra.redis.cluster import AsyncCluster, ClusterUrl
-from sayso.infra.redis.connections import Connections, Halted, NotReplicated
+from sayso.infra.redis.cluster import AsyncCluster, ClusterConnections, ClusterUrl
+from sayso.infra.redis.connections import CircuitOpen, Connections, Halted, NotReplicated
 from sayso.infra.redis.leader_lock import LeaderLock
+from sayso.infra.redis.retries import Retries
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.audit.verify import verify
@@ -295,6 +300,7 @@ def test_users_of_the_acl_file_can_process_a_turn(cluster: Cluster, cluster_clie
         ("redis+cluster://a,:7", "not an address of a node"),
         ("rediss+cluster://a:b@c:x,d", "not an address of a node"),
         ("redis+cluster://a:1?shoe=1", "parameter"),
+        ("rediss+cluster://a:1?ssl_password=secret", "ssl_password is no parameter"),
     ],
 )
 def test_malformed_url_says_how_to_write_it(url: str, says: str):
@@ -310,10 +316,84 @@ def test_url_has_a_login_and_tls_for_all_nodes(tmp_path):
     ca.touch()
     url = ClusterUrl.parse(f"rediss+cluster://ana:p%40ss@one,two:7000?ssl_ca_certs={ca}")
     assert url.addresses == (("one", 6379), ("two", 7000))
-    assert url.client_options == {
+    assert url.client_options() == {
         "username": "ana", "password": "p@ss", "ssl_ca_certs": str(ca), "ssl": True, "decode_responses": True,
     }  # fmt: skip
     assert "p@ss" not in repr(url)
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    ["socket_timeout=5", "socket_connect_timeout=1", "max_connections=9", "retry_on_timeout=yes"],
+)
+def test_parameter_of_the_url_is_for_the_clients_of_threads_and_loops(parameter: str):
+    """It is used in place of Sayso's own value, and both clients can be created with it."""
+    url = f"redis+cluster://127.0.0.1:1?{parameter}"
+    loop_client = AsyncCluster(
+        ClusterUrl.parse(url), new_retries=lambda: Retries(clock=count(0, 10).__next__)
+    )
+    with connect(url) as client, pytest.raises(RedisConnectionError, match="cannot serve"):
+        client.ping()
+    with pytest.raises(RedisConnectionError, match="cannot serve"):
+        asyncio.run(loop_client.execute(("GET", "word")))
+
+
+class CutOff:
+    """redis-py's client for a loop, whose table names a master that was cut off from the others.
+
+    Any command that redis-py sends by itself makes it read the table anew.
+    """
+
+    def __init__(self) -> None:
+        self.nodes_manager = self
+        self.is_cut_off = True
+
+    async def initialize(self) -> None:
+        """Connect."""
+
+    def get_node_from_slot(self, slot: int) -> CutOff:
+        """Return the master by the table."""
+        return self
+
+    async def execute_pipeline(self, batch: list[PipelineCommand]) -> None:
+        """Answer that the cluster is down, or to SET and WAIT."""
+        for each, answer in zip(batch, ("OK", 1), strict=True):
+            each.result = ClusterDownError("down") if self.is_cut_off else answer
+
+    async def execute_command(self, *command: str) -> None:
+        """Read the table anew."""
+        self.is_cut_off = False
+
+
+def test_write_for_replicas_leaves_a_master_that_was_cut_off():
+    """The others have chosen a new master, and the old one answers CLUSTERDOWN until it is back."""
+    cluster = AsyncCluster(
+        ClusterUrl.parse("redis+cluster://a"), new_retries=lambda: Retries(pause=lambda _: 0)
+    )
+    cluster._client = CutOff()
+    assert asyncio.run(cluster.execute(("SET", "word", "here"), replicas=1)) == "OK"
+
+
+class Silent:
+    """The client of a cluster that does not answer."""
+
+    def node_name(self, key: str) -> str:
+        """Return the name of the master of all keys."""
+        return "a"
+
+    def execute_command(self, *command: str) -> None:
+        """Wait in vain."""
+        raise RedisTimeoutError("silent")
+
+
+def test_each_command_of_a_thread_fails_at_once_while_its_node_is_silent():
+    """Not scripts alone: a webhook reads who may talk by HMGET."""
+    connections = ClusterConnections(Silent())
+    connections.break_circuit(slow_seconds=0, pause_seconds=60)
+    with pytest.raises(RedisTimeoutError, match="silent"):
+        connections.ask("EVALSHA", "sha", 1, "key")
+    with pytest.raises(CircuitOpen):
+        connections.ask("HMGET", "key", "field")
 
 
 def test_cluster_without_a_reachable_node_is_away():
