@@ -21,9 +21,10 @@ log = logging.getLogger(__name__)
 QUOTE_SECONDS = 5.0
 #: After how many seconds of download a turn is answered without an inbound file.
 FETCH_SECONDS = 30.0
-#: The same, counted from when the file was first wanted: downloads wait for each other.
-QUEUED_SECONDS = 60.0
-#: How many inbound files of one turn are downloaded at a time.
+#: After how many seconds a turn is answered without an inbound file, the wait for other downloads
+#: and the download together.
+WAIT_AND_FETCH_SECONDS = 60.0
+#: How many inbound files of one turn wait for their platform, or are downloaded, at a time.
 MAX_FILES_OF_TURN = 4
 #: How many inbound files a process downloads from one platform at a time. Their bytes go to disk as
 #: they come: with 4 of them a worker stays within 64 MB over idle, however large they are.
@@ -33,7 +34,8 @@ MAX_FILES_OF_PLATFORM = 4
 class TurnFetcher:
     """Fetches what turns refer to, for all conversations of a worker. One per worker process.
 
-    What cannot be fetched is left out, and the turn is answered without it.
+    If something cannot be fetched, the turn is answered without it. The agent still learns that
+    there is a file.
     """
 
     def __init__(self, media: MediaFiles | None = None) -> None:
@@ -55,13 +57,16 @@ class TurnFetcher:
         try:
             async with asyncio.timeout(QUOTE_SECONDS):
                 quoted = await channel.quoted(turn)
-        except (FetchError, TimeoutError) as exc:
-            log.info("quote.unknown", extra={"reason": str(exc) or type(exc).__name__})
+        except Exception as exc:  # noqa: BLE001  # the person is answered all the same
+            log.info("quote.unknown", extra={"reason": _reason(exc)})
             return queued
         return replace(queued, turn=replace(turn, quoted=quoted))
 
     async def with_files(self, queued: QueuedTurn, channel: Channel | None) -> QueuedTurn:
-        """Return the turn with its files in the media store, as far as they could be fetched."""
+        """Return the turn with its files in the media store.
+
+        A file that could not be fetched stays as it came, but has no size.
+        """
         turn = queued.turn
         if not turn.media or channel is None or self._media is None:
             return queued
@@ -82,32 +87,43 @@ class TurnFetcher:
     ) -> Media:
         """Store a file of a turn, and return the file with its place in the store.
 
-        `slots`: how many files of the turn may be fetched at a time. `owner`: whose file it is in
-        the store. A file that cannot be fetched is returned unchanged, but without the size that
-        the platform has claimed.
+        `slots`: bounds how many files of the turn are fetched at a time. `owner`: whose file it is
+        in the store. A file that cannot be fetched is returned without a size.
         """
         if media.stored:
             return media
         try:
+            # The slot comes first: a turn with many files has only a few in the platform's queue,
+            # so files of other turns need not wait for all of them.
             async with (
-                asyncio.timeout(QUEUED_SECONDS),
+                asyncio.timeout(WAIT_AND_FETCH_SECONDS),
                 slots,
                 self._places.of(channel),
                 asyncio.timeout(FETCH_SECONDS),
             ):
                 return await _download(media, channel, store, owner)
         except Exception as exc:  # noqa: BLE001  # the person is answered all the same
-            # No traceback and no foreign message: they may hold a link or a file name.
-            reason = type(exc).__name__
-            if isinstance(exc, FetchError | StoreUnavailable):
-                reason = str(exc)
-            log.warning("media.not_fetched", extra={"reason": reason})
+            log.warning("media.not_fetched", extra={"reason": _reason(exc)})
+            # The platform only claims this size. With it a model might be told that the file is too
+            # large, though it could not be loaded.
             return replace(media, size=0)
+
+
+def _reason(exc: Exception) -> str:
+    """Return why something was not fetched, for a log.
+
+    There is no traceback and no message of a foreign error: they may hold a link or a file name.
+    """
+    if isinstance(exc, FetchError | StoreUnavailable):
+        return str(exc)
+    return type(exc).__name__
 
 
 async def _download(media: Media, channel: Channel, store: MediaFiles, owner: str) -> Media:
     """Download a file into the store, and return it with its place there."""
     with contextlib.ExitStack() as stack:
+        # In a thread, since `receive` checks how much room there is, maybe over the network. If a
+        # time limit ends meanwhile, the thread drops the open file, which removes it.
         file = await call_in_thread(stack.enter_context, store.receive(owner, media.size))
         await channel.fetch(media, file)
         stored = await call_in_thread(
@@ -117,4 +133,5 @@ async def _download(media: Media, channel: Channel, store: MediaFiles, owner: st
             mime_type=media.mime_type,
             filename=media.filename,
         )
+    # A file that came without a name gets one.
     return with_filename(stored)
