@@ -1,6 +1,7 @@
 """Which tools a text means: match_tools compares its words with those of each tool.
 
-No language model is asked. The same text and tools give the same answer.
+`OfflineProvider`, which replaces a language model in demos and tests, calls it for each message of
+a user. The same text and tools give the same answer.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from sayso.agent.providers.base import ToolSchema
 from sayso.agent.providers.offline_words import STOP_WORDS, stem, stems, tokens, words_of
@@ -21,8 +21,10 @@ WEAK_WORDS = frozenset(
 NAME_WEIGHT = 10
 #: Negations. "Don't delete INV-42" contains every word of the request that it forbids.
 _NEGATION = re.compile(
-    r"\b(?:do|does|did|wo|would|should|must|could|have|has|was|were|is)n['\u2019]?t\b|\bcan(?:no|['\u2019])t\b"
-    r"|\b(?:do|does|did|will|would|should|must|can|could|have|has) not\b|\bnever\b",
+    r"\b(?:do|does|did|wo|would|should|must|could|have|has|was|were|is)n['\u2019]?t\b"
+    r"|\bcan(?:no|['\u2019]?)t\b"
+    r"|\b(?:do|does|did|will|would|shall|should|must|may|can|could|have|has) not\b"
+    r"|\bnever\b",
     re.IGNORECASE,
 )
 #: Words of a text, and the verbs of tools that do the opposite. Otherwise "restore task 5", which has
@@ -43,7 +45,10 @@ _OPPOSITES = (
 _REVERSING_PREFIXES = ("un", "de", "dis")
 #: Such a beginning with a hyphen behind it: "un-delete".
 _PREFIX_WITH_HYPHEN = re.compile(r"\b(un|de|dis)-(?=\w)", re.IGNORECASE)
-#: Stems of words that reverse the next one: "cancel the deletion".
+#: Stems of words that forbid the verb behind them: "not delete", "without deleting".
+_FORBIDDING_STEMS = frozenset({"avoid", "not", "without"})
+#: Stems of words that reverse the verb behind them, and its noun further on: "stop deleting", "cancel
+#: the task deletion".
 _UNDOING_STEMS = frozenset({"cancel", "revert", "stop", "undo"})
 _OPPOSITE_STEMS = tuple((stems(words.split()), stems(verbs.split())) for words, verbs in _OPPOSITES)
 _WEAK_STEMS = frozenset(stem(word) for word in WEAK_WORDS)
@@ -55,21 +60,17 @@ def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
     The list is empty if the text matches no tool, forbids something, or asks for the opposite. With
     several tools in it, only the user can say which one is meant.
     """
-    if _NEGATION.search(text):
-        return []
-
     # What is quoted is data and says nothing about the tool.
     unquoted = " ".join(token.text for token in tokens(text) if not token.is_quoted)
-    words = words_of(unquoted)
-    text_stems = stems(words)
-    ordered_stems = _stems_in_order(unquoted)
-    matches = [_Match.of(text_stems, tool) for tool in tools]
+    if _NEGATION.search(unquoted):
+        return []
 
-    candidates = []
-    for match in matches:
-        is_named = bool(match.name_hits) and match.is_distinct()
-        if is_named and not _says_opposite(ordered_stems, match):
-            candidates.append(match)
+    words = words_of(unquoted)
+    ordered_stems = _stems_in_order(unquoted)
+    matches = [_Match.of(words, tool) for tool in tools]
+    candidates = [
+        match for match in matches if match.is_named and not _says_opposite(ordered_stems, match)
+    ]
     if not candidates:
         return []
 
@@ -83,10 +84,10 @@ def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
     best_score = max(match.score for match in candidates)
     best = [match for match in candidates if match.score == best_score]
     if len(best) == 1:
-        # The best match must have a word that tells it from all other tools. Otherwise its score
-        # came from descriptions, and the tools with as many words of their names may be meant, too.
+        # "invoice for good" has the same word of the names `delete_invoice` and `find_invoice`. If
+        # "good" is in the description of one, this is no reason to call it: the user chooses.
         other_names = [match.name_stems for match in matches if match is not best[0]]
-        if not best[0].is_distinct(frozenset().union(*other_names)):
+        if not best[0].differs_from(frozenset().union(*other_names)):
             hits = len(best[0].name_hits)
             best = [match for match in candidates if len(match.name_hits) == hits]
     return [match.tool for match in best]
@@ -97,30 +98,43 @@ class _Match:
     """How well a text matches a tool."""
 
     tool: ToolSchema
-    #: The stems of the tool's name.
+    #: The stems of the tool's name, without stop words.
     name_stems: frozenset[str]
     #: Those of them that the text contains.
     name_hits: frozenset[str]
+    #: Whether the text contains all words of the name, stop words too: "up" in `look_up`.
+    has_whole_name: bool
     #: How many stems of the tool the text contains; those of the name weigh more.
     score: int
 
     @classmethod
-    def of(cls, text_stems: frozenset[str], tool: ToolSchema) -> _Match:
-        """Return how well the stems of a text match a tool."""
-        name_stems = frozenset(stem(word) for word in words_of(tool["name"]))
+    def of(cls, words: Sequence[str], tool: ToolSchema) -> _Match:
+        """Return how well the words of a text match a tool."""
+        name_words = words_of(tool["name"])
+        text_stems = stems(words)
+        name_stems = stems(name_words)
         name_hits = name_stems & text_stems
         context_hits = (text_stems & stems(_context_words(tool))) - name_stems
-        score = NAME_WEIGHT * len(name_hits) + len(context_hits)
-        return cls(tool, name_stems, name_hits, score)
+        return cls(
+            tool=tool,
+            name_stems=name_stems,
+            name_hits=name_hits,
+            has_whole_name={stem(word) for word in name_words} <= {stem(word) for word in words},
+            score=NAME_WEIGHT * len(name_hits) + len(context_hits),
+        )
 
-    def is_distinct(self, other_names: frozenset[str] = frozenset()) -> bool:
-        """Return whether the text contains what tells this tool from others.
+    @property
+    def is_named(self) -> bool:
+        """Return whether the text contains the tool's whole name, or a word of it that is not weak."""
+        return bool(self.name_hits) and self.differs_from(frozenset())
 
-        That is its whole name, or a word of it that is not weak and not in `other_names`, the stems
-        of other tools' names.
+    def differs_from(self, other_names: frozenset[str]) -> bool:
+        """Return whether the text names this tool by more than what is in the names of others.
+
+        That is its whole name, or a word of it that is neither weak nor in `other_names`, the stems
+        of the other tools' names.
         """
-        own_hits = self.name_hits - other_names - _WEAK_STEMS
-        return self.name_hits == self.name_stems or bool(own_hits)
+        return self.has_whole_name or bool(self.name_hits - other_names - _WEAK_STEMS)
 
 
 def _context_words(tool: ToolSchema) -> list[str]:
@@ -134,30 +148,54 @@ def _context_words(tool: ToolSchema) -> list[str]:
 
 
 def _stems_in_order(text: str) -> list[str]:
-    """Return the stems of a text but its stop words, with "un-delete" as one word."""
+    """Return the stems of a text in order, for `_says_opposite`.
+
+    "un-delete" is one word here: as two words it would match `delete_task`. Stop words are left out
+    except "not".
+    """
     words = words_of(_PREFIX_WITH_HYPHEN.sub(r"\1", text))
-    return [stem(word) for word in words if word not in STOP_WORDS]
+    return [stem(word) for word in words if word == "not" or word not in STOP_WORDS]
 
 
 def _says_opposite(ordered_stems: Sequence[str], match: _Match) -> bool:
-    """Return whether a text, as its stems in order, asks for the opposite of a tool."""
-    verb = stem(words_of(match.tool["name"])[0])
-    for word, following in pairwise(ordered_stems):
-        if word in _UNDOING_STEMS - match.name_stems and following.startswith(verb):
-            return True
+    """Return whether a text, as its stems in order, forbids the tool or asks for its opposite."""
+    if _reverses_verb(ordered_stems, match):
+        return True
 
     other_stems = set(ordered_stems) - match.name_stems
     opposites: set[str] = set()
     for words, verbs in _OPPOSITE_STEMS:
         if other_stems & words:
             opposites |= verbs
+    # Some verbs only look reversed: "sign" rules out `design_logo`. The user then reads which tools
+    # there are, which is better than a wrong call.
     for prefix in _REVERSING_PREFIXES:
         opposites |= {word.removeprefix(prefix) for word in other_stems if word.startswith(prefix)}
         opposites |= {f"{prefix}{word}" for word in other_stems}
 
-    # A text that has the tool's own word, too, may ask for both.
+    # "Delete the task and add a note" has an opposite of "delete", and asks for `delete_task` all the
+    # same. So only words of the name that the text lacks can be ruled out.
     missing_name_stems = match.name_stems - set(ordered_stems)
     return bool(opposites & missing_name_stems)
+
+
+def _reverses_verb(ordered_stems: Sequence[str], match: _Match) -> bool:
+    """Return whether a text has the verb or the noun of a tool behind a word that reverses it."""
+    verb = stem(words_of(match.tool["name"])[0])
+    undoing_stems = _UNDOING_STEMS - match.name_stems
+    for index, word in enumerate(ordered_stems):
+        following = ordered_stems[index + 1 :]
+        if not following:
+            break
+        # The verb must be the next word: "stop the timer and delete task 5" asks for both.
+        reverses_next_word = word in undoing_stems | _FORBIDDING_STEMS
+        if reverses_next_word and following[0].startswith(verb):
+            return True
+        # A noun is longer than its verb: "deletion", "payment".
+        has_noun = any(each != verb and each.startswith(verb) for each in following)
+        if word in undoing_stems and has_noun:
+            return True
+    return False
 
 
 def _exact_words(match: _Match, words: Sequence[str]) -> int:

@@ -140,6 +140,9 @@ def test_several_identifiers_in_one_text_are_one_call_each():
         "Never delete invoices",
         "I didn\u2019t delete invoice INV-42",
         "you cannot delete invoice INV-42",
+        "you cant delete invoice INV-42",
+        "you shall not delete invoice INV-42",
+        "not delete invoice INV-42",
         "it should not delete INV-42",
     ],
 )
@@ -155,6 +158,8 @@ def test_negated_request_calls_no_tool(text):
         ("un-delete task 5", "delete_task"),
         ("restore the deleted task 5", "delete_task"),
         ("cancel the deletion of task 5", "delete_task"),
+        ("cancel the task deletion", "delete_task"),
+        ("list all tasks without deleting any", "delete_task"),
         ("stop deleting task 5", "delete_task"),
         ("add the task", "delete_task"),
         ("unblock user 3", "block_user"),
@@ -174,6 +179,7 @@ def test_request_for_the_opposite_calls_no_tool(text, name):
         ("restore the deleted task 5", "restore_deleted_task"),
         ("unblock user 3", "unblock_user"),
         ("cancel order 5", "cancel_order"),
+        ("stop the timer and delete task 5", "delete_task"),
         ("stop the timer", "stop_timer"),
         ("delete open task 5", "delete_task"),
         ("add a note: remove the chairs", "add_note"),
@@ -183,6 +189,22 @@ def test_request_for_the_opposite_calls_no_tool(text, name):
 def test_tool_with_the_verb_of_the_request_is_called(text, name):
     """A word with an opposite may also be a part of its name, or stand beside its own verb."""
     assert [each["name"] for each in match_tools(text, [schema_of(name)])] == [name]
+
+
+def test_negation_in_a_quotation_forbids_nothing():
+    """What is quoted is the content of the note."""
+    matches = match_tools('add a note "I can\'t come"', [schema_of("add_note")])
+    assert [each["name"] for each in matches] == ["add_note"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("look up the order", ["look_up"]), ("show all orders", ["show_all"]), ("show me", [])],
+)
+def test_name_of_a_general_verb_and_a_small_word_is_found_as_a_whole(text, names):
+    """Without the small word, the verb alone names no tool."""
+    matches = match_tools(text, [schema_of("look_up"), schema_of("show_all")])
+    assert [each["name"] for each in matches] == names
 
 
 def schema_of(name):
