@@ -142,7 +142,6 @@ def test_several_identifiers_in_one_text_are_one_call_each():
         "you cannot delete invoice INV-42",
         "you cant delete invoice INV-42",
         "you shall not delete invoice INV-42",
-        "not delete invoice INV-42",
         "it should not delete INV-42",
     ],
 )
@@ -160,6 +159,7 @@ def test_negated_request_calls_no_tool(text):
         ("cancel the deletion of task 5", "delete_task"),
         ("cancel the task deletion", "delete_task"),
         ("list all tasks without deleting any", "delete_task"),
+        ("not delete task 5", "delete_task"),
         ("stop deleting task 5", "delete_task"),
         ("add the task", "delete_task"),
         ("unblock user 3", "block_user"),
