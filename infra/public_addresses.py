@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 
-#: The networks of IANA's registries of special-purpose addresses, globally reachable ones too: no
-#: website is there. The table is here because that of `ipaddress` differs between patch releases of
-#: Python.
+#: The networks of IANA's registries of special-purpose addresses. Those that the registries call
+#: globally reachable are included, since no website is there. The table is here because that of
+#: `ipaddress` differs between patch releases of Python.
 _SPECIAL_IPV4 = tuple(
     ipaddress.IPv4Network(network)
     for network in (
@@ -32,12 +32,14 @@ _SPECIAL_IPV4 = tuple(
         "203.0.113.0/24",
         "224.0.0.0/4",
         "240.0.0.0/4",
-        "168.63.129.16/32",  # Azure's wire server, which IANA does not know
+        # Azure's wire server, which only Azure's own machines reach. It is in no registry. The
+        # metadata servers of other clouds are in the networks above, most at 169.254.169.254.
+        "168.63.129.16/32",
     )
 )
 #: All of the public internet in IPv6. Outside are loopback, IPv4-mapped and IPv4-compatible
-#: addresses, NAT64, discard-only, segment routing, unique local, link-local, site-local and
-#: multicast.
+#: addresses, the standard prefix of NAT64, discard-only, segment routing, unique local, link-local,
+#: site-local and multicast.
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 #: What is special inside _GLOBAL_UNICAST: protocol assignments with Teredo, ORCHID and benchmarks;
 #: two networks for documentation; 6to4; AS112.
@@ -45,24 +47,27 @@ _SPECIAL_IPV6 = tuple(
     ipaddress.IPv6Network(network)
     for network in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
 )
-#: The upper half of an ISATAP interface id (RFC 5214). The lower half is the IPv4
-#: address to which a tunnel leads.
+#: An ISATAP interface id (RFC 5214) is the last 64 bits of an IPv6 address. Its upper 32 bits are
+#: this number; its lower 32 bits are the IPv4 address to which a tunnel leads.
 _ISATAP = 0x00005EFE
-#: The bits of that half that may be set: one tells a unique id from a local one, the other marks a
-#: group.
+#: Bits of the upper 32 that may be set as well: one tells a unique id from a local one, the other
+#: marks a group.
 _ISATAP_FLAGS = 0x03000000
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address is on the public internet. Raises ValueError for another text.
+    """Return whether an IP address is on the public internet.
 
-    IPv6 addresses that embed an IPv4 address are not: a gateway would lead to that one. A NAT64
-    gateway with its own prefix cannot be told from other networks.
+    An IPv6 address that embeds an IPv4 address is not: a gateway would lead to that one. The
+    exception is a NAT64 gateway whose operator chose a prefix in the public internet. Nothing in
+    the address shows it, so it counts as public.
+
+    Raises ValueError for a text that is no IP address.
     """
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv4Address):
         return not any(ip in network for network in _SPECIAL_IPV4)
     if ip not in _GLOBAL_UNICAST or any(ip in network for network in _SPECIAL_IPV6):
         return False
-    upper_half = (int(ip) >> 32) & 0xFFFFFFFF
-    return upper_half & ~_ISATAP_FLAGS != _ISATAP
+    upper_half_of_id = (int(ip) >> 32) & 0xFFFFFFFF
+    return upper_half_of_id & ~_ISATAP_FLAGS != _ISATAP

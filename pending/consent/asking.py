@@ -35,17 +35,18 @@ from sayso.pending.consent.words import (
 #: "asks": what is the question about? "waits": give me time. "" is any other message.
 Asking = Literal["asks", "waits", ""]
 
-#: The most words of a phrase.
+#: The most words of a phrase that are looked up. No phrase that asks has more: a test reads each.
 MAX_PHRASE_WORDS = 8
-#: The fewest characters of a phrase in which one wrong letter is forgiven, except for the first one.
-#: In a shorter phrase a wrong letter makes another word.
+#: The fewest characters of a phrase in which one letter may be wrong, missing or too many, but not
+#: the first letter. In a shorter phrase a wrong letter makes another word.
 MIN_MISSPELLED_LETTERS = 5
-#: The fewest characters of a phrase in which two letters may be swapped: "wiat".
+#: The fewest characters of a phrase in which two neighboring letters may be swapped: "wiat".
 MIN_SWAPPED_LETTERS = 4
 #: The most words of the effect at the end of a message: "which order?", "which delivery address?".
 MAX_EFFECT_WORDS = 2
 
-_QUESTION_MARKS = frozenset("?？؟¿⁇‽❓❔⁉")  # noqa: RUF001
+_QUESTION_MARKS = frozenset("?？؟¿⁇⁈‽❓❔⁉")  # noqa: RUF001
+_EXCLAMATION_MARKS = frozenset("!！¡")  # noqa: RUF001
 #: Quotes, and the bold of Markdown.
 _EMPHASIS = (("**", "**"), ("“", "”"), ("「", "」"), ("『", "』"), ('"', '"'))
 #: Emoji that ask for time.
@@ -58,15 +59,22 @@ _EMOJI_LOOKS = dict.fromkeys((0xFE0F, *range(0x1F3FB, 0x1F400)))
 def read_asking(parser: ConfirmParser, message: str, action: PendingAction) -> Asking:
     """Return what the message asks of the question about this action; "" if it asks neither.
 
-    The whole message must be made of known phrases of one shipped language. In the language of the
-    question, it may end with words of the effect, as "which order?" does.
+    It asks in one of three forms:
+
+    * question marks alone, or emoji that ask for time alone
+    * known phrases of one shipped language, such as "wait, what is it?"
+    * in the language of the question, exactly one phrase such as "which" and then one or two words
+      of the effect: "which order?", but not "wait, which order?"
+
+    A parser of the bot's own knows its own phrases, so nothing is read beside it.
     """
     if not reads_phrases(parser) or len(message) > MAX_DECISION_CHARS:
         return ""
 
     characters = set("".join(message.translate(_EMOJI_LOOKS).split()))
-    # Only question marks, perhaps with "!" among them, but not "!" alone.
-    if characters - {"!"} and characters <= _QUESTION_MARKS | {"!"}:
+    # Exclamation marks may be among the question marks, as in "?!".
+    characters_but_exclamation = characters - _EXCLAMATION_MARKS
+    if characters_but_exclamation and characters_but_exclamation <= _QUESTION_MARKS:
         return "asks"
     if characters and characters <= _WAITING_EMOJI:
         return "waits"
@@ -76,18 +84,18 @@ def read_asking(parser: ConfirmParser, message: str, action: PendingAction) -> A
     if asking:
         return asking
 
-    # "which order?" asks if "order" is a word of the effect and "which" is a phrase before it. Only
-    # in the language of the question: the words of its effect are in that language.
-    words_before = " ".join(_before_effect(words, action))
-    if words_before in parser.only(action.language).asking_phrases.before_effect:
+    # Only in the language of the question: the words of its effect are in that language.
+    phrases = parser.only(action.language).asking_phrases
+    if _asks_about_effect(phrases, words, action):
         return "asks"
     return ""
 
 
 def is_asking(message: str) -> bool:
-    """Return whether a message is made of phrases that ask about a question or for time.
+    """Return whether the words of a message are phrases that ask about a question or for time.
 
-    They must be of one shipped language.
+    They must be of one shipped language. Unlike `read_asking`, it needs no action: `refusing.py`
+    asks it about a part of a message, such as the words behind a no.
     """
     return bool(_asking_in_any_language(bare_words(message).split()))
 
@@ -106,8 +114,12 @@ def is_misspelled_asking(parser: ConfirmParser, message: str, language: str) -> 
 def invites_answer(text: str, language: str) -> bool:
     """Return whether a yes may answer this text of the bot.
 
-    It may if the text has a question mark, or the word for yes in this language. In Chinese and
-    Japanese that word is part of others, so it counts in quotes or bold only.
+    It may if the text has a question mark, or the word for yes in this language, also in "Yes, I
+    deleted it". A text that is wrongly counted costs little: the next yes goes to the model, instead
+    of being told the outcome again. A yes that was meant for a text that is wrongly left out would
+    be told an old outcome.
+
+    In Chinese and Japanese the word for yes is part of others, so it counts in quotes or bold only.
     """
     if not _QUESTION_MARKS.isdisjoint(text):
         return True
@@ -163,7 +175,7 @@ def _asking_of(phrases: AskingPhrases, words: Sequence[str]) -> Asking:
 
 def _kind_of(phrases: AskingPhrases, words: str) -> Asking | None:
     """Return what one phrase asks, "" for a filler, None for other words."""
-    # "waaait" is "wait", and "sooon" is "soon".
+    # "waaait" is "wait" with one letter for each repeated one, and "sooon" is "soon" with two.
     forms = {words, unstretch(words), unstretch(words, keep=2)}
     if not phrases.asks.isdisjoint(forms):
         return "asks"
@@ -174,23 +186,26 @@ def _kind_of(phrases: AskingPhrases, words: str) -> Asking | None:
     return None
 
 
-def _before_effect(words: Sequence[str], action: PendingAction) -> Sequence[str]:
-    """Return the words without those of the effect at their end; () if there are no such words."""
+def _asks_about_effect(phrases: AskingPhrases, words: Sequence[str], action: PendingAction) -> bool:
+    """Return whether the words are a phrase such as "which", and then words of the effect.
+
+    The words of the effect are those of the action's preview and kind.
+    """
     effect_words = lettered_words(f"{action.preview} {action.kind}")
-    trailing = 0  # how many words at the end belong to the effect
-    while trailing < min(MAX_EFFECT_WORDS, len(words)):
-        word = words[-1 - trailing]
-        if not any(same_stem(word, each) for each in effect_words):
-            break
-        trailing += 1
-    if trailing == 0:
-        return ()
-    return words[:-trailing]
+    for count in range(1, min(MAX_EFFECT_WORDS, len(words)) + 1):
+        if not any(same_stem(words[-count], each) for each in effect_words):
+            return False
+        if " ".join(words[:-count]) in phrases.before_effect:
+            return True
+    return False
 
 
 @lru_cache(maxsize=256)
 def _is_misspelled(phrases: AskingPhrases, words: str) -> bool:
-    """Return whether one letter of a phrase is wrong, missing or too many, or two are swapped."""
+    """Return whether the words are one of the phrases, misspelled.
+
+    One letter is wrong, missing or too many, or two neighboring letters are swapped.
+    """
     if len(words) < MIN_SWAPPED_LETTERS or is_syllabic(words):
         return False
     for phrase in phrases.asks | phrases.waits:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import tomllib
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,11 +158,28 @@ def test_plea_for_time_asks_nothing_else(words):
 
 @pytest.mark.parametrize(
     "words",
-    ["wait, what is it?", "?", "¿?", "hmm, how much?", "which order", "What order?", "ok why"],
+    [
+        "wait, what is it?",
+        "?",
+        "¿?",
+        "？！",
+        "⁈",
+        "¡¿?!",
+        "hmm, how much?",
+        "which order",
+        "What order?",
+        "ok why",
+    ],
 )
 def test_question_beside_a_plea_for_time_asks(words):
     """It is answered with what a yes would do."""
     assert read_asking(EVERYTHING, words, ACTION) == "asks"
+
+
+def test_question_word_that_is_also_in_the_preview_asks():
+    """Then "what" belongs to the phrase before the effect, not to the effect."""
+    action = replace(ACTION, preview="Send an email: what is the order about")
+    assert read_asking(EVERYTHING, "what order?", action) == "asks"
 
 
 #: New requests, and decisions, that resemble questions about the question.
