@@ -200,8 +200,8 @@ class ConversationProcessor:
         if waited is None:
             # A worker that knows the channel is at work.
             return True
-        # No worker has found the conversation before.
         if waited == 0:
+            # No worker has found the conversation before.
             log.warning("conversation.unknown_channel", extra={"conversation": conversation})
         return waited < UNKNOWN_CHANNEL_SECONDS
 
@@ -218,7 +218,7 @@ class ConversationProcessor:
         off, a function that returns whether the call has ended.
         """
         lease = held.lease
-        # Until the lease is released, so that `is_idle` stays False.
+        # `is_idle` stays False until the lease is released.
         self._unreleased.add(lease.conversation)
 
         # A tool that cannot be stopped may still act, and the next worker must not overtake it. So
@@ -288,7 +288,7 @@ class ConversationProcessor:
             ids = {"seq": work.seq, "event": work.turn.event_hash}
             with context_field("log_fields", {**call_context().log_fields, **ids}):
                 work = await self.turns.process(held, work)
-            # `process` has set it. After an error it stays, for the log.
+            # `process` set the number. It stays after an error, so that the log names the turn.
             held.turn_seq = 0
 
         # All replies are sent, so it is known whether a question is open. After a hand-over the

@@ -386,13 +386,16 @@ def is_unclear(parser: ConfirmParser, message: str, language: str) -> bool:
 def names_effect(parser: ConfirmParser, message: str, action: PendingAction) -> bool:
     """Return whether a no may mean the effect: "cancel it" as an answer to "Cancel appointment 9?".
 
-    `message` is one that `read_answer` takes for a no, so it is short. If this is True, the person
-    is asked again.
+    `message` is one that `read_answer` takes for a no. If this is True, the person is asked again.
+    It is False for a message of more than MAX_DECISION_CHARS, which only a bot's own parser takes
+    for a no: the work grows with the square of the length.
 
     The message must have a word of the effect, and must be a no from that word on. So "cancel it"
     may mean the effect of a cancellation, but "don't delete it" is a no to a deletion. A message
     that begins with the word for "no" never means the effect.
     """
+    if len(message) > MAX_DECISION_CHARS:
+        return False
     words = lettered_words(message)
     effect_words = lettered_words(f"{action.preview} {action.kind}")
     if not words or words[0] in _words_for_no():

@@ -118,3 +118,15 @@ def test_word_for_cancelling_is_unclear_where_it_is_the_effect(language, preview
     )
     assert [names_effect(parser, words, asked) for words in (cancel, no)] == [True, False]
     assert not names_effect(parser, cancel, other)
+
+
+def test_long_no_of_a_bots_own_parser_is_a_plain_no():
+    """Searching it for the effect would take quadratic time where words have no spaces."""
+
+    class SaysNo(RegexConfirmParser):
+        def is_cancel(self, msg: str) -> bool:
+            return True
+
+    asked = PendingAction("ana", "appointments", "取消预约9", language="zh")
+    assert names_effect(SaysNo(), "取消吧", asked)
+    assert not names_effect(SaysNo(), "取消吧" * 100, asked)
