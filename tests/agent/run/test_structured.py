@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator
 
 from sayso.agent.run import json_in_text
-from sayso.agent.run.json_in_text import extract_json, json_or_text, values_in
+from sayso.agent.run.json_in_text import decode_value, extract_json, json_or_text, values_in
 from sayso.agent.run.structured import (
     build_schema_instruction,
     parse_and_validate,
@@ -169,6 +169,15 @@ def test_json_in_a_code_block_precedes_json_in_prose(value, before, language):
 def test_code_block_in_a_string_of_an_answer_is_not_the_answer(answer):
     """It is a part of the value around it, also if the line breaks of the string are not escaped."""
     assert list(values_in(f"Here it is: {answer}")) == [answer]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("{'a': True,} x", ({"a": True}, 12)), ("'abc' x", (None, 0)), ("", (None, 0))],
+)
+def test_only_objects_and_arrays_are_repaired(text, expected):
+    """A word in single quotes is prose."""
+    assert decode_value(text, repair=True) == expected
 
 
 @pytest.mark.parametrize("text", ['{"a": 1}\n', '\n {"a": 1}'])
