@@ -163,7 +163,11 @@ class Rig:
         self.journals = BlockingOutsideLoops(RedisJournals(scripts))
         self.deliveries = RedisDeliveries(scripts)
         self.woken: list[str] = []
-        self.reaper = Reaper(client, scripts, self._wake_up, WorkerLock(Path("none")))
+        # By this clock a round of the reaper takes no time. By that of the machine, a slow round
+        # would end before it has looked at all shards.
+        self.reaper = Reaper(
+            client, scripts, self._wake_up, WorkerLock(Path("none")), clock=lambda: self.now
+        )
 
     def _scripts(self, client: Redis, folder: ScriptFolder, prefix: str) -> CheckedScripts:
         return CheckedScripts(client, folder, prefix=prefix, clock=lambda: self.now)

@@ -144,6 +144,8 @@ def test_cluster_is_backed_up_under_load_and_restored_on_one_server(system: Clus
         finally:
             server.stop()
     asked.say("no")
+    # The next test looks for the one question that is open.
+    until(lambda: not list(system.client.scan_iter("sayso:*:open_action:ops-tg:*")))
 
 
 def test_confirmed_action_runs_once_when_its_master_is_killed_under_load(

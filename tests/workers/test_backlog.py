@@ -42,7 +42,10 @@ class Town:
         wake_up = no_wake_up if self.server else jobs
         known = {"queued": self.server.queued} if self.server else {"queue": jobs.queue}
         self.mailbox = RedisMailbox(self.scripts, voice, wake_up)
-        self.reaper = Reaper(client, self.scripts, wake_up, WorkerLock(folder), **known)
+        # By this clock a round takes no time, so it looks at all shards.
+        self.reaper = Reaper(
+            client, self.scripts, wake_up, WorkerLock(folder), clock=lambda: 0.0, **known
+        )
 
     def write(self, name: str, **options):
         """Accept a turn in the conversation of this name; return the result."""

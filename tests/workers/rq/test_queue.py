@@ -248,7 +248,7 @@ def test_handed_over_conversation_goes_to_the_end_of_the_queue(bare, mailbox):
 
 
 def new_reaper(client, folder):
-    """Return the reaper of one worker, which wakes through RQ."""
+    """Return the reaper of one worker, which wakes through RQ. Its rounds look at all shards."""
     wake_up = WakeUps(client)
     return Reaper(
         client,
@@ -256,6 +256,7 @@ def new_reaper(client, folder):
         wake_up,
         WorkerLock(folder),
         queue=wake_up.queue,
+        clock=lambda: 0.0,
     )
 
 
