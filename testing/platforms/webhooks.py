@@ -1,7 +1,13 @@
-"""The webhooks of what people do on each platform: their bodies, and the functions that sign them.
+"""The bodies of the webhooks of what people do on each platform.
 
-The people, chats and dates are the same in all tests: Ada Test writes to Acme, in a private chat
-unless a test says otherwise. `extra` adds fields to a body or replaces them.
+A body has the form that the platform's function for signing takes: `whatsapp_hook`,
+`telegram_hook` and `slack_hook`, which return headers and bytes. Slack's bodies are bytes already.
+
+The people and chats are the same in all tests: Ada Test writes to Acme. She does so in a private
+chat unless a test names another, but a slash command of Slack comes from a channel. Messages of
+Telegram have one date; those of Slack have the date that is their id, `ts`.
+
+`extra` adds fields to a body, or replaces its fields.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-# `x as x`: tests import these from here, too.
+# Tests import the functions for signing from here: `x as x` tells mypy so.
 from sayso.channels.slack.incoming import slack_hook as slack_hook
 from sayso.channels.telegram.incoming import telegram_hook as telegram_hook
 from sayso.channels.types import SignedWebhook as SignedWebhook
@@ -25,8 +31,9 @@ _MENTION_OR_COMMAND = re.compile(
     r"(?<![\w/@])(?:@\w{4,32}|/\w{1,32}(?:@\w{4,32})?)(?!\w)", re.ASCII
 )
 
-#: The person, and the bot with its id in `TELEGRAM_TOKEN`, in the webhooks of Telegram.
+#: The person in the webhooks of Telegram.
 _TELEGRAM_USER = 5123456789
+#: The bot. Its id is the number with which `TELEGRAM_TOKEN` in `fake_platforms.py` begins.
 _TELEGRAM_BOT = {"id": 7000000001, "is_bot": True, "first_name": "Acme"}
 #: The date of all messages of Telegram, in Unix seconds.
 _SENT_AT = 1795204800
@@ -44,6 +51,8 @@ def whatsapp_text(
     **extra: str,
 ) -> dict[str, str]:
     """Return the form of a typed message. `sid` is its id, `user` the address of the person."""
+    # The id that Meta gives to a person, with a country. Here it is made from the number.
+    meta_id = f"whatsapp:DE.{user[-10:]}"
     form = {
         "MessageSid": sid,
         "AccountSid": account_sid,
@@ -52,7 +61,7 @@ def whatsapp_text(
         "Body": text,
         "NumMedia": "0",
         "ProfileName": "Ada Test",
-        "ExternalUserId": f"whatsapp:DE.{user[-10:]}",
+        "ExternalUserId": meta_id,
         "MessageType": "text",
     }
     return {**form, **extra}
@@ -63,9 +72,8 @@ def whatsapp_tap(sid: str, data: str, *, label: str = "Yes", **extra: str) -> di
 
     `extra` includes the `account_sid`.
     """
-    return whatsapp_text(
-        sid, label, ButtonPayload=data, ButtonText=label, MessageType="interactive", **extra
-    )
+    button = {"ButtonPayload": data, "ButtonText": label, "MessageType": "interactive"}
+    return whatsapp_text(sid, label, **{**button, **extra})
 
 
 def whatsapp_photo(
@@ -84,20 +92,20 @@ def telegram_text(
 ) -> Update:
     """Return the update of a typed message, with its mentions and commands.
 
-    The `update_id` is also the id of the message. It is private unless `chat` is negative; None is
-    the chat with `user`.
+    The id of the message is `update_id`, too. The message is private unless `chat` is negative;
+    None is the chat with `user`.
     """
     message = {
         **_telegram_message(update_id, user, chat),
         "text": text,
-        **_telegram_entities(text),
+        **_telegram_entities(text, "entities"),
         **extra,
     }
     return {"update_id": update_id, "message": message}
 
 
-def _telegram_entities(text: str) -> dict[str, Any]:
-    """Return the field with the mentions and commands of a text; empty without any.
+def _telegram_entities(text: str, field: str) -> dict[str, Any]:
+    """Return a field with the mentions and commands of a text; {} without any.
 
     Offsets are in UTF-16 code units.
     """
@@ -112,27 +120,31 @@ def _telegram_entities(text: str) -> dict[str, Any]:
                 "length": len(match.group()),
             }
         )
-    return {"entities": entities} if entities else {}
+    return {field: entities} if entities else {}
 
 
 def telegram_edit(update_id: int, text: str, *, message_id: int, **extra: Any) -> Update:
     """Return the update of an edited message: `message_id` is edited, and has the new text."""
-    message = telegram_text(update_id, text, **extra)["message"]
-    edited = {**message, "message_id": message_id, "edit_date": _SENT_AT + 1}
+    own = {"message_id": message_id, "edit_date": _SENT_AT + 1}
+    edited = telegram_text(update_id, text, **{**own, **extra})["message"]
     return {"update_id": update_id, "edited_message": edited}
 
 
 def telegram_member(
     update_id: int, status: str, *, chat: int = _TELEGRAM_USER, **extra: Any
 ) -> Update:
-    """Return the update of the bot's new status in a chat, such as "kicked" or "administrator"."""
+    """Return the update of the bot's new status in a chat, such as "kicked" or "administrator".
+
+    Before, it was a member. `extra` goes into the bot's new state.
+    """
     message = _telegram_message(update_id, _TELEGRAM_USER, chat)
+    old_member = {"user": _TELEGRAM_BOT, "status": "member"}
     new_member = {"user": _TELEGRAM_BOT, "status": status, **extra}
     change = {
         "from": message["from"],
         "chat": message["chat"],
         "date": message["date"],
-        "old_chat_member": {**new_member, "status": "member"},
+        "old_chat_member": old_member,
         "new_chat_member": new_member,
     }
     return {"update_id": update_id, "my_chat_member": change}
@@ -149,16 +161,19 @@ def telegram_photo(
 ) -> Update:
     """Return the update of a photo in two sizes; `file_id` is the larger one.
 
-    It is private unless `chat` is negative; None is the chat with `user`.
+    The photo is private unless `chat` is negative; None is the chat with `user`. "" is no caption.
     """
     sizes = [
         {"file_id": f"small-{file_id}", "width": 90, "height": 90},
-        {"file_id": file_id, "width": 1, "height": 1},
+        {"file_id": file_id, "width": 1280, "height": 1280},
     ]
+    captions: dict[str, Any] = {}
+    if caption:
+        captions = {"caption": caption, **_telegram_entities(caption, "caption_entities")}
     message = {
         **_telegram_message(update_id, user, chat),
         "photo": sizes,
-        "caption": caption,
+        **captions,
         **extra,
     }
     return {"update_id": update_id, "message": message}
@@ -188,9 +203,13 @@ def telegram_tap(
     `extra` goes into the message with the button. The tap is in a private chat unless `chat` is
     negative; None is the chat with `user`.
     """
-    # The message with the button is one of the bot.
-    message = {**_telegram_message(update_id, user, chat), "text": "?", **extra}
-    message["from"] = _TELEGRAM_BOT
+    # The bot has sent the message with the button.
+    message = {
+        **_telegram_message(update_id, user, chat),
+        "from": _TELEGRAM_BOT,
+        "text": "?",
+        **extra,
+    }
     query = {
         "id": f"cb{update_id}",
         "from": _person(user),
@@ -239,6 +258,7 @@ def slack_text(
         "channel": channel,
         "channel_type": _slack_channel_type(channel),
     }
+    # Slack sends one message as two events, of the kinds "message" and "app_mention".
     return slack_event(f"Ev{kind}{ts}", {**event, **extra})
 
 
@@ -251,7 +271,10 @@ def slack_edit(
     channel: str = "D0ADA",
     at: str = "1795204999.000100",
 ) -> bytes:
-    """Return the body of an edit event: a message `ts` whose text `before` was changed at `at`."""
+    """Return the body of an edit event: a message `ts` whose text `before` was changed at `at`.
+
+    Two edits of a message need two `at`: the same one is a repeated webhook.
+    """
     message = {"type": "message", "user": user, "ts": ts}
     event = {
         "type": "message",
@@ -264,7 +287,7 @@ def slack_edit(
         "message": {**message, "text": text, "edited": {"user": user, "ts": at}},
         "previous_message": {**message, "text": before},
     }
-    return slack_event(f"Ev{at}", event)
+    return slack_event(f"Evedit{ts}-{at}", event)
 
 
 def _slack_channel_type(channel: str) -> str:
@@ -298,7 +321,7 @@ def slack_interaction(kind: str, **payload: Any) -> bytes:
 
 
 def slack_photo(
-    ts: str, url: str, text: str = "", *, name: str = "photo.jpg", size: int = 0, **extra: str
+    ts: str, url: str, text: str = "", *, name: str = "photo.jpg", size: int = 0, **extra: Any
 ) -> bytes:
     """Return the body of a message that shares a photo stored at `url`."""
     file = {
@@ -308,7 +331,8 @@ def slack_photo(
         "size": size,
         "url_private_download": url,
     }
-    return slack_text(ts, text, subtype="file_share", files=[file], **extra)
+    share = {"subtype": "file_share", "files": [file]}
+    return slack_text(ts, text, **{**share, **extra})
 
 
 def slack_tap(
