@@ -44,7 +44,7 @@ IDLE_SECONDS = 5.0
 #: Charsets that are decoded. Python has codecs that are not charsets,
 #: and some that need quadratic time.
 _CHARSET = re.compile(
-    r"utf-?(?:8|16(?:[bl]e)?)|us-ascii|iso-8859-(?:[1-9]|1[013-6])|latin-?1|windows-125[0-8]|cp125[0-8]"
+    r"utf-?(?:8|16)|utf-16[bl]e|us-ascii|iso-8859-(?:[1-9]|1[013-6])|latin-?1|windows-125[0-8]|cp125[0-8]"
     r"|koi8-[ru]|shift_jis|euc-(?:jp|kr)|gb(?:2312|k|18030)|big5"
 )
 
@@ -95,8 +95,8 @@ class DownloadedFile:
 class SafeDownload:
     """Downloads files by the same rules. Keeps no state.
 
-    Headers are sent only to the first URL, which the caller has checked. Redirects may lead to
-    https on public hosts.
+    A URL that a caller has checked is requested without further checks. All others, among them
+    every redirect, must be https on a public host, or at the origin of `home`.
     """
 
     max_bytes: int
@@ -108,28 +108,41 @@ class SafeDownload:
     resolve: Resolve = addresses_of
     #: Replaces the network in tests.
     transport: httpx.AsyncBaseTransport | None = None
-    #: Checks the URL of each redirect; None: no further check.
+    #: One more check of each URL that no caller has checked and that is not of `home`; None for no
+    #: other check.
     refusal: UrlCheck | None = None
 
-    async def save(
-        self, url: str, file: BinaryIO, headers: Mapping[str, str] | None
-    ) -> DownloadedFile:
-        """Download into a file, without holding all of it in memory.
+    async def save(self, url: str, file: BinaryIO, headers: Mapping[str, str]) -> DownloadedFile:
+        """Download from a URL that the caller has checked into a file.
 
-        `headers` are sent to `url`, which the caller has checked. If they are None, the URL is
-        unchecked, and must obey the rules for redirects. Raises DownloadError, whose message names
-        no URL.
+        `headers` are sent to this URL, and to no redirect. Raises DownloadError, whose message
+        names no URL.
         """
+
+        async def request_to(checked_url: httpx.URL) -> PinnedRequest:
+            return PinnedRequest(checked_url, headers)
+
+        return await self._download(url, file, request_to)
+
+    async def save_unchecked(self, url: str, file: BinaryIO) -> DownloadedFile:
+        """Download from a URL that may come from a stranger into a file.
+
+        Raises DownloadError, whose message names no URL.
+        """
+        return await self._download(url, file, self._checked)
+
+    async def _download(
+        self,
+        url: str,
+        file: BinaryIO,
+        first_request: Callable[[httpx.URL], Awaitable[PinnedRequest]],
+    ) -> DownloadedFile:
+        """Download into a file, without holding all of it in memory. Raises DownloadError."""
         import httpx
 
-        silence_url_logs()
         try:
             async with asyncio.timeout(TIMEOUT):
-                first = httpx.URL(url)
-                if headers is None:
-                    request = await self._checked(first)
-                else:
-                    request = PinnedRequest(first, headers)
+                request = await first_request(httpx.URL(url))
                 send = functools.partial(self._send, file)
                 result = await follow_redirects(request, self.redirects, send, self._checked)
         except TimeoutError:
@@ -196,14 +209,16 @@ class PinnedRequest:
     ) -> AsyncIterator[httpx.Response]:
         """Send the request and yield the response, not yet read.
 
-        `limit` is a time limit in seconds. `transport` replaces the network in tests. Each request
-        has a separate client, so any event loop works.
+        `limit` is the time limit of each step, such as connecting or waiting for the next bytes, in
+        seconds. The caller limits the whole request. `transport` replaces the network in tests.
+        Each request has a separate client, so any event loop works.
 
         A checked address is connected to directly: an environment's proxy would look the name up
         again. The certificate must still be for the URL's host.
         """
         import httpx
 
+        silence_url_logs()
         url = self.url
         extensions: dict[str, str] = {}
         if self.address:
@@ -230,8 +245,9 @@ async def follow_redirects(
 ) -> T | None:
     """Send a request, and return the result after at most `most` redirects; None if there are more.
 
-    `send` returns the result, or the location of a redirect as text. `next_request` returns the
-    request to that URL, and raises what the caller handles if it must not be sent.
+    `send` returns the result, or the location of a redirect as text, so a result is never a text.
+    `next_request` returns the request to that URL, and raises what the caller handles if it must
+    not be sent.
     """
     for redirects_left in range(most, -1, -1):
         result = await send(request)
@@ -245,9 +261,11 @@ async def follow_redirects(
 async def public_address(url: httpx.URL, resolve: Resolve) -> str:
     """Return the address to connect to for a URL.
 
-    The caller must connect to this address: a second look-up of the name could return another one.
+    It is the first one, which the resolver prefers on this machine; the others are not tried. The
+    caller must connect to it: a second look-up of the name could return another one.
 
-    Raises NotPublic, and OSError or ValueError for a host without an address.
+    Raises NotPublic unless all addresses of the host are public, and what `resolve` raises for a
+    host without an address.
     """
     addresses = await resolve(_host_of(url), url.port or 443)
     if not addresses or not all(is_public(address) for address in addresses):
@@ -299,7 +317,10 @@ def content_type_of(response: httpx.Response) -> str:
 
 
 def decode_text(data: bytes, charset: str) -> str:
-    """Return the text in the charset that its server names, in UTF-8 for none or an unknown one."""
+    """Return the text in the charset that its server names.
+
+    It is UTF-8 for "" and for a charset that _CHARSET lacks. Invalid bytes become U+FFFD.
+    """
     codec = "utf-8"
     known = _CHARSET.fullmatch(charset.lower())
     if known:
@@ -319,9 +340,9 @@ def _host_of(url: httpx.URL) -> str:
 
 @functools.lru_cache(maxsize=1)
 def tls() -> ssl.SSLContext:
-    """Return the TLS context of all clients.
+    """Return the TLS context of all clients of httpx, which trusts the certificates of certifi.
 
-    Loading the certificates takes most of the time to make a client.
+    It is shared, since loading the certificates takes most of the time to make a client.
     """
     import httpx
 
@@ -329,7 +350,10 @@ def tls() -> ssl.SSLContext:
 
 
 def silence_url_logs() -> None:
-    """Silence httpx, which logs every URL at INFO: links to files are secrets."""
+    """Silence httpx, which logs every URL at INFO: links to files are secrets.
+
+    `PinnedRequest.stream` does it for its callers.
+    """
     for name in ("httpx", "httpcore"):
         logger = logging.getLogger(name)
         logger.setLevel(max(logger.level, logging.WARNING))
@@ -346,14 +370,19 @@ class PooledSessions(Generic[T]):
 
     One instance serves a whole process, from any thread and across forks. A session is closed when
     its loop ends, which cancels the calls in progress. `make` returns the client for a session.
-    `tls` returns the TLS context; None: the system's certificates are used.
+
+    `tls_context` returns the TLS context. None, right for a new platform, trusts the certificates
+    of the operating system. Telegram trusts those of `tls()`, as its SDK does by itself.
     """
 
     def __init__(
-        self, make: Callable[[ClientSession], T], *, tls: Callable[[], ssl.SSLContext] | None = None
+        self,
+        make: Callable[[ClientSession], T],
+        *,
+        tls_context: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._make = make
-        self._tls = tls
+        self._tls_context = tls_context
         self._clients: dict[asyncio.AbstractEventLoop, T] = {}
 
     def here(self) -> T:
@@ -368,7 +397,9 @@ class PooledSessions(Generic[T]):
         _CLOSING.add(closing)
         closing.add_done_callback(_CLOSING.discard)
 
-        # The dict is replaced as a whole, so that threads with other loops need no lock.
+        # The dict is replaced as a whole: a thread with another loop may be reading it. If that
+        # thread replaces it at the same moment, one of the two clients is lost. Its loop makes
+        # another at its next call, and both sessions end with the loop. So no lock is needed.
         open_clients = {each: it for each, it in self._clients.items() if not each.is_closed()}
         self._clients = {loop: client, **open_clients}
         return client
@@ -376,7 +407,7 @@ class PooledSessions(Generic[T]):
     def _new_session(self) -> ClientSession:
         from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
-        context = self._tls() if self._tls else True
+        context = self._tls_context() if self._tls_context else True
         return ClientSession(
             connector=TCPConnector(limit=POOL_SIZE, keepalive_timeout=IDLE_SECONDS, ssl=context),
             timeout=ClientTimeout(
@@ -408,7 +439,10 @@ def never_sent(exc: BaseException) -> bool:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds that the header Retry-After asks for, 1.0 if it names no number."""
+    """Return the seconds that the header Retry-After asks for.
+
+    1.0 if it is missing, or no whole number: HTTP also allows a date.
+    """
     for name, value in headers.items():
         if name.lower() == "retry-after" and value.isdecimal():
             return float(value)

@@ -192,7 +192,7 @@ async def _fetch_page(url: PageUrl, part: PagePart = 1, _rules: WebRules = WebRu
     )
     file = BytesIO()
     try:
-        page = await download.save(address, file, None)
+        page = await download.save_unchecked(address, file)
     except DownloadError as exc:
         raise ValueError(f"the page was not fetched: {exc}") from exc
     # In a thread, because parsing a large page takes a second.

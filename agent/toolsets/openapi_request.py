@@ -30,7 +30,6 @@ from sayso.infra.http import (
     origin_of,
     public_address,
     read,
-    silence_url_logs,
 )
 
 if TYPE_CHECKING:
@@ -448,7 +447,6 @@ class OriginClient:
         """
         import httpx
 
-        silence_url_logs()
         max_redirects = MAX_REDIRECTS if reads_only else 0
         try:
             base_path = self.base.raw_path.rstrip(b"/")

@@ -112,7 +112,7 @@ class TelegramChannel:
         self._token = settings.token.get_secret_value().strip()
         self._api_url = settings.api_url or TELEGRAM
         self._missing = MissingFeatures(name)
-        self._bots = PooledSessions(partial(new_bot, self._token, self._api_url), tls=tls)
+        self._bots = PooledSessions(partial(new_bot, self._token, self._api_url), tls_context=tls)
 
     def receive(self, hook: WebhookRequest) -> Received:
         """Verify a webhook and parse its update. Raises Forbidden or BadHook.

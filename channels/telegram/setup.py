@@ -97,7 +97,7 @@ class TelegramSetup(PlatformSetup):
         #: one may be in a private network.
         self._is_telegram = urlsplit(api_url).hostname == urlsplit(TELEGRAM).hostname
         token = settings.token.get_secret_value().strip()
-        self._bots = PooledSessions(partial(new_bot, token, api_url), tls=tls)
+        self._bots = PooledSessions(partial(new_bot, token, api_url), tls_context=tls)
 
     async def set_webhook(self) -> list[str]:
         """Set the webhook with its secret, and the menu of commands. Raises SetupError."""

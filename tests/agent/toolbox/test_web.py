@@ -282,6 +282,8 @@ def test_only_text_is_read(content_type: str):
         "unicode_escape",
         "raw_unicode_escape",
         "utf-7",
+        "utf16le",
+        "utf16be",
         "nonsense",
         "undefined",
         "iso-8859-99",
