@@ -1,7 +1,17 @@
 """The phrases that mean yes, no or something else about a question, by language.
 
-`languages/<code>.toml` has them as patterns, one list for each field of `PhraseBook`. The files are
-read on first use, once in a process: most processes read no message.
+`languages/<code>.toml` has them as patterns (`expand`), one list for each field of `PhraseBook`. The
+other keys of a file say which spellings of a phrase count:
+
+* `keep_accents`: words that are other words without their accents. Spanish "sí" is "yes", "si" "if".
+* `not_doubled`: words that decide nothing when said twice. German "ja ja" dismisses.
+* `capitals`: letters with an unusual capital (`_in_capitals`).
+* `source`: where the phrases come from; for the reader of the file.
+
+The files are read on first use, once in a process: most processes read no message.
+
+A phrase is compared with a message in one of two forms: as `plain_words` returns it, where "uh-huh"
+keeps its hyphen, or without hyphens, as `bare_words` and `refusing.py` read it.
 """
 
 from __future__ import annotations
@@ -26,7 +36,7 @@ SHIPPED_LANGUAGES = tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 class PhraseBook:
     """The phrases of one or more languages, as `plain_words` returns them.
 
-    The phrase files have a list for each of these fields.
+    A phrase may be in several fields: "yes" is in `confirm` and `plain`.
     """
 
     #: The whole message is a yes.
@@ -48,10 +58,10 @@ class PhraseBook:
     which: frozenset[str]
     #: Asks for time and decides nothing: the user is told once that the question stays open.
     waits: frozenset[str]
-    #: Words that are a yes or a no and nothing else, unlike commands such as "delete it" and
-    #: "stop".
+    #: The words of `confirm` and `cancel` that say nothing else: "yes". "Stop" may also be a request.
     plain: frozenset[str]
-    #: Words that are a yes when alone, and a new request with another word beside them.
+    #: Words that begin a new request if another word follows, though most are a yes when alone:
+    #: "delete".
     commands: frozenset[str]
     #: A no that may have more words behind a comma or another break: "no, wrong order".
     refuses: frozenset[str]
@@ -65,7 +75,7 @@ class PhraseBook:
 
 @dataclass(frozen=True, slots=True)
 class AskingPhrases:
-    """Phrases that ask about a question or for time, as `bare_words` returns them."""
+    """Phrases that ask about a question or for time, compared without hyphens."""
 
     #: Asks what the question is about: "what is this?".
     asks: frozenset[str]
@@ -79,7 +89,10 @@ class AskingPhrases:
 
 @dataclass(frozen=True, slots=True)
 class RefusalPhrases:
-    """Phrases that begin a no with more words, and those that take it back."""
+    """Phrases that begin a no with more words, and those that take it back.
+
+    All but `yeses`, which are single words, are compared without hyphens.
+    """
 
     #: Stand before a break: "no" in "no, wrong order".
     heads: frozenset[str]
@@ -93,7 +106,7 @@ class RefusalPhrases:
 
 @dataclass(frozen=True, slots=True)
 class ChangePhrases:
-    """Phrases that begin a yes with a change: "yes, but blue"."""
+    """Phrases that begin a yes with a change, compared without hyphens: "yes, but blue"."""
 
     #: A yes or an "ok", which stand first.
     heads: frozenset[str]
@@ -124,6 +137,8 @@ def phrasebook(languages: tuple[str, ...]) -> PhraseBook:
         part: frozenset().union(*(getattr(book, part) for book in books))
         for part in PhraseBook.__slots__
     }
+    # These parts decide, or may stand behind a decision. The others decide nothing, or are read in
+    # one language at a time: a German "ja" takes no Portuguese no back (`_takes_back`).
     for part in ("confirm", "cancel", "polite", "refuses"):
         parts[part] -= parts["false_friends"]
     return PhraseBook(**parts)
@@ -131,19 +146,18 @@ def phrasebook(languages: tuple[str, ...]) -> PhraseBook:
 
 @cache
 def answers_and_half_answers(book: PhraseBook) -> frozenset[str]:
-    """Return all phrases that decide or half decide, as bare words."""
-    return _as_bare_words(book.confirm | book.cancel | book.ok | book.unclear)
+    """Return all phrases that decide or half decide, compared without hyphens."""
+    return _with_unhyphenated(book.confirm | book.cancel | book.ok | book.unclear)
 
 
 @cache
 def asking_phrases(book: PhraseBook) -> AskingPhrases:
     """Return what people write to ask about an open question, or for time."""
-    fillers = book.ok | book.unclear | book.polite
     return AskingPhrases(
-        asks=_as_bare_words(book.asks),
-        before_effect=_as_bare_words(book.which),
-        waits=_as_bare_words(book.waits),
-        fillers=_as_bare_words(fillers - book.commands),
+        asks=_with_unhyphenated(book.asks),
+        before_effect=_with_unhyphenated(book.which),
+        waits=_with_unhyphenated(book.waits),
+        fillers=_with_unhyphenated(book.ok | book.unclear | book.polite),
     )
 
 
@@ -153,9 +167,9 @@ def refusal_phrases(book: PhraseBook) -> RefusalPhrases:
     # One letter, such as "y", and a syllable of Chinese or Japanese are parts of other words.
     yeses = [each for each in book.plain & book.confirm if len(each) > 1]
     return RefusalPhrases(
-        heads=book.refuses,
-        openings=_as_bare_words(book.refuses_and),
-        takes_back=_as_bare_words(book.takes_back),
+        heads=_with_unhyphenated(book.refuses),
+        openings=_with_unhyphenated(book.refuses_and),
+        takes_back=_with_unhyphenated(book.takes_back),
         yeses=frozenset(each for each in yeses if not is_syllabic(each)),
     )
 
@@ -163,11 +177,14 @@ def refusal_phrases(book: PhraseBook) -> RefusalPhrases:
 @cache
 def change_phrases(book: PhraseBook) -> ChangePhrases:
     """Return how a yes begins that asks for a change."""
-    return ChangePhrases(heads=(book.plain & book.confirm) | book.ok, but=book.but)
+    # "Yes yes" need not be a head: with a change behind it the message has too many words to be taken
+    # for an unclear answer, so it is a new request in any case.
+    heads = (book.plain & book.confirm) | book.ok
+    return ChangePhrases(heads=_with_unhyphenated(heads), but=_with_unhyphenated(book.but))
 
 
-def _as_bare_words(phrases: frozenset[str]) -> frozenset[str]:
-    """Return the phrases and their forms among bare words, which have no hyphens."""
+def _with_unhyphenated(phrases: frozenset[str]) -> frozenset[str]:
+    """Return the phrases, and those with hyphens also without: "uh-huh" and "uh huh"."""
     return phrases | {phrase.replace("-", " ") for phrase in phrases}
 
 
@@ -180,8 +197,8 @@ def _load(language: str) -> PhraseBook:
     parts: dict[str, frozenset[str]] = {}
     for part in PhraseBook.__slots__:
         spellings: set[str] = set()
-        for words in _read_patterns(table.get(part, ())):
-            spellings.update(accent_variants(words, with_accents))
+        for phrase in _read_patterns(table.get(part, ())):
+            spellings.update(accent_variants(phrase, with_accents))
         parts[part] = frozenset(spellings)
 
     capitals = table.get("capitals")
@@ -189,6 +206,8 @@ def _load(language: str) -> PhraseBook:
         for part, phrases in parts.items():
             parts[part] = phrases | _in_capitals(phrases, capitals)
 
+    # The words of `plain` and `commands` are searched for one by one, and doubled words of the other
+    # parts are in the file.
     not_doubled = frozenset(plain_words(word) for word in table.get("not_doubled", ()))
     for part in ("confirm", "cancel", "false_friends", "refuses"):
         parts[part] |= _repeated(parts[part] - not_doubled)
@@ -196,17 +215,17 @@ def _load(language: str) -> PhraseBook:
 
 
 def _read_patterns(patterns: Iterable[str]) -> Iterable[str]:
-    """Yield the plain words of each phrase.
+    """Yield each phrase of the patterns, as plain words.
 
     Raises ValueError for a phrase that no message could match.
     """
     for pattern in patterns:
         for phrase in expand(pattern):
-            words = plain_words(phrase)
-            if not words:
+            plain_phrase = plain_words(phrase)
+            if not plain_phrase:
                 problem = f"phrase {phrase!r} of {pattern!r} cannot be read"
                 raise ValueError(f"{problem}: use one script, no digits, no quotes")
-            yield words
+            yield plain_phrase
 
 
 def expand(pattern: str) -> list[str]:
