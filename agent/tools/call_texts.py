@@ -25,7 +25,7 @@ from pydantic_core import to_jsonable_python
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.signature import call_method
 from sayso.channels.i18n.invisible import readable
-from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown, escaped
+from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown, escaped_line
 from sayso.infra.concurrency import await_isolated
 from sayso.pending.action import compute_args_digest
 from sayso.pending.error_texts import FATAL_ERRORS
@@ -337,7 +337,7 @@ def literal(text: str) -> str:
     Invisible characters become their codes.
     """
     line = _LINE_BREAK.sub(" ⏎ ", readable(text).strip())
-    return escaped(_SEVERAL_SPACES.sub(_as_visible_spaces, line))
+    return escaped_line(_SEVERAL_SPACES.sub(_as_visible_spaces, line))
 
 
 def _as_visible_spaces(match: re.Match[str]) -> str:

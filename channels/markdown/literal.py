@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator
 
 #: Characters that are Markdown syntax: links, code, emphasis, entities, escapes. An underscore
-#: inside a word and a star between spaces are not.
+#: inside a word and a star between spaces are not. The backslash goes before the second group: the
+#: first one is empty here, because only _NUMBER_AT_START has a text before the backslash.
 _MARKUP = re.compile(
     r"""()(
         \\(?=[!-/:-@\[-`{-~]|$) | [`\[\]] | <(?=\S|$) | &(?=\#?\w+;) | ~(?=~) | (?<=~)~
@@ -26,7 +27,7 @@ _AT_START = re.compile(
     r"^()(\#(?=\#{0,5}(?:\s|$)) | > | [+-](?=\s|$) | =(?=[=\s]*$) | [|:-](?=[|:\s-]*$))",
     re.VERBOSE,
 )
-#: The number of an item of a list.
+#: The number of an item of a list, and the mark behind it.
 _NUMBER_AT_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 #: All places where one of these may match, an indented line, and a line end of other systems.
 _MAY_BE_MARKUP = re.compile(
@@ -44,7 +45,7 @@ _REST = re.compile(
 #: Punctuation of the sentence that may follow an address. The last four are an ellipsis, an
 #: apostrophe, and the comma and the question mark of Arabic.
 _AFTER_ADDRESS = ".,;:!?*_~'\u2026\u2019\u060c\u061f"
-#: The replacement of a match: its first group, a backslash, its second group.
+#: The replacement of a match of these three: its first group, a backslash, its second group.
 _WITH_BACKSLASH = r"\1\\\2"
 _ENTITY = re.compile(r"&#?\w+;")
 #: An escape, a space that is encoded, or backticks that may begin code.
@@ -76,13 +77,14 @@ def as_markdown(text: str) -> Markdown:
 def as_text(md: str) -> str:
     """Return Markdown without the escapes of `as_markdown`, as text to print.
 
-    Formatting that a model or a tool wrote, such as `**bold**`, stays, and so does all code. Do not
-    show the text as Markdown.
+    Formatting that a model or a tool wrote, such as `**bold**`, stays, and so does code between
+    backticks. Do not show the text as Markdown.
     """
     if not _ESCAPE_OR_CODE.search(md):
         return md
 
-    # Where the last run of so many backticks begins, by their number.
+    # Where the last run of so many backticks begins, by their number. Without it, each run that is
+    # never closed would be searched for up to the end of the text.
     last_runs = {len(run[0]): run.start() for run in _BACKTICKS.finditer(md)}
     parts = []
     position = 0
@@ -152,17 +154,19 @@ def _escaped_lines(text: str) -> Iterator[str]:
         has_indent = indent != ""
         # Markdown drops the spaces at the beginning of a line, or reads them as code. It keeps them
         # if the first one is encoded.
-        if has_indent and words.strip():
+        if has_indent and words:
             indent = f"&#{ord(indent[0])};{indent[1:]}"
-        yield indent + escaped(words, at_start=not has_indent, keeps_addresses=True)
+        yield indent + escaped_line(words, at_start=not has_indent, keeps_addresses=True)
 
 
-def escaped(line: str, *, at_start: bool = True, keeps_addresses: bool = False) -> str:
-    """Return a line with a backslash before each character that Markdown would act on.
+def escaped_line(line: str, *, at_start: bool = True, keeps_addresses: bool = False) -> str:
+    """Return one line with a backslash before each character that Markdown would act on.
 
     * `at_start`: whether the line begins a line of the message.
-    * `keeps_addresses`: whether a bare address has no backslashes, so that it is one link. A mark
-      in it may then be lost if the address is so long that two messages share it.
+    * `keeps_addresses`: whether a bare address (`https://...`) stays without backslashes, so that
+      it is shown as one link. If a long text is sent as two messages that part inside the address,
+      its second half is read as Markdown: an `_` or a `*` in it may vanish. So addresses are
+      escaped in previews of tool calls, where each character counts.
     """
     parts = []
     position = 0
@@ -170,6 +174,8 @@ def escaped(line: str, *, at_start: bool = True, keeps_addresses: bool = False) 
     if keeps_addresses:
         addresses = _addresses(line)
     for start, end in addresses:
+        # The pattern does not see the address behind this slice. So an opening star before an
+        # address has no backslash. It opens nothing, because each closing star has one.
         parts.append(_MARKUP.sub(_WITH_BACKSLASH, line[position:start]))
         parts.append(line[start:end])
         position = end
@@ -191,7 +197,8 @@ def _addresses(line: str) -> list[tuple[int, int]]:
         if scheme.start() < position:
             continue
         rest = address_after(line, scheme.end())
-        # Markdown would decode an entity in it, so such an address is escaped like other text.
+        # Markdown would decode an entity in it, so such an address is escaped like other text. An
+        # entity at its end is none: `address_after` leaves its ";" out, for our parser too.
         if rest and not _ENTITY.search(rest):
             position = scheme.end() + len(rest)
             addresses.append((scheme.start(), position))

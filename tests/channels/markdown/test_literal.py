@@ -32,6 +32,7 @@ TEXTS = [
     "```\nno code\n```",
     "    indented\n\n      more",
     "see https://e.org/_a_/b_c?x=1*2&copy=3).",
+    "see https://e.org/?a=1&copy; and *https://e.org/a* or *https://e.org/?b",
     "**\u300cA\u300d**\u3067\u3059",
     "ends in \\",
 ]
