@@ -267,6 +267,7 @@ class UsageStats:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
+    #: In US dollars, 0.0 if it is not known.
     cost_usd: float = 0.0
     #: The model that answered; "" if the vendor does not say.
     model: str = ""

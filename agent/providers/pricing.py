@@ -1,6 +1,10 @@
 """Prices and context windows of models, from the optional library genai-prices.
 
-The library has a list of models in it. Nothing here uses the network.
+The library has a list of models in it. Nothing here uses the network, and no error of the library
+ends a run.
+
+A `provider` is Sayso's name of it, such as "openai". The library knows the vendors under the same
+names.
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ from sayso.agent.messages import UsageStats
 log = logging.getLogger(__name__)
 #: US dollars for a million tokens, as two or four numbers: for tokens of the prompt and of the
 #: completion, then for tokens of the prompt that the vendor read from its prompt cache and wrote to
-#: it. With two numbers, the latter cost as much as others of the prompt.
+#: it. With two numbers, the latter cost as much as others of the prompt. AgentConfig refuses any other
+#: number of numbers.
 Price = tuple[float, ...]
 
 
@@ -25,10 +30,10 @@ def cost_usd(
 ) -> float | None:
     """Return what the usage cost in US dollars; None where the price of the model is unknown.
 
-    A price in `prices`, by the name of the model, comes first. Otherwise genai-prices is asked if
-    it is installed. Where a provider is named, only its models count, so that a local model does
-    not get the price of a hosted model with the same name. The first call imports that library,
-    which takes about a tenth of a second.
+    A price in `prices`, by the name of the model alone, comes first. Otherwise genai-prices is
+    asked if it is installed. It looks among the models of the provider only, so that a local model
+    does not get the price of a hosted model with the same name; "" is any provider. The first call
+    imports that library, which takes about a tenth of a second.
     """
     if prices is not None and model in prices:
         return _cost_at(prices[model], usage)
@@ -46,14 +51,15 @@ def cost_usd(
     except LookupError:
         return None
     except Exception as exc:  # an unknown price must never prevent an answer
-        log.warning("pricing.failed", extra={"model": model, "reason": type(exc).__name__})
+        _log_failure(model, exc)
         return None
 
 
 def with_cost(usage: UsageStats, prices: Mapping[str, Price]) -> UsageStats:
     """Return the usage with its cost at these prices, by the name of the model.
 
-    A usage with a cost, or of a model without a price here, is returned unchanged.
+    A usage that has a cost already (0.0 is none), or whose model has no price here, is returned
+    unchanged.
     """
     if usage.cost_usd or usage.model not in prices:
         return usage
@@ -66,6 +72,7 @@ def _cost_at(price: Price, usage: UsageStats) -> float:
     read_price, write_price = cache_prices or (prompt_price, prompt_price)
 
     cached_tokens = usage.cache_read_tokens + usage.cache_write_tokens
+    # `prompt_tokens` includes the cached ones, but some servers report fewer.
     uncached_tokens = max(0, usage.prompt_tokens - cached_tokens)
     total = uncached_tokens * prompt_price
     total += usage.cache_read_tokens * read_price
@@ -76,18 +83,31 @@ def _cost_at(price: Price, usage: UsageStats) -> float:
 
 @lru_cache(maxsize=256)
 def context_tokens(model: str, provider: str) -> int | None:
-    """Return the context window of a provider's model in tokens; None where it is unknown."""
+    """Return the context window of a provider's model in tokens; None where it is unknown.
+
+    `provider` must be named.
+    """
     library = _library()
     if library is None:
         return None
     try:
-        _, known = library.data_snapshot.get_snapshot().find_provider_model(
-            model, None, provider, None
+        _, known_model = library.data_snapshot.get_snapshot().find_provider_model(
+            model,
+            provider=None,
+            provider_id=provider,
+            provider_api_url=None,
         )
+        window = known_model.context_window
     except LookupError:
         return None
-    window = known.context_window
+    except Exception as exc:  # an unknown window must not prevent an answer either
+        _log_failure(model, exc)
+        return None
     return window if isinstance(window, int) and window > 0 else None
+
+
+def _log_failure(model: str, exc: Exception) -> None:
+    log.warning("pricing.failed", extra={"model": model, "reason": type(exc).__name__})
 
 
 @lru_cache(maxsize=1)

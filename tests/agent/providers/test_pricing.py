@@ -11,7 +11,7 @@ import pytest
 
 from sayso.agent import AgentConfig, UsageStats
 from sayso.agent.providers import pricing
-from sayso.agent.providers.pricing import cost_usd
+from sayso.agent.providers.pricing import context_tokens, cost_usd
 
 USAGE = UsageStats(1_000_000, 100_000, 1_100_000)
 
@@ -45,6 +45,13 @@ def test_invalid_usage_has_no_cost(caplog):
     """More cached tokens than prompt tokens is a server's mistake, which ends no run."""
     with caplog.at_level(logging.WARNING):
         assert cost_usd("gpt-5-mini", UsageStats(10, 1, 11, cache_read_tokens=99), "openai") is None
+    assert [record.message for record in caplog.records] == ["pricing.failed"]
+
+
+def test_library_with_another_api_costs_the_context_window_only(monkeypatch, caplog):
+    """A later version may have other functions. The run goes on."""
+    monkeypatch.setattr(pricing, "_library", object)
+    assert context_tokens("a model that no test asks for", "openai") is None
     assert [record.message for record in caplog.records] == ["pricing.failed"]
 
 
