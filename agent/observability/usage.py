@@ -1,6 +1,7 @@
-"""The totals of an agent: AgentUsage counts tokens and cost, AgentAnalytics counts tool calls.
+"""The totals of an agent: AgentUsage counts what its model asks for, AgentAnalytics what tools do.
 
-Both live as long as the agent, and count from its creation or the last reset.
+AgentUsage has the tokens, the cost and the tool calls that the model asked for. AgentAnalytics has
+the calls that ran, with their failures and durations. Both live as long as the agent, and count from its creation or the last reset.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 from sayso.agent.messages import NO_USAGE, UsageStats
 
 #: How many tool names are counted separately. A model may invent any name, so there must be a
-#: limit.
+#: limit. OTHER_TOOLS may come on top of them.
 MAX_TOOLS = 1000
-#: The name under which the calls of all further tools are counted.
+#: The name under which the calls of all further names are counted, also those of real tools.
 OTHER_TOOLS = "(other)"
 
 
@@ -58,7 +59,7 @@ class ToolMetrics:
 
 
 class AgentAnalytics:
-    """Counts the tool calls of an agent. Thread-safe.
+    """Counts the tool calls of an agent that ran. Thread-safe.
 
     Arguments may be personal data, so only the number of calls with arguments is counted.
     """
@@ -77,7 +78,8 @@ class AgentAnalytics:
     ) -> None:
         """Count one call, which took `duration` seconds and sent `chunk_count` chunks.
 
-        `params` are its arguments; None or {} for a call without any.
+        `params` are its arguments; None or {} for a call without any. The agent loop counts neither
+        a call that was denied nor one that waits for a yes: their tools did not run.
         """
         with self._lock:
             name = _counted_name(tool_name, self._tools)
@@ -100,6 +102,7 @@ class AgentAnalytics:
         None if it was never called, or first called after MAX_TOOLS others. Such calls are counted
         together under the name OTHER_TOOLS.
         """
+        # One look-up in a dict needs no lock.
         return self._tools.get(tool_name)
 
     def get_all_metrics(self) -> dict[str, ToolMetrics]:
@@ -116,7 +119,7 @@ class AgentAnalytics:
             return "No tool was called."
         lines = []
         for tool in tools:
-            succeeded = f"{tool.success_rate:.0%} succeeded"
+            succeeded = f"{_percent(tool.success_rate)}% succeeded"
             duration = f"{tool.avg_duration:.3f} s each"
             lines.append(f"{tool.name}: {tool.total_calls} calls, {succeeded}, {duration}")
         return "\n".join(lines)
@@ -127,8 +130,15 @@ class AgentAnalytics:
             self._tools.clear()
 
 
+def _percent(rate: float) -> int:
+    """Return a rate from 0 to 1 in whole percent. Only 0 and 1 themselves become 0 and 100."""
+    if 0 < rate < 1:
+        return min(max(round(100 * rate), 1), 99)
+    return round(100 * rate)
+
+
 class AgentUsage:
-    """Counts the tokens and the cost of an agent's model calls. Thread-safe."""
+    """Counts an agent's model calls: their tokens, cost and the tools they call. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -137,7 +147,7 @@ class AgentUsage:
     def reset(self) -> None:
         """Set all totals to zero."""
         with self._lock:
-            #: The sum of the usage of all model calls.
+            #: The sum of the usage of all model calls. Only this class writes it.
             self.total = NO_USAGE
             self._calls = 0
             self._tools: Counter[str] = Counter()
@@ -145,9 +155,8 @@ class AgentUsage:
     def add_usage(self, stats: UsageStats, tool_name: str | None = None) -> None:
         """Count a model call, and a tool call in its answer.
 
-        `tool_name` is the tool that the answer calls. None where it calls no tool, and where the
-        caller counts each call with `count_tool`, as the agent loop does: an answer may have
-        several calls.
+        `tool_name` is the tool that the answer calls; None if it calls none. An answer may have
+        several calls: the agent loop passes None and counts each of them with `count_tool`.
         """
         with self._lock:
             self.total += stats
@@ -172,7 +181,7 @@ class AgentUsage:
 
     @property
     def tool_usage(self) -> dict[str, int]:
-        """The number of calls of each tool."""
+        """How often the model called each tool."""
         with self._lock:
             return dict(self._tools)
 

@@ -56,7 +56,8 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
     from sayso.config.wiring.observability import set_up_logs
     from sayso.ops.server.backup import write_backup
 
-    set_up_logs()
+    with clear_errors():
+        set_up_logs()
     keys = find_keys(options)
     if not keys:
         fail(

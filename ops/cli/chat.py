@@ -25,29 +25,34 @@ def chat(options: Options, channel: str | None) -> None:
 
     CHANNEL is the channel whose tools and policy are used, by default the first one.
     """
+    # Imported here, so that `sayso --help` is quick.
     from sayso.channels.console.terminal import Terminal
     from sayso.channels.media_store import LocalMediaStore
     from sayso.config.settings.loader import load_for_terminal
     from sayso.config.wiring.agents import terminal_agent
 
-    set_up_logs("warning")  # INFO lines would stand between the lines of the conversation
+    # INFO lines would stand between the lines of the conversation.
+    set_up_logs(default="warning")
     with clear_errors():
-        # This command starts a bot, so it takes the file of the options and not that of a bot that
-        # already runs. The settings have only the chosen channel; `terminal_agent` takes the first.
+        # This command starts a bot, so it does not take the file of a bot that already runs.
         file = options.file(prefer_running=False)
+        # The chosen channel is the only one in these settings.
         settings = load_for_terminal(file, channel)
 
     with ExitStack() as stack:
         # Files that tools make are stored in this folder while the conversation lasts. Those of
         # replies are copied to `chat` in the data folder, where the person finds them afterwards.
         media_folder = stack.enter_context(TemporaryDirectory(prefix="sayso-chat-"))
-        files = LocalMediaStore(Path(media_folder), keys=["no link is made"], public_url="")
+        # The terminal reads them from the folder. Key and address would be those of links to files,
+        # which only platforms use.
+        files = LocalMediaStore(Path(media_folder), keys=["unused"], public_url="")
         bot = terminal_agent(
             settings,
             data=options.data,
             media=files,
             report_problem=lambda problem: click.echo(problem, err=True),
         )
+        # Entering it loads the tools, which may fail; the call above does nothing yet.
         with clear_errors():
             agent = stack.enter_context(bot)
 

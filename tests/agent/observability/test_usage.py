@@ -107,6 +107,15 @@ def test_summary_starts_with_the_most_used_tool():
     ]
 
 
+@pytest.mark.parametrize(("successes", "failures", "percent"), [(1999, 1, "99%"), (1, 1999, "1%")])
+def test_summary_hides_no_rare_failure_or_success(successes, failures, percent):
+    """Rounding would make all or nothing of them."""
+    counted = AgentAnalytics()
+    for number in range(successes + failures):
+        counted.record_tool_call("search", number < successes, 0.25)
+    assert counted.summary() == f"search: 2000 calls, {percent} succeeded, 0.250 s each"
+
+
 def test_reset_clears_the_analytics():
     """No tool is left."""
     counted = AgentAnalytics()

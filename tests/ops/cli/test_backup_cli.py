@@ -61,3 +61,11 @@ def test_file_that_cannot_be_written_is_named(folder: Path):
     assert (code, errors.count("\n"), "No such file or directory" in errors) == (3, 1, True)
     code, errors = backup(folder, "/dev/full/bot.tar.gz")
     assert (code, errors.count("\n")) == (3, 1)
+
+
+def test_unknown_log_level_is_named(folder: Path):
+    """In one line, without a traceback."""
+    common = ("--config", folder / "bot.yaml", "--data", folder / "data")
+    code, _, errors = sayso("backup", "bot.tar.gz", *common, cwd=folder, SAYSO_LOG_LEVEL="loud")
+    assert errors == "Error: SAYSO_LOG_LEVEL is 'loud': write debug, info, warning or error\n"
+    assert code == 3
