@@ -64,7 +64,7 @@ PARTS = (
     Part("agent", agent.AgentSettings, "`agent`", see="how-to/use-a-real-model.md"),
     Part(
         "agent.fallback",
-        agent.ModelSettings,
+        agent.FallbackSettings,
         "`agent.fallback`, a list",
         see="how-to/use-a-real-model.md",
     ),

@@ -1,6 +1,7 @@
 """Settings below `agent`, and those that a channel can override.
 
-The docstring below a field is its text in the reference of the YAML.
+The docstring below a field is its text in the reference of the YAML. `docs/generate.py` reads it,
+and requires that it ends with "Example: `...`.".
 """
 
 from __future__ import annotations
@@ -89,12 +90,10 @@ ModelPrices = Annotated[tuple[Annotated[Number, Field(ge=0)], ...], AfterValidat
 
 
 class ModelAccess(Section):
-    """A model and how to reach it."""
+    """A model and how to reach it: what all sections that name a model have in common."""
 
     model: VendorModel | None = None
-    """The vendor and its name of the model. Without it the conversation's own model is asked.
-    Example: `openai:gpt-5-nano`.
-    """
+    """The vendor and its name of the model. Example: `openai:gpt-5-nano`."""
     api_key: OptionalSecret = None
     """The vendor's key. Without it the key comes from the vendor's variable: OPENAI_API_KEY,
     ANTHROPIC_API_KEY or GEMINI_API_KEY; a server at `base_url` is sent no other key than this one.
@@ -116,7 +115,7 @@ class ModelAccess(Section):
     """
 
 
-class ModelSettings(ModelAccess):
+class FallbackSettings(ModelAccess):
     """A model that is asked when those before it fail."""
 
     model: VendorModel
@@ -124,9 +123,11 @@ class ModelSettings(ModelAccess):
 
 
 class SideSettings(ModelAccess):
-    """The model for a task outside of the conversation, such as a summary.
+    """The model for a task outside of the conversation, such as a summary."""
 
-    Without `model` it is the conversation's own.
+    model: VendorModel | None = None
+    """The vendor and its name of the model. Without it the conversation's own model is asked.
+    Example: `openai:gpt-5-nano`.
     """
 
     @model_validator(mode="after")
@@ -267,6 +268,7 @@ class LengthSettings(Section):
 
     @model_validator(mode="after")
     def _bounds_something(self) -> Self:
+        # A `min` above `max` is refused by LengthGuardrail, which is built from these settings.
         if self.max is None and not self.min:
             raise ValueError("it lets every text through: give max, min or both")
         return self
@@ -290,7 +292,8 @@ TextList = Annotated[
 class GuardrailSettings(Section):
     """One check of a text, and what happens to a text that does not pass.
 
-    It has exactly one of `topic`, `pattern`, `length`, `injection` and `plugin`, and an action.
+    It has exactly one of `topic`, `pattern`, `length`, `injection` and `plugin`. All but a plugin
+    may have an action.
     """
 
     topic: TextList | None = None
@@ -308,12 +311,15 @@ class GuardrailSettings(Section):
     `action`. Example: `my_guards:NoPrices`.
     """
     action: Literal["block", "rewrite", "warn"] | None = None
-    """What happens to a text that does not pass: `block` ends the run, `rewrite` changes the text,
-    `warn` only tells observers. Without it: `block`. Example: `warn`.
+    """What happens to a text that does not pass: `block` ends the run, `warn` only tells observers.
+    `rewrite` replaces each match of a `pattern` by "[redacted]", and shortens a text that exceeds
+    the `max` of a `length`; nothing else can be rewritten. Without it: `block`. Example: `warn`.
     """
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
+        # What cannot be built, such as a `pattern` that is no regular expression, is refused at the
+        # start by `config/wiring/agents.py`, which builds the guardrails.
         kinds = [kind for kind in GUARDRAILS if getattr(self, kind) is not None]
         if len(kinds) != 1:
             raise ValueError(f"choose one of {', '.join(GUARDRAILS)} for each guardrail")
@@ -337,7 +343,10 @@ class CoherenceSettings(SideSettings):
 
 
 def _none_if_off(value: object) -> object:
-    """Return None for `off`, and a number unchanged. Raises ValueError for everything else."""
+    """Return None for `off`, and a number unchanged. Raises ValueError for everything else.
+
+    The loader reads YAML 1.2, where `off` is a text and not false.
+    """
     if value == "off":
         return None
     if str(value).isdecimal():
@@ -400,7 +409,7 @@ class AgentSettings(ModelAccess):
     `gemini`, `ollama`. `offline` matches messages to tools by their words; it is not a language
     model and needs no account. Example: `openai:gpt-5-mini`.
     """
-    fallback: list[ModelSettings] = []
+    fallback: list[FallbackSettings] = []
     """Models that are asked, in this order, when the first one fails.
 
     Example: `[{model: ollama:llama3.2}]`.
@@ -412,9 +421,10 @@ class AgentSettings(ModelAccess):
 
     Example: `You help the people of a fruit shop.`.
     """
+    # `model_fields_set` tells a 0.0 that was set from the default.
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = 0.0
-    """How freely the model writes. `null` sends none. A model that no price list knows is sent none
-    unless you set it. Example: `0.7`.
+    """How freely the model writes. `null` sends none. A model that no price list knows may refuse
+    the default, so it is sent a temperature only if you set one. Example: `0.7`.
     """
     max_tokens: Count = Field(default=1000, ge=1)
     """The most tokens of one answer. Thinking counts. Example: `4000`."""
@@ -475,8 +485,9 @@ class ChannelAgentSettings(SideSettings):
     def over(self, agent: AgentSettings) -> AgentSettings:
         """Return the bot's settings of its agent, with what this channel changes.
 
-        A channel's model is reached with the key and at the address of `agent`, unless the channel
-        has its own or another vendor: a key is never sent to another vendor.
+        A channel's model is reached with the key and at the address of `agent`. If the channel has
+        a key or an address, or a model of another vendor, neither is taken from `agent`: a key is
+        never sent to another vendor or server. `openai` and `openai-responses` are two vendors.
         """
         changed: dict[str, object] = {}
         if self.system_prompt is not None:
@@ -488,6 +499,9 @@ class ChannelAgentSettings(SideSettings):
             if self.api_key or self.base_url or is_other_vendor:
                 changed["api_key"] = self.api_key
                 changed["base_url"] = self.base_url
+                # The default depends on the server.
+                changed["prompt_cache_key"] = self.prompt_cache_key
+            elif self.prompt_cache_key is not None:
                 changed["prompt_cache_key"] = self.prompt_cache_key
         return agent.model_copy(update=changed)
 

@@ -31,7 +31,7 @@ from sayso.channels.media_store import MediaLimits
 from sayso.channels.registry import BUILT_IN
 from sayso.config.settings.agent import (
     AgentSettings,
-    ModelSettings,
+    FallbackSettings,
     OptionalServerUrl,
     redis_address,
 )
@@ -414,7 +414,7 @@ def secret_fields(platforms: Iterable[str] = ()) -> set[str]:
         EmbeddingSettings,
         AuthSettings,
         BasicSettings,
-        ModelSettings,
+        FallbackSettings,
     ]
     for platform in {*BUILT_IN, *platforms}:
         platform_model = channel_model(platform)

@@ -214,6 +214,9 @@ class Models:
             key = access.api_key.get_secret_value()
         else:
             key = self._key_of_environment(vendor, access.base_url, path)
+        prompt_cache_key = section.prompt_cache_key
+        if prompt_cache_key is None:
+            prompt_cache_key = access.prompt_cache_key
         settings = json.dumps(section.model_settings, default=str)
         connection = _Connection(
             vendor,
@@ -221,7 +224,7 @@ class Models:
             key,
             access.base_url or "",
             agent.cache_prompt,
-            access.prompt_cache_key,
+            prompt_cache_key,
             settings,
         )
         if connection not in self._providers:

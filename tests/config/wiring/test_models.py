@@ -168,6 +168,22 @@ def test_key_of_a_conversation_is_for_the_api_of_openai(tmp_path: Path):
     assert "prompt_cache_key is a field of OpenAI's API: leave it out" in refusal(tmp_path, wrong)
 
 
+@pytest.mark.parametrize(
+    ("agent", "web"),
+    [
+        ("{model: openai:m, api_key: '${KEY}'}", "agent: {model: openai:n, prompt_cache_key: false}"),
+        ("{model: openai:m, api_key: '${KEY}', fallback: [{model: openai:n, prompt_cache_key: false}]}", ""),
+    ],
+)  # fmt: skip
+def test_cache_key_of_a_section_counts_although_it_takes_the_agents_key(
+    tmp_path: Path, agent: str, web: str
+):
+    """A channel and a fallback without an `api_key` have a `prompt_cache_key` of their own."""
+    made = dict(Models(configured(tmp_path, agent, web)).chain("web"))["openai:n"]
+    assert isinstance(made, VendorProvider)
+    assert not made.asks_to_cache
+
+
 def test_fallbacks_are_called_in_order_and_with_text_tools_where_needed(tmp_path: Path):
     """They act as one provider."""
     agent = "{model: ollama:a, native_tools: false, fallback: [{model: ollama:b}, {model: openai:c, api_key: '${KEY}'}]}"
