@@ -160,6 +160,8 @@ class CommandResult:
 class PlatformCommand:
     """A command of `sayso channel` that only one platform has."""
 
+    #: It must be no other command's: those of all platforms, such as "status", come first, and of
+    #: two platforms' commands with one name only one can be called.
     name: str
     #: `run(target, **options)` does it and returns what is printed. Its docstring is the help. It
     #: raises SetupError, click.UsageError and redis.RedisError.

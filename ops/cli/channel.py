@@ -69,7 +69,10 @@ class TimeSpan(click.ParamType[float]):
 
 
 TIME_SPAN = TimeSpan()
-#: How the summary of `recover` calls the states of the messages in a platform's log.
+#: How many updates a platform may send at once, unless --max-connections says otherwise.
+_MAX_CONNECTIONS = 40
+#: How the summary of `recover` calls what became of the messages in a platform's log.
+#: `MessageState` in `channels/setup.py` explains each.
 _STATE_LABELS: Mapping[MessageState, str] = {
     "before": "taken before",
     "missed": "missed",
@@ -78,7 +81,7 @@ _STATE_LABELS: Mapping[MessageState, str] = {
     "refused": "refused",
 }
 
-_channel = click.argument("channel")
+_channel_argument = click.argument("channel")
 _drop_pending = click.option(
     "--drop-pending",
     is_flag=True,
@@ -112,12 +115,12 @@ def channel() -> None:
 @channel.command(
     examples=["sayso channel connect ops-tg", "sayso channel connect ops-tg --drop-pending"]
 )
-@_channel
+@_channel_argument
 @_drop_pending
 @click.option(
     "--max-connections",
     type=click.IntRange(1, 100),
-    default=40,
+    default=_MAX_CONNECTIONS,
     show_default=True,
     help="Number of updates that the platform may send at once, where that can be set.",
 )
@@ -131,6 +134,7 @@ def connect(options: Options, channel: str, max_connections: int, *, drop_pendin
         options, channel, drop_pending=drop_pending, max_connections=max_connections
     )
 
+    # In one event loop, since the setup lives as long as its loop.
     async def connect_and_check() -> tuple[list[str], list[CheckResult]]:
         return await setup.set_webhook(), await setup.check()
 
@@ -141,7 +145,7 @@ def connect(options: Options, channel: str, max_connections: int, *, drop_pendin
 
 
 @channel.command(examples=["sayso channel status shop-wa", "sayso channel status shop-wa --json"])
-@_channel
+@_channel_argument
 @pass_options
 def status(options: Options, channel: str) -> None:
     """Print what the platform of CHANNEL knows about it.
@@ -155,7 +159,7 @@ def status(options: Options, channel: str) -> None:
 
 
 @channel.command(examples=["sayso channel disconnect ops-tg"])
-@_channel
+@_channel_argument
 @_drop_pending
 @pass_options
 def disconnect(options: Options, channel: str, *, drop_pending: bool) -> None:
@@ -169,47 +173,57 @@ def disconnect(options: Options, channel: str, *, drop_pending: bool) -> None:
 
 
 def _platform_setup(
-    options: Options, channel: str, *, drop_pending: bool = False, max_connections: int = 40
+    options: Options,
+    channel: str,
+    *,
+    drop_pending: bool = False,
+    max_connections: int = _MAX_CONNECTIONS,
 ) -> PlatformSetup:
     """Return what registers the webhook of a channel. Exits where its platform has none."""
     from sayso.channels.setup import SetupOptions
 
+    # A channel is connected before its bot starts. So the file is the one with which the bot will
+    # start, not that of a bot which runs now.
     settings = options.load(prefer_running=False)
     with clear_errors():
         from sayso.config.wiring.bot_state import find_state
 
         state = find_state(settings, options.data)
         setup_options = SetupOptions(max_connections, drop_pending, state)
-        return _open_setup(settings, channel, setup_options, "it needs no webhook")
+        return _open_setup(settings, channel, setup_options, cure_of_page="it needs no webhook")
 
 
 def _open_setup(
-    settings: Settings, name: str, options: SetupOptions | None, cure_of_page: str
+    settings: Settings, name: str, options: SetupOptions | None, *, cure_of_page: str
 ) -> PlatformSetup:
     """Return what registers a channel at its platform and asks the platform about it.
 
-    `cure_of_page` is the advice for a channel that is a page in the browser, which no platform has
-    to know. Raises click.UsageError for an unknown channel, and SetupError for a platform that
-    can be told nothing, or that keeps no updates to drop.
+    * `options`: how a webhook is set or deleted, None for a command that does neither.
+    * `cure_of_page`: the advice for a channel that is a page in the browser, which no platform has
+      to know.
+
+    Raises click.UsageError for an unknown channel, and SetupError for a platform that can be told
+    nothing, or that keeps no updates to drop.
     """
     from sayso.channels.registry import open_setup
     from sayso.channels.setup import SetupError, hook_url
     from sayso.config.settings.loader import find_public_url
 
     check_channel(settings, name)
-    channel = settings.channels[name]
+    channel_settings = settings.channels[name]
+    platform = channel_settings.platform
     url = find_public_url(settings)
-    if options and options.drop_pending and not channel.can_drop_updates:
+    if options and options.drop_pending and not channel_settings.can_drop_updates:
         raise SetupError(
-            f"{channel.platform} keeps no updates that could be dropped", "leave out --drop-pending"
+            f"{platform} keeps no updates that could be dropped", "leave out --drop-pending"
         )
 
-    setup = open_setup(name, channel, url, options)
+    setup = open_setup(name, channel_settings, url, options)
     if setup:
         return setup
-    if channel.has_page:
+    if channel_settings.has_page:
         raise SetupError(f"{name} is a page in the browser", cure_of_page)
-    says = f"{channel.platform} cannot be told or asked anything"
+    says = f"{platform} cannot be told or asked anything"
     raise SetupError(says, f"have it send to {hook_url(url, name)} yourself")
 
 
@@ -222,7 +236,7 @@ def _run(call: Coroutine[Any, Any, T]) -> T:
 @channel.command(
     examples=["sayso channel recover shop-wa --since 3h", "sayso channel recover shop-wa --dry-run"]
 )
-@_channel
+@_channel_argument
 @click.option(
     "--since", type=TIME_SPAN, default="2h", show_default=True, help="How far back: 90m, 2h, 3d."
 )
@@ -237,7 +251,8 @@ def recover(options: Options, channel: str, since: float, *, dry_run: bool) -> N
     A message that was taken before is not taken again. Exits with 1 where a message was refused:
     run it again later.
     """
-    with _message_log(options, channel) as (settings, message_log):
+    cure_of_page = "the page itself asks people to send again what it could not send"
+    with _message_log(options, channel, cure_of_page) as (settings, message_log):
         from sayso.config.wiring.ingress import find_missed_messages
 
         logged_messages = find_missed_messages(
@@ -256,31 +271,42 @@ def recover(options: Options, channel: str, since: float, *, dry_run: bool) -> N
 async def _print_messages(
     options: Options, logged_messages: AsyncIterator[FoundMessage]
 ) -> Counter[MessageState]:
-    """Print each message as soon as it is handled, so that a later error does not hide it.
+    """Print each message as soon as it is handled, and the sum. Return the number in each state.
 
-    Return the number of messages in each state.
+    With --json all are printed at the end. An error hides nothing: before it is raised, what was
+    handled until then is printed.
     """
     states: Counter[MessageState] = Counter()
-    messages = []
-    async for message in logged_messages:
-        states[message.state] += 1
-        if options.as_json:
+    messages: list[dict[str, Any]] = []
+    try:
+        async for message in logged_messages:
+            states[message.state] += 1
             messages.append(asdict(message))
-        elif message.state != "before":
-            reason = f": {message.why}" if message.why else ""
-            place = f"{message.sid}  {message.conversation}"
-            click.echo(f"{utc_time(message.sent_at)}  {place}  {message.state}{reason}")
+            if not options.as_json and message.state != "before":
+                reason = f": {message.why}" if message.why else ""
+                place = f"{message.sid}  {message.conversation}"
+                click.echo(f"{utc_time(message.sent_at)}  {place}  {message.state}{reason}")
+    except Exception:
+        if messages:
+            _print_sum_of_messages(options, messages, states)
+        raise
+    _print_sum_of_messages(options, messages, states)
+    return states
 
+
+def _print_sum_of_messages(
+    options: Options, messages: list[dict[str, Any]], states: Counter[MessageState]
+) -> None:
+    """Print how many messages are in each state; with --json also each message."""
     summary = f"{states.total()} messages"
     counts = [f"{states[state]} {label}" for state, label in _STATE_LABELS.items() if states[state]]
     if counts:
         summary += f": {', '.join(counts)}"
     options.print({"messages": messages, "counts": dict(states)}, [summary])
-    return states
 
 
 @channel.command("purge-media", examples=["sayso channel purge-media shop-wa --older 24h"])
-@_channel
+@_channel_argument
 @click.option(
     "--older",
     type=TIME_SPAN,
@@ -288,6 +314,7 @@ async def _print_messages(
     show_default=True,
     help="Delete only files older than this: 1h or more.",
 )
+# Twilio keeps messages for 13 months.
 @click.option(
     "--back",
     type=TIME_SPAN,
@@ -307,7 +334,8 @@ def purge_media(
 
     It may run again at any time, for example from cron. Our own copies are not deleted.
     """
-    with _message_log(options, channel) as (settings, message_log):
+    cure_of_page = "only the bot itself has its files"
+    with _message_log(options, channel, cure_of_page) as (settings, message_log):
         from sayso.config.wiring.ingress import delete_media
 
         days = delete_media(
@@ -325,20 +353,33 @@ def purge_media(
 async def _print_days(
     options: Options, deleted_files: AsyncIterator[DeletedFiles], *, dry_run: bool
 ) -> None:
-    """Print what was deleted, day by day as it happens, and the sum."""
-    verb = "to delete" if dry_run else "deleted"
-    days = []
-    async for day in deleted_files:
-        days.append(day)
-        parts = [f"{day.deleted} {verb}"]
-        if day.waiting:
-            parts.append(f"{day.waiting} kept for turns that wait")
-        if day.missed:
-            parts.append(f"{day.missed} kept that `sayso channel recover` may take")
-        has_files = day.deleted or day.waiting or day.missed
-        if has_files and not options.as_json:
-            click.echo(f"from {day.day}: {', '.join(parts)}")
+    """Print what was deleted, day by day as it happens, and the sum.
 
+    With --json all is printed at the end. Before an error is raised, the days that were done until
+    then are printed.
+    """
+    verb = "to delete" if dry_run else "deleted"
+    days: list[DeletedFiles] = []
+    try:
+        async for day in deleted_files:
+            days.append(day)
+            parts = [f"{day.deleted} {verb}"]
+            if day.waiting:
+                parts.append(f"{day.waiting} kept for turns that wait")
+            if day.missed:
+                parts.append(f"{day.missed} kept that `sayso channel recover` may take")
+            has_files = day.deleted or day.waiting or day.missed
+            if has_files and not options.as_json:
+                click.echo(f"from {day.day}: {', '.join(parts)}")
+    except Exception:
+        if days:
+            _print_sum_of_days(options, days, dry_run=dry_run)
+        raise
+    _print_sum_of_days(options, days, dry_run=dry_run)
+
+
+def _print_sum_of_days(options: Options, days: list[DeletedFiles], *, dry_run: bool) -> None:
+    """Print how many files were deleted; with --json also those of each day."""
     total = sum(day.deleted for day in days)
     sum_verb = "would be deleted" if dry_run else "deleted"
     summary = f"{total} files {sum_verb} at the platform"
@@ -347,13 +388,16 @@ async def _print_days(
 
 
 @contextmanager
-def _message_log(options: Options, channel: str) -> Iterator[tuple[Settings, MessageLog]]:
-    """Yield the settings and the platform's message log. Exits for errors with a cure."""
+def _message_log(
+    options: Options, channel: str, cure_of_page: str
+) -> Iterator[tuple[Settings, MessageLog]]:
+    """Yield the settings and the platform's message log.
+
+    Exits for errors with a cure, also those of the block, and for a platform without a log.
+    """
     settings = options.load()
     with clear_errors():
-        setup = _open_setup(
-            settings, channel, None, "what it could not send, it asks its person to send again"
-        )
+        setup = _open_setup(settings, channel, None, cure_of_page=cure_of_page)
         yield settings, setup.message_log()
 
 
@@ -379,13 +423,14 @@ def _platform_command(platform: str, command: PlatformCommand) -> SaysoCommand:
         from sayso.channels.setup import CommandTarget
         from sayso.config.settings.loader import find_public_url
 
-        # A command without secrets, such as one that prints a manifest, is run before the bot is.
+        # A command that needs no secrets, such as one that prints a manifest, comes before the
+        # first start of the bot: it reads the file with which the bot will start.
         settings = options.load(
             prefer_running=command.needs_secrets, without_secrets=not command.needs_secrets
         )
         name = _channel_of(settings, platform, channel, of_workspaces=command.of_workspaces)
 
-        def open_state() -> BotState:
+        def open_bot_state() -> BotState:
             from sayso.config.wiring.bot_state import open_state
 
             return open_state(settings, options.data, name)
@@ -395,7 +440,7 @@ def _platform_command(platform: str, command: PlatformCommand) -> SaysoCommand:
                 name,
                 settings.channels[name],
                 find_public_url(settings),
-                open_state,
+                open_bot_state,
             )
             result = command.run(target, **parameters)
         options.print(result.value, result.lines)
@@ -413,8 +458,9 @@ def _platform_command(platform: str, command: PlatformCommand) -> SaysoCommand:
 def _channel_of(settings: Settings, platform: str, name: str, *, of_workspaces: bool) -> str:
     """Return the name of a channel of the platform: `name`, or the first one for "".
 
-    With `of_workspaces` the first channel is preferred whose account many workspaces install.
-    Exits where the platform has no channel. Raises click.UsageError for a channel of another one.
+    With `of_workspaces`, "" is the first channel whose app many workspaces install, as they may at
+    Slack; the first one of all if there is none. Exits where the platform has no channel. Raises
+    click.UsageError for a channel of another one.
     """
     channels = {
         each: channel for each, channel in settings.channels.items() if channel.platform == platform

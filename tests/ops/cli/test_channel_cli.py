@@ -405,6 +405,12 @@ def test_channel_without_a_webhook_is_refused(bench: Bench, channel: str, exit_c
         assert (code, why in words) == (exit_code, True)
 
 
+def test_page_has_no_log_and_each_command_has_its_own_cure(bench: Bench):
+    """What people write into the page again has nothing to do with the deletion of files."""
+    assert "asks people to send again" in bench.run("recover", "web")[1]
+    assert "only the bot itself has its files" in bench.run("purge-media", "web")[1]
+
+
 def test_polling_bot_gets_no_webhook(bench: Bench):
     """platforms.md 2.5: a webhook would end the polling. The cure is named, and Telegram is not called."""
     bench.configure(telegram=", polling: true")

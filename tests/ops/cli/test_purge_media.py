@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sayso.ops.cli.main import main
 from sayso.pending.turn_changes import TurnChange
 from sayso.pending.turns import QueuedTurn
 from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.server import FakeResponse
 from tests.config.fake_bots import written
 from tests.contracts.rigs import Blocking
 
@@ -151,6 +153,26 @@ def test_wrong_token_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", "wrong-auth-token")
     code, words = bench.run()
     assert (code, "does not take account_sid and auth_token" in words) == (3, True)
+
+
+def test_deleted_files_are_in_the_json_although_twilio_fails_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    """They are gone for good. The exit code tells of the error."""
+    bench.take(bench.send(24 * 5))
+    failing = bench.send(30)
+    bench.take(failing)
+    answer_media = bench.twilio.inbound._answer_media
+
+    def answer(call: Any, sid: str, file_id: str | None) -> Any:
+        if sid == failing:
+            return FakeResponse(500, b"{}")
+        return answer_media(call, sid, file_id)
+
+    monkeypatch.setattr(bench.twilio.inbound, "_answer_media", answer)
+    code, words = bench.run("--json")
+    assert (code, json.loads(words.partition("Error: ")[0])["deleted"]) == (3, 1)
+    assert bench.left == [0, 1]
 
 
 @pytest.mark.parametrize("span", [("--back", "999999d"), ("--older", "999999d")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -272,6 +273,20 @@ def test_accepted_messages_are_reported_although_twilio_fails_later(
     monkeypatch.setattr(bench.twilio.inbound, "_answer_media", lambda *_: FakeResponse(500, b"{}"))
     code, words = bench.run()
     assert (code, words.count("  taken\n"), "error 500" in words) == (3, 1, True)
+    assert "1 messages: 1 taken now" in words
+
+
+def test_accepted_messages_are_in_the_json_although_twilio_fails_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    """A script must know them, too. The exit code tells it of the error."""
+    sid = bench.arrive(ANA, "hello", ago=700)
+    bench.arrive(ANA, "scan.pdf", ago=600, files=((f"ME{1:032x}", "application/pdf"),))
+    monkeypatch.setattr(bench.twilio.inbound, "_answer_media", lambda *_: FakeResponse(500, b"{}"))
+    code, words = bench.run("wa", "--json")
+    printed = json.loads(words.partition("Error: ")[0])
+    assert (code, printed["counts"]) == (3, {"taken": 1})
+    assert [message["sid"] for message in printed["messages"]] == [sid]
 
 
 def test_full_mailbox_is_reported_and_retried(bench: Bench):
