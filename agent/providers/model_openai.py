@@ -35,7 +35,9 @@ _BROKEN_OFF = {
 
 
 class ChatModel(OpenAIChatModel):
-    """pydantic-ai's model, made to work with other vendors and gateways. One per request.
+    """pydantic-ai's model, made to work with other vendors and gateways.
+
+    The provider makes one for each request, with that request's model name. It keeps no state.
 
     Several streamed tool calls under one index become several calls, other vendors' finish reasons
     are known, and errors that some gateways answer with status 200 are raised. The methods that are
@@ -77,13 +79,17 @@ def _raise_error_in(answer: ChatCompletion | ChatCompletionChunk, model_name: st
     """Raise the error that stands in place of an answer, if there is one.
 
     OpenRouter sends an error next to the choices or inside of a choice, older vLLM in place of all
-    fields.
+    fields. A gateway may send a mere text, which counts as an error only without choices.
     """
     extra = answer.model_extra or {}
     object_type: str = answer.object
-    errors = [extra.get("error")]
+    own_error = extra.get("error")
     if object_type == "error":
-        errors = [extra]
+        own_error = extra
+    elif isinstance(own_error, str) and own_error and not answer.choices:
+        own_error = {"message": own_error}
+
+    errors = [own_error]
     errors += [(choice.model_extra or {}).get("error") for choice in answer.choices or []]
     for error in errors:
         if error and isinstance(error, dict):
@@ -122,6 +128,7 @@ def _mend_call(call: Any) -> None:
     Some servers send no id, null for no arguments, or arguments as an object. The library would
     refuse the whole answer, although it reads such calls in a stream.
     """
+    # The library then makes an id, another one for each call.
     if call.id is None:
         call.id = ""
     function = getattr(call, "function", None)
@@ -137,7 +144,10 @@ class _JsonAnswer:
     """The stream of chunks in a response that is declared as JSON.
 
     It is mostly a whole answer, which becomes the only chunk. Some servers declare a stream as
-    JSON: its chunks are read as usual.
+    JSON: its chunks are read as usual, though all at the end. An error of reading or parsing is
+    translated where all errors of the library are (`model_errors`).
+
+    The library uses only these two methods of a stream.
     """
 
     def __init__(self, stream: AsyncStream[ChatCompletionChunk]) -> None:
@@ -158,11 +168,15 @@ class _JsonAnswer:
 
 
 def _chunk_of(answer: dict[str, Any]) -> ChatCompletionChunk:
-    """Return a whole answer as the only chunk of a stream."""
+    """Return a whole answer as the only chunk of a stream.
+
+    A chunk has a `delta` where an answer has its `message`.
+    """
     choices = []
     for choice in answer.get("choices") or []:
         finish_reason = choice.get("finish_reason") or "stop"
-        delta = choice.get("message")
+        # A server may also declare the only chunk of a stream as JSON.
+        delta = choice.get("message") or choice.get("delta")
         choices.append({**choice, "delta": delta, "finish_reason": finish_reason})
 
     chunk = ChatCompletionChunk.construct(**{**answer, "choices": choices})
@@ -217,7 +231,8 @@ class CallNumbers:
 
     A call arrives in pieces, called deltas. Some servers send several calls under one index. The
     library joins deltas by index, and would make one call of all their names and arguments.
-    Therefore a delta with an id that its index has not had yet starts a new call.
+    Therefore a delta with an id that its index has not had yet starts a new call. So a server must
+    send the id of a call with its first delta or never, and no other id with its later ones.
     """
 
     def __init__(self) -> None:

@@ -130,13 +130,38 @@ def test_whole_answer_is_read_where_a_stream_was_asked_for(
     ]
 
 
-def test_error_in_place_of_a_stream_is_told(server: Server) -> None:
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ({"code": 429, "message": "slow down"}, "busy"),
+        ("slow down", "away"),  # a text has no code
+    ],
+)
+def test_error_in_place_of_a_stream_is_told(server: Server, error: object, kind: str) -> None:
     """The status is 200 and the body is JSON."""
-    server.script({"raw": json.dumps({"error": {"code": 429, "message": "slow down"}})})
+    server.script({"raw": json.dumps({"error": error})})
+    provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
+    with pytest.raises(ProviderError, match="slow down") as caught:
+        pieces(provider)
+    assert caught.value.kind == kind
+
+
+def test_only_chunk_of_a_stream_may_be_declared_as_json(server: Server) -> None:
+    """It has a `delta` where a whole answer has a `message`."""
+    choice = {"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}
+    server.script({"raw": json.dumps({"object": "chat.completion.chunk", "choices": [choice]})})
+    provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
+    assert "".join(each for each in pieces(provider) if isinstance(each, str)) == "Hi"
+
+
+@pytest.mark.parametrize("body", ['{"choices": [{"mess', '{"a": 1}\n{"b": 2}', '[{"error": 1}]'])
+def test_broken_json_in_place_of_a_stream_is_worth_a_retry(server: Server, body: str) -> None:
+    """It is cut off, or no answer at all."""
+    server.script({"raw": body})
     provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
     with pytest.raises(ProviderError) as caught:
         pieces(provider)
-    assert caught.value.kind == "busy"
+    assert caught.value.retryable
 
 
 def test_mark_behind_the_name_of_a_tool_is_dropped(server: Server) -> None:
