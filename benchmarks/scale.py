@@ -30,7 +30,7 @@ from sayso.agent.messages import Message, Role
 from sayso.channels.types import Conversation, Reply, Turn
 from sayso.infra.concurrency import run_without_loop
 from sayso.pending.sharded_scripts import shard_of
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.pending.turns import QueuedReply, QueuedTurn
 from sayso.testing.bench.load import SlackLoad
 from sayso.workers.sender import Sent
@@ -212,7 +212,7 @@ def _lived(stack: Stack) -> Conversation:
     assert isinstance(queued, QueuedTurn)
     memory = ConversationMemory()
     memory.add_many([Message(Role.USER, TEXT), Message(Role.ASSISTANT, f"You said: {TEXT}")])
-    change = TurnChange(((Reply(f"You said: {TEXT}"), ""),), json.dumps(memory.to_dict()))
+    change = TurnChange((TurnReply(Reply(f"You said: {TEXT}")),), json.dumps(memory.to_dict()))
     reply = run_without_loop(mailbox.commit(lease, queued, change))
     assert isinstance(reply, QueuedReply)
     run_without_loop(outbox.mark_delivered(lease, reply, Sent("1795300000.000001")))

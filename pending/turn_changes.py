@@ -1,7 +1,7 @@
 """TurnChange: all that the answer to a turn changes. One script stores the whole of it, or nothing.
 
-Its parts are here too: the transition of a pending action, new actions, timers, and the entries of
-the outbox. `turns.py` has what a worker takes from a conversation.
+Its parts are here too: the transition of a pending action, new actions, timers, replies, and the
+entries of the outbox. `turns.py` has what a worker takes from a conversation.
 """
 
 from __future__ import annotations
@@ -32,12 +32,16 @@ TurnEnd = Literal[
 #: What a person said to an action that has ended: a yes, a no, or a tap on the button that undoes
 #: an effect.
 SettledIntent = Literal["confirm", "cancel", "undo"]
-#: Before the id of an action in `TurnChange.replies`: the reply is a piece of its question,
-#: but not the last one.
-PART = "+"
-#: Before the id of an action in `TurnChange.replies`: the reply repeats its question.
-#: Quoting it quotes the question.
-ABOUT = "="
+#: What a reply says about a pending action. The scripts have these names, too.
+#:
+#: * question: it asks for the yes. It is the only message of the question, or the last one, so the
+#:   time to answer begins when it is delivered.
+#: * question_part: an earlier message of a question that needs several. If it cannot be delivered,
+#:   the action ends.
+#: * about_question: it repeats the question, or follows it, as a file does. A message that quotes
+#:   it quotes the question.
+#: * "": it belongs to no action.
+ReplyRole = Literal["question", "question_part", "about_question", ""]
 #: The beginning of an outbox entry that goes to another conversation. The scripts have it, too.
 FORWARD = '{"forward"'
 #: The beginning of the id of the timer that ends a question's time to be answered. The scripts have
@@ -237,6 +241,51 @@ def sort_timers(timers: Iterable[Timer]) -> tuple[Timer, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnReply:
+    """A reply of a turn, and what it says about a pending action.
+
+    `TurnReply(reply)` belongs to no action. The class methods build a reply that belongs to one.
+    """
+
+    reply: Reply
+    #: The id of the action that the reply belongs to, "" for none. An undo button and offered
+    #: choices are actions, too.
+    action_id: str = ""
+    #: What the reply says about that action, "" for a reply without one.
+    role: ReplyRole = ""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an action without a role, and for a role without an action."""
+        if bool(self.action_id) != bool(self.role):
+            raise ValueError(
+                f"a reply has an action and a role, or neither: {self.action_id!r}, {self.role!r}"
+            )
+
+    @classmethod
+    def question(cls, reply: Reply, action_id: str) -> TurnReply:
+        """Return a reply that asks for a yes to the action."""
+        return cls(reply, action_id, "question")
+
+    @classmethod
+    def question_part(cls, reply: Reply, action_id: str) -> TurnReply:
+        """Return an earlier message of a question that needs several."""
+        return cls(reply, action_id, "question_part")
+
+    @classmethod
+    def about_question(cls, reply: Reply, action_id: str) -> TurnReply:
+        """Return a reply that repeats or follows the question of the action."""
+        return cls(reply, action_id, "about_question")
+
+    def to_dict(self, to: Conversation) -> dict[str, Any]:
+        """Return the reply as the scripts read it. `to` is the conversation that gets it."""
+        data: dict[str, Any] = {"reply": outbox_entry(to, self.reply)}
+        if self.action_id:
+            data["action_id"] = self.action_id
+            data["role"] = self.role
+        return data
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionContext:
     """The turn that is committed."""
 
@@ -252,11 +301,8 @@ class DecisionContext:
 class TurnChange:
     """All that a turn changes: replies, history, pending actions and timers."""
 
-    #: The replies, each with the id of the action that it asks about, "" for none. When a question
-    #: has several pieces, only the last piece opens the window to answer. The earlier pieces have
-    #: PART before the id, and if one of them cannot be delivered, the action ends. A reply that
-    #: only repeats an open question has ABOUT before the id.
-    replies: tuple[tuple[Reply, str], ...] = ()
+    #: The replies, in the order in which they are sent.
+    replies: tuple[TurnReply, ...] = ()
     #: The new history of the conversation, None if it stays.
     history: str | None = None
     #: The change of the action that the turn decided on, None for no change.
@@ -291,27 +337,27 @@ class TurnChange:
         """Return the id of the action that the last reply asks about, "" if it asks nothing."""
         if not self.replies:
             return ""
-        _, action_id = self.marked_replies()[-1]
-        return action_id.removeprefix(ABOUT)
+        return self.linked_replies()[-1].action_id
 
-    def marked_replies(self) -> list[tuple[Reply, str]]:
-        """Return the replies as they are stored: each with the id of the action that it belongs to.
+    def linked_replies(self) -> list[TurnReply]:
+        """Return the replies as they are stored: those that follow a question are linked to it.
 
         A reply after a question of the same turn, such as a file, belongs to the question. A notice
         that replaces an earlier one belongs to no action.
         """
-        marked: list[tuple[Reply, str]] = []
+        linked: list[TurnReply] = []
         last_question = ""
-        for reply, action_id in self.replies:
-            belongs_to = action_id
-            if not action_id and not reply.collapse:
-                belongs_to = last_question
-            marked.append((reply, belongs_to))
+        for turn_reply in self.replies:
+            is_notice = bool(turn_reply.reply.collapse)
+            if last_question and not turn_reply.action_id and not is_notice:
+                linked.append(TurnReply.about_question(turn_reply.reply, last_question))
+                continue
+            linked.append(turn_reply)
 
-            # A further reply belongs to a question only once the last piece was said.
-            if action_id and not action_id.startswith(PART):
-                last_question = f"{ABOUT}{action_id.removeprefix(ABOUT)}"
-        return marked
+            # A further reply belongs to a question only once the last message of it was said.
+            if turn_reply.action_id and turn_reply.role != "question_part":
+                last_question = turn_reply.action_id
+        return linked
 
     def to_dict(self, to: Conversation | None = None) -> dict[str, Any]:
         """Return the change as the scripts read it.
@@ -322,7 +368,7 @@ class TurnChange:
         replies: list[dict[str, Any]] = []
         timers: list[dict[str, Any]] = []
         if to is not None:
-            replies = [self._entry(reply, mark, to) for reply, mark in self.marked_replies()]
+            replies = [self._reply_to_dict(each, to) for each in self.linked_replies()]
             timers = [timer.to_dict(to) for timer in self.timers]
         data: dict[str, Any] = {
             "replies": replies,
@@ -344,12 +390,12 @@ class TurnChange:
             data["transition"] = self.transition.to_dict()
         return data
 
-    def _entry(self, reply: Reply, mark: str, to: Conversation) -> dict[str, Any]:
-        """Return a reply as the scripts read it. `mark` is as in `marked_replies`."""
-        entry: dict[str, Any] = {"action_id": mark or "-", "reply": outbox_entry(to, reply)}
-        if self.tells_outcome(reply):
-            entry["tells_outcome"] = True
-        return entry
+    def _reply_to_dict(self, turn_reply: TurnReply, to: Conversation) -> dict[str, Any]:
+        """Return a reply as the scripts read it, with whether it tells the outcome."""
+        data = turn_reply.to_dict(to)
+        if self.tells_outcome(turn_reply.reply):
+            data["tells_outcome"] = True
+        return data
 
     def tells_outcome(self, reply: Reply) -> bool:
         """Return whether a reply of this change tells the outcome that its person must know."""

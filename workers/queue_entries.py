@@ -7,9 +7,10 @@ without parsing the record. In `pending/lua/shared/`, `parse_turn` (`inbox.lua`)
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
-from sayso.pending.turn_changes import ABOUT, PART
+from sayso.pending.turn_changes import ReplyRole
 
 #: Stands for an action where an entry names none.
 _NO_ACTION = "-"
@@ -49,20 +50,24 @@ class OutboxEntry(NamedTuple):
 
     #: The number of the reply.
     number: int
-    #: The id of the action that the reply belongs to, "" for none. The mark before it is left out.
-    #: PART: the reply is a piece of the action's question, and not the last one. ABOUT: the reply
-    #: belongs to the question, but does not ask it for the first time. An id has one mark at most.
+    #: The id of the action that the reply belongs to, "" for none.
     action_id: str
+    #: What the reply says about that action, "" for a reply without one.
+    role: ReplyRole
     #: The reply and its address as JSON (`outbox_entry`).
     record: str
 
     @classmethod
     def parse(cls, entry: str) -> OutboxEntry:
         """Read an entry. Raises ValueError for a text that is none."""
-        number, marked_id, record = entry.split(" ", 2)
-        # There is one mark at most, so the order does not matter.
-        action_id = marked_id.removeprefix(PART).removeprefix(ABOUT).removeprefix(_NO_ACTION)
-        return cls(number=int(number), action_id=action_id, record=record)
+        number, header, record = entry.split(" ", 2)
+        fields = json.loads(header)
+        return cls(
+            number=int(number),
+            action_id=fields.get("action_id", ""),
+            role=fields.get("role", ""),
+            record=record,
+        )
 
 
 class DeliveryEntry(NamedTuple):

@@ -1,8 +1,6 @@
 """The replies of a turn as messages of its platform: joined, split, or put in place of a draft.
 
-Pure functions over a `TurnChange`. In it each reply stands with the id of the action that it asks
-about, "" for none. Before the id, PART marks a piece of a question that is not the last one, and
-ABOUT a repetition of the question.
+Pure functions over a `TurnChange` and its replies.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from dataclasses import replace
 
 from sayso.channels.base import Channel
 from sayso.channels.types import Reply
-from sayso.pending.turn_changes import ABOUT, PART, TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 
 log = logging.getLogger(__name__)
 
@@ -24,25 +22,25 @@ NO_WORDS = "…"
 
 def has_new_message(change: TurnChange) -> bool:
     """Return whether a turn's replies add a message that all members of the conversation see."""
-    replies = [reply for reply, _ in change.replies if reply.text or reply.media]
-    return any(not (reply.edits or reply.only_for) for reply in replies)
+    replies = [turn_reply.reply for turn_reply in change.replies]
+    messages = [reply for reply in replies if reply.text or reply.media]
+    return any(not (reply.edits or reply.only_for) for reply in messages)
 
 
-def replace_draft(
-    shown: str, replies: tuple[tuple[Reply, str], ...]
-) -> tuple[tuple[Reply, str], ...]:
+def replace_draft(shown: str, replies: tuple[TurnReply, ...]) -> tuple[TurnReply, ...]:
     """Let the first text replace a draft. Without a text the draft is removed.
 
     `shown`: the platform's id of the draft message.
     """
-    for at, (reply, action_id) in enumerate(replies):
+    for at, turn_reply in enumerate(replies):
+        reply = turn_reply.reply
         if reply.text and not (reply.media or reply.edits):
-            edit = replace(reply, edits=shown)
-            return (*replies[:at], (edit, action_id), *replies[at + 1 :])
+            edit = replace(turn_reply, reply=replace(reply, edits=shown))
+            return (*replies[:at], edit, *replies[at + 1 :])
 
     # `removes`: the platform deletes the draft. Where it cannot, NO_WORDS replaces it.
     removal = Reply(NO_WORDS, edits=shown, optional=True, removes=True)
-    return ((removal, ""), *replies)
+    return (TurnReply(removal), *replies)
 
 
 def join_replies(change: TurnChange, channel: Channel) -> TurnChange:
@@ -51,10 +49,9 @@ def join_replies(change: TurnChange, channel: Channel) -> TurnChange:
     One message costs less than two. The reply behind it may be a text, a question, which stays at
     the end, or a file, whose caption the text becomes.
     """
-    joined: list[tuple[Reply, str]] = []
+    joined: list[TurnReply] = []
     for below in change.replies:
-        reply, _ = below
-        if not (reply.text or reply.media):
+        if not (below.reply.text or below.reply.media):
             continue
         both = None
         if joined:
@@ -66,15 +63,13 @@ def join_replies(change: TurnChange, channel: Channel) -> TurnChange:
     return replace(change, replies=tuple(joined))
 
 
-def _joined(
-    above: tuple[Reply, str], below: tuple[Reply, str], channel: Channel
-) -> tuple[Reply, str] | None:
+def _joined(above: TurnReply, below: TurnReply, channel: Channel) -> TurnReply | None:
     """Return two replies as one, None if they must stay apart."""
-    first, first_id = above
-    second, second_id = below
+    first = above.reply
+    second = below.reply
     # Buttons stand below a whole message, so a reply with buttons can only be the lower one. So can a
-    # question, whose id the joined reply gets. Both must be for the same readers.
-    is_plain = bool(first.text) and not (first.media or first.buttons or first_id)
+    # question, whose action the joined reply gets. Both must be for the same readers.
+    is_plain = bool(first.text) and not (first.media or first.buttons or above.action_id)
     if not is_plain or first.only_for != second.only_for:
         return None
 
@@ -92,7 +87,7 @@ def _joined(
     )
     if len(_pieces(both, channel)) > 1:
         return None
-    return both, second_id
+    return replace(below, reply=both)
 
 
 def split_replies(
@@ -106,8 +101,9 @@ def split_replies(
     """
     if joins and channel:
         change = join_replies(change, channel)
-    pieces: list[tuple[Reply, str]] = []
-    for reply, action_id in change.replies:
+    pieces: list[TurnReply] = []
+    for turn_reply in change.replies:
+        reply = turn_reply.reply
         if not (reply.text or reply.media):
             continue
         pieces_of_reply: Sequence[Reply] = [reply]
@@ -115,18 +111,20 @@ def split_replies(
             pieces_of_reply = _pieces(reply, channel)
         # An edit has no pieces on a platform that edits no messages. A question is sent all the
         # same.
-        if not pieces_of_reply and not action_id:
+        if not pieces_of_reply and not turn_reply.action_id:
             continue
 
         *firsts, last = pieces_of_reply or [reply]
         # A reply of several messages replaces no other.
         if reply.collapse and not firsts:
             last = replace(last, collapse=reply.collapse)
-        part_id = action_id
-        if action_id and not action_id.startswith(ABOUT):
-            part_id = f"{PART}{action_id}"
-        pieces += [(_as_piece(first, reply), part_id) for first in firsts]
-        pieces.append((_as_piece(last, reply), action_id))
+        role_of_firsts = turn_reply.role
+        if role_of_firsts == "question":
+            role_of_firsts = "question_part"
+        for first in firsts:
+            piece = _as_piece(first, reply)
+            pieces.append(replace(turn_reply, reply=piece, role=role_of_firsts))
+        pieces.append(replace(turn_reply, reply=_as_piece(last, reply)))
 
     new_actions = change.new_actions
     if new_actions and not _can_edit(channel):

@@ -41,7 +41,7 @@ from sayso.infra.metrics import CONTINUATIONS, MAILBOX_SECONDS, TURN_SECONDS, TU
 from sayso.infra.redis.connections import Halted
 from sayso.infra.redis.shared_cache import SharedCache
 from sayso.pending.stored_action import WAITING_STATES
-from sayso.pending.turn_changes import END_OF_QUESTION, TurnChange, TurnEnd
+from sayso.pending.turn_changes import END_OF_QUESTION, TurnChange, TurnEnd, TurnReply
 from sayso.pending.turns import (
     CHOICE_KIND,
     JournalUnreadable,
@@ -294,7 +294,9 @@ class TurnProcessor:
         channel = self.channels.get(queued.turn.conversation.channel)
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
-            return TurnChange(replies=((Reply(texts().channel_gone()), ""),), ended="channel_gone")
+            return TurnChange(
+                replies=(TurnReply(Reply(texts().channel_gone())),), ended="channel_gone"
+            )
         given_up = _reply_without_agent(queued, texts)
         if given_up is not None:
             return await self._give_up(lease, queued, *given_up)
@@ -337,14 +339,14 @@ class TurnProcessor:
         """
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
-            return TurnChange(replies=((Reply(text), ""),), ended=ended)
+            return TurnChange(replies=(TurnReply(Reply(text)),), ended=ended)
         try:
             return replace(await agent.give_up(queued, lease, text), ended=ended)
         except (LeaseLost, StaleTurn, RedisError):
             raise
         except Exception:
             log.exception("turn.not_given_up")
-            return TurnChange(replies=((Reply(text), ""),), ended=ended)
+            return TurnChange(replies=(TurnReply(Reply(text)),), ended=ended)
 
     async def _forward(self, queued: QueuedTurn) -> bool:
         """Forward a turn that came in under another address of its conversation to the main one.
@@ -390,7 +392,8 @@ class TurnProcessor:
         """Return the change with its replies as the platform takes them."""
         channel = self.channels.get(queued.turn.conversation.channel)
         replies = tuple(
-            (for_readers_of(queued.turn, reply), action_id) for reply, action_id in change.replies
+            replace(turn_reply, reply=for_readers_of(queued.turn, turn_reply.reply))
+            for turn_reply in change.replies
         )
         if draft and draft.shown:
             replies = replace_draft(draft.shown, replies)
@@ -399,14 +402,14 @@ class TurnProcessor:
         is_charged = channel is not None and channel.name in self.paid_channels
         if is_charged:
             replies = tuple(
-                (reply, action_id)
-                for reply, action_id in replies
-                if reply.edits or not reply.optional
+                turn_reply
+                for turn_reply in replies
+                if turn_reply.reply.edits or not turn_reply.reply.optional
             )
         change = replace(change, replies=replies)
 
         # Splitting a long text takes as long as a whole turn, and would block the event loop.
-        if sum(len(reply.text) for reply, _ in replies) > LONG_CHARS:
+        if sum(len(turn_reply.reply.text) for turn_reply in replies) > LONG_CHARS:
             return await call_in_thread(split_replies, change, channel, joins=is_charged)
         return split_replies(change, channel, joins=is_charged)
 
@@ -418,7 +421,7 @@ class TurnProcessor:
             extra["action"] = ",".join(action.action_id for action in change.new_actions)
         if queued.turn.continues:
             extra["continues"] = queued.turn.continues
-            is_unfinished = any(reply.cause for reply, _ in change.replies)
+            is_unfinished = any(turn_reply.reply.cause for turn_reply in change.replies)
             outcome: str = change.ended
             if not outcome:
                 outcome = "unfinished" if is_unfinished else "answered"

@@ -250,8 +250,8 @@ class ChannelAgent:
 
         language = context.texts.language
         replies = tuple(
-            (replace(reply, language=language), action_id)
-            for reply, action_id in answer.change.replies
+            replace(turn_reply, reply=replace(turn_reply.reply, language=language))
+            for turn_reply in answer.change.replies
         )
         tools: tuple[str, ...] = ()
         if answer.result:

@@ -23,7 +23,7 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.literal import Markdown
 from sayso.channels.types import Reply, Turn
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 
 #: The commands in the order of /help. /stop is handled before a turn gets here.
 LISTED = ("help", "tools", "status", "whoami", "reset", "stop")
@@ -133,7 +133,7 @@ class Commands:
         transition = cancelled_or_expired_transition(context, stored, cancelled)
         outcome = transition.outcome_text
         closing_replies = await self._questions.close(context.turn, stored, transition.to, outcome)
-        replies = (*closing_replies, (Reply(f"{done}\n{outcome}"), ""))
+        replies = (*closing_replies, TurnReply(Reply(f"{done}\n{outcome}")))
         change = TurnChange(replies=replies, transition=transition, ends_conversation=True)
         return TurnAnswer(change)
 

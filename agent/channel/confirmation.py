@@ -308,7 +308,7 @@ def _for_sender_only(turn: Turn, answer: TurnAnswer, *, in_tap: bool = False) ->
     if turn.tap is not None and in_tap:
         callback_id = turn.tap.callback_id
     replies = []
-    for reply, action_id in answer.change.replies:
-        own_reply = replace(for_sender_of(turn, reply), answers_tap=callback_id)
-        replies.append((own_reply, action_id))
+    for turn_reply in answer.change.replies:
+        own_reply = replace(for_sender_of(turn, turn_reply.reply), answers_tap=callback_id)
+        replies.append(replace(turn_reply, reply=own_reply))
     return answer.with_changes(replies=tuple(replies))

@@ -23,7 +23,7 @@ from sayso.channels.types import Media, Reply, Turn
 from sayso.pending.action import PendingAction
 from sayso.pending.call_context import ChannelRun
 from sayso.pending.stored_action import OPEN_STATES, WAITING_STATES, StoredAction
-from sayso.pending.turn_changes import ABOUT, SettledAnswer, Timer, TurnChange
+from sayso.pending.turn_changes import SettledAnswer, Timer, TurnChange, TurnReply
 from sayso.pending.turns import CHOICE_KIND, Lease, OnStep, StreamListener
 
 log = logging.getLogger(__name__)
@@ -120,12 +120,7 @@ class TurnContext:
 
 @dataclass(frozen=True, slots=True)
 class TurnAnswer:
-    """The answer to a turn: everything that it changes, to be stored at once.
-
-    Each of the replies in `change.replies` is a pair. The second part is the id of the action whose
-    question the reply is, ABOUT and that id if it only repeats the question, and "" for any other
-    reply.
-    """
+    """The answer to a turn: everything that it changes, to be stored at once."""
 
     change: TurnChange
     #: The result of the agent; None if it did not run.
@@ -162,7 +157,7 @@ def fixed_answer(
     the same one.
     """
     add_exchange(context, for_history or text)
-    replies = ((Reply(text), ""), *((Reply(media=media), "") for media in files))
+    replies = (TurnReply(Reply(text)), *(TurnReply(Reply(media=media)) for media in files))
     return TurnAnswer(TurnChange(replies=replies))
 
 
@@ -173,7 +168,7 @@ def text_change(text: str, cause: str = "") -> TurnChange:
     """
     if not text:
         return TurnChange()
-    return TurnChange(replies=((Reply(text, cause=cause), ""),))
+    return TurnChange(replies=(TurnReply(Reply(text, cause=cause)),))
 
 
 def paragraphs(texts: Iterable[str]) -> str:
@@ -182,12 +177,14 @@ def paragraphs(texts: Iterable[str]) -> str:
 
 
 def about_question(stored: StoredAction, answer: TurnAnswer) -> TurnAnswer:
-    """Return the answer with its replies marked as repetitions of the question of an action.
+    """Return the answer, with its replies as repetitions of the question of an action.
 
     A message that quotes such a reply then counts as one that quotes the question.
     """
-    mark = f"{ABOUT}{stored.action_id}"
-    replies = tuple((reply, mark) for reply, _ in answer.change.replies)
+    replies = tuple(
+        TurnReply.about_question(turn_reply.reply, stored.action_id)
+        for turn_reply in answer.change.replies
+    )
     return answer.with_changes(replies=replies)
 
 

@@ -101,7 +101,8 @@ class DirectTurns:
 
         answer = await self._answer_and_apply(context)
         result = answer.result or AgentResult("")
-        text = "\n\n".join(reply.text for reply, _ in answer.change.replies if reply.text)
+        replies = [turn_reply.reply for turn_reply in answer.change.replies]
+        text = "\n\n".join(reply.text for reply in replies if reply.text)
         return replace(result, content=_text_to_print(text, _words_of_model(result)))
 
     async def _refuse_other_action(self, context: TurnContext, stored: StoredAction) -> AgentResult:
@@ -116,7 +117,7 @@ class DirectTurns:
     async def take(self, turn: Turn) -> tuple[Reply, ...]:
         """Answer a turn, a text or a tap. Return the replies, with buttons and files."""
         answer = await self._answer_and_apply(await self._load_context(turn))
-        return tuple(reply for reply, _ in answer.change.replies)
+        return tuple(turn_reply.reply for turn_reply in answer.change.replies)
 
     async def _load_context(self, turn: Turn) -> TurnContext:
         """Return a turn with everything that this process knows about it."""

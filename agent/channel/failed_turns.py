@@ -21,7 +21,7 @@ from sayso.channels.types import Reply
 from sayso.pending.action import ButtonPress
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import EXECUTED_STATES, WAITING_STATES, StoredAction
-from sayso.pending.turn_changes import Transition, TurnChange
+from sayso.pending.turn_changes import Transition, TurnChange, TurnReply
 
 
 class FailedTurns:
@@ -92,7 +92,7 @@ class FailedTurns:
         self._note_run(context, run, for_history)
         if open_action and transition:
             return await self._end(context, open_action, transition, failure_text)
-        return TurnChange(replies=((Reply(failure_text), ""),))
+        return TurnChange(replies=(TurnReply(Reply(failure_text)),))
 
     def _ending(self, context: TurnContext, stored: StoredAction) -> Transition | None:
         """Return the transition that ends a waiting action, None if it goes on waiting.
@@ -154,7 +154,8 @@ class FailedTurns:
         if not context.turn.maybe_other_person:
             about_action = self._answers.as_line(stored, "cancelled", outcome)
         text = "\n\n".join(filter(None, [about_action, failure_text]))
-        return TurnChange(replies=(*closing_replies, (Reply(text), "")), transition=transition)
+        replies = (*closing_replies, TurnReply(Reply(text)))
+        return TurnChange(replies=replies, transition=transition)
 
     def _note_run(self, context: TurnContext, run: InterruptedRun, ending: str) -> None:
         """Add to the history what was asked, what the run had done, and how the turn ended."""
@@ -212,5 +213,7 @@ class FailedTurns:
         closing_replies = await self._questions.close(turn, stored, state, outcome)
         line = Reply(self._answers.as_line(stored, state, outcome))
         return TurnChange(
-            replies=(*closing_replies, (line, "")), transition=transition, continuation=continuation
+            replies=(*closing_replies, TurnReply(line)),
+            transition=transition,
+            continuation=continuation,
         )

@@ -14,7 +14,7 @@ from sayso.channels.media_store import NoRoom, TooLarge
 from sayso.channels.types import Media, Reply, Turn
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.storage.spooled import SpooledBytes
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +45,13 @@ class LongReplies:
         If no file can be stored, the reply is cut, and says how much it leaves out. A reply that
         edits a message is cut as well, because an edit cannot add a file.
         """
-        if not any(_is_too_long(reply) for reply, _ in change.replies):
+        if not any(_is_too_long(turn_reply.reply) for turn_reply in change.replies):
             return change
-        replies: list[tuple[Reply, str]] = []
-        for reply, action_id in change.replies:
+        replies: list[TurnReply] = []
+        for turn_reply in change.replies:
+            reply = turn_reply.reply
             if not _is_too_long(reply):
-                replies.append((reply, action_id))
+                replies.append(turn_reply)
                 continue
 
             file = None
@@ -58,12 +59,13 @@ class LongReplies:
                 file = await self._store(turn, reply.text)
             if file is None:
                 cut = texts.shortened(reply.text, MAX_REPLY_CHARS)
-                replies.append((replace(reply, text=cut), action_id))
+                replies.append(replace(turn_reply, reply=replace(reply, text=cut)))
                 continue
 
             beginning = head(reply.text, BEGINNING_CHARS).rstrip()
-            replies.append((replace(reply, text=f"{beginning}\n\n{texts.in_file()}"), action_id))
-            replies.append((Reply(media=file, only_for=reply.only_for), ""))
+            short = replace(reply, text=f"{beginning}\n\n{texts.in_file()}")
+            replies.append(replace(turn_reply, reply=short))
+            replies.append(TurnReply(Reply(media=file, only_for=reply.only_for)))
         return replace(change, replies=tuple(replies))
 
     async def _store(self, turn: Turn, text: str) -> Media | None:

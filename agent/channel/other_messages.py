@@ -22,7 +22,7 @@ from sayso.pending.action import PLAN_KIND, PendingAction
 from sayso.pending.plans import step_ids
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import StoredAction
-from sayso.pending.turn_changes import ABOUT
+from sayso.pending.turn_changes import TurnReply
 
 
 class OtherMessages:
@@ -68,8 +68,8 @@ class OtherMessages:
         if not context.channel_run.asks_for_waiting:
             return answer
         question = self._repeats.explained(context, stored)
-        replies = (*answer.change.replies, (question, f"{ABOUT}{stored.action_id}"))
-        return answer.with_changes(replies=replies)
+        repeated = TurnReply.about_question(question, stored.action_id)
+        return answer.with_changes(replies=(*answer.change.replies, repeated))
 
     async def _with_replaced_question(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
@@ -78,7 +78,7 @@ class OtherMessages:
         transition = cancelled_or_expired_transition(context, stored, dropped_text(stored))
         self._outcomes.write_outcome(context, stored, "replaced")
         line = self._answers.as_line(stored, transition.to, transition.outcome_text)
-        replies = ((Reply(line), ""), *answer.change.replies)
+        replies = (TurnReply(Reply(line)), *answer.change.replies)
         answer = answer.with_changes(replies=replies, transition=transition)
         return await self._answers.with_closed_question(
             context, answer, stored, transition.to, transition.outcome_text

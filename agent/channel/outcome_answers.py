@@ -21,7 +21,13 @@ from sayso.pending.consent.asking import invites_answer
 from sayso.pending.plans import Effect, is_undo
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import EXECUTED_STATES, WAITING_STATES, StoredAction
-from sayso.pending.turn_changes import SettledAnswer, SettledIntent, Transition, TurnChange
+from sayso.pending.turn_changes import (
+    SettledAnswer,
+    SettledIntent,
+    Transition,
+    TurnChange,
+    TurnReply,
+)
 from sayso.pending.turns import CHOICE_KIND
 
 #: Characters of an outcome that is repeated after a second tap.
@@ -110,7 +116,7 @@ class OutcomeAnswers:
         is_known = last is not None and last.action_id == stored.action_id
         if last and is_known and last.intent in (press.intent, "undo"):
             repeated = Reply(self.as_line(stored, stored.state, text), optional=True)
-            answer = TurnAnswer(TurnChange(replies=((repeated, ""),)))
+            answer = TurnAnswer(TurnChange(replies=(TurnReply(repeated),)))
         else:
             answer = await self.answer_outcome(context, stored, text)
 
@@ -215,7 +221,7 @@ class OutcomeAnswers:
         if state in WAITING_STATES:  # the record is as it was before this turn's no
             state = "cancelled"
         line = self.as_line(stored, state, outcome)
-        replies = ((Reply(line), ""), *((Reply(media=media), "") for media in files))
+        replies = (TurnReply(Reply(line)), *(TurnReply(Reply(media=media)) for media in files))
         return TurnAnswer(TurnChange(replies=replies, continuation=continuation))
 
     async def with_closed_question(
@@ -314,9 +320,10 @@ def with_settled_answer(
     preview = stored.action.preview
     texts = texts_of(stored)
     refusals = (texts.unsafe(preview), texts.tool_changed(preview))
-    for reply, _ in change.replies:
-        is_refusal = without_own_sign(reply.text).startswith(refusals)
-        if is_refusal or invites_answer(reply.text, language):
+    for turn_reply in change.replies:
+        text = turn_reply.reply.text
+        is_refusal = without_own_sign(text).startswith(refusals)
+        if is_refusal or invites_answer(text, language):
             return answer
     if any(action.kind == CHOICE_KIND for action in change.new_actions):
         return answer

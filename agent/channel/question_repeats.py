@@ -10,7 +10,7 @@ from sayso.agent.channel.questions import Questions, seconds_to_answer
 from sayso.channels.i18n.texts import as_statement, brief
 from sayso.channels.types import Reply
 from sayso.pending.stored_action import StoredAction
-from sayso.pending.turn_changes import Transition
+from sayso.pending.turn_changes import Transition, TurnReply
 
 #: Characters of a preview that is repeated in full to a person who asks what the question is. With
 #: the text around it, it is one message on each platform.
@@ -81,7 +81,7 @@ class QuestionRepeats:
     ) -> TurnAnswer:
         """Answer with the question in this text. `preview`: the part of it that a yes agrees to."""
         question = self._question(context, stored, text, preview)
-        answer = fixed_answer(context, text).with_changes(replies=((question, ""),))
+        answer = fixed_answer(context, text).with_changes(replies=(TurnReply(question),))
         return about_question(stored, answer)
 
     def _question(

@@ -33,7 +33,7 @@ from sayso.pending.repository import ActionResult, Claim, sign_action
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import OPEN_STATES, StoredAction
 from sayso.pending.stored_limits import KEEP_RECENT_MS
-from sayso.pending.turn_changes import NewAction, outbox_entry
+from sayso.pending.turn_changes import NewAction, TurnReply, outbox_entry
 from sayso.pending.turns import CHOICE_KIND, LeaseLost, StaleTurn
 
 #: The most characters of a text that gets the buttons of an undo or of choices itself: once it is
@@ -82,8 +82,8 @@ class Questions:
         prompt: str = "",
         *,
         changes_text: str = "",
-    ) -> tuple[tuple[Reply, str], tuple[NewAction, ...]]:
-        """Return the question with the id of its action, and the actions to store.
+    ) -> tuple[TurnReply, tuple[NewAction, ...]]:
+        """Return the question, and the actions to store.
 
         * `above`: what is said above the question in the same message; "" for nothing.
         * `prompt`: the tool's own text below the preview; "" for none.
@@ -99,15 +99,16 @@ class Questions:
         notes = "\n".join(filter(None, [changes_text, earlier_runs, tools_already_run]))
 
         question_body = paragraphs([head.preview, notes, prompt])
-        question = texts.question(question_body, head.ttl_seconds, head.code)
+        question_text = texts.question(question_body, head.ttl_seconds, head.code)
         reply = Reply(
-            paragraphs([above, question]),
+            paragraphs([above, question_text]),
             self.buttons(head, context),
             answer_seconds=head.ttl_seconds,
             preview=head.preview,
         )
         *steps, action = proposal.new_actions(self._store.signer, context.scope_id)
-        return (reply, head.pending_action_id), (*steps, self._with_notices(context, action, head))
+        question = TurnReply.question(reply, head.pending_action_id)
+        return question, (*steps, self._with_notices(context, action, head))
 
     async def _earlier_runs(self, context: TurnContext, proposal: Proposal) -> str:
         """Return the lines of a question about actions that ran within the last hour, "" for none.
@@ -187,7 +188,7 @@ class Questions:
 
     async def close(
         self, turn: Turn, stored: StoredAction, state: ActionState, outcome: str
-    ) -> tuple[tuple[Reply, str], ...]:
+    ) -> tuple[TurnReply, ...]:
         """Return the reply that replaces the message of a question or an offer that has ended.
 
         It edits that message: the buttons go, and the decision is added. `state` and `outcome` say
@@ -199,7 +200,7 @@ class Questions:
         if not message:
             return ()
         if stored.action.kind == CHOICE_KIND:
-            return ((_closed_offer(message, stored, state, outcome), ""),)
+            return (TurnReply(_closed_offer(message, stored, state, outcome)),)
 
         texts = texts_for(stored.action.language)
         text = brief(stored.action.preview)
@@ -211,7 +212,7 @@ class Questions:
             buttons = (Button(texts.undo_label, ""),)
         decision = _decision(texts, stored, state, outcome)
         dead_buttons = decided_buttons(buttons, decision)
-        return ((closed_question(message, text, state, decision, dead_buttons), ""),)
+        return (TurnReply(closed_question(message, text, state, decision, dead_buttons)),)
 
     def offer_undo(
         self, context: TurnContext, answer: TurnAnswer, effects: Sequence[Effect]
@@ -234,11 +235,11 @@ class Questions:
             return answer
 
         seconds = min(limits)
-        (outcome, _), *files = answer.change.replies
-        above: tuple[tuple[Reply, str], ...] = ()
-        text_above_button = outcome.text
-        if len(outcome.text) > MAX_KEPT_CHARS:
-            above = ((outcome, ""),)
+        first, *files = answer.change.replies
+        above: tuple[TurnReply, ...] = ()
+        text_above_button = first.reply.text
+        if len(first.reply.text) > MAX_KEPT_CHARS:
+            above = (TurnReply(first.reply),)
             text_above_button = ""
         undo = undo_proposal(undoable, seconds, text_above_button)
         scope = context.turn.scope
@@ -247,11 +248,10 @@ class Questions:
         token = self._store.signer.button_token(action_id, "confirm", scope)
         button = Button(texts.undo_label, token)
         text = f"{text_above_button}\n\n{texts.undo_offer(seconds)}".strip()
-        offer = Reply(text, (button,), answer_seconds=seconds)
+        reply = Reply(text, (button,), answer_seconds=seconds)
+        offer = TurnReply.question(reply, action_id)
         new_actions = undo.new_actions(self._store.signer, scope.id, occupies_scope=False)
-        return answer.with_changes(
-            replies=(*above, (offer, action_id), *files), new_actions=new_actions
-        )
+        return answer.with_changes(replies=(*above, offer, *files), new_actions=new_actions)
 
     def with_outcome(
         self, context: TurnContext, answer: TurnAnswer, outcome: str, effects: Sequence[Effect]
@@ -269,15 +269,15 @@ class Questions:
         replies = (*above.replies, *change.replies)
         first = Reply()
         if change.replies:
-            first, _ = change.replies[0]
+            first = change.replies[0].reply
         may_be_joined = first.text and not (first.media or first.edits or change.new_actions)
         if may_be_joined:
-            *before, (last, action_id) = above.replies
+            *before, last = above.replies
             # The joined message has the fields of the outcome if that has the undo button, and else
             # those of the answer.
-            joined = last if last.buttons else first
-            joined = replace(joined, text=f"{last.text}\n\n{first.text}")
-            replies = (*before, (joined, action_id), *change.replies[1:])
+            joined = last.reply if last.reply.buttons else first
+            joined = replace(joined, text=f"{last.reply.text}\n\n{first.text}")
+            replies = (*before, replace(last, reply=joined), *change.replies[1:])
         return answer.with_changes(
             replies=replies, new_actions=(*above.new_actions, *change.new_actions)
         )
@@ -332,17 +332,17 @@ class Questions:
         """
         if not labels:
             return answer
-        *above, (last, action_id) = answer.change.replies or ((Reply(), ""),)
-        text = last.text
-        fits = not (action_id or last.media) and len(last.text) <= MAX_KEPT_CHARS
+        *above, last = answer.change.replies or (TurnReply(Reply()),)
+        text = last.reply.text
+        fits = not (last.action_id or last.reply.media) and len(text) <= MAX_KEPT_CHARS
         if not fits:
-            above.append((last, action_id))
+            above.append(last)
             text = ""
         text = text or context.texts.choose()
 
         if context.lease is None:
             lines = [text, "", *(f"- {literal(label)}" for label in labels)]
-            return answer.with_changes(replies=(*above, (Reply("\n".join(lines)), "")))
+            return answer.with_changes(replies=(*above, TurnReply(Reply("\n".join(lines)))))
 
         turn = context.turn
         args = {"labels": list(labels), "text": Reply(text).text}
@@ -368,7 +368,8 @@ class Questions:
         )
         reply = Reply(offer.args["text"], tuple(buttons))
         return answer.with_changes(
-            replies=(*above, (reply, action_id)), new_actions=(*answer.change.new_actions, action)
+            replies=(*above, TurnReply.question(reply, action_id)),
+            new_actions=(*answer.change.new_actions, action),
         )
 
     async def take_choice(

@@ -23,7 +23,7 @@ from sayso.channels.markdown.outcome_signs import without_signs
 from sayso.channels.types import Reply
 from sayso.pending.executors import Ambiguous, NotFound
 from sayso.pending.plans import Proposal
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 
 #: Characters of a text about an earlier action that stand in a question, above its preview.
 MAX_PREFACE_CHARS = 1000
@@ -73,7 +73,7 @@ class RunReplies:
           done even if it called no tool.
         """
         media = await self._files.store_all(result.artifacts, context.turn)
-        files = tuple((Reply(media=each), "") for each in media)
+        files = tuple(TurnReply(Reply(media=each)) for each in media)
         content = self._content(context, result, goes_on=goes_on)
         reports = self._reports(context, result, proposal)
 
@@ -143,16 +143,15 @@ class RunReplies:
         proposal: Proposal,
         preface: str,
         prompt: str,
-    ) -> tuple[tuple[Reply, str], TurnChange]:
-        """Return the question of a proposal with the id of its action, and the change to store."""
+    ) -> tuple[TurnReply, TurnChange]:
+        """Return the question of a proposal, and the change to store."""
         names = tools_already_run(result, self._agent.tools, proposal)
         proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
         proposal, changes_text = await self._changes.mark_changes(context, proposal)
         question, actions = await self._questions.ask(
             context, proposal, preface, prompt, changes_text=changes_text
         )
-        _, action_id = question
-        await self._questions.note_question(context.turn, action_id)
+        await self._questions.note_question(context.turn, question.action_id)
         return question, TurnChange(new_actions=actions)
 
 

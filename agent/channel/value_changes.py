@@ -35,7 +35,7 @@ from sayso.pending.consent import ConfirmParser, read_answer
 from sayso.pending.plans import Proposal, plan_of, step_ids
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
-from sayso.pending.turn_changes import ABOUT, Transition, TurnChange
+from sayso.pending.turn_changes import Transition, TurnChange, TurnReply
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +194,8 @@ class ChangeHandler:
         seconds = seconds_to_answer(action, context.received_at)
         buttons = self._questions.buttons(action, context)
         reply = Reply(text, buttons, answer_seconds=seconds, preview=brief(action.preview))
-        return TurnAnswer(TurnChange(replies=((reply, f"{ABOUT}{stored.action_id}"),)))
+        repeated = TurnReply.about_question(reply, stored.action_id)
+        return TurnAnswer(TurnChange(replies=(repeated,)))
 
     async def _changed_proposal(
         self,
@@ -320,8 +321,7 @@ class ChangeHandler:
             "",
             changes_text=change.text,
         )
-        _, action_id = question
-        await self._questions.note_question(context.turn, action_id)
+        await self._questions.note_question(context.turn, question.action_id)
         outcome = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
         transition = Transition(
             action_id=stored.action_id,
@@ -331,7 +331,7 @@ class ChangeHandler:
             decided_by_event=context.turn.event_id,
         )
         self._outcomes.link_to_change(context, change.successors)
-        closing_replies: tuple[tuple[Reply, str], ...] = ()
+        closing_replies: tuple[TurnReply, ...] = ()
         if context.lease:
             closing_replies = await self._questions.close(
                 context.turn, stored, "superseded", outcome
@@ -489,7 +489,7 @@ class ChangeHandler:
         text = "\n\n".join(filter(None, [problem, texts.ask_field(label, value), choices]))
         seconds = seconds_to_answer(stored.action, context.received_at)
         reply = Reply(text, tuple(buttons), answer_seconds=seconds, asks_value=True)
-        return TurnAnswer(TurnChange(replies=((reply, ""),)))
+        return TurnAnswer(TurnChange(replies=(TurnReply(reply),)))
 
     def _progress(self, context: TurnContext, stored: StoredAction) -> _Progress | None:
         """Return which field of this question the person is asked for, None if for none.

@@ -41,7 +41,7 @@ end
 -- The user was told something else, so a correction is sent.
 if args.correction ~= '' then
   local was_expected = is_worker_expected()
-  append_reply('-', args.correction)
+  append_reply(args.correction)
   keep_conversation()
   if not was_expected then redis.call('ZADD', due, now(), conversation) end
 end

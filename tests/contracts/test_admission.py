@@ -8,7 +8,7 @@ import pytest
 
 from sayso.channels.types import Conversation, Media, Reply, Turn
 from sayso.pending.sharded_scripts import shard_of
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.pending.turns import QueuedReply
 from sayso.workers.mailbox import InboxLimits
 from sayso.workers.sender import Sent
@@ -294,7 +294,7 @@ def test_joined_commit_sent_twice_finishes_once(rig):
         rig.accept(turn(text))
     held, work = rig.mailbox.lease(CHAT.id, "w1")
     joined = work.merge_texts(never)
-    said = TurnChange(replies=((ENGLISH_HI, ""),))
+    said = TurnChange(replies=(TurnReply(ENGLISH_HI),))
     first, second = rig.mailbox.commit(held, joined, said), rig.mailbox.commit(held, joined, said)
     assert isinstance(first, QueuedReply)
     assert first.number == second.number == 1

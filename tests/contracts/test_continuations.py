@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sayso.agent.channel.context import continuation_turn
 from sayso.channels.types import Reply
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.workers.deliveries import LATE_SECONDS
 from sayso.workers.sender import GivenUp
 from tests.contracts.rigs import CHAT, turn
@@ -81,7 +81,9 @@ def test_continuation_survives_the_death_of_its_worker(rig):
 def told(rig):
     """Commit a decision with its outcome as a reply, before the continuation. Return the lease and the reply."""
     held, work, change = decided(rig)
-    return held, rig.mailbox.commit(held, work, replace(change, replies=((Reply("done"), ""),)))
+    return held, rig.mailbox.commit(
+        held, work, replace(change, replies=(TurnReply(Reply("done")),))
+    )
 
 
 def test_outcome_is_held_until_the_person_writes_although_a_continuation_waits(rig):
@@ -95,7 +97,9 @@ def test_person_who_left_after_the_decision_has_a_closed_address(rig):
     """The refusal of the outcome counts, although a continuation waits: its reply is not sent."""
     held, reply = told(rig)
     queued = rig.outbox.mark_delivered(held, reply, GivenUp("Refused: opted out", end="opted_out"))
-    following = rig.mailbox.commit(held, queued, TurnChange(replies=((Reply("the rest"), ""),)))
+    following = rig.mailbox.commit(
+        held, queued, TurnChange(replies=(TurnReply(Reply("the rest")),))
+    )
     assert following.closed_reason == "Refused: opted out"
 
 

@@ -11,13 +11,13 @@ from sayso.channels.types import Conversation, Media, Reply, Turn
 from sayso.pending.action import PendingAction
 from sayso.pending.repository import ActionDecision, ActionResult, Claim, sign_action
 from sayso.pending.stored_action import StoredAction
-from sayso.pending.turn_changes import ABOUT, PART, Transition, TurnChange
+from sayso.pending.turn_changes import Transition, TurnChange, TurnReply
 from sayso.pending.turns import LeaseLost, QueuedReply, QueuedTurn, StaleTurn
 from sayso.workers.mailbox import SEEN_MS, InboxLimits
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 
-SAID = TurnChange(replies=((Reply("hi"), ""),))
+SAID = TurnChange(replies=(TurnReply(Reply("hi")),))
 
 
 def lease(rig, token="w1"):
@@ -39,7 +39,8 @@ def propose(rig, user="ana", **fields) -> tuple[TurnChange, PendingAction]:
     )
     arm = sign_action(action, rig.store.signer, user=turn(user=user).scope.id)
     return TurnChange(
-        replies=((Reply("Delete it?"), action.pending_action_id),), new_actions=(arm,)
+        replies=(TurnReply.question(Reply("Delete it?"), action.pending_action_id),),
+        new_actions=(arm,),
     ), action
 
 
@@ -335,7 +336,9 @@ def test_replies_come_before_the_next_turn(rig):
     rig.accept(turn("a"))
     rig.accept(turn("b"))
     held, work = lease(rig)
-    work = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
+    work = rig.mailbox.commit(
+        held, work, TurnChange(replies=(TurnReply(Reply("1")), TurnReply(Reply("2"))))
+    )
     texts = []
     while isinstance(work, QueuedReply):
         texts.append(work.delivery(held).reply.text)
@@ -347,7 +350,9 @@ def test_mark_delivered_can_be_repeated(rig):
     """A repeated call does not drop a second reply."""
     rig.accept(turn())
     held, work = lease(rig)
-    first = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
+    first = rig.mailbox.commit(
+        held, work, TurnChange(replies=(TurnReply(Reply("1")), TurnReply(Reply("2"))))
+    )
     second = rig.outbox.mark_delivered(held, first, Sent("m"))
     assert rig.outbox.mark_delivered(held, first, Sent("m")) == second
 
@@ -398,7 +403,9 @@ def test_attempts_are_counted_for_each_reply(rig):
     held, work = lease(rig)
     rig.outbox.postpone(
         held,
-        rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), "")))),
+        rig.mailbox.commit(
+            held, work, TurnChange(replies=(TurnReply(Reply("1")), TurnReply(Reply("2"))))
+        ),
         1,
     )
     rig.pass_time(2)
@@ -413,7 +420,9 @@ def test_reply_shown_to_an_earlier_holder_may_have_arrived(rig):
     """The earlier holder vanished. Later holders see the reply marked as a possible repetition until it is settled."""
     rig.accept(turn())
     held, work = lease(rig)
-    said = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
+    said = rig.mailbox.commit(
+        held, work, TurnChange(replies=(TurnReply(Reply("1")), TurnReply(Reply("2"))))
+    )
     rig.end_lease()
     held, again = lease(rig, "w2")
     assert (said.is_doubtful, again.is_doubtful) == (False, True)
@@ -458,7 +467,9 @@ def test_dead_reply_is_kept_and_the_next_goes_on(rig):
     """A reply that cannot be sent is kept for the operator."""
     rig.accept(turn())
     held, work = lease(rig)
-    first = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), ""))))
+    first = rig.mailbox.commit(
+        held, work, TurnChange(replies=(TurnReply(Reply("1")), TurnReply(Reply("2"))))
+    )
     second = rig.outbox.mark_delivered(held, first, GivenUp("Refused: blocked"))
     assert (second.delivery(held).reply.text, rig.dead()) == ("2", 1)
 
@@ -537,9 +548,10 @@ def test_receipt_of_a_question_stays_with_its_action(rig, pieces):
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, _ = propose(rig)
-    ((question, pid),) = change.replies
-    firsts = ((Reply("First half"), f"{PART}{pid}"),) * (pieces - 1)
-    work = rig.mailbox.commit(held, work, replace(change, replies=(*firsts, (question, pid))))
+    (question,) = change.replies
+    pid = question.action_id
+    firsts = (TurnReply.question_part(Reply("First half"), pid),) * (pieces - 1)
+    work = rig.mailbox.commit(held, work, replace(change, replies=(*firsts, question)))
     for number in range(pieces):
         work = rig.outbox.mark_delivered(held, work, Sent(f"m{number + 1}"))
     rig.accept(turn("yes"))
@@ -564,9 +576,9 @@ def in_two_pieces(rig):
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, _ = propose(rig)
-    ((question, pid),) = change.replies
-    pieces = ((Reply("First half"), f"{PART}{pid}"), (question, pid))
-    return held, rig.mailbox.commit(held, work, replace(change, replies=pieces))
+    (question,) = change.replies
+    first = TurnReply.question_part(Reply("First half"), question.action_id)
+    return held, rig.mailbox.commit(held, work, replace(change, replies=(first, question)))
 
 
 def test_question_in_pieces_is_shown_with_the_last_of_them(rig):
@@ -913,7 +925,10 @@ def test_every_message_that_shows_a_question_is_known(rig):
     pid = look(rig).action_id
     rig.accept(turn("what?"))
     again = TurnChange(
-        replies=((Reply("Still open: Delete it"), f"{ABOUT}{pid}"), (Reply("Delete it?"), pid))
+        replies=(
+            TurnReply.about_question(Reply("Still open: Delete it"), pid),
+            TurnReply.question(Reply("Delete it?"), pid),
+        )
     )
     work = rig.mailbox.commit(held, rig.mailbox.release(held), again)
     work = rig.outbox.mark_delivered(held, work, Sent("m3"))
@@ -945,7 +960,9 @@ def test_repetition_that_never_arrives_ends_nothing(rig):
     """The question itself was delivered, so it stays open."""
     held, action = shown(rig)
     rig.accept(turn("what?"))
-    again = TurnChange(replies=((Reply("Still open"), f"{ABOUT}{action.pending_action_id}"),))
+    again = TurnChange(
+        replies=(TurnReply.about_question(Reply("Still open"), action.pending_action_id),)
+    )
     work = rig.mailbox.commit(held, rig.mailbox.release(held), again)
     rig.outbox.mark_delivered(held, work, GivenUp("Refused: no"))
     assert look(rig).state == "shown"
@@ -954,7 +971,7 @@ def test_repetition_that_never_arrives_ends_nothing(rig):
 def test_messages_that_show_one_question_are_bounded(rig):
     """The last fifty are stored, however often the question is repeated."""
     held, action = shown(rig)
-    replies = ((Reply("Still open"), f"{ABOUT}{action.pending_action_id}"),) * 60
+    replies = (TurnReply.about_question(Reply("Still open"), action.pending_action_id),) * 60
     rig.accept(turn("what?"))
     work = rig.mailbox.commit(held, rig.mailbox.release(held), TurnChange(replies=replies))
     for number in range(60):

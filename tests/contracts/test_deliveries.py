@@ -10,7 +10,7 @@ import pytest
 
 from sayso.channels.types import Button, Conversation, Delivery, Reply
 from sayso.pending.stored_limits import KEEP_CONVERSATION_MS, KEEP_HELD_MS, KEEP_OPT_OUT_MS
-from sayso.pending.turn_changes import Timer, TurnChange
+from sayso.pending.turn_changes import Timer, TurnChange, TurnReply
 from sayso.pending.turns import LeaseLost
 from sayso.workers.deliveries import LATE_SECONDS, NotRepeatable
 from sayso.workers.sender import GivenUp, Sent
@@ -22,7 +22,7 @@ HALL = Conversation("chat", "hall")
 
 def saying(*replies: Reply) -> TurnChange:
     """Return the change of a turn with these replies."""
-    return TurnChange(replies=tuple((reply, "") for reply in replies or (Reply("hi"),)))
+    return TurnChange(replies=tuple(TurnReply(reply) for reply in replies or (Reply("hi"),)))
 
 
 def said(rig, *replies: Reply):
@@ -790,8 +790,8 @@ def test_question_never_collapses(rig):
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, action = propose(rig)
-    question = (Reply("Delete it?", collapse="p"), action.pending_action_id)
-    others = ((Reply("1", collapse="p"), ""), (Reply("2", collapse="p"), ""))
+    question = TurnReply.question(Reply("Delete it?", collapse="p"), action.pending_action_id)
+    others = (TurnReply(Reply("1", collapse="p")), TurnReply(Reply("2", collapse="p")))
     reply = rig.mailbox.commit(
         held, work, replace(change, replies=(others[0], question, others[1]))
     )

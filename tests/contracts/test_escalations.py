@@ -11,7 +11,7 @@ from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.pending.action import PendingAction
 from sayso.pending.repository import Claim, sign_action
 from sayso.pending.stored_limits import MAX_FORWARDED_WAITING
-from sayso.pending.turn_changes import Transition, TurnChange, outbox_entry
+from sayso.pending.turn_changes import Transition, TurnChange, TurnReply, outbox_entry
 from sayso.pending.turns import CHOICE_KIND, QueuedReply
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, Rig, turn
@@ -185,7 +185,7 @@ def test_forwarded_reply_ignores_the_rate_limit_of_this_channel(rig):
     asked(rig)
     rig.accept(turn())
     held, work = lease(rig, "w2")
-    reply = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("hi"), ""),)))
+    reply = rig.mailbox.commit(held, work, TurnChange(replies=(TurnReply(Reply("hi")),)))
     assert rig.outbox.book_slot(held, reply, 0.01) == 0  # the next slot is in 100 s
     rig.outbox.mark_delivered(held, reply, Sent("m"))
     rig.pass_time(AFTER + 1)
@@ -228,7 +228,7 @@ def test_forward_does_not_wake_a_parked_conversation(rig):
     """The operators' platform asked to wait."""
     rig.accept(turn())
     held, work = lease(rig)
-    reply = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("hi"), ""),)))
+    reply = rig.mailbox.commit(held, work, TurnChange(replies=(TurnReply(Reply("hi")),)))
     rig.outbox.postpone(held, reply, 30)
     rig.outbox.forward(to_chat())
     rig.pass_time(20)
@@ -320,7 +320,7 @@ def test_offered_choices_wait_for_nothing(rig):
     )
     signed = sign_action(offer, rig.store.signer, user=turn().scope.id)
     change = TurnChange(
-        replies=((Reply("A or B?"), offer.pending_action_id),),
+        replies=(TurnReply.question(Reply("A or B?"), offer.pending_action_id),),
         new_actions=(replace(signed, notice=outbox_entry(CHAT, Reply("too late"))),),
     )
     question = rig.mailbox.commit(held, work, change)

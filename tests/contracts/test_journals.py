@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sayso.channels.types import Reply
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.pending.turns import LeaseLost, StaleTurn
 from sayso.workers.sender import Sent
 from tests.contracts.rigs import CHAT, Rig, turn
 
-SAID = TurnChange(replies=((Reply("hi"), ""),))
+SAID = TurnChange(replies=(TurnReply(Reply("hi")),))
 
 
 def begun(rig, *texts: str):

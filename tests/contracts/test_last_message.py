@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Delivery, Media, Reply
-from sayso.pending.turn_changes import ABOUT, TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.pending.turns import LeaseLost, QueuedReply
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, turn
@@ -58,7 +58,7 @@ def test_question_is_the_last_message(rig):
 def test_any_other_reply_follows_the_question(rig):
     """Whoever it answers, the person has read it below the question."""
     ask(rig)
-    say(rig, (Reply("Send the cat picture?"), ""))
+    say(rig, TurnReply(Reply("Send the cat picture?")))
     assert not is_last(rig)
 
 
@@ -107,7 +107,7 @@ def test_reply_that_may_have_arrived_follows_the_question(rig):
     ask(rig)
     rig.accept(turn(user="bob"))
     held, work = lease(rig, "w2")
-    reply = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("Shall I?"), ""),)))
+    reply = rig.mailbox.commit(held, work, TurnChange(replies=(TurnReply(Reply("Shall I?")),)))
     rig.outbox.mark_delivered(held, reply, GivenUp("gone", "doubtful"))
     rig.mailbox.release(held)
     assert not is_last(rig)
@@ -115,15 +115,15 @@ def test_reply_that_may_have_arrived_follows_the_question(rig):
 
 def test_what_follows_in_the_turn_of_the_question_belongs_to_it(rig):
     """A file that is sent after the question does not cost the yes."""
-    ask(rig, (FILE, ""), (Reply("The file above shows it."), ""))
+    ask(rig, TurnReply(FILE), TurnReply(Reply("The file above shows it.")))
     assert is_last(rig)
 
 
 def test_repetition_of_the_question_is_the_last_message(rig):
     """It shows the question again, below what was said in between."""
     pid = ask(rig)
-    say(rig, (Reply("Shall I?"), ""))
-    say(rig, (Reply("Which? Delete it?"), f"{ABOUT}{pid}"), user="ana")
+    say(rig, TurnReply(Reply("Shall I?")))
+    say(rig, TurnReply.about_question(Reply("Which? Delete it?"), pid), user="ana")
     assert is_last(rig)
 
 
@@ -131,8 +131,8 @@ def test_yes_from_before_the_repetition_is_early(rig):
     """It may answer what was said in between, so the repetition counts as the moment of asking."""
     pid = ask(rig)
     before = look(rig)
-    say(rig, (Reply("Shall I?"), ""))
-    say(rig, (Reply("Which? Delete it?"), f"{ABOUT}{pid}"), user="ana")
+    say(rig, TurnReply(Reply("Shall I?")))
+    say(rig, TurnReply.about_question(Reply("Which? Delete it?"), pid), user="ana")
     after = look(rig)
     assert (before.last_seen_seq, after.last_seen_seq, after.written_at) == (1, 3, 100.0)
 
@@ -140,7 +140,7 @@ def test_yes_from_before_the_repetition_is_early(rig):
 def test_repetition_directly_after_the_question_changes_nothing(rig):
     """A yes that came in between answers the question."""
     pid = ask(rig)
-    say(rig, (Reply("Yes or no? Delete it?"), f"{ABOUT}{pid}"), user="ana")
+    say(rig, TurnReply.about_question(Reply("Yes or no? Delete it?"), pid), user="ana")
     assert (look(rig).last_seen_seq, look(rig).followed_after_seq) == (1, 0)
 
 
@@ -150,7 +150,7 @@ def test_turn_that_came_in_before_the_other_reply_was_sent_follows_the_question(
     rig.accept(turn(user="bob"))
     rig.accept(turn("yes"))
     held, work = lease(rig, "w2")
-    reply = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("Shall I?"), ""),)))
+    reply = rig.mailbox.commit(held, work, TurnChange(replies=(TurnReply(Reply("Shall I?")),)))
     work = rig.outbox.mark_delivered(held, reply, Sent("m"))
     assert work.open_action.was_last_message(work.seq)
     assert not work.open_action.was_last_message(work.seq + 1)
@@ -168,18 +168,18 @@ def test_turn_that_came_in_before_the_other_reply_was_sent_follows_the_question(
 def test_reply_that_its_person_does_not_read_as_a_message_follows_nothing(rig, reply, last):
     """An edit of an older message and a message to another member stand nowhere below the question."""
     ask(rig)
-    say(rig, (reply, ""))
+    say(rig, TurnReply(reply))
     assert is_last(rig) is last
 
 
 def test_action_that_was_shown_without_the_outbox_is_the_last_message(rig):
     """Its program showed it, after everything that was said here before."""
     first = ask(rig)
-    say(rig, (Reply("Shall I?"), ""))
+    say(rig, TurnReply(Reply("Shall I?")))
     change, _ = propose(rig, user="bob")
     rig.repository.change(CHAT.id, replace(change, replies=()))
     (stored,) = rig.repository.load(CHAT.id, (first,))
     bob = rig.repository.load_open(CHAT.id, turn(user="bob").scope.id)
     assert (stored.followed_after_seq, bob.followed_after_seq) == (2, 0)
-    say(rig, (Reply("Shall I?"), ""), user="ana")
+    say(rig, TurnReply(Reply("Shall I?")), user="ana")
     assert rig.repository.load_open(CHAT.id, turn(user="bob").scope.id).followed_after_seq == 3

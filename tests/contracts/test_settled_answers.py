@@ -8,7 +8,7 @@ import pytest
 
 from sayso.channels.types import Delivery, Media, Reply
 from sayso.pending.stored_limits import REPEAT_MS
-from sayso.pending.turn_changes import SettledAnswer, TurnChange
+from sayso.pending.turn_changes import SettledAnswer, TurnChange, TurnReply
 from sayso.pending.turns import QueuedReply
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, turn
@@ -16,9 +16,9 @@ from tests.contracts.test_conversations import lease
 from tests.contracts.test_last_message import say
 
 YES = SettledAnswer("confirm", "p1", "pt")
-OUTCOME = (Reply("Done."), "")
-FILE = (Reply(media=Media("ref", "image/png", stored=True)), "")
-CLOSED = (Reply("✅ Yes", edits="m0", optional=True), "")
+OUTCOME = TurnReply(Reply("Done."))
+FILE = TurnReply(Reply(media=Media("ref", "image/png", stored=True)))
+CLOSED = TurnReply(Reply("✅ Yes", edits="m0", optional=True))
 
 
 def tell(rig, *replies, ends=(), settles=YES, **fields) -> None:
@@ -72,7 +72,7 @@ def test_turn_without_a_settled_answer_has_none(rig):
 def test_answer_is_forgotten_after_another_reply(rig, user):
     """A yes may be meant for that one, also if it answers another person."""
     tell(rig, OUTCOME)
-    say(rig, (Reply("And the other one?"), ""), user=user)
+    say(rig, TurnReply(Reply("And the other one?")), user=user)
     assert last_answer(rig) is None
 
 

@@ -11,7 +11,7 @@ import pytest
 from sayso.channels.types import Reply
 from sayso.pending.repository import ActionResult, Claim
 from sayso.pending.stored_limits import MAX_TIMERS
-from sayso.pending.turn_changes import Timer, Transition, TurnChange, outbox_entry
+from sayso.pending.turn_changes import Timer, Transition, TurnChange, TurnReply, outbox_entry
 from sayso.pending.turns import QueuedReply, QueuedTurn, StaleTurn
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, Rig, turn
@@ -117,7 +117,7 @@ def test_message_beside_a_timer_of_this_moment_is_answered_at_once(rig):
 def test_new_message_does_not_wake_a_parked_conversation_with_a_timer(rig):
     """The platform asked to wait, whatever else the conversation is due for."""
     set_timers(rig, timer(DAY))
-    held, reply = commit(rig, TurnChange(replies=((Reply("hi"), ""),)), "w2")
+    held, reply = commit(rig, TurnChange(replies=(TurnReply(Reply("hi")),)), "w2")
     rig.outbox.postpone(held, reply, 30)
     rig.accept(turn())
     rig.pass_time(20)

@@ -30,7 +30,7 @@ from sayso.pending.action import After, PendingAction, split_button_token
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.scripts import ACTION_SCRIPTS
 from sayso.pending.sharded_scripts import shard_of
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.pending.turns import ConversationError, LeaseLost, QueuedTurn
 from sayso.workers.lease import HeldLease, token_prefix
 from sayso.workers.mailbox import InboxLimits, RedisMailbox
@@ -336,12 +336,12 @@ class ModelTurns(TurnProcessor):
             if queued.turn.continues:
                 change = await agent.give_up(queued, held.lease, texts_for("en").too_long())
                 return split_replies(change, worker.channel)
-            return TurnChange(replies=((Reply(texts_for("en").too_long()), ""),))
+            return TurnChange(replies=(TurnReply(Reply(texts_for("en").too_long())),))
         except (ConversationError, TypeError):  # a TypeError is a mistake in the tests
             raise
         except Exception as exc:  # noqa: BLE001  # no error may escape a turn
             worker.broke("a turn is answered", repr(exc))
-            return TurnChange(replies=((Reply(texts_for("en").broken()), ""),))
+            return TurnChange(replies=(TurnReply(Reply(texts_for("en").broken())),))
         finally:
             worker.answering = False
 

@@ -248,11 +248,11 @@ class Judge:
             if before and not before.committed:
                 world.broke("turns are processed in order", lease.conversation, seq)
             event.committed = True
-            event.is_answered = any(reply.text for reply, _ in change.replies if not reply.edits)
             # The edit of the question shows what is known by now; only the other replies are judged.
-            self._verdicts.turn(
-                event, [reply.text for reply, _ in change.replies if not reply.edits]
-            )
+            replies = [turn_reply.reply for turn_reply in change.replies]
+            texts = [reply.text for reply in replies if not reply.edits]
+            event.is_answered = any(texts)
+            self._verdicts.turn(event, texts)
             for arm in change.new_actions:
                 proposal = world.proposals[arm.action_id] = Proposal.of(arm, lease.conversation)
                 if (

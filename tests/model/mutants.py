@@ -109,10 +109,12 @@ async def _told_done_always(
 ) -> Any:
     answer = await whole(part, context, stored, press)
     done = texts_for(stored.action.language).already_done(stored.action.preview)
-    replies = [
-        (reply if reply.edits else replace(reply, text=done), pid)
-        for reply, pid in answer.change.replies
-    ]
+    replies = []
+    for turn_reply in answer.change.replies:
+        reply = turn_reply.reply
+        if not reply.edits:
+            reply = replace(reply, text=done)
+        replies.append(replace(turn_reply, reply=reply))
     return answer.with_changes(replies=tuple(replies))
 
 
@@ -197,15 +199,15 @@ _LANE = (
     _swap(
         "half of a question opens the window",
         delivered=(
-            "if is_last_piece then\n    open_window(",
+            "if reply.role == 'question' then\n    open_window(",
             "if asks then\n    open_window(",
         ),
     ),
     _swap(
         "a question of which half is refused stays armed",
         delivered=(
-            "redis.call('HGET', action_key(action_id), 'state') ==",
-            "redis.call('HGET', action_key(reply.mark .. action_id), 'state') ==",
+            "if asks and redis.call('HGET',",
+            "if reply.role == 'question' and redis.call('HGET',",
         ),
     ),
     _swap(
@@ -259,7 +261,7 @@ _EFFECT = (
     _swap("a repeatable action runs without end", start=("> MAX_STARTS then", "> 99 then")),
     _code("an interrupted action is called failed", {(Settlement, "_reconcile"): _never_happened}),
     _swap("finish refuses the late truth", finish=("and not late then", "then")),
-    _cut("the late truth is not told", finish="append_reply('-', args.correction)"),
+    _cut("the late truth is not told", finish="append_reply(args.correction)"),
     _cut(
         "an abandoned action stays open",
         commit="end_unsettled(redis.call('GET', open_action_key(user)))",

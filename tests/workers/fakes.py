@@ -15,7 +15,7 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import RateLimit
 from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply, Turn
 from sayso.pending import idempotency_key
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn
 
 
@@ -77,11 +77,11 @@ class FakeAgent:
 
     async def answer(self, queued, lease, stream=None, on_step=None) -> TurnChange:
         """Answer with one reply."""
-        return TurnChange(replies=((Reply(self._answer(queued.turn.text)), ""),))
+        return TurnChange(replies=(TurnReply(Reply(self._answer(queued.turn.text))),))
 
     async def give_up(self, queued, lease, words) -> TurnChange:
         """Answer with the given text."""
-        return TurnChange(replies=((Reply(words), ""),))
+        return TurnChange(replies=(TurnReply(Reply(words)),))
 
     def is_answer(self, text: str) -> bool:
         """Return False: no action waits."""

@@ -10,7 +10,7 @@ import pytest
 from sayso.channels.types import UNNAMED_ALBUM, Media, Reply, Turn
 from sayso.infra.concurrency import run_without_loop
 from sayso.pending.stored_limits import MAX_BURST
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.pending.turns import ALBUM_SECONDS
 from sayso.workers.albums import LOOK_SECONDS
 from tests.contracts.rigs import CHAT, Rig, turn
@@ -31,7 +31,7 @@ class Viewer:
         self.on_answer()
         self.seen.append(queued.turn)
         said = [*(each.ref for each in queued.turn.media), queued.turn.text]
-        return TurnChange(replies=((Reply(" ".join(filter(None, said))), ""),))
+        return TurnChange(replies=(TurnReply(Reply(" ".join(filter(None, said)))),))
 
     def is_answer(self, text: str) -> bool:
         """Return False: no action waits."""

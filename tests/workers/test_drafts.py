@@ -24,7 +24,7 @@ from sayso.channels.base import (
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply
 from sayso.infra.redis.shared_cache import SharedCache
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.pending.turns import QueuedTurn
 from sayso.workers.progress import FIRST_WORDS_SECONDS, DraftMessage, DraftRateLimiter
 from sayso.workers.replies import NO_WORDS, replace_draft
@@ -467,7 +467,7 @@ class Typist(FakeAgent):
                 await self.room_of().channel.seen.wait()
         if self.breaks:
             raise RuntimeError("bug")
-        return TurnChange(replies=((Reply("Hello"), ""), (Reply("there"), "")))
+        return TurnChange(replies=(TurnReply(Reply("Hello")), TurnReply(Reply("there"))))
 
 
 def streaming_room(message: str = "d1", *, streams=("chat",), **options) -> Room:
@@ -568,8 +568,8 @@ def test_nothing_is_streamed_where_it_is_not_configured():
 def test_reply_that_edits_a_message_does_not_replace_the_draft():
     """The first reply without an edit replaces the draft."""
     outcome, file = Reply("Done", edits="p1"), Reply("chart", media=object())
-    replies = replace_draft("d1", ((outcome, ""), (file, ""), (Reply("more"), "")))
-    assert [reply.edits for reply, _ in replies] == ["p1", "", "d1"]
+    replies = replace_draft("d1", (TurnReply(outcome), TurnReply(file), TurnReply(Reply("more"))))
+    assert [turn_reply.reply.edits for turn_reply in replies] == ["p1", "", "d1"]
 
 
 @pytest.mark.parametrize(
@@ -578,9 +578,9 @@ def test_reply_that_edits_a_message_does_not_replace_the_draft():
 )
 def test_draft_of_an_answer_without_text_does_not_stay(said):
     """After a stop, or with only a file, no half answer and no "still working" stays."""
-    replies = tuple((reply, "") for reply in said)
+    replies = tuple(TurnReply(reply) for reply in said)
     assert replace_draft("d1", replies) == (
-        (Reply("…", edits="d1", optional=True, removes=True), ""),
+        TurnReply(Reply("…", edits="d1", optional=True, removes=True)),
         *replies,
     )
 
@@ -654,7 +654,7 @@ def test_agent_streams_its_text_step_by_step(coherent, heard):
     lease, queued = rig.mailbox.lease(CHAT.id, "w1")
     change = asyncio.run(agent.answer(queued, lease, ear))
     assert ear.heard == heard
-    assert change.replies[0][0].text == ("whole" if coherent else "Found")
+    assert change.replies[0].reply.text == ("whole" if coherent else "Found")
 
 
 def test_every_language_has_a_still_working_notice():

@@ -18,7 +18,7 @@ from sayso.infra.metrics import MAX_VALUES, OTHER, REGISTRY, label_value
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.sharded_scripts import ShardedScripts
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.pending.turns import LeaseLost
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.rq.jobs import WakeUps, waiting_jobs
@@ -90,7 +90,7 @@ class EditingAgent(FakeAgent):
 
     async def answer(self, queued, lease, stream=None, on_step=None) -> TurnChange:
         """Edit it; one that is impossible may be left out."""
-        return TurnChange(replies=((Reply("done", edits="m1", optional=True), ""),))
+        return TurnChange(replies=(TurnReply(Reply("done", edits="m1", optional=True)),))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.channels.base import DeliveryUncertain, RateLimited, Refused, Unreachable
 from sayso.channels.types import Button, Media, Reply
 from sayso.infra.concurrency import run_without_loop
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.workers import lease, processor, sender
 from sayso.workers import progress as beside
 from sayso.workers.processor import MAX_TURNS
@@ -159,7 +159,7 @@ def test_lease_is_kept_for_as_long_as_its_turn_takes(monkeypatch):
     class Patient(FakeAgent):
         async def answer(self, queued, lease, stream=None, on_step=None):
             await third.wait()
-            return TurnChange(replies=((Reply("done"), ""),))
+            return TurnChange(replies=(TurnReply(Reply("done")),))
 
     room = Room(agent=Patient())
     counted(room, third)
@@ -194,7 +194,10 @@ class SendsAFile(FakeAgent):
     async def answer(self, queued, lease, stream=None, on_step=None):
         """Answer with two replies."""
         return TurnChange(
-            replies=((Reply(media=Media("m", "image/png", "chart.png")), ""), (Reply("done"), ""))
+            replies=(
+                TurnReply(Reply(media=Media("m", "image/png", "chart.png"))),
+                TurnReply(Reply("done")),
+            )
         )
 
 
@@ -212,7 +215,9 @@ def test_file_whose_answer_was_lost_is_not_sent_twice():
 def test_text_above_a_file_whose_answer_was_lost_is_sent_again_marked(pieces: int):
     """The text is not lost with the file, which is only asked about. A text that fills a message has no mark."""
     room = Room()
-    change = TurnChange(replies=((Reply("Sales", media=Media("m", "image/png", "chart.png")), ""),))
+    change = TurnChange(
+        replies=(TurnReply(Reply("Sales", media=Media("m", "image/png", "chart.png"))),)
+    )
 
     async def answer(queued, lease, stream=None, on_step=None) -> TurnChange:
         return change
@@ -396,14 +401,13 @@ def test_a_long_reply_is_cut_beside_the_loop(size: int, beside: bool):
 
 def test_each_piece_of_a_question_belongs_to_it():
     """The window opens with the last piece. If an earlier one never arrives, the question ends."""
-    change = TurnChange(replies=((Reply("a|b"), "pid"), (Reply("c|d"), "")))
-    pieces = split_replies(change, FakeChannel()).replies
-    assert [(reply.text, pid) for reply, pid in pieces] == [
-        ("a", "+pid"),
-        ("b", "pid"),
-        ("c", ""),
-        ("d", ""),
-    ]
+    change = TurnChange(replies=(TurnReply.question(Reply("a|b"), "pid"), TurnReply(Reply("c|d"))))
+    assert split_replies(change, FakeChannel()).replies == (
+        TurnReply.question_part(Reply("a"), "pid"),
+        TurnReply.question(Reply("b"), "pid"),
+        TurnReply(Reply("c")),
+        TurnReply(Reply("d")),
+    )
 
 
 def test_edit_that_a_platform_cannot_show_is_left_out():
@@ -411,8 +415,13 @@ def test_edit_that_a_platform_cannot_show_is_left_out():
     channel = FakeChannel()
     channel.split = lambda reply: () if reply.optional else (reply,)
     edit = Reply("Delete it?", edits="m7", optional=True)
-    change = TurnChange(replies=((edit, ""), (Reply("done"), ""), (edit, "pid")))
-    assert split_replies(change, channel).replies == ((Reply("done"), ""), (edit, "pid"))
+    change = TurnChange(
+        replies=(TurnReply(edit), TurnReply(Reply("done")), TurnReply.question(edit, "pid"))
+    )
+    assert split_replies(change, channel).replies == (
+        TurnReply(Reply("done")),
+        TurnReply.question(edit, "pid"),
+    )
 
 
 def test_busy_conversation_is_handed_over():
@@ -488,21 +497,25 @@ PICTURE = Media("p", "image/png", stored=True)
 DOCUMENT = Media("d", "application/pdf", stored=True)
 ASKED = Reply("sure?", (Button("Yes", "y", "danger"),), preview="sure?")
 CLOSED = Reply("closed", edits="m1", optional=True)
+#: The replies below that are in more than one case.
+A = TurnReply(Reply("a"))
+B = TurnReply(Reply("b"))
+QUESTION = TurnReply.question(ASKED, "pid")
 
 
 @pytest.mark.parametrize(
     ("replies", "sent"),
     [
-        ([(Reply("a"), ""), (Reply("b"), "")], [(Reply("a\n\nb"), "")]),
-        ([(Reply("a"), ""), (ASKED, "pid")], [(replace(ASKED, text="a\n\nsure?"), "pid")]),
-        ([(Reply("a"), ""), (Reply(media=PICTURE), "")], [(Reply("a", media=PICTURE), "")]),
-        ([(CLOSED, ""), (Reply("a"), ""), (Reply("b"), "")], [(Reply("a\n\nb"), "")]),
-        ([(Reply("a"), ""), (Reply(media=DOCUMENT), "")], None),
-        ([(Reply("a" * 6), ""), (ASKED, "pid")], None),
-        ([(Reply("a" * 19), ""), (Reply("b"), "")], None),
-        ([(ASKED, "pid"), (Reply("b"), "")], None),
-        ([(Reply("a", only_for="ana"), ""), (Reply("b"), "")], None),
-        ([(Reply("a"), ""), (Reply("b", collapse="c"), "")], None),
+        ([A, B], [TurnReply(Reply("a\n\nb"))]),
+        ([A, QUESTION], [TurnReply.question(replace(ASKED, text="a\n\nsure?"), "pid")]),
+        ([A, TurnReply(Reply(media=PICTURE))], [TurnReply(Reply("a", media=PICTURE))]),
+        ([TurnReply(CLOSED), A, B], [TurnReply(Reply("a\n\nb"))]),
+        ([A, TurnReply(Reply(media=DOCUMENT))], None),
+        ([TurnReply(Reply("a" * 6)), QUESTION], None),
+        ([TurnReply(Reply("a" * 19)), B], None),
+        ([QUESTION, B], None),
+        ([TurnReply(Reply("a", only_for="ana")), B], None),
+        ([A, TurnReply(Reply("b", collapse="c"))], None),
     ],
     ids=[
         "two texts", "above a question", "caption", "behind an edit", "document", "too long for buttons", "too long",
@@ -517,7 +530,7 @@ def test_replies_that_are_one_message_together_are_joined_where_each_costs_money
 
 def test_replies_stay_apart_where_no_message_costs_money():
     """A chart without a caption is easier to read above its text."""
-    replies = ((Reply("a"), ""), (Reply(media=PICTURE), ""))
+    replies = (TurnReply(Reply("a")), TurnReply(Reply(media=PICTURE)))
     assert split_replies(TurnChange(replies=replies), OneMessage()).replies == replies
 
 
@@ -533,7 +546,7 @@ def test_long_turn_gets_no_notice_where_each_message_costs_money(paid_channels, 
         long_after = asyncio.Event()
         asyncio.get_running_loop().call_later(10 * soon, long_after.set)
         await long_after.wait()
-        return TurnChange(replies=((Reply("answer"), ""),))
+        return TurnChange(replies=(TurnReply(Reply("answer")),))
 
     room.processor.turns.agents["chat"].answer = answer
     assert room.work("a") == heard

@@ -14,7 +14,7 @@ import pytest
 from sayso.channels.base import Channel, FetchError, Unreachable
 from sayso.channels.media_store import LocalMediaStore, TooLarge
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Reply, Turn
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.pending.turns import QueuedTurn
 from sayso.testing.platforms.webhooks import JPEG
 from sayso.workers import sender, turn_fetcher
@@ -57,7 +57,7 @@ class Looking(FakeAgent):
     ) -> TurnChange:
         """Answer with their number."""
         self.seen = queued.turn.media
-        return TurnChange(replies=((Reply(f"{len(self.seen)} files"), ""),))
+        return TurnChange(replies=(TurnReply(Reply(f"{len(self.seen)} files")),))
 
 
 class Giving(Looking):
@@ -71,7 +71,7 @@ class Giving(Looking):
         steps: object = None,
     ) -> TurnChange:
         """Give the photo."""
-        return TurnChange(replies=((Reply(media=replace(PHOTO, stored=True)), ""),))
+        return TurnChange(replies=(TurnReply(Reply(media=replace(PHOTO, stored=True))),))
 
 
 class Stuck(FakeChannel):

@@ -10,7 +10,7 @@ import pytest
 from sayso.channels.base import AddressClosed
 from sayso.channels.types import Reply
 from sayso.pending.stored_action import StoredAction
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.pending.turns import LeaseLost
 from sayso.workers import progress as beside
 from sayso.workers.progress import ProgressIndicator
@@ -227,7 +227,7 @@ def worked(lamp: Lamp, room: Room) -> list[str]:
 def test_sign_that_stays_is_removed_after_the_turn(reply, sign):
     """Also after a turn without a reply. The platform removes it with a new message, not with an edit."""
     agent = FakeAgent()
-    agent.answer = lambda *_: asyncio.sleep(0, TurnChange(replies=((reply, ""),)))
+    agent.answer = lambda *_: asyncio.sleep(0, TurnChange(replies=(TurnReply(reply),)))
     calls = worked(Lamp(), Room(agent=agent))
     assert sorted(calls) == sorted(["shown", sign, *([reply.text] if reply.text else [])])
 

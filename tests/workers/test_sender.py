@@ -28,7 +28,7 @@ from sayso.channels.base import (
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, RefusedTemplate, Reply
 from sayso.infra.records import OtherVersion
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.pending.turns import ConversationParked, QueuedReply
 from sayso.workers import sender
 from sayso.workers.sender import ReceiptFiles
@@ -173,7 +173,7 @@ class Post:
         self.rig.mailbox.accept(replace(turn(), conversation=room))
         lease, work = self.rig.mailbox.lease(room.id, "said")
         self.rig.mailbox.commit(
-            lease, work, TurnChange(replies=tuple((reply, "") for reply in replies))
+            lease, work, TurnChange(replies=tuple(TurnReply(reply) for reply in replies))
         )
         self.rig.mailbox.release(lease, hand_over=True)
 

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from sayso.channels.types import Reply, Turn
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.pending.turns import Lease, LeaseLost, QueuedTurn
 from sayso.workers.lease import HeldLease, listen_for_stops
 from tests.contracts.rigs import CHAT, ENGLISH, Rig, turn
@@ -32,7 +32,7 @@ class Slow:
 
     async def give_up(self, queued, lease, words) -> TurnChange:
         """Answer with the given text."""
-        return TurnChange(replies=((Reply(words), ""),))
+        return TurnChange(replies=(TurnReply(Reply(words)),))
 
     def is_answer(self, text: str) -> bool:
         """Return False."""

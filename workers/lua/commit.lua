@@ -88,7 +88,7 @@ local function append_replies()
   local numbers = {}
   local first_of_outcome
   for at, reply in ipairs(change.replies) do
-    numbers[at] = append_reply(reply.action_id, reply.reply)
+    numbers[at] = append_reply(reply.reply, reply.action_id, reply.role)
     if reply.tells_outcome and not first_of_outcome then first_of_outcome = numbers[at] end
   end
   if change.settles and first_of_outcome then

@@ -45,12 +45,10 @@ if not holds_lease() then return cjson.encode({status = 'lost'}) end
 local reply = parse_reply(redis.call('LINDEX', outbox, 0) or '')
 if tonumber(reply.number) ~= args.number then return answer('gone', next_item_or_release()) end
 
--- A piece of a question that is not the last one asks, too: if it never arrives, the question
--- expires.
+-- An earlier message of a question asks, too: if it never arrives, the question expires.
 local number = reply.number
 local action_id = reply.action_id
-local asks = action_id and reply.mark ~= '='
-local is_last_piece = asks and reply.mark ~= '+'
+local asks = reply.role == 'question' or reply.role == 'question_part'
 local is_doubtful = args.outcome == 'doubtful'
   or redis.call('HEXISTS', conversation_key, 'suspect:' .. number) == 1
 local attempts = conversation_number('reply_attempts') + 1
@@ -95,12 +93,12 @@ end
 -- The user can see a question, or a piece of it, from now on. `report`: what the platform reported
 -- about the reply before, nil for nothing.
 local function note_shown(report)
-  if is_last_piece then
+  if reply.role == 'question' then
     open_window(action_id, conversation_number('last_turn'), args.written_at)
     set_question_message(action_id, args.detail)
   end
   if asks then set_asking(number, action_id) end
-  if reply.mark ~= '+' then set_last_question(action_id, args.written_at) end
+  if reply.role ~= 'question_part' then set_last_question(action_id, args.written_at) end
 
   -- Of a reply that was sent twice, the platform may have reported on the first copy.
   if report then add_question_message(action_id, report.receipt) end
@@ -131,7 +129,7 @@ end
 local function settle_given_up()
   record_delivery(number, 'dead', attempts, '', args.detail)
   undelivered.reason = args.detail
-  undelivered.asks = asks or false
+  undelivered.asks = asks
   undelivered.doubtful = is_doubtful
   undelivered.entry = reply.record
   add_undelivered(shard .. ':dead', undelivered)

@@ -11,7 +11,7 @@ if earlier_number then return earlier_number end
 if redis.call('LLEN', outbox) >= MAX_FORWARDED_WAITING then return '' end
 
 local was_expected = is_worker_expected()
-local number = append_reply('-', ARGV[2])
+local number = append_reply(ARGV[2])
 redis.call('SET', forwarded_key, number, 'PX', KEEP_DELIVERY_MS)
 keep_conversation()
 if not was_expected then wake_worker(3) end

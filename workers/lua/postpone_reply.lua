@@ -36,7 +36,7 @@ local function keep_waiting_replies()
   keep_conversation()
   for _, entry in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
     local reply = parse_reply(entry)
-    if reply.action_id and reply.mark == '' then keep_action(reply.action_id) end
+    if reply.role == 'question' then keep_action(reply.action_id) end
   end
 end
 

@@ -19,7 +19,7 @@ if arrived then return 'arrived' end
 if not was_listed then return '' end
 
 local was_expected = is_worker_expected()
-local number = append_reply('-', ARGV[3])
+local number = append_reply(ARGV[3])
 if args.doubtful then redis.call('HSET', conversation_key, 'suspect:' .. number, 1) end
 redis.call('HDEL', deliveries, args.number)
 record_delivery(args.number, 'retried', 0, number)

@@ -15,7 +15,7 @@ redis.call('HSET', conversation_key, 'refusal_sent_at', now(), 'user_message_at'
 redis.call('HDEL', conversation_key, 'closed_address', 'opted_out')
 clear_hold()
 
-append_reply('-', ARGV[2])
+append_reply(ARGV[2])
 keep_conversation()
 if not was_expected then wake_worker(3) end
 return 'sent'

@@ -52,7 +52,7 @@ if args.user_message_at > 0 then
 end
 
 local was_expected = is_worker_expected()
-append_reply('-', ARGV[2])
+append_reply(ARGV[2])
 keep_conversation()
 if not was_expected then wake_worker(3) end
 return 'sent'

@@ -1,21 +1,20 @@
 -- needs: conversation, keys
 -- The outbox of a conversation: the replies that wait, the oldest one first.
 --
--- An entry is the text "number action record": the number of the reply, the action that it belongs
--- to, and the reply with its address as JSON. The action is the id of the one that the reply asks
--- about, '-' for none. A mark may stand before the id: '+' if the reply is a piece of a question
--- and not its last one, '=' if the reply belongs to a question without asking it for the first
--- time.
+-- An entry is the text "number header record": the number of the reply, a header, and the reply with
+-- its address as JSON. The header is JSON without spaces. It has the `action_id` and the `role` of a
+-- reply that belongs to an action (`TurnReply` in Python explains the roles), and is {} for any
+-- other reply. It is apart from the record, so that a script need not parse the text of the reply.
 --
 -- A reply is held if its platform takes it only after the user has written again. Then no worker
 -- comes for it until the user writes.
 
--- Return the parts of an entry by name. `number` is a text, `mark` is '+', '=' or '', and
--- `action_id` is nil for a reply that belongs to no action.
+-- Return the parts of an entry by name. `number` is a text. `action_id` and `role` are nil for a
+-- reply that belongs to no action. All are nil for the text ''.
 local function parse_reply(entry)
-  local number, mark, action_id, record = string.match(entry, '^(%d+) ([+=]?)(%S+) (.*)$')
-  if action_id == '-' then action_id = nil end
-  return {number = number, mark = mark, action_id = action_id, record = record}
+  local number, header, record = string.match(entry, '^(%d+) (%S+) (.*)$')
+  local fields = cjson.decode(header or '{}')
+  return {number = number, action_id = fields.action_id, role = fields.role, record = record}
 end
 
 -- Return the number of the first reply that waits, as text. Return nil if none waits.
@@ -27,7 +26,7 @@ end
 
 -- Return whether an entry is a reply that another conversation sends: it is only moved there.
 local function is_for_another_conversation(entry)
-  return string.find(entry, '^%d+ %- {"forward"') ~= nil
+  return string.find(entry, '^%d+ {} {"forward"') ~= nil
 end
 
 -- Let a reply take the place of an earlier one that has the same collapse key: of these, only the
@@ -37,30 +36,32 @@ end
 local function replace_collapsed(key_text, reply)
   local being_sent = string.match(redis.call('HGET', conversation_key, 'sending') or '', '^%d+')
   for at, entry in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
-    local number, record = string.match(entry, '^(%d+) %- (.*)$')
+    local number, record = string.match(entry, '^(%d+) {} (.*)$')
     local is_replaceable = number
       and number ~= being_sent
       and string.sub(record, 1, #key_text) == key_text
       and redis.call('HEXISTS', conversation_key, 'suspect:' .. number) == 0
     if is_replaceable then
-      redis.call('LSET', outbox, at - 1, number .. ' - ' .. reply)
+      redis.call('LSET', outbox, at - 1, number .. ' {} ' .. reply)
       return number
     end
   end
 end
 
--- Append a reply to the outbox and return its number, as text. `action_id`: the action that it
--- belongs to, with its mark, '-' for none. `reply`: its record, to which the time is added.
-local function append_reply(action_id, reply)
+-- Append a reply to the outbox and return its number, as text. `reply`: its record, to which the
+-- time is added. `action_id` and `role`: the action that it belongs to, and what it says about that
+-- action; nil for a reply that belongs to none.
+local function append_reply(reply, action_id, role)
   local record = string.format('%s, "at": %d}', string.sub(reply, 1, -2), now())
   local key_text = string.match(record, '^{"collapse": "[^"]+"')
-  if key_text and action_id == '-' then
+  if key_text and not action_id then
     local replaced = replace_collapsed(key_text, record)
     if replaced then return replaced end
   end
 
   local number = next_number('last_reply')
-  local waiting = redis.call('RPUSH', outbox, number .. ' ' .. action_id .. ' ' .. record)
+  local header = cjson.encode({action_id = action_id, role = role})
+  local waiting = redis.call('RPUSH', outbox, number .. ' ' .. header .. ' ' .. record)
   if waiting == 1 then redis.call('PEXPIRE', outbox, KEEP_CONVERSATION_MS) end
   return tostring(number)
 end

@@ -225,7 +225,8 @@ def test_many_large_files_of_a_call_are_not_in_memory(tmp_path):
     )
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    files = [reply.media for reply, _ in answer.replies if reply.media]
+    replies = [turn_reply.reply for turn_reply in answer.replies]
+    files = [reply.media for reply in replies if reply.media]
     assert [store.read(media.ref) for media in files] == [
         bytes([number]) * 1_000_000 for number in range(30)
     ]

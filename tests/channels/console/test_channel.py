@@ -429,8 +429,8 @@ def test_draft_of_a_stopped_answer_is_removed(channel: ConsoleChannel, conversat
     Sending it twice changes nothing.
     """
     shown = asyncio.run(channel.draft(Turn("u1:e1", conversation, "u1", text="hi"), "gro"))
-    ((removal, _),) = replace_draft(shown, ())
-    for piece in channel.split(removal) * 2:
+    (removal,) = replace_draft(shown, ())
+    for piece in channel.split(removal.reply) * 2:
         asyncio.run(channel.send(Delivery("d1", conversation, piece)))
     assert [entry["type"] for _, entry in channel.feed.read(conversation.id, "", 0)] == ["removed"]
 

@@ -25,7 +25,7 @@ from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, LedgerUnusable
 from sayso.pending.audit.verify import verify
 from sayso.pending.sharded_scripts import LAYOUT
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.data_loss.watermarks import WatermarkFile
@@ -251,7 +251,7 @@ def test_conversation_with_a_newer_record_is_left_to_a_newer_worker(redis_client
     bot.hear("hello")
     if kind == "outbox":
         lease, work = rig.mailbox.lease(CHAT.id, "t")
-        rig.mailbox.commit(lease, work, TurnChange(replies=((Reply("hello"), ""),)))
+        rig.mailbox.commit(lease, work, TurnChange(replies=(TurnReply(Reply("hello")),)))
         rig.end_lease()
     newer(rig, kind)
     sent = len(bot.channel.sent)

@@ -11,7 +11,7 @@ from sayso.pending.audit.collector import AuditCollector, UncollectedEntries
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.audit.verify import verify
 from sayso.pending.sharded_scripts import ShardedScripts, shard_of
-from sayso.pending.turn_changes import TurnChange
+from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.pending.turns import LeaseLost
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.resume import RESUME_STEP, halts_of, resume
@@ -27,7 +27,7 @@ from tests.workers.servers import put_back, saved
 SHARD = shard_of(CHAT.id)
 WRITE_COUNTER, IDENTITIES, HALTED = keys_of(SHARD)
 #: The answer of a commit.
-ANSWER = TurnChange(replies=((Reply("answer"), ""),))
+ANSWER = TurnChange(replies=(TurnReply(Reply("answer")),))
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ local function replace_question(action_id, ending)
   local reply = cjson.decode(record.reply)
   reply.edits = question_message
   record.reply = cjson.encode(reply)
-  append_reply('-', encode_record(record))
+  append_reply(encode_record(record))
 end
 
 -- Drop a timer that is due, and append what it sends to the outbox.
@@ -36,7 +36,7 @@ local function run_timer(id, entry)
   local sends_nothing = not (entry.reply or entry.ending)
   if sends_nothing or not still_applies(entry) then return end
   if entry.ending then replace_question(entry.ends, entry.ending) end
-  if entry.reply then append_reply('-', entry.reply) end
+  if entry.reply then append_reply(entry.reply) end
 end
 
 -- Run the timers that are due. A timer about a question waits until no turn waits: the answer may
