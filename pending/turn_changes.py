@@ -169,10 +169,10 @@ class NewAction:
             "alarm_after_ms": str(self.alarm_after_ms) if self.alarm else "",
             "address": self.to,
             "trace": self.trace,
+            "notice": self.notice,
+            "ending": self.ending,
+            "alarm": self.alarm,
         }
-        # The scripts read from the beginning of an entry which user its timer is about.
-        entries = {"notice": self.notice, "ending": self.ending, "alarm": self.alarm}
-        optional |= {name: f"{self.user} {entry}" for name, entry in entries.items() if entry}
         return {name: value for name, value in optional.items() if value}
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,14 +7,13 @@
 -- returns: the action as JSON, '' for an unknown one.
 local action_id = args.action_id
 local key = action_key(action_id)
-local state, expires_at, ttl_ms, notice, ending =
-  unpack(redis.call('HMGET', key, 'state', 'expires_at', 'ttl_ms', 'notice', 'ending'))
+local state, user, expires_at, ttl_ms =
+  unpack(redis.call('HMGET', key, 'state', 'user', 'expires_at', 'ttl_ms'))
 local closes_at = tonumber(expires_at) or 0
 local later = now() + FORM_MS
 
--- Move the timer that ends the question. Its name is the one that `set_question_timer` gives it.
+-- Move the timer that ends the question. Its id is the one that `open_window` gives it.
 local function move_end()
-  local user = string.match(notice or ending or '', '^%S+') or ''
   local id = 'end:' .. user
   local entry = redis.call('HGET', timer, id)
   if not entry then return end

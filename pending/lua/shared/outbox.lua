@@ -1,10 +1,10 @@
 -- needs: conversation, keys
 -- The outbox of a conversation: the replies that wait, the oldest one first.
 --
--- An entry is the text "number header record": the number of the reply, a header, and the reply with
--- its address as JSON. The header is JSON without spaces: the `action_id` and the `role` of a reply
--- that belongs to an action (`ReplyRole` in Python explains the roles), {} for any other reply. It
--- is apart from the record, so that a script need not parse the text of the reply.
+-- An entry is the text "number header record": the number of the reply, a header, and the reply
+-- with its address as JSON. The header is JSON without spaces: the `action_id` and the `role` of a
+-- reply that belongs to an action (`ReplyRole` in Python explains the roles), {} for any other
+-- reply. It is apart from the record, so that a script need not parse the text of the reply.
 --
 -- A reply is held if its platform takes it only after the user has written again. Then no worker
 -- comes for it until the user writes.

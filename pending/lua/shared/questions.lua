@@ -2,30 +2,30 @@
 -- A question is the message that shows a pending action and asks for a yes. Its window is the time
 -- in which the yes counts; it opens when the question is delivered.
 
--- Set a timer about an unanswered question, unless the conversation has too many timers. `kind`:
--- 'alarm:' or 'end:'. `notice`: what is sent then; `ending`: what then replaces the message with
--- the question; each is the text "user record", nil for nothing. `entry`: which action the timer
--- asks about (`asks`) or ends (`ends`).
-local function set_question_timer(kind, notice, at, entry, ending)
-  local either = notice or ending
-  if not either or redis.call('ZCARD', timers) >= MAX_TIMERS then return end
+-- Set a timer about an unanswered question, unless it has nothing to send, or the conversation has
+-- too many timers.
+--
+-- `id`: 'alarm:' or 'end:' with the user. It is the same for each action of a user, so the timer of
+-- the next question takes the place of one that has nothing to send any more.
+--
+-- `entry`: the action that the timer asks about (`asks`) or ends (`ends`), what is sent then
+-- (`reply`), and what then replaces the message with the question (`ending`). Absent ones are nil.
+local function set_question_timer(id, at, entry)
+  local sends_nothing = not (entry.reply or entry.ending)
+  if sends_nothing or redis.call('ZCARD', timers) >= MAX_TIMERS then return end
 
-  -- The id is the same for each action of a user, so the timer of the next question takes the place
-  -- of one that has nothing to send any more.
-  entry.id = kind .. string.match(either, '^%S+')
+  entry.id = id
   entry.at = at
-  entry.reply = string.match(notice or '', '^%S+ (.*)$')
-  entry.ending = string.match(ending or '', '^%S+ (.*)$')
-  set_timer(entry.id, at, encode_record(entry))
+  set_timer(id, at, encode_record(entry))
 end
 
 -- Open the window of an action, and of the steps of a plan: the user can see the preview from now
 -- on. `last_seen_seq`: the last turn that came in before. `written_at`: when the platform showed
 -- the question, in microseconds as text, '0' if unknown.
 local function open_window(action_id, last_seen_seq, written_at)
-  local state, ttl_ms, steps, notice, ending, alarm, alarm_after_ms = unpack(redis.call(
+  local state, user, ttl_ms, steps, notice, ending, alarm, alarm_after_ms = unpack(redis.call(
     'HMGET', action_key(action_id),
-    'state', 'ttl_ms', 'steps', 'notice', 'ending', 'alarm', 'alarm_after_ms'))
+    'state', 'user', 'ttl_ms', 'steps', 'notice', 'ending', 'alarm', 'alarm_after_ms'))
   if state ~= 'armed' then return end
 
   local window_ms = tonumber(ttl_ms) or 0
@@ -36,8 +36,12 @@ local function open_window(action_id, last_seen_seq, written_at)
   -- The alarm rings before the window closes, or in the same moment: then it comes first, because
   -- 'alarm:' sorts before 'end:'.
   local alarm_ms = math.min(window_ms, tonumber(alarm_after_ms) or window_ms)
-  set_question_timer('alarm:', alarm, now() + alarm_ms, {asks = action_id})
-  set_question_timer('end:', notice, now() + window_ms, {ends = action_id}, ending)
+  set_question_timer('alarm:' .. user, now() + alarm_ms, {
+    asks = action_id, reply = alarm or nil,
+  })
+  set_question_timer('end:' .. user, now() + window_ms, {
+    ends = action_id, reply = notice or nil, ending = ending or nil,
+  })
 
   for step in string.gmatch(steps or '', '%S+') do open_window(step, last_seen_seq, written_at) end
 end
