@@ -14,6 +14,7 @@ from sayso.pending.stored_action import StoredAction
 from sayso.pending.turn_changes import Transition, TurnChange, TurnReply
 from sayso.pending.turns import LeaseLost, QueuedReply, QueuedTurn, StaleTurn
 from sayso.workers.mailbox import SEEN_MS, InboxLimits
+from sayso.workers.queue_entries import OutboxEntry
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 
@@ -579,6 +580,15 @@ def in_two_pieces(rig):
     (question,) = change.replies
     first = TurnReply.question_part(Reply("First half"), question.action_id)
     return held, rig.mailbox.commit(held, work, replace(change, replies=(first, question)))
+
+
+def test_outbox_names_the_action_and_the_role_of_each_reply(rig):
+    """`sayso trace` and the scripts read the same entries."""
+    in_two_pieces(rig)
+    entries = rig.client.lrange(f"{rig.shard}:outbox:{CHAT.id}", 0, -1)
+    first, last = (OutboxEntry.parse(entry) for entry in entries)
+    assert (first.role, last.role) == ("question_part", "question")
+    assert first.action_id == last.action_id == look(rig).action_id
 
 
 def test_question_in_pieces_is_shown_with_the_last_of_them(rig):
