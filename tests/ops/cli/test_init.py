@@ -14,6 +14,21 @@ ROOT = Path(__file__).parents[3]
 #: Right and wrong calls of tools. A wrong one that is no error any more is an unused `type:
 #: ignore`, which is an error.
 TYPED_CALLS = ROOT / "tests/agent/tools/typed_calls.py"
+#: Sayso's own modules count as an installed library, which `make check` reads. The libraries below
+#: have thousands of modules and no part in the type of a tool.
+MYPY_SETTINGS = """
+[mypy]
+strict = True
+
+[mypy-sayso.*]
+follow_imports = silent
+
+[mypy-aiohttp.*,anthropic.*,cryptography.*,flask.*,google.*,mcp.*,numpy.*]
+follow_imports = skip
+
+[mypy-openai.*,opentelemetry.*,pydantic_ai.*,rich.*,werkzeug.*]
+follow_imports = skip
+"""
 
 
 @pytest.fixture
@@ -58,14 +73,16 @@ def test_existing_files_are_left_alone(bot: Path):
     assert not (bot / "sayso.yaml").exists()
 
 
-def test_a_new_bot_and_its_calls_are_typed(bot: Path):
+def test_a_new_bot_and_its_calls_are_typed(bot: Path, tmp_path: Path):
     """`mypy --strict` finds nothing in its files, nor in calls of each kind of tool.
 
     A wrong call is an error.
     """
+    settings = tmp_path / "mypy.ini"
+    settings.write_text(MYPY_SETTINGS)
     files = [TYPED_CALLS, bot / "tools.py", bot / "test_tools.py"]
-    command = [sys.executable, "-m", "mypy", "--strict", *map(str, files)]
-    # Without a limit of its own: where mypy has no cache yet, it reads all of Sayso.
+    command = [sys.executable, "-m", "mypy", "--config-file", settings]
+    command += ["--cache-dir", tmp_path / "cache", *files]
     done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "Success: no issues found in 3 source files\n")
 
