@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sayso.pending.consent import ConfirmParser, RegexConfirmParser
+from sayso.pending.consent.parser import ConfirmParser, RegexConfirmParser
 from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 from sayso.pending.consent.refusing import is_no_with_more
 

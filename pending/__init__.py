@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from sayso.pending.action_outcomes import ConfirmOutcome
     from sayso.pending.call_context import Confirmation
-    from sayso.pending.consent import ConfirmParser, RegexConfirmParser
+    from sayso.pending.consent.parser import ConfirmParser, RegexConfirmParser
     from sayso.pending.effect import EffectRefused
     from sayso.pending.executors import PendingConfirmation, idempotency_key
     from sayso.pending.proposals import (

@@ -33,7 +33,7 @@ from sayso.pending.action import (
     exact_args,
 )
 from sayso.pending.action_outcomes import ConfirmOutcome
-from sayso.pending.consent import ConfirmParser, RegexConfirmParser, parse_answer
+from sayso.pending.consent.parser import ConfirmParser, RegexConfirmParser, parse_answer
 from sayso.pending.executors import ExecutorFactory, Executors, Reconciler
 from sayso.pending.finished_actions import FinishedActions
 from sayso.pending.in_memory_actions import InMemoryActions

@@ -70,7 +70,7 @@ from sayso.channels.types import Reply, Turn
 from sayso.infra.concurrency import run_sync
 from sayso.pending.action import is_choice_token
 from sayso.pending.call_context import own_context
-from sayso.pending.consent import ConfirmParser, read_answer, reads_phrases
+from sayso.pending.consent.parser import ConfirmParser, read_answer, reads_phrases
 from sayso.pending.plans import plan_of
 from sayso.pending.repository import Claim
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore

@@ -29,7 +29,7 @@ from sayso.channels.markdown.literal import as_text
 from sayso.channels.types import Reply, Turn, storable
 from sayso.infra.ids import random_id
 from sayso.pending.action import split_button_token
-from sayso.pending.consent import ConfirmParser
+from sayso.pending.consent.parser import ConfirmParser
 from sayso.pending.store import PendingActionStore, scope_of
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turn_changes import Transition, TurnChange

@@ -10,7 +10,8 @@ from sayso.agent.channel.outcome_history import action_ids
 from sayso.agent.messages import Role, without_notes
 from sayso.channels.types import Turn, digest
 from sayso.pending.action import OtherMessage, keeps_question
-from sayso.pending.consent import (
+from sayso.pending.consent.asking import is_misspelled_asking, is_plain_answer, read_asking
+from sayso.pending.consent.parser import (
     ConfirmParser,
     ParsedAnswer,
     is_ok,
@@ -18,7 +19,6 @@ from sayso.pending.consent import (
     names_effect,
     read_answer,
 )
-from sayso.pending.consent.asking import is_misspelled_asking, is_plain_answer, read_asking
 from sayso.pending.consent.quoting import quotes_another, written_before
 from sayso.pending.consent.refusing import is_no_with_more, is_yes_with_change
 from sayso.pending.stored_action import WAITING_STATES, StoredAction

@@ -26,7 +26,7 @@ from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Turn
 from sayso.pending.action import After, OtherMessage
 from sayso.pending.call_context import ChannelRun
-from sayso.pending.consent import ConfirmParser
+from sayso.pending.consent.parser import ConfirmParser
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import Lease, QueuedTurn

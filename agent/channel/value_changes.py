@@ -31,7 +31,7 @@ from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.types import Button, Reply
 from sayso.infra.ids import random_id
 from sayso.pending.action import PLAN_KIND, ButtonPress, PendingAction, check_proposal, exact_args
-from sayso.pending.consent import ConfirmParser, read_answer
+from sayso.pending.consent.parser import ConfirmParser, read_answer
 from sayso.pending.plans import Proposal, plan_of, step_ids
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import WAITING_STATES, StoredAction

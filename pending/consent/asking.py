@@ -16,7 +16,7 @@ from typing import Literal
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import PendingAction
-from sayso.pending.consent import (
+from sayso.pending.consent.parser import (
     MAX_DECISION_CHARS,
     ConfirmParser,
     all_languages,

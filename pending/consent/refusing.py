@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from sayso.pending.consent import (
+from sayso.pending.consent.asking import MAX_PHRASE_WORDS, is_asking
+from sayso.pending.consent.parser import (
     MAX_DECISION_CHARS,
     ConfirmParser,
     RegexConfirmParser,
     all_languages,
     reads_phrases,
 )
-from sayso.pending.consent.asking import MAX_PHRASE_WORDS, is_asking
 from sayso.pending.consent.phrases import ChangePhrases
 from sayso.pending.consent.words import TYPED, is_syllabic, plain_words
 

@@ -16,7 +16,7 @@ from sayso.channels.edit_form import (
 )
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.texts import texts_for
-from sayso.pending.consent import RegexConfirmParser, read_answer
+from sayso.pending.consent.parser import RegexConfirmParser, read_answer
 
 
 def field(kind: str, value: Any = None, **options: Any) -> FormField:

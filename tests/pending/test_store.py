@@ -14,7 +14,7 @@ from sayso.pending import (
     RedisPendingStore,
 )
 from sayso.pending.action import ActionSigner
-from sayso.pending.consent import RegexConfirmParser
+from sayso.pending.consent.parser import RegexConfirmParser
 from sayso.pending.store import scope_of
 
 ROOM = {"channel_id": "chat", "conversation_id": "room"}

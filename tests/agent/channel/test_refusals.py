@@ -11,7 +11,7 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import PendingAction
-from sayso.pending.consent import RegexConfirmParser, names_effect, read_answer
+from sayso.pending.consent.parser import RegexConfirmParser, names_effect, read_answer
 from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender
 from tests.workers.fakes import Bot, FakeChannel

@@ -33,7 +33,7 @@ from sayso.channels.slack.incoming_text import readable as readable_in_slack
 from sayso.infra.redaction import Redactor
 from sayso.pending import RegexConfirmParser
 from sayso.pending.action import PendingAction
-from sayso.pending.consent import is_unclear, read_answer
+from sayso.pending.consent.parser import is_unclear, read_answer
 from sayso.pending.result_words import json_in_words, result_in_words
 
 HOSTILE = "*a*a*a*b*c*@x"

@@ -308,7 +308,7 @@ def test_new_language_needs_no_code(tmp_path):
 #: Whether the new language ships, the language of an Armenian message and of a tag, a plural, and the yes.
 NEW_LANGUAGE = """
 from sayso.channels.i18n.language import choose, recognize
-from sayso.pending.consent import RegexConfirmParser
+from sayso.pending.consent.parser import RegexConfirmParser
 from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 from sayso.channels.i18n.texts import texts_for
 print("xx" in SHIPPED_LANGUAGES, recognize("ջնջել հաշիվը"), choose([], "xx-YY", "en"))

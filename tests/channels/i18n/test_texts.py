@@ -14,7 +14,7 @@ from sayso.channels.i18n.texts import brief, plural_form, texts_for
 from sayso.channels.markdown.convert import plain
 from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.pending import RegexConfirmParser
-from sayso.pending.consent import ParsedAnswer, read_answer
+from sayso.pending.consent.parser import ParsedAnswer, read_answer
 
 ALL = list(LANGUAGES)
 EVERYTHING = RegexConfirmParser(ALL)

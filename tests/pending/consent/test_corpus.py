@@ -20,7 +20,7 @@ from benchmarks.parser import (
     tally,
     tally_noes_with_more,
 )
-from sayso.pending.consent import RegexConfirmParser
+from sayso.pending.consent.parser import RegexConfirmParser
 from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 from sayso.pending.consent.refusing import is_no_with_more
 

@@ -20,10 +20,10 @@ from sayso.agent.providers.testing import ScriptedProvider
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending import RegexConfirmParser
 from sayso.pending.action import PendingAction
-from sayso.pending.consent import MAX_DECISION_CHARS, read_answer
-from sayso.pending.consent import phrases as phrases_module
-from sayso.pending.consent import words as words_module
 from sayso.pending.consent.asking import is_misspelled_asking, read_asking
+from sayso.pending.consent.parser import MAX_DECISION_CHARS, read_answer
+from sayso.pending.consent.parser import phrases as phrases_module
+from sayso.pending.consent.parser import words as words_module
 from sayso.pending.consent.phrases import SHIPPED_LANGUAGES, expand, phrasebook
 from sayso.pending.consent.refusing import MAX_REASON_CHARS, is_no_with_more, is_yes_with_change
 from sayso.pending.consent.words import plain_words, unstretch
@@ -337,8 +337,8 @@ def untouched(text: str) -> str:
 
 def test_long_message_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch):
     """A megabyte costs as much as a word: nothing but its length is looked at."""
-    monkeypatch.setattr("sayso.pending.consent.plain_words", untouched)
-    monkeypatch.setattr("sayso.pending.consent.only_emoji", untouched)
+    monkeypatch.setattr("sayso.pending.consent.parser.plain_words", untouched)
+    monkeypatch.setattr("sayso.pending.consent.parser.only_emoji", untouched)
     for hostile in (
         "yes" + " " * 1_000_000,
         "no" * 500_000,
