@@ -21,9 +21,9 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.pending import RegexConfirmParser
 from sayso.pending.action import PendingAction
 from sayso.pending.consent import phrases as phrases_module
+from sayso.pending.consent import words as words_module
 from sayso.pending.consent.asking import is_misspelled_asking, read_asking
 from sayso.pending.consent.parser import MAX_DECISION_CHARS, read_answer
-from sayso.pending.consent.parser import words as words_module
 from sayso.pending.consent.phrases import SHIPPED_LANGUAGES, expand, phrasebook
 from sayso.pending.consent.refusing import MAX_REASON_CHARS, is_no_with_more, is_yes_with_change
 from sayso.pending.consent.words import plain_words, unstretch
