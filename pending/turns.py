@@ -331,6 +331,15 @@ def is_tap_or_status(turn: Turn) -> bool:
     return turn.decides and first_word == ["/status"]
 
 
+class ReplyTrace(NamedTuple):
+    """The traces that sending a reply belongs to, each by its traceparent, "" for none."""
+
+    #: The trace that sending is part of.
+    parent: str
+    #: The trace that the trace of sending links to.
+    link: str
+
+
 @dataclass(frozen=True, slots=True)
 class QueuedReply:
     """The next reply to send, before any further turn. Lives for one attempt to send it."""
@@ -376,13 +385,10 @@ class QueuedReply:
         return " ".join(reply.cause.split())
 
     @property
-    def trace(self) -> tuple[str, str]:
-        """Return the traceparents of the trace that sending is part of, and of the linked trace.
-
-        "" stands for none.
-        """
+    def trace(self) -> ReplyTrace:
+        """Return the traces that sending the reply belongs to."""
         entry = json.loads(self.text)
-        return entry.get("trace", ""), entry.get("link", "")
+        return ReplyTrace(parent=entry.get("trace", ""), link=entry.get("link", ""))
 
     def delivery(self, lease: Lease) -> Delivery:
         """Return the reply with its address, as adapters take it."""

@@ -272,7 +272,7 @@ class RedisMailbox:
                 "content": content,
                 "edit": turn.kind == "edit",
                 "user": turn.scope.id,
-                "tapped_action_id": tapped or "-",
+                "tapped_action_id": tapped,
                 "addressed": turn.addressed,
                 "chat_barred": chat_barred,
                 "chat_key": chat_key,

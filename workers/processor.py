@@ -307,8 +307,8 @@ class ConversationProcessor:
         about: dict[str, str] = {}
         if reply.action_id:
             about["action"] = reply.action_id
-        if tracing.is_tracing() and reply.trace[0]:
-            about["trace_id"] = tracing.trace_id(reply.trace[0])
+        if tracing.is_tracing() and reply.trace.parent:
+            about["trace_id"] = tracing.trace_id(reply.trace.parent)
         ids = {**call_context().log_fields, "delivery": reply.delivery_id(held.lease), **about}
         with context_field("log_fields", ids):
             return await self.sender.send(held.lease, reply, held.is_fresh)

@@ -16,7 +16,7 @@ from opentelemetry.trace import StatusCode
 from sayso.channels.types import Conversation, Reply, Turn
 from sayso.infra import tracing
 from sayso.pending.turn_changes import Timer, outbox_entry
-from sayso.pending.turns import QueuedReply
+from sayso.pending.turns import QueuedReply, ReplyTrace
 
 HERE = Conversation("tg", "42")
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -66,8 +66,8 @@ def test_a_reply_of_a_turn_is_part_of_its_trace_and_a_timer_only_links_to_it(
         reply = outbox_entry(HERE, Reply("done"))
         timer = json.loads(Timer("t1", 1e9, "stretch").to_dict(HERE)["what"])["reply"]
     assert here.startswith(PARENT[:35])
-    assert QueuedReply(1, reply, 1).trace == (here, "")
-    assert QueuedReply(2, timer, 1).trace == ("", here)
+    assert QueuedReply(1, reply, 1).trace == ReplyTrace(parent=here, link="")
+    assert QueuedReply(2, timer, 1).trace == ReplyTrace(parent="", link=here)
     with tracing.span("send tg", parent="", links=[here]):
         pass
     turn, send = exporter.get_finished_spans()

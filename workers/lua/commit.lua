@@ -77,8 +77,13 @@ local function append_continuation(continuation)
 
   local turn = continuation.turn
   if conversation_number(stop_field(user)) > args.last then turn = continuation.stopped_turn end
-  local entry = {next_number('last_turn'), now(), user, continuation.action_id, turn}
-  redis.call('RPUSH', inbox, table.concat(entry, ' '))
+  append_to_inbox({
+    seq = next_number('last_turn'),
+    received_at = now(),
+    user = user,
+    tapped_action_id = continuation.action_id,
+    json = turn,
+  })
   keep_conversation()
 end
 

@@ -19,6 +19,15 @@ local function parse_turn(entry)
   }
 end
 
+-- Append a turn to the inbox. `turn`: the parts of the entry by name, with '' as the
+-- `tapped_action_id` of a turn that taps no button, and the turn itself as `json`.
+local function append_to_inbox(turn)
+  local tapped_action_id = turn.tapped_action_id
+  if tapped_action_id == '' then tapped_action_id = '-' end
+  redis.call('RPUSH', inbox, table.concat(
+    {turn.seq, turn.received_at, turn.user, tapped_action_id, turn.json}, ' '))
+end
+
 -- Return the first turn that waits, as `parse_turn` does, with its `entry`. Return nil if none
 -- waits.
 local function first_turn()

@@ -9,7 +9,7 @@
 --   content            digest of what the message shows, '' if unknown
 --   edit               true if the turn is an edit of an earlier message
 --   user               the id of the scope: who wrote, and in which conversation
---   tapped_action_id   the action whose button was tapped, '-' for none
+--   tapped_action_id   the action whose button was tapped, '' for none
 --   addressed          false if the turn counts only where the bot takes part already
 --   chat_barred        true if the bot may not write in any thread of the chat
 --   chat_key           the key that says so instead of `chat_barred`, '' where it is on another
@@ -101,8 +101,13 @@ end
 local function append_turn()
   local seq = next_number('last_turn')
   local received_at = now() - args.waited_ms
-  local entry = table.concat({seq, received_at, args.user, args.tapped_action_id, ARGV[2]}, ' ')
-  redis.call('RPUSH', inbox, entry)
+  append_to_inbox({
+    seq = seq,
+    received_at = received_at,
+    user = args.user,
+    tapped_action_id = args.tapped_action_id,
+    json = ARGV[2],
+  })
   redis.call('SET', event_key(args.event), seq, 'PX', args.seen_ms)
   store_content()
 
@@ -144,7 +149,7 @@ local function accept_turn()
 
   -- A tap on another user's button is answered a few times, so that it cannot delay those who may
   -- decide.
-  local asked_user = args.tapped_action_id ~= '-'
+  local asked_user = args.tapped_action_id ~= ''
     and redis.call('HGET', action_key(args.tapped_action_id), 'user')
   local is_own = not asked_user or asked_user == args.user
   if args.tap and not is_own and args.waited_ms == 0 then
