@@ -555,7 +555,8 @@ class Identities(Protocol):
     ) -> Identity:
         """Return the sender of a message with these ids.
 
-        With `store` the ids are remembered, and with `briefly` as well for an hour only.
+        With `store` the ids are remembered, and with `briefly` for an hour only. With neither,
+        nothing is stored.
         """
 
     def find_by_id(self, channel: str, name: str) -> Identity | None:

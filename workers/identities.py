@@ -21,13 +21,16 @@ from sayso.pending.sharded_scripts import ShardedScripts
 class RedisIdentities:
     """The ids of people, in Redis. One per process.
 
-    Each call is one script, and safe to repeat. All methods raise redis.RedisError, and
-    OtherVersion for a person whom a newer release has stored: nothing of them is changed.
+    Each call is one script, and safe to repeat. All methods raise redis.RedisError. They raise
+    OtherVersion for a person whom a newer release has stored: of that person they change nothing.
 
     Two messages of one person that come at the same moment, in two processes, find the same person,
-    because one script looks up and stores. On a cluster it runs before the script that stores the
-    turn. A process that is killed between the two leaves ids and no turn; the platform sends the
-    message again, and the same person is found.
+    because one script looks up and stores.
+
+    Outside a cluster, the script that accepts a turn (`accept_from.lua`) does the work of
+    `recognize` itself. On a cluster, the mailbox calls `recognize` first. A process that is killed
+    between the two leaves ids and no turn; the platform sends the message again, and the same
+    person is found.
     """
 
     def __init__(self, scripts: ShardedScripts) -> None:
@@ -41,28 +44,37 @@ class RedisIdentities:
         store: bool,
         briefly: bool = False,
     ) -> Identity:
-        """Return the sender of a message with these ids.
+        """Return the sender of a message with these ids. The key of a new sender is one of them.
 
-        `store`: store the ids as the sender's. `briefly`: store them for an hour only, since the
-        sender may not talk.
+        `store`: keep the ids as the sender's. `briefly`: keep them for an hour only, for a sender
+        whom the access rules refuse; it goes before `store`. With neither, nothing is stored.
         """
         args = {**asdict(ids), "store": store or briefly, "briefly": briefly}
         return parse_identity(self._run("identify", channel, args))
 
     def find_by_id(self, channel: str, name: str) -> Identity | None:
-        """Return the person who has this id now, None for an unknown one."""
+        """Return the person who has the id `name` now, None for an unknown id."""
         return self._read(channel, name, is_key=False)
 
     def find_by_key(self, channel: str, key: str) -> Identity | None:
-        """Return the person whose data is stored under `key`, None for an unknown one."""
+        """Return the person whose data is stored under `key`, None for an unknown key.
+
+        If the key is a phone number, another person may have that number now.
+        """
         return self._read(channel, key, is_key=True)
 
     def forget(self, channel: str, key: str) -> None:
-        """Forget the ids of the person whose data is stored under `key`."""
+        """Forget the ids of the person whose data is stored under `key`.
+
+        The data itself stays. An erasure of a person deletes it first, and then calls this.
+        """
         self._run("forget_identity", channel, {"key": key})
 
     def _read(self, channel: str, name: str, *, is_key: bool) -> Identity | None:
-        """Return the person of an id. `is_key`: the one whose data is stored under the id."""
+        """Return the person of the id `name`, None for an unknown one.
+
+        `is_key`: the person whose data is stored under the id, and not the one who has it now.
+        """
         record = self._run("load_identity", channel, {"name": name, "is_key": is_key})
         if record:
             return parse_identity(record)
@@ -84,4 +96,9 @@ def people_tag(channel: str) -> Tag:
 def parse_identity(record: str) -> Identity:
     """Return the identity of a record. Raises OtherVersion."""
     fields = json.loads(check_version(record))
-    return Identity(fields["key"], fields["number"], fields["user_id"], tuple(fields["ids"]))
+    return Identity(
+        key=fields["key"],
+        number=fields["number"],
+        user_id=fields["user_id"],
+        ids=tuple(fields["ids"]),
+    )

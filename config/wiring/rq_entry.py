@@ -35,7 +35,10 @@ _processes: dict[int, Process] = {}
 
 
 def install(services: Services) -> Process:
-    """Make this process ready to run jobs, and return what it uses for them."""
+    """Let `process_conversation` use these services in this process, and start its event loop.
+
+    Return both.
+    """
     process = Process(services, LoopThread())
     _processes[os.getpid()] = process
     return process

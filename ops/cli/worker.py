@@ -29,7 +29,8 @@ def worker(
     options: Options, processes: int | None, metrics: MetricsAddress, *, reload: bool
 ) -> None:
     """Run a worker process: it answers turns and sends replies."""
-    # Before the imports below, some of which decide where they count (as in `sayso web`).
+    # These two come before the imports below: the imports take a second, in which Ctrl-C must
+    # already work, and a module that counts decides at its import where it counts.
     exit_on_signals()
     count_for_metrics(metrics, forks=bool(processes))
     from sayso.config.wiring.bootstrap import bootstrap, check_bucket, check_redis, preload
@@ -39,7 +40,9 @@ def worker(
     from sayso.ops.server.processes import prefork
     from sayso.workers.rq.process import run_worker
 
-    set_up_logs()
+    set_up_logs()  # it reads --log-level and --log-format from the environment
+    # This command starts a bot, so the file of another one that runs on the data folder does not
+    # count. Like `clear_errors`, `load` exits with one clear message.
     settings = options.load(prefer_running=False)
 
     # What forked processes can share is loaded before the fork: libraries, and the socket of
@@ -48,7 +51,8 @@ def worker(
         preload(settings)
         metrics_socket = listen_for_readers(metrics)
 
-    # Everything after this line runs in each of the forked processes.
+    # With --processes, everything after this line runs in each of the forked processes. The parent
+    # stays inside `prefork` until the end.
     if processes:
         prefork(processes)
 
@@ -56,6 +60,11 @@ def worker(
         services = bootstrap(settings, data=options.data, is_worker=True, reload=reload)
         check_bucket(services)
         check_redis(services)
+
+    # Each of the processes can answer for all: they count in common files.
     serve_metrics(metrics_endpoint(options.data), metrics_socket)
-    loop = install(services).loop
-    run_worker(worker_services(services), loop)
+
+    # RQ runs in this thread. The jobs that it takes run on the loop of the installed process, in a
+    # second thread.
+    process = install(services)
+    run_worker(worker_services(services), process.loop)
