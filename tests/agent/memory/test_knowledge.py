@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -109,6 +110,11 @@ def test_long_fact_is_cut_and_the_answer_says_so(knowledge):
     assert len(knowledge.get_persistent_facts().splitlines()[0]) == len("- [general] ") + 500
 
 
+def test_fact_that_is_cut_at_a_space_is_called_cut(knowledge):
+    """The last word is missing, though the rest has 500 characters without the space."""
+    assert "cut to 500 characters" in knowledge.remember("x" * 500 + " not", persistent=True)
+
+
 def test_empty_text_is_no_fact(knowledge):
     """Text with only invisible characters is empty."""
     assert "Nothing was kept" in knowledge.remember(" \u200b\n", persistent=True)
@@ -159,6 +165,17 @@ def test_text_of_an_operator_is_kept(knowledge):
     path.write_bytes(b"# About us\xff\n\n- open on Sundays\n")
     knowledge.remember("tea", persistent=True)
     assert path.read_bytes() == b"# About us\xff\n\n- open on Sundays\n- [general] tea\n"
+    assert knowledge.get_persistent_facts() == "- [general] open on Sundays\n- [general] tea"
+
+
+def test_line_ends_of_an_operator_are_kept(knowledge):
+    """The file may come from Windows, and have characters at which Python would split lines."""
+    knowledge.directory.mkdir()
+    path = knowledge.directory / "MEMORY.md"
+    text = "# one\u2028two\r\n\x0cpage\r\n- open on Sundays\r\n".encode()
+    path.write_bytes(text)
+    knowledge.remember("tea", persistent=True)
+    assert path.read_bytes() == text + b"- [general] tea\n"
     assert knowledge.get_persistent_facts() == "- [general] open on Sundays\n- [general] tea"
 
 
@@ -265,6 +282,29 @@ def test_user_is_erased_by_the_names_of_scopes(knowledge):
         False,
         True,
     ]
+
+
+def test_scopes_inside_a_scope_are_erased_too(knowledge):
+    """Each has a name, and the outer scope needs no notes. The other scope inside stays."""
+    team = knowledge.bound_to("team")
+    for scope in ("ana", "bob"):
+        team.bound_to(scope).remember("x", persistent=True)
+    assert knowledge.erase(lambda scope: scope == "ana") == 1
+    assert team.bound_to("ana").build_context() == ""
+    assert team.bound_to("bob").build_context() != ""
+
+
+def test_note_that_is_written_during_an_erasure_can_be_erased(knowledge):
+    """Its folder has the name of the scope again, or no note."""
+    ana = knowledge.bound_to("ana")
+    with ThreadPoolExecutor() as pool:
+        for number in range(50):
+            ana.remember("known", persistent=True)
+            writing = pool.submit(ana.remember, f"note {number}", persistent=True)
+            knowledge.erase(lambda _: True)
+            writing.result()
+            knowledge.erase(lambda _: True)
+            assert ana.build_context() == ""
 
 
 def test_tool_description_says_what_not_to_save(knowledge):
