@@ -326,7 +326,7 @@ class InMemoryActions:
         If it was claimed and not started, it had no effect. If it was started, that is unknown.
         """
         current = replace(entry.stored, loaded_at=self._clock())
-        if current.state == "shown" and current.is_over:
+        if current.state == "shown" and current.is_window_closed:
             self._enter(entry, "expired")
         elif current.is_stale and current.state == "claimed":
             self._enter(entry, "superseded")
@@ -438,7 +438,7 @@ def _verdict_on(
     is_changed = decision.expected_digest not in ("", new_action.digest)
     if current.is_stale:
         return "mismatch" if is_another or is_changed else "stale"
-    if current.is_over:
+    if current.is_window_closed:
         return "expired"
     if is_another:
         return "mismatch"

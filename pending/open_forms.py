@@ -55,7 +55,7 @@ class OpenForms:
 
     def _form_of(self, stored: StoredAction | None, turn: Turn) -> EditForm | None:
         """Return the form of an open question, None if its record is not the signed one."""
-        if stored is None or stored.state != "shown" or stored.is_over:
+        if stored is None or stored.state != "shown" or stored.is_window_closed:
             return None
         if not stored.is_genuine(self._signer, turn.scope):
             return None

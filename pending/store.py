@@ -149,7 +149,7 @@ class PendingActionStore:
         """
         scope = scope_of(user_id, channel_id, conversation_id)
         stored = run_without_loop(self.repository.load_open(scope.conversation.id, scope.id))
-        if stored is None or stored.state != "shown" or stored.is_over:
+        if stored is None or stored.state != "shown" or stored.is_window_closed:
             return None
         return _to_print(stored.verified(self.signer, scope).action)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_type_hints
 
 from sayso.channels.edit_form import form_fields
 from sayso.channels.types import Scope
@@ -19,33 +19,39 @@ OPEN_STATES: tuple[ActionState, ...] = ("armed", "shown", "claimed", "started")
 WAITING_STATES: tuple[ActionState, ...] = ("armed", "shown")
 #: States of an action that was executed, and has ended.
 EXECUTED_STATES: tuple[ActionState, ...] = ("done", "failed", "unknown")
-#: Shown in place of the preview of a record that was tampered with.
+#: The preview of an action whose record is not the one that was signed.
 CHANGED = "an action that was changed"
 
 #: The name of the action's id in a signed record. It is short and cannot change: the MAC of every
 #: stored record is over it.
 SIGNED_ID = "pid"
+#: The fields that the store has beside the signed record. The id is signed as SIGNED_ID.
 _UNSIGNED = ("state", "expires_at", "outcome", "pending_action_id")
-#: The fields of an action that are signed, with their defaults, which the record leaves out.
+#: The signed fields of an action, with their defaults. A record leaves out a field that has its
+#: default value. For a field without a plain default (such as `kind` and `args`) the value here is
+#: `dataclasses.MISSING`, so the record always has that field.
 SIGNED_FIELDS = {
     each.name: each.default for each in fields(PendingAction) if each.name not in _UNSIGNED
 }
+_FIELD_TYPES = get_type_hints(PendingAction)
 #: The signed fields that are always texts.
-_TEXTS = tuple(
-    each.name for each in fields(PendingAction) if each.name in SIGNED_FIELDS and each.type == "str"
-)
+_TEXTS = tuple(name for name in SIGNED_FIELDS if _FIELD_TYPES[name] is str)
 
 
 @dataclass(frozen=True)
 class StoredAction:
     """A pending action as a store returned it: the record exactly as it was signed, and its state.
 
-    A snapshot: it does not follow later changes in the store. Times are in Unix seconds.
+    A snapshot: it does not follow later changes in the store. Times are in Unix seconds by the
+    store's clock. The record may have been changed in the store: call `verified` before use.
+
+    Some fields compare an action with the turns of its conversation. A worker numbers the turns
+    from 1; a turn without a worker has the number 0.
     """
 
     #: The id that the store has the action under.
     action_id: str
-    #: The signed fields of the action, as JSON; "" in place of a record that was changed.
+    #: The signed fields of the action, as JSON; "" after `verified` found that it was changed.
     record: str
     mac: str
     state: ActionState
@@ -62,9 +68,11 @@ class StoredAction:
     result: str = ""
     #: What a model reads of the result or of the error, "" if that is `result`.
     output: str = ""
-    #: The number of the last turn that came in before the question was shown.
+    #: The number of the last turn that came in before the question was shown, 0 for none. That turn
+    #: and earlier ones cannot answer the question.
     last_seen_seq: int = 0
-    #: When the action was claimed or started.
+    #: When the action was claimed, and after its start: when it was started. 0.0 before the claim.
+    #: For a plan: when its last step was claimed, if that is later.
     started_at: float = 0.0
     #: The platform's id of the message that shows the question, "" where the platform gave none.
     question_message: str = ""
@@ -73,24 +81,28 @@ class StoredAction:
     #: When the platform says that it showed the question, 0.0 where it did not say.
     written_at: float = 0.0
     #: The traceparent of the turn that proposed the action, "" for none.
-    trace: str = field(default="", compare=False)
-    #: The number of the last turn that came in before the bot said something else than the
-    #: question; 0 while the question is the last thing that the bot said.
-    followed_after_seq: int = field(default=0, compare=False)
+    trace: str = ""
+    #: If the bot sent another message after the question: the number of the last turn that came in
+    #: before that message. 0 while the question is the bot's last message.
+    followed_after_seq: int = 0
     #: Short names of the messages for which the question was repeated.
     unclear_answers: tuple[str, ...] = ()
-    #: The store's own time when the action was loaded.
+    #: When the action was loaded. Not compared, so two snapshots of an unchanged action are equal.
     loaded_at: float = field(default=0.0, compare=False)
 
     @property
-    def is_over(self) -> bool:
-        """Return whether the window had closed when the action was loaded, by the store's clock."""
+    def is_window_closed(self) -> bool:
+        """Return whether the window to answer had closed when the action was loaded.
+
+        This says nothing of the state: an action that was confirmed in time has a closed window,
+        too, later on. A window that has not opened yet is not closed.
+        """
         return bool(self.expires_at) and self.loaded_at >= self.expires_at
 
     def was_last_message(self, seq: int) -> bool:
         """Return whether the question was the bot's last message when turn `seq` came in.
 
-        A turn that no worker numbered is 0: it comes in after everything that was said.
+        A turn without a worker has the number 0. It comes in after all that the bot has sent.
         """
         if self.followed_after_seq == 0:
             return True
@@ -98,9 +110,10 @@ class StoredAction:
 
     @property
     def is_stale(self) -> bool:
-        """Return whether the action was begun so long ago that its process must have died.
+        """Return whether the action was claimed or started so long ago that its process has died.
 
-        Only programs that decide without a lease need this: a worker's lease proves it.
+        Only programs that decide without a lease ask this. A worker holds the lease of the
+        conversation, so it knows that no other worker still works on the action.
         """
         if self.state not in ("claimed", "started"):
             return False
@@ -114,49 +127,56 @@ class StoredAction:
         return cls.from_fields(json.loads(text))
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> StoredAction:
+    def from_fields(cls, answer: Mapping[str, Any]) -> StoredAction:
         """Read an action from the fields that a script returns (`load_action` in actions.lua).
 
-        A field that was never set is absent. The record and its MAC keep their exact text.
+        Times are in milliseconds. A field that was never set is absent.
         """
         return cls(
-            action_id=fields["action_id"],
-            record=fields["record"],
-            mac=fields.get("mac", ""),
-            state=fields.get("state", ""),
-            expires_at=_seconds(fields.get("expires_at")),
-            decided_by_event=fields.get("decided_by_event", ""),
-            attempt_id=fields.get("attempt_id", ""),
-            outcome_text=fields.get("outcome_text", ""),
-            result=fields.get("result", ""),
-            output=fields.get("output", ""),
-            last_seen_seq=_whole(fields.get("last_seen_seq")),
-            started_at=_seconds(fields.get("started_at")),
-            question_message=fields.get("question_message", ""),
-            question_messages=tuple(fields.get("question_messages", "").split()),
+            action_id=answer["action_id"],
+            record=answer["record"],
+            mac=answer["mac"],
+            state=answer["state"],
+            expires_at=_seconds(answer.get("expires_at")),
+            decided_by_event=answer.get("decided_by_event", ""),
+            attempt_id=answer.get("attempt_id", ""),
+            outcome_text=answer.get("outcome_text", ""),
+            result=answer.get("result", ""),
+            output=answer.get("output", ""),
+            last_seen_seq=_whole(answer.get("last_seen_seq")),
+            started_at=_seconds(answer.get("started_at")),
+            question_message=answer.get("question_message", ""),
+            question_messages=tuple(answer.get("question_messages", "").split()),
             # Platforms that say when they show a message say it in microseconds.
-            written_at=_whole(fields.get("written_at")) / 1_000_000,
-            trace=fields.get("trace", ""),
-            followed_after_seq=_whole(fields.get("followed_after_seq")),
-            unclear_answers=tuple(fields.get("unclear_answers", "").split()),
-            loaded_at=_seconds(fields["loaded_at"]),
+            written_at=_whole(answer.get("written_at")) / 1_000_000,
+            trace=answer.get("trace", ""),
+            followed_after_seq=_whole(answer.get("followed_after_seq")),
+            unclear_answers=tuple(answer.get("unclear_answers", "").split()),
+            loaded_at=_seconds(answer["loaded_at"]),
         )
 
     @property
     def action(self) -> PendingAction:
         """Return the action that was signed, in its present state.
 
-        For an unreadable record, the action has the kind "".
+        An action without a readable record has the id and the state, but no kind, no arguments and
+        no language, and its preview is CHANGED.
         """
         return self._parsed_record[1]
 
     @property
-    def version(self) -> int:
-        """Return the version of the signed record."""
+    def record_version(self) -> int:
+        """Return the version of the signed record (see `infra/records.py`).
+
+        A record of version 1 names none, and `sign_action` writes no other. A worker leaves a
+        record of a version that it does not know to a newer worker (`workers/mailbox.py`).
+        """
         try:
-            return int(json.loads(self.record).get("v", 1))
-        except (ValueError, TypeError, AttributeError):
+            version = json.loads(self.record).get("v", 1)
+        except (ValueError, AttributeError, RecursionError):
             return 1
+        # Any other type was never written: `verified` finds that the record was changed.
+        return version if isinstance(version, int) else 1
 
     def is_genuine(self, signer: ActionSigner, scope: Scope) -> bool:
         """Return whether the record is exactly what was signed for this id and this scope."""
@@ -167,6 +187,9 @@ class StoredAction:
         signed_id, action = self._parsed_record
         if signed_id != self.action_id:
             return False
+
+        # A program may store an action without a channel or a conversation. `scope_of` in store.py
+        # gives its scope these values.
         place = scope.conversation
         return (
             action.user_id == scope.user_id
@@ -175,11 +198,10 @@ class StoredAction:
         )
 
     def verified(self, signer: ActionSigner, scope: Scope) -> StoredAction:
-        """Return this action if it is genuine, else one without its record.
+        """Return this action if it is genuine (`is_genuine`), else one without its record.
 
-        The `action` of one without a record has the id and the state, but no kind, no arguments and
-        no language, and its preview is CHANGED. So what the bot says about it repeats nothing that
-        was changed in the store, and a yes to it is refused.
+        So what the bot says about a changed action repeats nothing that was changed in the store,
+        and a yes to it is refused.
         """
         if self.is_genuine(signer, scope):
             return self
@@ -187,16 +209,23 @@ class StoredAction:
 
     @property
     def is_changed(self) -> bool:
-        """Return whether `verified` found that the record is not what was signed."""
+        """Return whether `verified` found that the record is not what was signed.
+
+        Ask the result of `verified`. Without `verified` this is False for a changed record, too.
+        """
         return not self.record
 
     @cached_property
     def _parsed_record(self) -> tuple[str, PendingAction]:
-        """Return the id that the record was signed with, and the action in it."""
+        """Return the id that the record was signed with, and the action in it.
+
+        A record that cannot be read gives the id "", and an action as `action` describes it.
+        """
         try:
             signed = json.loads(self.record)
             signed_id = signed.pop(SIGNED_ID)
-            _ = signed.pop("v", 1)
+            # The version is no field of the action: see `record_version`.
+            signed.pop("v", 1)
             action = PendingAction(
                 **signed,
                 pending_action_id=self.action_id,

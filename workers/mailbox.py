@@ -641,5 +641,5 @@ def _readable_action(fields: Mapping[str, Any] | None) -> StoredAction | None:
     stored = StoredAction.from_fields(fields)
     # A record of version 1 names no version. Most are, so their JSON is not parsed here.
     if '"v":' in stored.record:
-        check_readable(stored.version)
+        check_readable(stored.record_version)
     return stored

@@ -321,7 +321,7 @@ def test_question_whose_form_is_open_gets_more_time(rig):
     rig.pass_time(120)
     rig.overdue()
     assert said(rig) == []
-    assert (look(rig).state, look(rig).is_over) == ("shown", False)
+    assert (look(rig).state, look(rig).is_window_closed) == ("shown", False)
     rig.pass_time(500)
     rig.overdue()
     assert said(rig) == ["Nobody answered"]
@@ -333,7 +333,7 @@ def test_form_of_a_closed_question_gives_no_time(rig):
     held, action, _ = asked(rig)
     rig.mailbox.release(held)
     rig.pass_time(70)
-    assert rig.repository.open_form(CHAT.id, action.pending_action_id).is_over
+    assert rig.repository.open_form(CHAT.id, action.pending_action_id).is_window_closed
     assert rig.repository.open_form(CHAT.id, "A" * 22) is None
     assert rig.repository.open_form("chat:elsewhere", action.pending_action_id) is None
 
