@@ -25,7 +25,7 @@ from sayso.channels.console.store import (
     FeedEntry,
     network,
 )
-from sayso.channels.types import Conversation, Delivery, Media
+from sayso.channels.types import Conversation, Delivery, Media, Receipt
 from sayso.infra.redis.shared_cache import CACHE_SECONDS
 from sayso.workers.alerts import (
     ALERT_SECONDS,
@@ -243,10 +243,10 @@ class MemorySharedCache:
 class NoReceipts:
     """Remembers nothing."""
 
-    def note(self, delivery: Delivery, message_id: str) -> None:
+    def note(self, delivery: Delivery, receipt: Receipt) -> None:
         """Do nothing."""
 
-    def find(self, delivery: Delivery) -> str | None:
+    def find(self, delivery: Delivery) -> Receipt | None:
         """Return None."""
         return None
 

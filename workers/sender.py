@@ -19,7 +19,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -110,11 +110,11 @@ _AFTER_ERROR: tuple[tuple[type[SendError], PostponeReason | None, FinalState], .
 )
 #: The folder's name in the data folder.
 RECEIPTS = "receipts"
-#: The size of one file in bytes, about 3,000 receipts. Then a new file is begun, and only the one
+#: The size of one file in bytes, about 1,500 receipts. Then a new file is begun, and only the one
 #: before it is kept.
 MAX_RECEIPTS_BYTES = 256 * 1024
-#: For how many seconds a receipt is looked for. A conversation waits less for its next worker while
-#: Redis is up.
+#: For how many seconds a receipt is looked for. While Redis is up, the next worker takes over the
+#: conversation of a killed one much sooner.
 KEEP_RECEIPTS_SECONDS = 3600
 
 
@@ -261,15 +261,11 @@ class ReplySender:
             no_channel = GivenUp("the channel is no longer configured", error="no_channel")
             return await self._give_up(lease, reply, no_channel)
 
-        # A killed worker may have sent the reply. A receipt proves that it did.
-        earlier_receipt = reply.receipt or None
-        if reply.is_doubtful and earlier_receipt is None:
-            earlier_receipt = await call_in_thread(self._receipts.find, delivery)
-        if earlier_receipt is not None:
+        receipt = await self._earlier_receipt(reply, delivery)
+        if receipt is not None:
             log.info("reply.already_sent", extra={"delivery": delivery.id})
-            following = await self._outbox.mark_delivered(
-                lease, reply, Sent(earlier_receipt), let_go=True
-            )
+            sent = Sent(receipt.message_id, receipt.written_at, price_class=receipt.price_class)
+            following = await self._outbox.mark_delivered(lease, reply, sent, let_go=True)
             DELIVERIES.labels(channel.name, "already_sent", "").inc()
             return following
 
@@ -286,6 +282,20 @@ class ReplySender:
             await self._outbox.postpone(lease, reply, 0.0, "held")
             raise ConversationParked(lease.conversation)
         return await self._attempt(lease, reply, channel, delivery, is_held)
+
+    async def _earlier_receipt(self, reply: QueuedReply, delivery: Delivery) -> Receipt | None:
+        """Return the proof that an earlier attempt delivered the reply, None if there is none.
+
+        A worker that was killed may have noted it on the disk of this machine. Otherwise the
+        platform may have reported the message to a webhook, which names no price class.
+        """
+        if reply.is_doubtful:
+            noted = await call_in_thread(self._receipts.find, delivery)
+            if noted is not None:
+                return noted
+        if reply.receipt:
+            return Receipt(reply.receipt)
+        return None
 
     async def _forward(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> NextItem:
         """Move the reply to the outbox of the conversation that it is addressed to.
@@ -363,7 +373,7 @@ class ReplySender:
         DELIVERIES.labels(channel.name, result, "").inc()
         if result != "left_out":
             MESSAGES.labels(channel.name, receipt.price_class).inc()
-        self._receipts.note(delivery, receipt.message_id)
+        self._receipts.note(delivery, receipt)
         if self._alerts.is_clearing_due(channel.name, "sending"):
             await call_in_thread(self._alerts.clear, channel.name, "sending")
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.is_doubtful})
@@ -668,35 +678,38 @@ def _reply_args(lease: Lease, reply: QueuedReply) -> dict[str, Any]:
 class ReceiptFiles:
     """Remembers which replies a platform accepted, for the time until Redis has it.
 
-    Each process appends to its own file in a common folder. The files are never synced to the disk:
-    they survive their process, and not their machine.
+    Each process appends to one file in a folder that all processes of the machine share, and reads
+    those of all. The files are never synced to the disk: they survive a killed process, and not the
+    end of the machine.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
         """`name` is that of the file, which no other process may use."""
         self._path = folder / name
+        #: The descriptor of the open file, -1 for none.
         self._file = -1
+        #: The bytes that were written to the open file.
         self._size = 0
 
-    def note(self, delivery: Delivery, message_id: str) -> None:
-        """Remember the platform's message id of a delivery. A failure is only logged.
+    def note(self, delivery: Delivery, receipt: Receipt) -> None:
+        """Remember the platform's receipt of a delivery. A failure is only logged.
 
         It writes on the event loop: a write to the page cache is faster than a call in a thread.
         """
-        line = f"{_key(delivery)} {''.join(message_id.split())}\n".encode()
+        line = f"{_key(delivery)} {json.dumps(asdict(receipt))}\n".encode()
         try:
-            if self._file < 0 or self._size > MAX_RECEIPTS_BYTES:
-                self._begin()
+            if self._needs_new_file():
+                self._begin_file()
             self._size += os.write(self._file, line)
         except OSError as exc:
             log.warning(
                 "receipt.not_noted", extra={"delivery": delivery.id, "reason": type(exc).__name__}
             )
 
-    def find(self, delivery: Delivery) -> str | None:
-        """Return the platform's message id of a delivery, "" if it gave none.
+    def find(self, delivery: Delivery) -> Receipt | None:
+        """Return the platform's receipt of a delivery.
 
-        None if no file of the last KEEP_RECEIPTS_SECONDS has the delivery.
+        None if no file that was written in the last KEEP_RECEIPTS_SECONDS has the delivery.
         """
         line_start = f"\n{_key(delivery)} ".encode()
         for path in self._path.parent.glob("*"):
@@ -710,20 +723,42 @@ class ReceiptFiles:
             _, separator, rest = data.partition(line_start)
             # A killed worker may have left a line without its end, which says nothing.
             if separator and b"\n" in rest:
-                message_id, _, _ = rest.partition(b"\n")
-                return message_id.decode()
+                stored, _, _ = rest.partition(b"\n")
+                # On a full disk, a line without its end may be followed by another line.
+                with contextlib.suppress(ValueError, TypeError):
+                    return Receipt(**json.loads(stored))
         return None
 
-    def _begin(self) -> None:
-        """Begin a new file, and remove the files of dead processes."""
+    def _needs_new_file(self) -> bool:
+        """Return whether no file is open, or the open one is full or was removed.
+
+        Another process removes the file of a process that was idle for long. What is written to a
+        removed file is lost.
+        """
+        if self._file < 0 or self._size > MAX_RECEIPTS_BYTES:
+            return True
+        return os.fstat(self._file).st_nlink == 0
+
+    def _begin_file(self) -> None:
+        """Begin a new file, keep the one before it, and remove files that are too old to be read.
+
+        Raises OSError; then no file is open, and the next call begins anew.
+        """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if self._file >= 0:
-            os.close(self._file)
+            # Forgotten first: the system soon gives the number of a closed file to another one.
+            closing = self._file
+            self._file = -1
+            os.close(closing)
+
+        # There is none at the first call, and where another process has removed it.
+        with contextlib.suppress(FileNotFoundError):
             self._path.replace(self._path.with_name(f"{self._path.name}.old"))
         for path in self._path.parent.glob("*"):
             with contextlib.suppress(OSError):  # another process removed it first
                 if time.time() - path.stat().st_mtime > KEEP_RECEIPTS_SECONDS:
                     path.unlink()
+
         self._file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC, 0o600)
         self._size = 0
 

@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.agent import Agent, AgentConfig, LoggingObserver, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import DeliveryUncertain
-from sayso.channels.types import Delivery, Received, Reply, Turn
+from sayso.channels.types import Delivery, Receipt, Received, Reply, Turn
 from sayso.config.wiring.observability import EventFormatter
 from sayso.infra.concurrency import run_without_loop
 from sayso.pending.turns import Lease
@@ -223,7 +223,7 @@ def test_receipt_that_is_not_noted_names_its_delivery(tmp_path: Path, log: io.St
     """After a crash this reply may come twice."""
     (tmp_path / "receipts").touch()
     ReceiptFiles(tmp_path / "receipts", "w1").note(
-        Delivery(f"{CHAT.id}#3", CHAT, Reply("hello")), "m1"
+        Delivery(f"{CHAT.id}#3", CHAT, Reply("hello")), Receipt("m1")
     )
     assert story(log) == [f"receipt.not_noted delivery={CHAT.id}#3 reason=FileExistsError"]
 

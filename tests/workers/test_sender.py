@@ -557,3 +557,23 @@ def test_reply_with_the_receipt_of_a_dead_worker_is_not_sent_again(tmp_path, not
     assert post.platform.arrived == [("c0", "c0 0")] * arrived
     (fate,) = post.rig.deliveries.statuses(next(iter(post.rooms)))[0]
     assert fate.receipt == "m"
+
+
+def test_paid_reply_that_is_found_by_its_receipt_counts_by_its_class(tmp_path):
+    """The worker died after the platform took the reply, which is on the bill all the same."""
+    post = Post([], receipts=ReceiptFiles(tmp_path, "w1"))
+
+    async def take(delivery: Delivery) -> Receipt:
+        return Receipt("m", price_class="service")
+
+    def die(*_, **__) -> None:
+        raise Died
+
+    post.platform.send = take
+    mark_delivered, post.rig.outbox.mark_delivered = post.rig.outbox.mark_delivered, die
+    with pytest.raises(Died):
+        post.run()
+    post.rig.outbox.mark_delivered = mark_delivered
+    post.rig.end_lease()
+    post.run()
+    assert post.rig.deliveries.paid_messages(0) == {("chat", "service"): 1}
