@@ -60,6 +60,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    ValidationInfo,
     model_validator,
 )
 
@@ -611,6 +612,26 @@ def none_if_empty(value: object) -> object:
     return None if value == "" else value
 
 
+def refuse_none(value: object) -> object:
+    """Return the value of a key that may be left out, but not be empty.
+
+    Raises ValueError for None, which YAML makes of a key without a value. Without the key nothing
+    is protected or restricted, and the author of the line hardly wants that. Pydantic does not
+    validate defaults, so None can still be the default.
+    """
+    if value is None:
+        raise ValueError("is empty: give it a value, or leave the key out")
+    return value
+
+
+def refuse_bare_section(section: object, info: ValidationInfo) -> object:
+    """Do the same as `refuse_none`, for a section that may be `{}`."""
+    if section is None:
+        key = info.field_name
+        raise ValueError(f"{key} has nothing below it: write `{key}: {{}}`, or leave it out")
+    return section
+
+
 def is_http_url(url: str) -> bool:
     """Return whether a request can go to a URL: it has http or https, a host, and a valid port."""
     if re.search(r"\s", url):
@@ -666,12 +687,6 @@ def _not_blank(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def _not_none(secret: object) -> object:
-    if secret is None:
-        raise ValueError("is empty: give it a value, or leave the key out")
-    return secret
-
-
 def _not_boolean(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("must be a number")
@@ -688,7 +703,7 @@ def _supported_language(language: str) -> str:
 Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
 #: A secret that may be left out but not be empty: a missing environment variable must not turn
 #: protection off.
-OptionalSecret = Annotated[Secret | None, BeforeValidator(_not_none)]
+OptionalSecret = Annotated[Secret | None, BeforeValidator(refuse_none)]
 Url = Annotated[str, AfterValidator(web_address)]
 OptionalUrl = Annotated[Url | None, BeforeValidator(none_if_empty)]
 #: A whole number, and a number. Pydantic's `int` and `float` would read `true` as 1.

@@ -109,7 +109,7 @@ class ToolPolicy:
     #: `after`.
     after: Mapping[str, After] = field(default_factory=dict)
     #: The arguments that a person may change before the yes, by patterns of tool names. The first
-    #: pattern that names a tool, exactly as written, counts in place of the tool's own `editable`.
+    #: pattern that names a tool in its own case counts, before the tool's own `editable`.
     editable: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

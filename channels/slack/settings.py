@@ -10,7 +10,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from sayso.channels.base import OptionalSecret, Secret, Section, VendorSettings
+from sayso.channels.base import (
+    OptionalSecret,
+    Secret,
+    Section,
+    VendorSettings,
+    refuse_bare_section,
+    refuse_none,
+)
 from sayso.channels.slack.address import split_place
 
 
@@ -26,20 +33,12 @@ def _installer_id(text: str) -> str:
 InstallerId = Annotated[str, AfterValidator(_installer_id)]
 
 
-def _not_an_empty_install(install: object) -> object:
-    """Return `install`. Raises ValueError for None, which YAML makes of `install:` alone.
-
-    It would mean "any workspace", which the author of the line hardly wants.
-    """
-    if install is None:
-        raise ValueError("install has nothing below it: write `install: {}`, or leave it out")
-    return install
-
-
 class InstallSettings(Section):
     """Who may install the app, and how it is installed."""
 
-    organizations: list[InstallerId] | None = Field(default=None, min_length=1)
+    organizations: Annotated[list[InstallerId] | None, BeforeValidator(refuse_none)] = Field(
+        default=None, min_length=1
+    )
     """The ids of the only workspaces and organizations that may install the app. Without it: all.
     Example: `[T0123ABCD, E0456EFGH]`.
     """
@@ -95,7 +94,7 @@ class SlackSettings(VendorSettings):
     """
     client_secret: OptionalSecret = None
     """The secret of the client id. Example: `${SLACK_CLIENT_SECRET}`."""
-    install: Annotated[InstallSettings | None, BeforeValidator(_not_an_empty_install)] = None
+    install: Annotated[InstallSettings | None, BeforeValidator(refuse_bare_section)] = None
     """Who may install the app, with `client_id`. Without it: any workspace.
     Example: `{invited: true}`.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from sayso.channels.base import (
     Count,
@@ -16,6 +16,7 @@ from sayso.channels.base import (
     OptionalSecret,
     Section,
     none_if_empty,
+    refuse_none,
     server_address,
 )
 from sayso.infra.redis.url import RedisUrl
@@ -142,7 +143,8 @@ class SideSettings(ModelAccess):
 
 
 def _section_if_true(value: object) -> object:
-    """Return an empty section for true, and None for false."""
+    """Return an empty section for true, and None for false. Raises ValueError for None."""
+    refuse_none(value)
     if value is True:
         return {}
     if value is False:
@@ -250,6 +252,11 @@ class BudgetSettings(Section):
     """The most tokens of all conversations together in a day (UTC). Example: `5000000`."""
     day_usd: Number | None = Field(default=None, gt=0)
     """The most dollars of all conversations together in a day (UTC). Example: `20`."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _not_empty(cls, limit: object) -> object:
+        return refuse_none(limit)
 
     @property
     def in_dollars(self) -> bool:

@@ -20,7 +20,14 @@ from pydantic import (
     model_validator,
 )
 
-from sayso.channels.base import Count, Number, PlatformSettings, Section
+from sayso.channels.base import (
+    Count,
+    Number,
+    PlatformSettings,
+    Section,
+    refuse_bare_section,
+    refuse_none,
+)
 from sayso.channels.registry import BUILT_IN, find_platform
 from sayso.config.settings.agent import ChannelAgentSettings
 from sayso.config.settings.tools import RolesSettings, Selector
@@ -58,11 +65,13 @@ class DenyWhenSettings(Section):
 class PolicySettings(Section):
     """Which tools run at once, need a yes, or never run.
 
-    Patterns are those of file names; `deny` is read first, then `review`, then `allow`.
+    Patterns are those of file names. The lists are read in the order `deny`, `deny_when`, `review`,
+    `allow`, and the first rule that fits a call decides. The patterns of `allow` and `editable`
+    must have the case of the tool's name; all others ignore case.
     """
 
     allow: list[str] = []
-    """Tools that run at once. Example: `[find_*]`."""
+    """Tools that run at once, unless their author requires a yes. Example: `[find_*]`."""
     review: list[str] = []
     """Tools that need a yes. So does every tool that no list names. Example: `[delete_*]`."""
     deny: list[str] = []
@@ -77,9 +86,8 @@ class PolicySettings(Section):
     counts, before what the tool itself says. Example: `{refund_*: say}`.
     """
     editable: dict[str, list[str]] = {}
-    """The arguments that a person may change before the yes. The first pattern that names the tool,
-    exactly as written, counts in place of what the tool itself says. Example: `{refund_*: [amount,
-    note]}`.
+    """The arguments that a person may change before the yes. The first pattern that names the tool
+    counts, before what the tool itself says. Example: `{refund_*: [amount, note]}`.
     """
 
 
@@ -98,24 +106,23 @@ class EscalateSettings(Section):
     """Who is told of a question that stays unanswered."""
 
     after: Number = Field(gt=0, le=86_400)
-    """Seconds from the moment the question was delivered. Example: `300`."""
+    """Seconds from the moment the question was delivered. A question that ends earlier is told of
+    at its end. Example: `300`.
+    """
     to: AddressSettings
     """The conversation that is told. Example: `{channel: ops, chat: C123}`."""
 
 
-def _not_an_empty_access(access: object) -> object:
-    """Raise ValueError for `access:` with nothing below it, which would let all people talk."""
-    if access is None:
-        raise ValueError("access has nothing below it: write `access: {}`, or leave it out")
-    return access
+#: Ids of people or chats, as their platform names them.
+Ids = list[Annotated[str, Field(min_length=1)]]
 
 
 class AccessSettings(Section):
     """Who may talk on a channel."""
 
-    allow: list[Annotated[str, Field(min_length=1)]] | None = None
+    allow: Annotated[Ids | None, BeforeValidator(refuse_none)] = None
     """The ids of the people who may talk. Without it: all people. Example: `[U1, U2]`."""
-    block: list[Annotated[str, Field(min_length=1)]] = []
+    block: Ids = []
     """The ids of people who may never talk, and are not told so. Example: `[U9]`."""
     pairing: bool = False
     """Whether strangers get a code with which an operator lets them in:
@@ -126,14 +133,14 @@ class AccessSettings(Section):
 
     Example: `always`.
     """
-    chats: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
+    chats: Annotated[Ids | None, BeforeValidator(refuse_none)] = Field(default=None, min_length=1)
     """The only chats in which the bot talks. Without it: all. Example: `[C123]`."""
     per_minute: Count | None = Field(default=None, ge=1, le=60_000)
     """The most turns of one person in a minute, over all conversations of the channel.
 
     Example: `20`.
     """
-    roles: RolesSettings | None = None
+    roles: Annotated[RolesSettings | None, BeforeValidator(refuse_none)] = None
     """Which tools each role may use. It is decided before any selector. Without it: all tools for
     all. Example: `{allowed: {staff: ['*']}, users: {U1: staff}}`.
     """
@@ -142,17 +149,17 @@ class AccessSettings(Section):
 class ChannelSettings(PlatformSettings):
     """The keys that every channel has."""
 
-    access: Annotated[AccessSettings | None, BeforeValidator(_not_an_empty_access)] = None
+    access: Annotated[AccessSettings | None, BeforeValidator(refuse_bare_section)] = None
     """Who may talk on the channel. Without it: all people. Example: `{allow: [U1]}`."""
-    tools: list[str] | None = None
+    tools: Annotated[list[str] | None, BeforeValidator(refuse_none)] = None
     """Names and patterns of the tools that the channel may use. Without it: all. Example:
     `[find_*, delete_invoice]`.
     """
-    policy: PolicySettings | None = None
+    policy: Annotated[PolicySettings | None, BeforeValidator(refuse_bare_section)] = None
     """Which tools run at once, need a yes, or never run. Without it: tools run at once, except
     those that ask by themselves. Example: `{allow: [find_*], review: [delete_*]}`.
     """
-    selector: Selector | None = None
+    selector: Annotated[Selector | None, BeforeValidator(refuse_none)] = None
     """Which of the channel's tools a model is shown before each call: a selector, or a list of
     them, each choosing from what the one before it left. Without it: all. Example: `{embedding:
     {top_k: 8}}`.
@@ -183,10 +190,10 @@ class ChannelSettings(PlatformSettings):
     expiry_notice: bool = False
     """Whether people are told when a question of theirs ends unanswered. Example: `true`."""
     streaming: bool = False
-    """Whether people see an answer while it is written, where the platform can show that. Nothing
-    is shown before guardrails of answers and `coherence` have judged it. A streamed answer is not
-    taken from `agent.cache`, and a model that fails in the middle of it is not asked again.
-    Example: `true`.
+    """Whether people see an answer while it is written, where the platform can show that. With
+    `agent.guards.output` or `agent.guards.coherence` they see it only when it is complete and
+    checked. A streamed answer is not taken from `agent.cache`, and a model that fails in the middle
+    of it is not asked again. Example: `true`.
     """
     escalate: EscalateSettings | None = None
     """The conversation that is told of a question that stays unanswered. Example:
@@ -200,7 +207,8 @@ class ChannelSettings(PlatformSettings):
 def channel_model(platform: str) -> type[ChannelSettings] | None:
     """Return the class of a channel's settings on this platform, None for an unknown platform.
 
-    It has the platform's own keys and those of every channel.
+    It has the keys of every channel and the platform's own. If both have a key, the platform's
+    counts.
     """
     known_platform = find_platform(platform)
     if known_platform is None:
@@ -219,21 +227,25 @@ def _of_its_platform(value: Any) -> ChannelSettings:
     if isinstance(value, ChannelSettings):
         return value
 
-    # The models are a union, so that errors name the platform in their path, and an unknown
-    # platform is refused with all known ones. A platform of another distribution joins them.
+    # The models form a union: then the error for an unknown platform names the known ones, and each
+    # other error has the platform in its path. Another distribution is imported only if the channel
+    # is on its platform.
     platforms = list(BUILT_IN)
-    named = None
+    platform = None
     if isinstance(value, dict):
-        named = value.get("platform")
-    if isinstance(named, str) and named not in BUILT_IN and channel_model(named):
-        platforms.append(named)
+        platform = value.get("platform")
+    if isinstance(platform, str) and platform not in BUILT_IN and channel_model(platform):
+        platforms.append(platform)
     settings: ChannelSettings = _any_of(*platforms).validate_python(value)
     return settings
 
 
 @cache
 def _any_of(*platforms: str) -> TypeAdapter[Any]:
-    """Return what validates a channel of one of these platforms, by its key `platform`."""
+    """Return the validator of channels on these platforms, which must be known.
+
+    It chooses the model by the channel's key `platform`.
+    """
     union: Any = reduce(or_, (channel_model(platform) for platform in platforms))
     return TypeAdapter(Annotated[union, Field(discriminator="platform")])
 

@@ -27,6 +27,7 @@ from sayso.channels.base import (
     Secret,
     Section,
     is_http_url,
+    refuse_none,
 )
 from sayso.config.settings.agent import OptionalServerUrl, ServerUrl
 
@@ -228,7 +229,7 @@ class SourceSettings(Section):
 
     Example: `crm`.
     """
-    include: list[str] | None = None
+    include: Annotated[list[str] | None, BeforeValidator(refuse_none)] = None
     """Names and patterns of the source's own names that are taken.
 
     Without it: all. Example: `[find_*]`.

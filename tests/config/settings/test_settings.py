@@ -285,6 +285,31 @@ def test_half_a_slack_app_is_refused_with_its_cure(file: Path, keys: str, proble
     assert "channels.a" in said
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("channels:\n  a: {platform: console, tools: }\n", "channels.a.tools"),
+        ("channels:\n  a: {platform: console, selector: }\n", "channels.a.selector"),
+        ("tools: [{mcp: {url: 'https://a.example/mcp'}, include: }]\n", "tools.0.include"),
+        ("agent: {budget: {day_usd: }}\n", "agent.budget.day_usd"),
+        ("agent: {guards: {coherence: }}\n", "agent.guards.coherence"),
+        (
+            "channels:\n  a: {platform: slack, install: {organizations: }}\n",
+            "channels.a.install.organizations",
+        ),
+    ],
+)
+def test_restriction_without_a_value_is_refused(file: Path, text: str, key: str):
+    """`tools:` with nothing behind it must not mean "all tools"."""
+    assert f"{key}: is empty: give it a value, or leave the key out" in refusal(file, text)
+
+
+def test_policy_with_nothing_below_it_is_refused(file: Path):
+    """Without a policy tools run at once; the author of the line wants a policy."""
+    said = refusal(file, "channels:\n  a: {platform: console, policy: }\n")
+    assert "channels.a.policy: policy has nothing below it: write `policy: {}`, or leave it" in said
+
+
 MANY = "client_id: '${T}', client_secret: '${T}'"
 NO_WORKSPACE = "names no workspace, and the app is in many: write it as T0123ABCD/"
 

@@ -26,6 +26,9 @@ WHATSAPP = "{platform: whatsapp, account_sid: AC1, auth_token: '${KEY}', from: '
 #: The `access` section, and the text of the error after `sayso.yaml`; @ is its path.
 MISTAKES = {
     "nothing below": ("", "@: access has nothing below it: write `access: {}`, or leave it out"),
+    "no list of people": ("{allow: }", "@.allow: is empty: give it a value, or leave the key out"),
+    "no list of chats": ("{chats: }", "@.chats: is empty: give it a value, or leave the key out"),
+    "no list of roles": ("{roles: }", "@.roles: is empty: give it a value, or leave the key out"),
     "unknown key": ("{alow: [a]}", "@.alow: unknown key: did you mean 'allow'?"),
     "a person as text": ("{allow: ana}", "@.allow: must be a list"),
     "a number": ("{allow: [5123456789]}", "@.allow.0: must be text: put it in quotes"),
