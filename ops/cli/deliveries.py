@@ -165,11 +165,12 @@ def _columns(status: DeliveryStatus, width: int = WIDTH) -> str:
     if status.state == "retried":
         notes.append(f"as #{status.receipt}")
 
+    tries = "try  " if status.attempts == 1 else "tries"
     columns = [
         utc_time(status.at),
         f"{status.id:34}",
         f"{status.state:9}",
-        f"{status.attempts:2} tries",
+        f"{status.attempts:2} {tries}",
         "  ".join(one_line(note, width) for note in notes if note),
     ]
     return "  ".join(columns).rstrip()
