@@ -18,6 +18,7 @@ from sayso.pending.action import ActionState
 from sayso.pending.repository import (
     ActionDecision,
     ActionResult,
+    ChangeStatus,
     Claim,
     ClaimStatus,
     DecisionVerdict,
@@ -148,7 +149,7 @@ class InMemoryActions:
 
     async def change(
         self, conversation: str, change: TurnChange
-    ) -> tuple[str, StoredAction | None]:
+    ) -> tuple[ChangeStatus, StoredAction | None]:
         """Make a transition or store new actions. The first value is "ok", "exists" or "state"."""
         transition = change.transition
         with self._lock:

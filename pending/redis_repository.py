@@ -14,6 +14,7 @@ from sayso.pending.action import ActionState
 from sayso.pending.repository import (
     ActionDecision,
     ActionResult,
+    ChangeStatus,
     Claim,
     ClaimStatus,
     DecisionVerdict,
@@ -37,7 +38,7 @@ class RedisActionRepository:
         self._note_effect = note_effect
 
     async def load_open(self, conversation: str, user: str) -> StoredAction | None:
-        """Return the action that waits for the yes of a scope, None if none waits."""
+        """Return the action that occupied a scope last, None if none did lately."""
         text = await self._scripts.arun("load_open_action", conversation, {"user": user})
         return StoredAction.from_json(text)
 
@@ -78,7 +79,7 @@ class RedisActionRepository:
 
     async def change(
         self, conversation: str, change: TurnChange
-    ) -> tuple[str, StoredAction | None]:
+    ) -> tuple[ChangeStatus, StoredAction | None]:
         """Make a transition or store new actions. Return a status and the action."""
         text = await self._scripts.arun("change", conversation, {"change": change.to_dict()})
         answer = json.loads(text)

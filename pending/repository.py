@@ -1,7 +1,7 @@
 """ActionRepository: the port to the store of pending actions, and the values of its calls.
 
-Each method is one atomic step in the life of an action. Redis has the real store
-(`redis_repository.py`); programs without Redis use the one in memory (`in_memory_actions.py`).
+Redis has the real store (`redis_repository.py`); programs without Redis use the one in memory
+(`in_memory_actions.py`). ARCHITECTURE.md shows the states of an action.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from sayso.pending.turns import Lease
 #: The answer to a claim. Only with `mine` the action is executed:
 #:
 #: * `mine`: this claim has won the action;
-#: * `other`: an earlier decision has the action;
-#: * `gone`: no such action waits;
+#: * `other`: the action waits for no yes, or another decision has claimed or ended it;
+#: * `gone`: no such action is stored;
 #: * `expired`: the window to answer has closed;
 #: * `early`: the answer came in before the question was shown;
 #: * `tampered`: the record is not the one that was verified;
-#: * `lost`: another worker has the lease;
-#: * `moved`: the turn is no longer the first in its mailbox, or the action has ended since it was
-#:   read.
+#: * `lost`: another worker has the lease, and this one stops;
+#: * `moved`: what the worker knows is out of date, and it reads the turn again. Either the turn is
+#:   no longer the first in its mailbox, or this same decision has claimed the action before, and
+#:   the action has ended since.
 ClaimStatus = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]
 #: The answer to a decision made without a lease. Only with `mine` the action is executed:
 #:
 #: * `mine`: this decision has claimed and started the action;
-#: * `gone`: no action waits;
+#: * `gone`: no action waits, or a process is working on it;
 #: * `early`: the question was not shown yet;
 #: * `expired`: the window to answer has closed;
 #: * `mismatch`: the kind, the id or the code is not the expected one, and nothing changed;
 #: * `changed`: the arguments are not the expected ones, and the action is cancelled;
 #: * `cancelled`: the action is cancelled, as was decided;
 #: * `ignored`: the question stays open, but its window closes sooner, as was decided;
-#: * `stale`: the action was claimed or started more than STALE_MS ago and has no end, so its
-#:   process has died. Nothing is run again: the caller ends the action, and says what is known of
-#:   its effect.
+#: * `stale`: the action was claimed or started more than STALE_MS ago (two minutes, in
+#:   `stored_limits.py`) and has no end, so its process has died. Nothing is run again: the caller
+#:   ends the action, and says what is known of its effect.
 DecisionVerdict = Literal[
     "mine", "gone", "expired", "early", "mismatch", "changed", "cancelled", "ignored", "stale"
 ]
@@ -51,9 +52,16 @@ DecisionVerdict = Literal[
 #: * `no`: the action is not claimed;
 #: * `lost`: another worker has the lease;
 #: * `tampered`: the record is not the one that was verified;
-#: * `worn`: the action was started MAX_STARTS times, and no start has led to a stored end. Only the
-#:   action of an idempotent tool is started again at all. The caller ends it as interrupted.
+#: * `worn`: the action was started MAX_STARTS times (three, in `stored_limits.py`), and no start
+#:   has led to a stored end. Only the action of an idempotent tool is started again at all. The
+#:   caller ends it as interrupted.
 StartVerdict = Literal["go", "no", "lost", "tampered", "worn"]
+#: The answer to a change:
+#:
+#: * `ok`: the change was made;
+#: * `exists`: another action occupies the scope, and nothing changed;
+#: * `state`: the action was in none of the expected states, and nothing changed.
+ChangeStatus = Literal["ok", "exists", "state"]
 
 
 def sign_action(
@@ -67,7 +75,8 @@ def sign_action(
     """Return the action as it will be stored: all that is shown and all that will run, signed.
 
     `user` is the id of the scope that the action waits in. `occupies_scope`: whether a plain yes of
-    that user answers it. `steps`: the ids of its steps, if the action is a plan.
+    that user answers it. It is False for an undo, which only its button reaches, and for a step of
+    a plan, which is reached by its plan. `steps`: the ids of its steps, if the action is a plan.
     """
     # A field with its default value is left out, which keeps the record short. StoredAction gives
     # the field its default again. A field that is added to the stored text later is found out,
@@ -99,9 +108,9 @@ def sign_action(
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A user's decision on one stored action.
+    """Who decided on which stored action, and the proof that this worker may carry it out.
 
-    Lives for one attempt to settle the action.
+    Lives for one attempt to settle the action, and is passed to each step of the attempt.
     """
 
     #: Who decides, and where.
@@ -126,12 +135,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ActionDecision:
-    """A decision on the open action of a scope, made by a program without a lease."""
+    """A decision on the open action of a scope, made without a lease."""
 
     scope: Scope
     intent: Intent
-    #: A random word of the caller. Sending the decision again with the same word repeats nothing.
-    #: The word is the id of the attempt, too.
+    #: The event id of the turn that decides; a program without a turn makes up a random one.
+    #: Sending the decision again with the same id repeats nothing. With the verdict `mine`, the id
+    #: is also that of the attempt, which `ActionRepository.finish` takes.
     decided_by_event: str
     #: What the action must be for the decision to count: its kind, its id and the digest of its
     #: arguments. "" matches anything.
@@ -161,8 +171,9 @@ class ActionResult:
     output: str = ""
 
 
-#: Notes an effect outside of the store, in case the store loses data. It is called with the action
-#: right before the effect begins, and with the result before that is stored.
+#: Notes an effect outside of the store, in case the store loses data. The store calls it twice:
+#: with the action right before its effect begins, and with the result before that is stored. It
+#: only logs its own failures. The real one is in `workers/data_loss/notices.py`.
 NoteEffect = Callable[[Claim, PendingAction | ActionResult], None]
 
 
@@ -172,13 +183,20 @@ class ActionRepository(Protocol):
     Each call is one atomic step and safe to repeat. `conversation` is the id of a conversation,
     `user` the id of a scope in it.
 
-    It has twelve methods, more than a port should have, because each changes or reads the same
-    records: a store that had only some of them could not hold what they promise each other, such as
-    one open action in a scope and one claim of an action.
+    At most one action occupies a scope: a plain yes of its user answers this action, and it is the
+    *open action* of the scope. It occupies the scope until it has ended.
+
+    The port has twelve methods, more than a port should have. Ten of them change or read the same
+    records: a store with only some of them could not hold what they promise each other, such as one
+    open action in a scope and one claim of an action. The two about the place of a question are
+    here because an answer in another thread must be found by every process that shares the store.
     """
 
     async def load_open(self, conversation: str, user: str) -> StoredAction | None:
-        """Return the action that waits for the yes of a scope, None if none waits."""
+        """Return the action that occupied a scope last, None if none did lately.
+
+        It may be in any state, also an ended one. The caller looks at the state.
+        """
 
     async def load(
         self, conversation: str, action_ids: tuple[str, ...]
@@ -207,24 +225,24 @@ class ActionRepository(Protocol):
         """Return what `save_question_place` saved last, "" when there is none."""
 
     async def save(self, conversation: str, new_action: NewAction) -> float | None:
-        """Store an action as shown, without a lease.
+        """Store one action as shown, without a lease, for a program that proposes it directly.
 
-        Return when its window closes, in Unix seconds, None if another action waits in the scope.
+        Return when its window closes, in Unix seconds, None if another action occupies the scope.
         """
 
     async def change(
         self, conversation: str, change: TurnChange
-    ) -> tuple[str, StoredAction | None]:
-        """Make a transition or store new actions, without a lease.
+    ) -> tuple[ChangeStatus, StoredAction | None]:
+        """Make a transition or store new actions as shown, or both at once, without a lease.
 
-        Return a status and the action of the transition. "ok": the change was made. "exists":
-        another action waits in the scope. "state": the action was in none of the expected states.
+        Of `change`, only the transition and the new actions are read. With "ok" return the last new
+        action, or the action of the transition if there is no new one; else None.
         """
 
     async def claim(
         self, claim: Claim, stored: StoredAction
     ) -> tuple[ClaimStatus, ActionState | Literal[""]]:
-        """Claim a shown action, once, and return the status and the action's state after the claim.
+        """Claim a shown action, once. Return the status and the action's state after the claim.
 
         The status is `tampered` if the record is no longer that of `stored`, which was verified.
         The state is "" with `gone`, because there is no action, and with `lost`, because then none
@@ -239,10 +257,15 @@ class ActionRepository(Protocol):
         """
 
     async def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
-        """Store that the effect begins now. Return whether this attempt may go ahead.
+        """Store that the effect of a claimed action begins now. Return whether it may begin.
 
-        `attempt` is a random id, so that a repeated call gets the same verdict.
+        `attempt` is a random id of this start, so that a repeated call gets the same verdict.
         """
 
     async def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
-        """Record how the effect of an attempt ended, however late."""
+        """Record how the effect of an attempt ended, however late.
+
+        `attempt` is the id that was given to `start`. After `decide` it is the `decided_by_event`
+        of the decision, and `claim` only names the action and its scope. Nothing changes if another
+        attempt has started the action since.
+        """
