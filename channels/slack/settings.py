@@ -1,6 +1,7 @@
 """The settings of a Slack channel.
 
-The docstrings of the fields are printed in the reference of the YAML.
+The docstring below each field is printed in the reference of the YAML
+(`docs/reference/yaml.md`). Its last sentence is an example value, "Example: `...`.".
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from sayso.channels.base import (
 from sayso.channels.slack.address import split_place
 
 
-def _installer_id(text: str) -> str:
-    """Return the id of a workspace or an organization. Raises ValueError for any other text."""
+def _check_installer_id(text: str) -> str:
+    """Return the id of a workspace (T...) or an organization (E...) unchanged.
+
+    Raises ValueError for any other text.
+    """
     if not re.fullmatch(r"[TE][A-Z0-9]{1,40}", text):
         problem = f"{text!r} is not an id of a workspace or organization"
         raise ValueError(f"{problem}: write it as T0123ABCD or E0123ABCD")
@@ -30,11 +34,14 @@ def _installer_id(text: str) -> str:
 
 
 #: The id of a workspace or of an organization, either of which can install the app.
-InstallerId = Annotated[str, AfterValidator(_installer_id)]
+InstallerId = Annotated[str, AfterValidator(_check_installer_id)]
 
 
 class InstallSettings(Section):
     """Who may install the app, and how it is installed."""
+
+    # Only the manifest of the app has `org_deploy` and `token_rotation`. The running bot serves
+    # organizations, and renews a token that expires, whatever they are.
 
     organizations: Annotated[list[InstallerId] | None, BeforeValidator(refuse_none)] = Field(
         default=None, min_length=1
@@ -47,16 +54,19 @@ class InstallSettings(Section):
     Example: `true`.
     """
     org_deploy: bool = True
-    """Whether an organization can install the app for all of its workspaces. Example: `false`."""
+    """Whether the manifest lets an organization install the app for all of its workspaces.
+    Example: `false`.
+    """
     token_rotation: bool = False
-    """Whether Slack's tokens expire after 12 hours and are renewed. Slack cannot turn it off again.
-    Example: `true`.
+    """Whether the manifest lets Slack's tokens expire after 12 hours. The bot then renews them.
+    Slack cannot turn it off again. Example: `true`.
     """
 
     def admits(self, *ids: str) -> bool:
-        """Return whether a workspace may install the app.
+        """Return whether the app may be installed for a workspace or an organization.
 
-        `ids` are the ids of the workspace and of its organization; "" for none.
+        `ids` are the ids of the workspace and of its organization. One of them must be listed. One
+        that is unknown or does not exist is "", which is never listed.
         """
         if self.organizations is None:
             return True
@@ -79,18 +89,18 @@ class SlackSettings(VendorSettings):
     """The secret that signs the app's requests. Example: `${SLACK_SIGNING_SECRET}`."""
     view: View = "agent"
     """The view that the app has at Slack. `agent`: each message that a person does not write in a
-    thread begins a thread, with a separate conversation. `assistant`: Slack makes the threads.
-    `none`: an app without either view, whose direct messages are one conversation.
+    thread begins a thread, with a separate conversation. `assistant`: Slack makes the threads, so
+    the bot begins none. `none`: an app without either view, whose direct messages are one
+    conversation.
     Example: `agent`.
     """
     titles: bool = True
     """Whether a thread in the agent view has the first words of its first message as its title, in
-    the list that Slack shows of a person's threads. Example: `false`.
+    the list that Slack shows of a person's threads. The other views have no titles.
+    Example: `false`.
     """
     client_id: OptionalSecret = None
-    """The app's client id, for an app that many workspaces install.
-
-    Example: `${SLACK_CLIENT_ID}`.
+    """The app's client id, for an app that many workspaces install. Example: `${SLACK_CLIENT_ID}`.
     """
     client_secret: OptionalSecret = None
     """The secret of the client id. Example: `${SLACK_CLIENT_SECRET}`."""
@@ -100,8 +110,11 @@ class SlackSettings(VendorSettings):
     """
 
     @model_validator(mode="after")
-    def _has_one_kind_of_token(self) -> Self:
-        """Check that there is a token for one workspace, or what many workspaces need."""
+    def _is_for_one_workspace_or_many(self) -> Self:
+        """Check that the keys are those for one workspace or those for many, and complete.
+
+        A secret that is given is never empty: `OptionalSecret` refuses an empty one.
+        """
         if self.bot_token and (self.client_id or self.client_secret):
             raise ValueError(
                 "has bot_token, which is for one workspace, and client_id or client_secret, "
@@ -134,9 +147,14 @@ class SlackSettings(VendorSettings):
 
         It must name its workspace if and only if many workspaces have installed the app.
         """
+        # An id behind anything but a well-formed workspace stays in one piece, and is refused here.
         place = split_place(given_id)
-        if not re.fullmatch(r"[A-Z][A-Z0-9]{1,40}", place.id):
-            return "is not an id of Slack: write it as U0123ABCD or C0456EFGH"
+        # T and E begin the id of a workspace and of an organization.
+        if not re.fullmatch(r"[A-DF-SU-Z][A-Z0-9]{1,40}", place.id):
+            workspace = "T0123ABCD/" if self.has_many_workspaces else ""
+            person = f"{workspace}U0123ABCD"
+            chat = f"{workspace}C0456EFGH"
+            return f"is not an id of Slack: write it as {person} or {chat}"
         if self.has_many_workspaces and not place.team:
             return f"names no workspace, and the app is in many: write it as T0123ABCD/{given_id}"
         if place.team and not self.has_many_workspaces:
@@ -147,7 +165,8 @@ class SlackSettings(VendorSettings):
     def needed_library(self) -> tuple[str, str]:
         """The extra of Sayso's package that the channel needs, and a module that it installs.
 
-        Both are "" for an app of one workspace. The stored tokens of many are encrypted.
+        An app in many workspaces needs it to encrypt their tokens, which are stored in Redis. Both
+        are "" for an app of one workspace.
         """
         if not self.has_many_workspaces:
             return "", ""

@@ -340,6 +340,16 @@ NO_WORKSPACE = "names no workspace, and the app is in many: write it as T0123ABC
             "access.block.0",
             "is not an id of Slack: write it as U0123ABCD",
         ),
+        (
+            f"{MANY}, access: {{block: [T0123ABCD]}}",
+            "access.block.0",
+            "is not an id of Slack: write it as T0123ABCD/U0123ABCD or T0123ABCD/C0456EFGH",
+        ),
+        (
+            "bot_token: '${T}', access: {block: [T0123ABCD]}",
+            "access.block.0",
+            "is not an id of Slack: write it as U0123ABCD or C0456EFGH",
+        ),
     ],
 )
 def test_id_that_can_never_match_is_refused(file: Path, keys: str, place: str, problem: str):
