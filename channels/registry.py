@@ -43,8 +43,8 @@ class Platform:
     setup: Factory | None = None
     #: `poller(channel, store, lock)` returns an object whose `run()` polls.
     poller: Factory | None = None
-    #: `pages(*channels, public_url=, admit=, stage=, why_waiting=)` returns a Flask blueprint with
-    #: the platform's web pages. See `Views` of the console for the last three.
+    #: `pages(*channels, public_url=, admit=, turn_status=, why_waiting=)` returns a Flask
+    #: blueprint with the platform's web pages. See `Views` of the console for the last three.
     pages: Factory | None = None
     #: Modules that a worker imports before its first turn, since an import blocks all other turns.
     #: The logs of the packages that the built-in platforms name here have warnings only.

@@ -150,7 +150,7 @@ class Views:
     #: Raises an error if the person of a turn may not upload a file now.
     admit: Callable[[Turn], None] = lambda _: None
     #: Returns the state of a turn: "waits", "done" or "unknown".
-    stage: Callable[[Turn], str] = lambda _: "done"
+    turn_status: Callable[[Turn], str] = lambda _: "done"
     #: Returns why no worker answers, "" if no reason is known.
     why_waiting: Callable[[], str] = lambda: ""
 
@@ -241,15 +241,16 @@ class Views:
         """Return the states of messages, and why no worker answers those that wait."""
         channel = self._channel(name)
         conversation = self._conversation(channel)
-        stages = {}
+        statuses = {}
         for event_id in flask.request.args.getlist("id")[:MAX_WAITING]:
             if CLIENT_ID.fullmatch(event_id):
-                stages[event_id] = self.stage(Turn(event_id, conversation, conversation.chat))
+                turn = Turn(event_id, conversation, conversation.chat)
+                statuses[event_id] = self.turn_status(turn)
 
         cause = ""
-        if "waits" in stages.values():
+        if "waits" in statuses.values():
             cause = self.why_waiting()
-        return flask.jsonify(stages=stages, cause=cause)
+        return flask.jsonify(statuses=statuses, cause=cause)
 
     def chats(self, name: str) -> flask.Response:
         """Return the conversations of the person, the one that was used last first."""

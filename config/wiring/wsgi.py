@@ -66,6 +66,7 @@ def app() -> Flask:
     except (ConfigError, MetricsUnusable, RedisUnfit) as exc:
         log.error("web.unusable: %s", exc)
         sys.exit(APP_LOAD_ERROR)
+    # Threads, which only a process that is going to serve needs.
     start_watching(services)
     return build_app(services, endpoint)
 
@@ -114,15 +115,16 @@ def _pages(services: Services) -> Iterator[Blueprint]:
                 *channels,
                 public_url=services.public_url,
                 admit=UploadCheck(services.access_control, services.settings.limits.per_minute),
-                stage=services.access_control.turn_status,
+                turn_status=services.access_control.turn_status,
                 why_waiting=partial(why_waiting, services),
             )
 
 
 class UploadCheck:
-    """Decides whether a person may upload a file. One per process; counts in memory.
+    """Decides whether a person may upload a file. One per platform with pages; counts in memory.
 
-    A person who may talk to the bot may send as many files a minute as messages.
+    A person who may talk to the bot may send as many files a minute as messages. Each process
+    counts by itself, and files that arrive at the same moment may exceed the limit by a few.
     """
 
     def __init__(self, access: AccessControl, per_minute: int) -> None:
@@ -148,7 +150,8 @@ def readiness(services: Services) -> HealthReport:
     """Return whether a webhook that comes now could be stored, and why not.
 
     Workers do not matter for that. With a *spool*, which stores messages on the disk of the web
-    while Redis is away, Redis does not matter either.
+    while Redis takes none, Redis does not matter either. A spool that cannot be read while messages
+    wait in it makes the web not ready, even with Redis: later messages must not overtake them.
     """
     trouble, finding = _redis_trouble(services)
     report: dict[str, Any] = {"redis": trouble or "ok"}
@@ -198,15 +201,15 @@ def health(services: Services) -> HealthReport:
         shown_alerts[alert.channel] = f"{began_at}: see `sayso deliveries list`"
     report = {
         **web_report,
-        "workers": workers,
+        "workers": workers or 0,
         "queue": queue,
         "alerts": shown_alerts,
         "disk": disk,
     }
 
     web_findings = web_report.get("findings", [])
-    # While Redis is away, nothing is known of workers and queue.
-    is_known = "redis-away" not in web_findings
+    # While Redis does not answer, nothing is known of workers and queue.
+    is_known = workers is not None
     is_suspended_queue = queue.startswith("suspended")
     is_finding = {
         "workers-none": is_known and not workers,
@@ -219,7 +222,7 @@ def health(services: Services) -> HealthReport:
     report |= _findings_field([*web_findings, *findings])
 
     parts_are_ok = all(each == "ok" for each in (web_report["redis"], queue, disk))
-    is_well = is_ready and parts_are_ok and workers > 0 and not alerts
+    is_well = is_ready and parts_are_ok and bool(workers) and not alerts
     return {**report, "status": "ok" if is_well else "degraded"}, is_well
 
 
@@ -247,23 +250,29 @@ def _redis_trouble(services: Services) -> tuple[str, str]:
         guard.check_replicas()
         check_writable(services.redis, prefix=services.settings.key_prefix)
     except ResponseError as exc:
+        # What the server answers names the cause, such as a full memory, and no address.
         return f"{type(exc).__name__}: {exc}"[:MAX_CHARS], "redis-read-only"
     except NotReplicated as exc:
         return type(exc).__name__, "redis-replication"
     except RedisError as exc:
+        # The guard raises, too, if it noticed a loss of data and could not write the halt.
         if guard.trouble:
             return guard.trouble, "halt"
         # Only the name of the error: its text may hold the address of the server.
         return type(exc).__name__, "redis-away"
+    # A server that is halted already answers all checks.
     return guard.trouble, "halt"
 
 
-def _workers_and_queue(services: Services) -> tuple[int, str]:
-    """Return how many workers are alive, and "ok" or why no job is taken from the queue."""
+def _workers_and_queue(services: Services) -> tuple[int | None, str]:
+    """Return how many workers are alive, and "ok" or why no job is taken from the queue.
+
+    If Redis does not answer, the number of workers is None, and the queue is not asked.
+    """
     try:
         workers = Heartbeat(services.redis, prefix=services.settings.key_prefix).count()
     except RedisError as exc:
-        return 0, type(exc).__name__
+        return None, type(exc).__name__
     try:
         if is_suspended(services.queue):
             return workers, "suspended: run `rq resume`"

@@ -122,7 +122,7 @@ async function forget(chat) {
     const query = new URLSearchParams({ id, ...(chat && { chat }) });
     const answer = await fetch(`${page.waiting}?${query}`).catch(() => null);
     if (answer?.status === 404) return true;
-    if (answer?.ok && (await answer.json()).stages[id] !== "waits") return true;
+    if (answer?.ok && (await answer.json()).statuses[id] !== "waits") return true;
   }
   return true; // no worker is running: it forgets once one does
 }

@@ -49,16 +49,16 @@ async function checkWaiting() {
   const stored = [...waiting].filter(([, act]) => act.sent || act.seen);
   if (!stored.length) return;
   const ids = stored.slice(0, MAX_CHECKED).map(([id]) => id);
-  const { answer, found } = await stagesOf(ids);
-  for (const [id, stage] of Object.entries(found?.stages ?? {})) {
+  const { answer, found } = await statusesOf(ids);
+  for (const [id, status] of Object.entries(found?.statuses ?? {})) {
     const isOld = Date.now() - (waiting.get(id)?.at ?? 0) > UNKNOWN_MS;
-    if (stage === "done" || (stage === "unknown" && isOld)) markAnswered(id);
+    if (status === "done" || (status === "unknown" && isOld)) markAnswered(id);
   }
   if (found) showCause(found.cause);
   else showCause(answer ? "Its storage cannot be reached." : "There is no connection.");
 }
 
-async function stagesOf(ids) {
+async function statusesOf(ids) {
   const query = ids.map((id) => ["id", id]);
   const signal = AbortSignal.timeout(ANSWER_TIMEOUT_MS);
   const answer = await fetch(addressOf(page.waiting, query), { signal }).catch(() => null);
@@ -68,9 +68,9 @@ async function stagesOf(ids) {
 // Shows which messages and taps of the first page are still under work.
 async function restoreWaiting() {
   const acts = loadedActs.slice(-MAX_CHECKED);
-  const { found } = acts.length ? await stagesOf(acts.map(({ id }) => id)) : {};
+  const { found } = acts.length ? await statusesOf(acts.map(({ id }) => id)) : {};
   for (const { id, at } of acts) {
-    const isWaiting = found?.stages[id] === "waits";
+    const isWaiting = found?.statuses[id] === "waits";
     if (isWaiting && !waiting.has(id)) waiting.set(id, { at, sent: true, seen: true });
   }
   if (!waiting.size) dropDraft();

@@ -35,7 +35,7 @@ class EchoApp:
         self.held: list[Turn] = []
         self.forms: WebForms | None = None
         self.app = flask.Flask("echo")
-        waiting = {"stage": self._stage, "why_waiting": lambda: "No worker is running."}
+        waiting = {"turn_status": self._turn_status, "why_waiting": lambda: "No worker is running."}
         self.app.register_blueprint(console_pages(*channels, **waiting, **page_options))
         by_name = {channel.name: channel for channel in channels}
 
@@ -77,7 +77,7 @@ class EchoApp:
             run_sync(self._answer(channel, self.held[0]))
             del self.held[0]
 
-    def _stage(self, turn: Turn) -> str:
+    def _turn_status(self, turn: Turn) -> str:
         return "waits" if turn.event_id in {held.event_id for held in self.held} else "done"
 
     async def _answer(self, channel: ConsoleChannel, turn: Turn) -> None:

@@ -58,6 +58,14 @@ def test_health_names_the_cause_and_no_consequences():
     assert (full.status_code, full.json["findings"]) == (503, ["redis-away"])
 
 
+def test_health_of_a_halted_redis_that_is_away_names_no_consequences():
+    """A web process that noticed the loss of data knows no more of workers than any other."""
+    client = connect(AWAY)
+    guard = SimpleNamespace(check_server=client.ping, trouble=CURE)
+    full = health_of(client, data_loss_guard=guard).get("/healthz?full")
+    assert (full.json["findings"], full.json["workers"]) == (["halt"], 0)
+
+
 def test_bot_without_workers_is_ready_and_degraded(redis_client: Redis):
     """Turns are stored and wait. A proxy that took the web out would lose them."""
     client = health_of(redis_client)
