@@ -6,19 +6,16 @@ this change in place of the answer, so that the person knows and no action waits
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from sayso.agent.channel.context import TurnContext, add_exchange
+from sayso.agent.channel.context import TurnContext, add_exchange, paragraphs
 from sayso.agent.channel.decide import CancelAndRun, DropAndRun, KeepAndRun, decide_after_failure
 from sayso.agent.channel.endings import cancelled_transition, dropped_transition, texts_of
 from sayso.agent.channel.message_reading import MessageReader
-from sayso.agent.channel.outcome_answers import OutcomeAnswers, undo_of
+from sayso.agent.channel.outcome_answers import OutcomeAnswers, continue_after, undo_of
 from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.questions import Questions
-from sayso.agent.channel.stored_history import OUTCOME_TO_TELL
 from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.channels.types import Reply
-from sayso.pending.action import ButtonPress
+from sayso.pending.action import ActionState, ButtonPress
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import EXECUTED_STATES, WAITING_STATES, StoredAction
 from sayso.pending.turn_changes import Transition, TurnChange, TurnReply
@@ -28,7 +25,7 @@ class FailedTurns:
     """Settles the actions of turns that failed, took too long or were stopped. One per channel.
 
     If the turn decided an action, that may have taken effect, and the person gets its outcome.
-    Otherwise an action that waits ends, unless its question is kept.
+    Otherwise an action that waits ends, unless its question is kept (`decide_after_failure`).
     """
 
     def __init__(
@@ -49,7 +46,10 @@ class FailedTurns:
     def decide(
         self, context: TurnContext, stored: StoredAction
     ) -> KeepAndRun | CancelAndRun | DropAndRun:
-        """Return what becomes of an action that waits when its person's message has failed."""
+        """Return what becomes of an action that waits when its person's message has failed.
+
+        The agent does not run here: of the decision, only the part about the action counts.
+        """
         turn = context.turn
         facts = self._reader.facts_of(stored, turn.event_id, context.received_at)
         message = self._reader.read(
@@ -67,7 +67,8 @@ class FailedTurns:
         """Return what the turn changes: the outcome of its action, or else `failure_text`.
 
         `run` is what the run of the agent had done. The history gets it, with `for_history` as the
-        answer. If that is "", the history gets nothing: a command is no part of the conversation.
+        answer; if that is "", the history gets nothing: a command is no part of the conversation.
+        A turn that decides an action runs no agent, so with an outcome both are left out.
         """
         turn = context.turn
         open_action = await self._store.repository.load_open(turn.conversation.id, context.scope_id)
@@ -81,30 +82,30 @@ class FailedTurns:
         if not is_choice:  # a chosen answer settles no action
             decided_action = await self._decided_action(context, open_action, press)
             if decided_action:
-                return await self._outcome_of_decision(context, decided_action)
+                return await self._tell_outcome(context, decided_action)
 
         # A failed message ends the action that waits. A chosen answer counts as a message; a tap on
         # a button of a question does not.
         transition = None
         is_message = is_choice or not turn.tap
         if open_action and open_action.state in WAITING_STATES and is_message:
-            transition = self._ending(context, open_action)
+            transition = self._end_waiting(context, open_action)
         self._note_run(context, run, for_history)
         if open_action and transition:
             return await self._end(context, open_action, transition, failure_text)
         return TurnChange(replies=(TurnReply(Reply(failure_text)),))
 
-    def _ending(self, context: TurnContext, stored: StoredAction) -> Transition | None:
+    def _end_waiting(self, context: TurnContext, stored: StoredAction) -> Transition | None:
         """Return the transition that ends a waiting action, None if it goes on waiting.
 
-        The outcome is written into the history.
+        The result of its call in the history becomes the outcome.
         """
         match self.decide(context, stored):
             case KeepAndRun():
                 return None
             case CancelAndRun():
-                # Not with the words of the no, which would have to pass the guardrails first: these
-                # may be why the turn failed.
+                # The model does not read the words of the person's no here: they would have to pass
+                # the guardrails first, which may be why the turn failed.
                 self._outcomes.write_outcome(context, stored, "denied")
                 return cancelled_transition(stored, context.turn)
             case DropAndRun():
@@ -114,23 +115,26 @@ class FailedTurns:
     async def _decided_action(
         self, context: TurnContext, open_action: StoredAction | None, press: ButtonPress | None
     ) -> StoredAction | None:
-        """Return the action that the turn has decided, or whose ended question it tapped.
+        """Return the action that this turn has decided, None if it decided none.
 
-        Return None if there is no such action. The records are read again: the turn may have
-        changed them before it failed.
+        The same goes for a second tap on the question of an action that was carried out before: it
+        gets the outcome, too. `press` is what the tapped button says, and `open_action` the action
+        of the person as it is stored after the failure.
         """
         turn = context.turn
-        ids = tuple(stored.action_id for stored in (context.named_action, open_action) if stored)
-        for record in await self._store.repository.load(turn.conversation.id, ids):
+        tapped_action = None
+        if context.named_action:
+            # It was read before the turn, which may have changed it.
+            tapped_id = context.named_action.action_id
+            (tapped_action,) = await self._store.repository.load(turn.conversation.id, (tapped_id,))
+        for record in (tapped_action, open_action):
             if record is None:
                 continue
             stored = record.verified(self._store.signer, turn.scope)
-            # This turn decided the action, and then failed while it was carried out.
             is_decided_here = stored.decided_by_event == turn.event_id
             if is_decided_here and stored.state in ("claimed", "started"):
                 return stored
 
-            # It was carried out: by this turn, or before, and this turn is a second tap.
             is_tapped = press is not None and stored.action_id == press.action_id
             if stored.state in EXECUTED_STATES and (is_tapped or is_decided_here):
                 return stored
@@ -153,7 +157,7 @@ class FailedTurns:
         about_action = ""
         if not context.turn.maybe_other_person:
             about_action = self._answers.as_line(stored, "cancelled", outcome)
-        text = "\n\n".join(filter(None, [about_action, failure_text]))
+        text = paragraphs([about_action, failure_text])
         replies = (*closing_replies, TurnReply(Reply(text)))
         return TurnChange(replies=replies, transition=transition)
 
@@ -163,52 +167,31 @@ class FailedTurns:
             add_exchange(context, ending, run.messages)
             self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
 
-    async def _outcome_of_decision(self, context: TurnContext, stored: StoredAction) -> TurnChange:
-        """Return the change that tells the outcome of the action that the failed turn decided.
+    async def _tell_outcome(self, context: TurnContext, stored: StoredAction) -> TurnChange:
+        """Return the change that tells the outcome of an action that the turn decided or tapped.
 
-        If the action was claimed and not started, nothing was done. If it was started and has no
-        end, its outcome is unknown.
+        The failure is not told: the person gets what they asked for.
         """
         turn = context.turn
-        texts = texts_of(stored)
-        preview = stored.action.preview
-        state = stored.state
-        transition = None
-        match stored.state:
-            case "claimed":  # it has not started
-                state = "superseded"
-                outcome = texts.unsafe(preview)
-                self._outcomes.write_outcome(context, stored, "failed")
-            case "started":
-                state = "unknown"
-                outcome = texts.unknown(preview)
-                transition = Transition(
-                    action_id=stored.action_id,
-                    from_states=("started", "unknown"),
-                    to="unknown",
-                    outcome_text=outcome,
-                    decided_by_event=turn.event_id,
-                )
-                self._outcomes.write_outcome(context, stored, "unknown")
-            case _:
-                outcome = await self._answers.outcome_text(turn.scope, stored)
-        # An end that is only decided here was written into the history above. Any other is read from
-        # the record, and so is what an undo did to other actions.
-        undo = undo_of(stored)
-        if undo or state == stored.state:
-            await self._outcomes.refresh(context, undo=undo)
+        # First the history gets what the records say, also what an undo did to other actions. Then
+        # `_end_unfinished` writes what they do not say yet.
+        await self._outcomes.refresh(context, undo=undo_of(stored))
+        transition = self._end_unfinished(context, stored)
+        if transition:
+            state = transition.to
+            outcome = transition.outcome_text
+        else:
+            state = stored.state
+            outcome = await self._answers.outcome_text(turn.scope, stored)
 
+        # After a second tap the agent does not go on: the turn that decided has seen to that.
         continuation = None
-        if self._answers.goes_on(context, stored):
-            # This turn tells the outcome, and not the continuation, which may fail as well.
-            continuation = self._answers.answer_and_continue(
-                context, stored, outcome
-            ).change.continuation
-            context.memory.notes.pop(OUTCOME_TO_TELL, None)
+        is_decided_here = stored.decided_by_event == turn.event_id
+        if is_decided_here and self._answers.goes_on(context, stored):
+            # The continuation may fail as well, so this turn tells the outcome.
+            continuation = continue_after(context, stored, tells_outcome=False)
         else:
             add_exchange(context, await self._outcomes.history_text(context, stored, outcome))
-        if continuation is not None:
-            continuation = replace(continuation, tells_outcome=False)
 
         closing_replies = await self._questions.close(turn, stored, state, outcome)
         line = Reply(self._answers.as_line(stored, state, outcome))
@@ -216,4 +199,33 @@ class FailedTurns:
             replies=(*closing_replies, TurnReply(line)),
             transition=transition,
             continuation=continuation,
+        )
+
+    def _end_unfinished(self, context: TurnContext, stored: StoredAction) -> Transition | None:
+        """Return the transition that ends an action which this turn decided and did not finish.
+
+        Return None for an action that has ended. The result of its call in the history becomes the
+        outcome. The commit would end such an action in the same state (`commit.lua`), but without
+        the text that a second answer gets.
+        """
+        texts = texts_of(stored)
+        to: ActionState
+        match stored.state:
+            case "claimed":
+                # Its effect has certainly not begun.
+                to = "superseded"
+                outcome_text = texts.unsafe(stored.action.preview)
+                self._outcomes.write_outcome(context, stored, "failed")
+            case "started":
+                to = "unknown"
+                outcome_text = texts.unknown(stored.action.preview)
+                self._outcomes.write_outcome(context, stored, "unknown")
+            case _:
+                return None
+        return Transition(
+            action_id=stored.action_id,
+            from_states=(stored.state,),
+            to=to,
+            outcome_text=outcome_text,
+            decided_by_event=context.turn.event_id,
         )

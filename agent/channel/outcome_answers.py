@@ -14,7 +14,7 @@ from sayso.agent.channel.user_messages import user_message
 from sayso.agent.messages import Role
 from sayso.channels.i18n.texts import brief
 from sayso.channels.markdown.outcome_signs import without_own_sign
-from sayso.channels.types import Media, Reply, Scope
+from sayso.channels.types import Media, Reply, Scope, Turn
 from sayso.pending.action import PLAN_KIND, ActionState, ButtonPress, PendingAction, after_of
 from sayso.pending.action_outcomes import brief_outcome
 from sayso.pending.consent.asking import invites_answer
@@ -202,17 +202,11 @@ class OutcomeAnswers:
         Where each message costs money, that turn tells the outcome. The history gets no answer of
         the bot: the model reads the outcome as the result of its call.
         """
-        history = context.memory.get_history()
-        # Without other messages since the question, the history ends with the result of the call.
-        # Otherwise the decision is added as the last message of the person.
-        if history[-1].role is not Role.TOOL:
-            context.remember([user_message(context.turn)])
-
         # Without a worker, or if another message waits, the person would wait for nothing. Files
         # need messages of their own anyway.
         may_wait = context.lease is not None and context.is_last_turn and not files
         tells_later = self._behavior.is_one_message and may_wait
-        continuation = continuation_turn(context.turn, stored.action_id, tells_outcome=tells_later)
+        continuation = continue_after(context, stored, tells_outcome=tells_later)
         if tells_later:
             context.memory.notes[OUTCOME_TO_TELL] = stored.action_id
             return TurnAnswer(TurnChange(continuation=continuation))
@@ -302,6 +296,18 @@ class OutcomeAnswers:
         if "continue" in (self._behavior.after, stored.action.after):
             return outcome_line(state, outcome)
         return outcome
+
+
+def continue_after(context: TurnContext, stored: StoredAction, *, tells_outcome: bool) -> Turn:
+    """Prepare the history, and return the turn in which the agent goes on after this decision.
+
+    `tells_outcome`: that turn tells the outcome, and not this one.
+    """
+    # Without other messages since the question, the history ends with the result of the call.
+    # Otherwise the decision is added as the last message of the person.
+    if context.memory.get_history()[-1].role is not Role.TOOL:
+        context.remember([user_message(context.turn)])
+    return continuation_turn(context.turn, stored.action_id, tells_outcome=tells_outcome)
 
 
 def with_settled_answer(

@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from sayso.agent import Agent, AgentConfig, Role, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import Refused
+from sayso.channels.types import Scope
 from sayso.pending import stash_pending
 from sayso.pending.executors import PendingConfirmation
 from tests.clocks import StoppedClock
-from tests.contracts.rigs import ENGLISH, turn
+from tests.contracts.rigs import CHAT, ENGLISH, turn
 
 
 def break_down(bot) -> None:
@@ -116,6 +117,40 @@ def test_timeout_during_a_confirmed_action_names_the_action(make_bot):
         runner.run(asyncio.wait_for(wait_for_the_truth(), 60))
     assert bot.channel.texts[-1].endswith("sent A")
     assert bot.deleted == ["A"]
+
+
+def test_yes_that_breaks_before_the_effect_has_the_same_outcome_later(make_bot):
+    """The action was claimed and had no effect: it ends with the text that its person reads."""
+    bot = make_bot("A")
+    bot.say("delete it")
+    stored = bot.rig.repository.load_open(CHAT.id, Scope("ana", CHAT).id)
+
+    async def start(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    bot.rig.store.settlement._start = start
+    assert bot.say("yes") == ENGLISH.unsafe("Delete A")
+    (ended,) = bot.rig.repository.load(CHAT.id, (stored.action_id,))
+    assert (ended.state, ended.outcome_text) == ("superseded", ENGLISH.unsafe("Delete A"))
+    assert bot.deleted == []
+
+
+def test_second_tap_that_breaks_does_not_let_the_agent_go_on(make_bot):
+    """The turn of the first tap has seen to that. The second one only tells the outcome again."""
+    bot = make_bot("A", lines=["Anything else?", "No."])
+    bot.behave(after="continue")
+    bot.say("delete it")
+    yes = bot.buttons[0].data
+    assert bot.say(tap=yes) == "Anything else?"
+
+    async def answer_again(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    bot.agent._answers.answer_again = answer_again
+    assert bot.say(tap=yes) == "✅ deleted A"
+    bot.say("what did you say?")
+    *_, answer, _question = bot.provider.requests[-1].messages
+    assert (answer.role, answer.content) == (Role.ASSISTANT, "Done: Delete A")
 
 
 ENDS = [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError()]
