@@ -394,21 +394,17 @@ class ReplySender:
         return replace(limit, per_second=rate)
 
     async def _wait_for_slot(
-        self, lease: Lease, reply: QueuedReply, channel: str, limit: RateLimit
+        self, lease: Lease, reply: QueuedReply, channel_name: str, limit: RateLimit
     ) -> None:
         """Wait until the rate limits of the channel and of the chat allow the reply.
 
         Raises ConversationParked when that takes longer than MAX_HOLD_SECONDS.
         """
-        # The script that returned the reply has booked its slot, if it knew the rate.
-        channel_wait = reply.wait_seconds
-        is_rate_stored = channel_wait is not None and channel in self._stored_rates
-        if reply.rate_is_elsewhere or (limit.per_second and not is_rate_stored):
-            channel_wait = await self._outbox.book_slot(lease, reply, limit.per_second)
-            self._stored_rates.add(channel)
-
+        channel_wait = await self._channel_wait(lease, reply, channel_name, limit)
+        # The first `burst` messages need no gap between them, so a chat may be ahead of its limit
+        # by the gaps of all but one of them.
         chat_wait = reply.ahead_seconds - (limit.burst - 1) * limit.chat_gap
-        wait = max(channel_wait or 0.0, chat_wait)
+        wait = max(channel_wait, chat_wait)
         if wait > MAX_HOLD_SECONDS:
             log.info(
                 "reply.rate_limited", extra={"delivery": reply.delivery_id(lease), "seconds": wait}
@@ -417,6 +413,30 @@ class ReplySender:
             raise ConversationParked(lease.conversation)
         if wait > 0:
             await self._sleep(wait)
+
+    async def _channel_wait(
+        self, lease: Lease, reply: QueuedReply, channel_name: str, limit: RateLimit
+    ) -> float:
+        """Return in how many seconds the channel's rate limit allows the reply.
+
+        A reply comes with its wait (`wait_seconds`) where Redis knows the limit: the script that
+        returned the reply has booked its slot. Only where that does not suffice, another call
+        stores the limit of the configuration and books the slot.
+        """
+        if reply.rate_is_elsewhere:
+            must_ask = True
+        elif limit.per_second:
+            must_ask = reply.wait_seconds is None or channel_name not in self._stored_rates
+        else:
+            # Without a limit there is a wait only if the platform has asked the channel to wait, or
+            # if Redis still has the limit of an earlier configuration, which the call deletes.
+            must_ask = reply.wait_seconds is not None
+        if not must_ask:
+            return reply.wait_seconds or 0.0
+
+        wait = await self._outbox.book_slot(lease, reply, limit.per_second)
+        self._stored_rates.add(channel_name)
+        return wait
 
     async def _handle_failure(self, lease: Lease, reply: QueuedReply, error: SendError) -> NextItem:
         """Postpone the reply, or give it up and return what is next.
@@ -459,7 +479,11 @@ class ReplySender:
         """Send the reply, and return the receipt of its platform. Raises SendError and RedisError.
 
         `suspect`: an earlier attempt may have delivered the reply. A crash of the adapter counts as
-        a failed attempt, so that it cannot block a conversation forever.
+        a failed attempt, so that it cannot block a conversation forever. The adapter may have
+        crashed over the answer of its platform, so the reply may have arrived.
+
+        After a RedisError, nothing is recorded of the attempt: the reply stays the next one, and
+        the next worker takes it for doubtful.
         """
         try:
             if suspect:
@@ -471,18 +495,20 @@ class ReplySender:
             raise Unreachable(f"what it needs was stored by another release: {exc}") from exc
         except Exception as exc:
             log.exception("reply.crashed", extra={"delivery": delivery.id})
-            raise Unreachable(f"the adapter broke: {type(exc).__name__}") from exc
+            raise DeliveryUncertain(f"the adapter broke: {type(exc).__name__}") from exc
 
     def _marked_as_repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
         """Return the delivery of a reply that may have arrived already.
 
         A text is marked as repeated. A file is not sent again: the person is asked whether it is
-        missing, below the text that stood above it. An edit of an existing message can be sent
-        twice without a mark.
+        missing, below the text that stood above it. Where the platform's longest message has no
+        room for that, only the text is sent, as it was: it must not be lost. An edit of an existing
+        message can be sent twice without a mark.
         """
         reply = delivery.reply
         if reply.edits:
             return delivery
+
         texts = self._texts_for(reply.language)
         if reply.media is None:
             marked = replace(reply, text=texts.repeated(reply.text))
@@ -491,7 +517,6 @@ class ReplySender:
             if reply.text:
                 text = f"{texts.repeated(reply.text)}\n\n{text}"
             marked = Reply(text, language=reply.language)
-        # With the mark, a message of the maximum length would be too long, so it is sent without.
         if len(channel.split(marked)) > 1:
             marked = replace(reply, media=None)
         return replace(delivery, reply=marked)
@@ -616,23 +641,22 @@ class RedisOutbox:
     async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
         """Store how fast the reply's channel may send, and book a slot for the reply.
 
-        Return the seconds until the slot. `per_second` is the rate in messages a second. It may be
-        0 only if the rate is elsewhere: then the reply waits only if the platform has asked the
-        channel to wait. Raises LeaseLost.
+        Return the seconds until the slot. `per_second` is the rate in messages a second, 0 for no
+        limit: then the reply waits only if the platform has asked the channel to wait. Raises
+        LeaseLost.
         """
+        gap_ms = 0.0
+        if per_second:
+            gap_ms = 1000 / per_second
         if reply.rate_is_elsewhere:
-            gap_ms = 0.0
-            if per_second:
-                gap_ms = 1000 / per_second
+            # The slot is that of this attempt: a repeated call books no second one.
             mark = f"{reply.number}:{reply.attempt}"
-            # No answer: no limit of the channel is known.
-            wait_ms = await self._run_for_channel(
+            answer = await self._run_for_channel(
                 "channel_slot", lease.conversation, {"gap_ms": gap_ms, "mark": mark}
             )
-            return int(wait_ms or 0) / 1000
-
-        args = {**_reply_args(lease, reply), "gap_ms": 1000 / per_second}
-        answer = await self._scripts.arun("book_slot", lease.conversation, args)
+        else:
+            args = {**_reply_args(lease, reply), "gap_ms": gap_ms}
+            answer = await self._scripts.arun("book_slot", lease.conversation, args)
         if answer == "lost":
             raise LeaseLost(lease.conversation)
         return int(answer) / 1000

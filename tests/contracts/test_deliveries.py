@@ -425,9 +425,11 @@ def test_mark_of_an_unknown_address_is_not_stored(redis_client):
     assert not [key for key in redis_client.scan_iter() if ":conversation:" in key]
 
 
-def wait_of(rig, held, reply) -> float | None:
+def wait_of(rig, held, reply, per_second: float = 0.0) -> float | None:
     """Return the seconds that a reply waits for its channel. A cluster stores them apart from the conversation."""
-    return rig.outbox.book_slot(held, reply, 0) if reply.rate_is_elsewhere else reply.wait_seconds
+    if reply.rate_is_elsewhere:
+        return rig.outbox.book_slot(held, reply, per_second)
+    return reply.wait_seconds
 
 
 def test_channel_that_is_down_counts_no_attempts(rig):
@@ -723,7 +725,7 @@ def test_channel_keeps_its_rate_limit(rig):
     assert all(8 < wait <= 10 for wait in waits)
     rig.accept(turn())
     work = rig.outbox.mark_delivered(room, first, Sent("m"))
-    assert 18 < (wait_of(rig, room, rig.mailbox.commit(room, work, saying())) or 0) <= 20
+    assert 18 < (wait_of(rig, room, rig.mailbox.commit(room, work, saying()), 0.1) or 0) <= 20
 
 
 def test_waiting_for_a_slot_is_no_attempt(rig):
@@ -731,11 +733,23 @@ def test_waiting_for_a_slot_is_no_attempt(rig):
     room, first = said(rig, Reply("1"), Reply("2"))
     rig.outbox.book_slot(room, first, 0.1)
     second = rig.outbox.mark_delivered(room, first, Sent("m"))
-    rig.outbox.postpone(room, second, wait_of(rig, room, second), "rate_limited")
+    rig.outbox.postpone(room, second, wait_of(rig, room, second, 0.1), "rate_limited")
     assert rig.mailbox.lease(CHAT.id, "early") is None
     rig.pass_time(11)
     room, later = lease(rig, "w2")
-    assert (later.attempt, wait_of(rig, room, later), later.is_doubtful) == (1, 0, False)
+    assert (later.attempt, wait_of(rig, room, later, 0.1), later.is_doubtful) == (1, 0, False)
+
+
+def test_channel_without_a_limit_forgets_an_earlier_one(rig):
+    """Neither its gap nor the slots that were booked with it delay a reply."""
+    (room, first), (hall, second) = said(rig), said_in_hall(rig)
+    rig.outbox.book_slot(room, first, 0.1)
+    assert 8 < rig.outbox.book_slot(hall, second, 0.1) <= 10
+    assert rig.outbox.book_slot(room, first, 0) == 0
+    assert rig.outbox.book_slot(hall, second, 0) == 0
+    rig.accept(turn())
+    work = rig.outbox.mark_delivered(room, first, Sent("m"))
+    assert wait_of(rig, room, rig.mailbox.commit(room, work, saying())) in (0, None)
 
 
 def test_rate_limit_is_fenced(rig):

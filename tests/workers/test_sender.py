@@ -222,6 +222,15 @@ def test_adapter_that_breaks_at_the_mark_of_a_repeated_reply_stops_no_conversati
     assert (fate.attempts, fate.doubtful) == (sender.MAX_SEND_ATTEMPTS, True)
 
 
+def test_reply_at_which_the_adapter_breaks_comes_marked_the_next_time(monkeypatch):
+    """It may have broken over the platform's answer, after the message was taken."""
+    monkeypatch.setitem(FAULTS, "breaks", (RuntimeError("bug"), True))
+    post = Post(["fine", "breaks"], replies=2)
+    post.run()
+    texts = [reply.text for reply in post.platform.replies[1:]]
+    assert texts == ["c0 1", texts_for("").repeated("c0 1")]
+
+
 def test_reply_that_needs_a_record_of_another_release_is_put_aside_with_the_cure(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -363,6 +372,19 @@ def test_process_asks_for_the_rate_limit_once():
     post.rig.outbox.book_slot = lambda *given: said.append(given) or pace(*given)
     post.run()
     assert len(said) == 1
+
+
+def test_rate_that_is_set_to_0_ends_the_limit_that_redis_knows():
+    """An operator who turns the limit off and starts the workers anew has no limit."""
+    post = Post([], replies=20, pace=RateLimit(per_second=1))
+    (room,) = post.rooms
+    post.rig.now += 6
+    post.work(room)
+    post.sender = make_sender(post.rig.outbox, {"chat": post.platform}, rates={"chat": 0})
+    post.run()
+    begin = post.platform.attempts[0]
+    assert len(post.platform.attempts) == 20
+    assert post.platform.attempts[-1] - begin < 5
 
 
 @pytest.mark.parametrize(

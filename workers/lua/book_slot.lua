@@ -4,10 +4,8 @@
 -- args:
 --   epoch, token   of the worker's lease
 --   number         of the reply
---   gap_ms         between two messages of the channel
+--   gap_ms         between two messages of the channel, 0 if it has no limit
 -- returns: in how many milliseconds the reply may be sent, or 'lost' (the lease).
 if not holds_lease() then return 'lost' end
-local key = rate_key()
-redis.call('HSET', key, 'gap_ms', args.gap_ms)
-redis.call('PEXPIRE', key, math.max(KEEP_RATE_MS, redis.call('PTTL', key)))
-return book_slot(args.number)
+store_gap(rate_key(), args.gap_ms)
+return book_slot(args.number) or 0

@@ -15,6 +15,17 @@ local function rate_key()
   return prefix .. 'rate_limit:' .. channel
 end
 
+-- Store how fast a channel may send. `key`: the rate limit; `gap_ms`: between two messages, 0 if the
+-- channel has no limit. Then the slots of an earlier limit are free too.
+local function store_gap(key, gap_ms)
+  if gap_ms > 0 then
+    redis.call('HSET', key, 'gap_ms', gap_ms)
+    redis.call('PEXPIRE', key, math.max(KEEP_RATE_MS, redis.call('PTTL', key)))
+  elseif redis.call('HDEL', key, 'gap_ms') == 1 then
+    redis.call('HDEL', key, 'next_free_at')
+  end
+end
+
 -- Return the slot of a reply, in Unix milliseconds: the one that it has `booked` (nil for none), or
 -- the next free one, which is taken. Return nil if no rate limit is known. `key`: the rate limit.
 local function take_slot(key, booked)
