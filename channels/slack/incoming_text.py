@@ -18,41 +18,49 @@ from sayso.channels.types import Media
 #: A part of a request, as Slack sends it.
 SlackObject = Mapping[str, Any]
 
-#: A file's id, which takes the place of its URL if Slack does not name one.
+#: A file's id, which takes the place of its URL if Slack does not name one (`media_of`). The
+#: adapter asks Slack for the URL before it downloads the file.
 FILE_ID = re.compile(r"F[A-Z0-9]{2,40}")
 
 #: A token in angle brackets.
 _TOKEN = re.compile(r"<([^<>]*)>")
-#: A mention of any person. The id is compared afterwards: a pattern that is made from a long id
-#: would take seconds.
+#: A mention of any person. Callers compare its id with that of the bot, which a request names: a
+#: pattern that is made from a very long id would take seconds.
 _MENTION = re.compile(r"<@([^<>|]+)(?:\|[^<>]*)?>")
-#: Words between marks that make them bold, italic, struck or code. At most 300 characters are
-#: searched, because without a limit a text of many marks would take long.
+#: Words between marks that make them bold, italic, struck or code, without further marks at their
+#: ends. The length is limited, because otherwise a text of many marks would take long.
 _MARKED_WORDS = re.compile(r"(?<!\w)([*_~]|`{1,3})(?=[^\s*_~`])([^\n]{0,300}?[^\s*_~`])\1(?!\w)")
-#: How many marks around the same words are removed.
+#: How many marks around the same words are removed, the innermost first. Words that are bold,
+#: italic and struck at once have three.
 _MAX_MARKS = 3
 _UNKNOWN_TYPE = "application/octet-stream"
 #: Fields of a form's element that hold its input, besides those that begin with `selected_`.
 _INPUT_FIELDS = ("value", "rich_text_value", "files")
 
-#: How people see an element of a rich text that has no text, by the element's type.
+#: What stands for an element of a rich text that has no text, by the element's type. The names in
+#: braces are fields of the element.
 _ELEMENT_TEXTS = {
     "link": "{url}",
     "user": "@{user_id}",
     "usergroup": "@{usergroup_id}",
+    "team": "@{team_id}",
     "channel": "#{channel_id}",
     "broadcast": "@{range}",
     "emoji": ":{name}:",
+    "date": "{fallback}",
 }
 
 
 def mentions(text: str, bot: str) -> bool:
-    """Return whether a text mentions the user `bot`."""
+    """Return whether a text mentions the user with the id `bot`."""
     return any(mention[1] == bot for mention in _MENTION.finditer(text))
 
 
 def readable(text: str, bot: str) -> str:
-    """Return Slack's escaped text as people see it, without mentions of the user `bot`."""
+    """Return Slack's escaped text as people see it, without mentions of the user `bot`.
+
+    `bot` is the id of the bot's user. With "" all mentions stay.
+    """
     own_mentions = [mention.span() for mention in _MENTION.finditer(text) if mention[1] == bot]
     text = without_mentions(text, own_mentions)
     text = _TOKEN.sub(_readable_token, text)
@@ -64,7 +72,8 @@ def readable(text: str, bot: str) -> str:
 def unformatted(text: str) -> str:
     """Return what Slack's escaped text says, with mentions and without marks around words.
 
-    If it stays the same, an edit changed no words: Slack recognized a link, or words became bold.
+    Slack also reports an edit when words only became bold, or when an address that was typed with
+    its `https://` became a link. Such an edit leaves this text as it was, and is not answered.
     """
     words = readable(text, "")
     for _ in range(_MAX_MARKS):
@@ -79,10 +88,13 @@ def _readable_token(token: re.Match[str]) -> str:
     if target[:1] in ("@", "#"):
         name = (label or target[1:]).lstrip("@#")
         return f"{target[0]}{name}"
-    # <!here> and <!subteam^S03|@team>
+    # <!here>, <!subteam^S03> and <!subteam^S03|@team>
     if target[:1] == "!":
-        return label or f"@{target[1:].partition('^')[0]}"
+        name = target[1:].removeprefix("subteam^").partition("^")[0]
+        return label or f"@{name}"
+
     address = target.removeprefix("mailto:").removeprefix("tel:")
+    # <https://a.example|a.example>: a person typed the label, and Slack made the link.
     if label in ("", address) or target.endswith(f"//{label}"):
         return address
     return with_address(label, address)
@@ -96,10 +108,13 @@ def files_of(message: SlackObject) -> Iterator[SlackObject]:
 
 
 def media_of(file: SlackObject) -> Media | None:
-    """Return a file; None for one that is deleted, hidden, or stored outside of Slack.
+    """Return a file; None for one that cannot be downloaded.
 
-    Its `ref` is the URL. In a channel that several workspaces share, an event may name only the id
-    of the file. Then `ref` is the id, and the URL must be looked up.
+    That is a file that is stored outside of Slack, or one without a URL: Slack names none for a
+    file that is deleted, hidden, or closed to the bot.
+
+    The `ref` of the file is its URL. In a channel that several workspaces share, an event may name
+    only the id of the file. Then `ref` is the id, and the adapter looks up the URL.
     """
     if _is_foreign(file):
         return None
@@ -122,22 +137,29 @@ def notes_of(message: SlackObject) -> Iterator[str]:
         if media_of(file) is None:
             yield _missing_file(file)
     for forwarded in _forwarded_messages(message):
+        # With all mentions: they are part of what another person wrote.
         text = readable(forwarded.get("text") or forwarded.get("fallback") or "", "")
         if text:
             yield f"shared message of {forwarded.get('author_name') or 'somebody'}: {text}"
 
 
 def _missing_file(file: SlackObject) -> str:
-    """Describe a file that cannot be downloaded."""
+    """Describe a file for which `media_of` returns None."""
+    name = file.get("name") or ""
     if _is_foreign(file):
-        name = file.get("name") or ""
         url = file.get("url_private") or ""
-        return f"a file that is stored outside of Slack: {name} {url}".rstrip()
+        return _with_details("a file that is stored outside of Slack", f"{name} {url}".strip())
     if file.get("mode") == "hidden_by_limit":
         return "a file that Slack hides: its workspace is over a limit"
     if file.get("file_access") == "access_denied":
-        return f"a file that the bot may not see: {file.get('name') or ''}".rstrip(": ")
+        return _with_details("a file that the bot may not see", name)
+    # Slack names no other reason.
     return "a file that was deleted"
+
+
+def _with_details(note: str, details: str) -> str:
+    """Return a note with details behind it, without a colon if there are none."""
+    return f"{note}: {details}" if details else note
 
 
 def _is_foreign(file: SlackObject) -> bool:
@@ -156,7 +178,15 @@ def _forwarded_messages(message: SlackObject) -> Iterator[SlackObject]:
 
 
 def form_answers(view: SlackObject) -> Iterator[str]:
-    """Yield the lines of a submitted form, "label: input", in the order of the form."""
+    """Yield the lines of a submitted form, "label: input", in the order of the form.
+
+    `view` is a modal that other code of the app has opened, as Slack sends it. Its part
+    `state.values` has the elements by the ids of their blocks, such as
+    `{"block-1": {"action-1": {"type": "plain_text_input", "value": "7"}}}`.
+
+    The inputs stay as they came: they have no tokens, because a rich text has elements instead. A
+    date with a time stays a number of Unix seconds: the form does not say the person's timezone.
+    """
     labels = {}
     for block in view.get("blocks") or ():
         labels[block.get("block_id")] = (block.get("label") or {}).get("text")
@@ -173,7 +203,10 @@ def form_answers(view: SlackObject) -> Iterator[str]:
 
 
 def _texts_of(value: Any) -> Iterator[str]:
-    """Yield the texts of an input: a text, an option, a file, a rich text or a list of these."""
+    """Yield the texts of an input: a text, a number, an object as `_content_of` takes it, or a list.
+
+    None and "" have no text.
+    """
     if isinstance(value, list):
         for part in value:
             yield from _texts_of(part)
@@ -184,15 +217,16 @@ def _texts_of(value: Any) -> Iterator[str]:
 
 
 def _content_of(value: SlackObject) -> Any:
-    """Return what people see of an option, a file, a rich text or an element of one."""
+    """Return what people see of an object in a form.
+
+    * An option: `{"text": {"type": "plain_text", "text": "Blue"}, "value": "b"}`.
+    * A file: `{"id": "F01", "name": "bill.pdf"}`.
+    * A rich text, or a part of it: `{"type": "rich_text_section", "elements": [...]}`.
+    * An element of a rich text: `{"type": "text", "text": "see "}` or
+      `{"type": "user", "user_id": "U01"}`.
+    """
     if "elements" in value:
-        elements = value["elements"]
-        texts = ["".join(_texts_of(element)) for element in elements]
-        # An element that has elements itself is a line: a block, or an item of a list.
-        has_lines = any(
-            isinstance(element, Mapping) and "elements" in element for element in elements
-        )
-        return ("\n" if has_lines else "").join(texts)
+        return _content_of_elements(value["elements"])
 
     text = value.get("text")
     if value.get("type") == "link" and isinstance(text, str) and text:
@@ -200,6 +234,15 @@ def _content_of(value: SlackObject) -> Any:
     template = _ELEMENT_TEXTS.get(str(value.get("type")))
     if template and not text:
         return template.format_map(defaultdict(str, value))
+    # The text of an option is an object.
     if isinstance(text, Mapping):
         text = text.get("text")
     return text or value.get("value") or value.get("name")
+
+
+def _content_of_elements(elements: list[Any]) -> str:
+    """Return what people see of the elements of a rich text, or of a part of it."""
+    texts = ["".join(_texts_of(element)) for element in elements]
+    # An element that has elements itself is a line: a block, or an item of a list.
+    has_lines = any(isinstance(element, Mapping) and "elements" in element for element in elements)
+    return ("\n" if has_lines else "").join(texts)

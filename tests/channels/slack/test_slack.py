@@ -118,6 +118,7 @@ def test_bots_are_ignored(media: MemoryMedia, extra: dict):
             "x (https://a.b/x) https://a.b https://a.b",
         ),
         ("<mailto:a@b.c|a@b.c> <!here> <!subteam^S1|@ops>", "a@b.c @here @ops"),
+        ("ask <!subteam^S0OPS>", "ask @S0OPS"),
         ("1 &lt; 2 &amp;amp; 3", "1 < 2 &amp; 3"),
         ("&lt;@U0BOT&gt; no token", "<@U0BOT> no token"),
     ],

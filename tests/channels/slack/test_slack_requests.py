@@ -84,6 +84,13 @@ def test_words_with_other_marks_are_the_same_content(read, one: str, other: str)
     assert turn(read(signing.slack_edit(ROOT, f"{other}6", "before"))).content != first
 
 
+def test_edit_from_one_group_to_another_has_new_words(read):
+    """Slack names a group of people by its id alone."""
+    before = {"text": "ask <!subteam^S0OPS>"}
+    message = {"text": "ask <!subteam^S0DEV>", "edited": {"user": "U0ADA"}}
+    assert turn(read(changed(message, before))).text == "ask @S0DEV"
+
+
 @pytest.mark.parametrize(
     ("channel", "view", "thread"),
     [
@@ -200,6 +207,8 @@ def test_rich_text_of_a_form_is_read_completely(read):
         {"type": "usergroup", "usergroup_id": "S1"},
         {"type": "broadcast", "range": "here"},
         {"type": "emoji", "name": "tada"},
+        {"type": "team", "team_id": "T0OPS"},
+        {"type": "date", "timestamp": 1795204800, "format": "{date}", "fallback": "Nov 20"},
         {"type": "link"},
     ]
     items = [
@@ -219,7 +228,7 @@ def test_rich_text_of_a_form_is_read_completely(read):
     notes = turn(read(signing.slack_interaction("view_submission", view=view))).notes
     assert notes == (
         "submitted form ''",
-        "b: see https://a.b/cor this (https://a.b/d)@U0BOB#C0OPS@S1@here:tada:\none\ntwo",
+        "b: see https://a.b/cor this (https://a.b/d)@U0BOB#C0OPS@S1@here:tada:@T0OPSNov 20\none\ntwo",
     )
 
 
@@ -333,6 +342,12 @@ def test_file_outside_slack_is_a_note(read):
             {"file_access": "access_denied", "name": "plan.pdf"},
             "a file that the bot may not see: plan.pdf",
         ),
+        (
+            {"file_access": "access_denied", "name": "plan: "},
+            "a file that the bot may not see: plan: ",
+        ),
+        ({"file_access": "access_denied"}, "a file that the bot may not see"),
+        ({"mode": "external"}, "a file that is stored outside of Slack"),
         ({"mode": "hidden_by_limit"}, "a file that Slack hides: its workspace is over a limit"),
     ],
 )
