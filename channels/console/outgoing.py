@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from markdown_it.token import Token
 
@@ -22,27 +22,31 @@ from sayso.channels.markdown.convert import ALLOWED_ADDRESS, LANGUAGE, button_te
 from sayso.channels.markdown.dialects import escape_html, hides_host
 from sayso.channels.markdown.emphasis import is_inside_word
 from sayso.channels.markdown.list_numbers import list_numbers
-from sayso.channels.markdown.parser import parser
+from sayso.channels.markdown.parser import parser, source_lines
 from sayso.channels.markdown.split import split
 from sayso.channels.markdown.tables import is_overfull
 from sayso.channels.types import Delivery, Media, Reply
 
 #: The longest text in one bubble, in characters of Markdown.
 MAX_PIECE_CHARS = 16_000
-#: The longest effect that a button shows in place of its label, in characters.
+#: A button shows what a tap on it does (`Button.effect`) in place of its label, unless that is
+#: longer than this. In UTF-16 code units.
 EFFECT_LIMIT = 80
 
 
 def pieces_of(reply: Reply) -> Sequence[Reply]:
     """Return the bubbles of a reply: one, or several for a long text.
 
-    The file is on the first one, buttons are on the last one.
+    The first one has the file, and takes the place of the message that the reply edits or removes.
+    The last one has the buttons. A reply without text, buttons and file has no bubble; a reply that
+    removes a message has a text, for platforms that cannot.
     """
     if reply.preview:
         reply = reply.with_preview(format_preview)
     texts = split(reply.text, MAX_PIECE_CHARS)
     if not texts and (reply.buttons or reply.media):
         texts = [""]
+    # Other fields of a reply, such as `only_for`, mean nothing on the page and are left out.
     pieces = [Reply(text, language=reply.language, optional=reply.optional) for text in texts]
     if not pieces:
         return ()
@@ -58,13 +62,22 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
 
 
 def format_preview(md: str) -> str:
-    """Return the preview of a question as it stands in the text: unchanged, without a mark."""
+    """Return how the page shows the preview of a question: like the text around it.
+
+    Marks that set it apart, such as those of bold text, would be added here.
+    """
     return md
 
 
 def bubble(delivery: Delivery) -> FeedEntry:
     """Return the entry of one bubble."""
     reply = delivery.reply
+    html = ""
+    copied_text = ""
+    if reply.text:
+        html = page_html(reply.text)
+        copied_text = plain(reply.text)
+
     buttons = []
     for button in reply.buttons:
         label = button_text(button, EFFECT_LIMIT)
@@ -72,9 +85,9 @@ def bubble(delivery: Delivery) -> FeedEntry:
     return {
         "type": "bubble",
         "delivery": delivery.id,
-        "html": page_html(reply.text),
-        # What the Copy button copies.
-        "text": plain(reply.text) if reply.text else "",
+        "html": html,
+        # What the page's Copy button copies.
+        "text": copied_text,
         "buttons": buttons,
         "seconds": reply.answer_seconds,
         "media": file_entry(reply.media) if reply.media else None,
@@ -125,10 +138,11 @@ def page_html(md: str) -> str:
     It has no raw HTML and no images, and links only to the web, mail and phones.
     """
     markdown = parser(images=False)
-    tokens = list(_without_overfull_tables(markdown.parse(md), md.split("\n")))
+    tokens = list(_without_overfull_tables(markdown.parse(md), source_lines(md)))
     _number_items(tokens)
     for token in tokens:
-        # Table cells have a style attribute, which the page's Content-Security-Policy forbids.
+        # Table cells have a style attribute, which the page's Content-Security-Policy forbids. The
+        # style sheet has a class for each: "right" for "text-align:right".
         style = str(token.attrs.pop("style", ""))
         if style:
             token.attrs["class"] = style.rpartition(":")[2]
@@ -207,7 +221,8 @@ def _number(opening: Token, items: Sequence[Token]) -> None:
     """Give the items of one list their numbers. `opening` is the token that opens the list."""
     numbers = list_numbers(items)
     for item, number in zip(items, numbers, strict=True):
-        value = str(int(number[:-2]))
+        digits = number[: -len(". ")]
+        value = str(int(digits))
         item.attrs["value"] = value
         if number != f"{value}. ":
             item.attrs["data-marker"] = number
@@ -218,7 +233,11 @@ def _number(opening: Token, items: Sequence[Token]) -> None:
 
 
 def _unmark_arithmetic(tokens: Sequence[Token]) -> None:
-    """Turn marks in the middle of a word back into text: 2*3*4 is arithmetic."""
+    """Turn the marks around a part of a word back into text, as in 2*3*4 and foo*bar*baz.
+
+    Between Chinese characters and the like, where words have no spaces around them, only a single
+    asterisk is turned back (`is_inside_word`).
+    """
     visible = [token for token in tokens if token.type != "text" or token.content]
     # The places of the marks that are open.
     opened: list[int] = []
@@ -231,12 +250,13 @@ def _unmark_arithmetic(tokens: Sequence[Token]) -> None:
 
         start = opened.pop()
         name = token.type.removesuffix("_close")
-        # ***bold and italic*** is no arithmetic.
+        # The marks of ***bold and italic*** text are an `em` around a `strong`: this `em` is no
+        # single asterisk.
         inside = (visible[start + 1].type, visible[index - 1].type)
         if inside == ("strong_open", "strong_close"):
             name = "strong"
-        touches_word_before = is_inside_word(name, _text_before(visible, start))
-        touches_word_after = is_inside_word(name, _text_after(visible, index))
+        touches_word_before = is_inside_word(name, _character_before(visible, start))
+        touches_word_after = is_inside_word(name, _character_after(visible, index))
         if touches_word_before and touches_word_after:
             for mark in (visible[start], token):
                 mark.type = "text"
@@ -245,8 +265,11 @@ def _unmark_arithmetic(tokens: Sequence[Token]) -> None:
                 mark.content = mark.markup
 
 
-def _text_before(tokens: Sequence[Token], index: int) -> str:
-    """Return the character before a mark and the marks that open right before it."""
+def _character_before(tokens: Sequence[Token], index: int) -> str:
+    """Return the character before a mark, and before what else opens there; "" for none.
+
+    `index` is the place of the mark's token. A link may open there, too.
+    """
     while index and tokens[index - 1].nesting == 1:
         index -= 1
     if index:
@@ -254,8 +277,8 @@ def _text_before(tokens: Sequence[Token], index: int) -> str:
     return ""
 
 
-def _text_after(tokens: Sequence[Token], index: int) -> str:
-    """Return the character after a mark and the marks that close right after it."""
+def _character_after(tokens: Sequence[Token], index: int) -> str:
+    """Return the character after a mark, and after what else closes there; "" for none."""
     rest = (token for token in tokens[index + 1 :] if token.nesting != -1)
     following = next(rest, None)
     if following:
@@ -266,34 +289,52 @@ def _text_after(tokens: Sequence[Token], index: int) -> str:
 def _guard_links(tokens: Sequence[Token]) -> Iterator[Token]:
     """Yield the tokens of a text with links that hide nothing and cannot reach the page.
 
-    A link to anything else than the web, mail and phones becomes text with its address. A title is
-    shown, since it is seen only by hovering. An address follows a link whose label hides its host.
+    Each token that opens a link is changed, and what the link hides is shown as text.
     """
-    # What is shown at the end of the present link, and behind it. No link is inside another one.
-    ending = ""
-    hidden_address = ""
+    # What the open link hides. No link is inside another one.
+    hidden = _HiddenText()
     for index, token in enumerate(tokens):
         if token.type == "link_open":
-            href = str(token.attrGet("href") or "")
-            title = token.attrGet("title")
-            ending = f' "{title}"' if title else ""
-            hidden_address = ""
             label_tokens = takewhile(lambda each: each.type != "link_close", tokens[index + 1 :])
             label = "".join(each.content for each in label_tokens)
-            if ALLOWED_ADDRESS.match(href):
-                token.attrs = {"href": href, "rel": "noopener", "target": "_blank"}
-                if hides_host(escape_html(label), href):
-                    hidden_address = href
-            else:
-                token.attrs = {}
-                if href:
-                    ending = f"{ending} ({href})"
+            hidden = _guard_link(token, label)
 
         if token.type != "link_close":
             yield token
             continue
-        if ending:
-            yield Token("text", "", 0, content=ending)
+        if hidden.in_link:
+            yield Token("text", "", 0, content=hidden.in_link)
         yield token
-        if hidden_address:
-            yield Token("text", "", 0, content=f" ({hidden_address})")
+        if hidden.behind_link:
+            yield Token("text", "", 0, content=hidden.behind_link)
+
+
+class _HiddenText(NamedTuple):
+    """What a link hides, as the page shows it; "" for nothing."""
+
+    #: Shown at the end of the link's label.
+    in_link: str = ""
+    #: Shown behind the link.
+    behind_link: str = ""
+
+
+def _guard_link(opening: Token, label: str) -> _HiddenText:
+    """Change the token that opens a link, and return what the link hides.
+
+    `label` is the text of the link. A title is hidden, because it is seen only by hovering. An
+    address is hidden if the label does not show its host, or if the link is no link any more: one
+    to anything else than the web, mail and phones becomes text.
+    """
+    href = str(opening.attrGet("href") or "")
+    title = opening.attrGet("title")
+    shown_title = f' "{title}"' if title else ""
+    if not ALLOWED_ADDRESS.match(href):
+        opening.attrs = {}
+        shown_address = f" ({href})" if href else ""
+        return _HiddenText(in_link=shown_title + shown_address)
+
+    opening.attrs = {"href": href, "rel": "noopener", "target": "_blank"}
+    # The label is escaped, because `hides_host` takes one with entities such as `&amp;`.
+    if hides_host(escape_html(label), href):
+        return _HiddenText(in_link=shown_title, behind_link=f" ({href})")
+    return _HiddenText(in_link=shown_title)

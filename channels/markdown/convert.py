@@ -30,7 +30,7 @@ from sayso.channels.markdown.dialects import (
 )
 from sayso.channels.markdown.emphasis import is_letter, is_unspaced, joins_word
 from sayso.channels.markdown.list_numbers import list_numbers
-from sayso.channels.markdown.parser import parser
+from sayso.channels.markdown.parser import parser, source_lines
 from sayso.channels.markdown.tables import aligned, is_overfull, records, widths
 from sayso.channels.types import Button
 
@@ -145,7 +145,7 @@ def _message_in(md: str, dialect: Dialect) -> str:
 
 def _blocks_in(md: str, tree: SyntaxTreeNode, dialect: Dialect) -> str:
     """Return the blocks of parsed Markdown in a dialect, not yet finished. `md` is its source."""
-    blocks = _Blocks(dialect, md.split("\n")).render(tree)
+    blocks = _Blocks(dialect, source_lines(md)).render(tree)
     text = "\n\n".join(block.text for block in blocks if block.text)
     # Markdown that renders to nothing, such as an empty link, is shown as its source.
     if text.strip():

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 
-from sayso.channels.markdown.parser import parser
+from sayso.channels.markdown.parser import parser, source_lines
 
 
 def list_numbers(items: Sequence[SyntaxTreeNode | Token]) -> list[str]:
@@ -36,11 +36,11 @@ def with_shown_numbers(md: str) -> str:
     A part of the text then shows the same numbers as the whole.
     """
     # Only a list that repeats a number is counted up, so most texts need no parsing.
-    written = _ITEM_NUMBER.findall(md)
+    lines = source_lines(md)
+    written = _ITEM_NUMBER.findall("\n".join(lines))
     if len(set(written)) == len(written):
         return md
 
-    lines = md.split("\n")
     for node in SyntaxTreeNode(parser().parse(md)).walk():
         if node.type != "ordered_list":
             continue

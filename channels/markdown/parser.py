@@ -50,6 +50,14 @@ def parser(*, images: bool = True) -> MarkdownIt:
     return markdown
 
 
+def source_lines(md: str) -> list[str]:
+    """Return the lines of Markdown, which the `map` of a token counts.
+
+    As for the parser, a carriage return ends a line too.
+    """
+    return re.split(r"\r\n?|\n", md)
+
+
 #: How many levels quotes may be nested. Deeper ones are shown as their source, as are lists and
 #: marks: the parser would drop blocks below 20 levels.
 _DEEPEST_QUOTE = 6

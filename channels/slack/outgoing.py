@@ -79,7 +79,10 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
 
 
 def format_preview(md: str) -> str:
-    """Return the preview of a question as it stands in the text: unchanged, without a mark."""
+    """Return how Slack shows the preview of a question: like the text around it.
+
+    Marks that set it apart, such as those of bold text, would be added here.
+    """
     return md
 
 

@@ -139,7 +139,10 @@ def _fit_together(md: str, file: Media, media: MediaStore) -> bool:
 
 
 def format_preview(md: str) -> str:
-    """Return the preview of a question as it stands in the text: unchanged, without a mark."""
+    """Return how WhatsApp shows the preview of a question: like the text around it.
+
+    Marks that set it apart, such as those of bold text, would be added here.
+    """
     return md
 
 

@@ -24,6 +24,7 @@ from sayso.channels.markdown.convert import (
     whatsapp_text,
 )
 from sayso.channels.markdown.dialects import HTML, MRKDWN, PLAIN, WHATSAPP
+from sayso.channels.markdown.list_numbers import with_shown_numbers
 from sayso.channels.markdown.parser import parser
 from sayso.channels.markdown.split import split
 from sayso.testing.platforms.telegram_text import plain_text
@@ -137,6 +138,18 @@ def test_every_word_is_shown(parts: list[str]):
 def test_cells_beyond_the_last_column_are_shown():
     """The parser drops them, so such a table is shown as written."""
     assert "send all" in plain("|a|b|\n|-|-|\n|1|2|send all|")
+
+
+def test_cells_beyond_the_last_column_are_shown_below_a_carriage_return():
+    """For the parser it ends a line, so the table is one line further down."""
+    md = "Hi\rAna\r\n\n|a|b|\n|-|-|\n|1|2|\n|3|4|send all|"
+    assert all("send all" in render(md) for render in (plain, telegram_html, page_html))
+
+
+def test_list_below_carriage_returns_is_counted_up():
+    """A long text is numbered before it is split, by the lines as the parser counts them."""
+    md = "a\r" * 20 + "\n1. one\n1. two\r1. three"
+    assert with_shown_numbers(md).splitlines()[-3:] == ["1. one", "2. two", "3. three"]
 
 
 @pytest.mark.parametrize(
