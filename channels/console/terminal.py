@@ -1,6 +1,7 @@
 """A conversation with the bot in a terminal, for trying tools and policies (`sayso chat`).
 
-It needs no platform, no Redis and no worker: each typed line is answered at once.
+It needs no platform, no Redis and no worker: each typed line is answered at once. The console, the
+other way to talk to a bot on one machine, is a page in the browser.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ GOODBYE = ("exit", "quit", "/exit", "/quit")
 MAX_NAME_BYTES = 255
 #: The longest ending, with its dot, that is kept when a name is cut.
 MAX_ENDING_BYTES = 20
+#: The most digits of a number that taps a button. No message has a hundred buttons.
+MAX_NUMBER_DIGITS = 2
 #: The only conversation, and the only user.
 CONVERSATION = Conversation("terminal", "terminal")
 
@@ -49,7 +52,7 @@ class Terminal:
         self._read_file = read_file
         self._print = print_text
         self._styled = styled
-        #: How many messages were printed. The number of a message is its id.
+        #: How many messages the bot has printed. Their ids are 1, 2 and so on.
         self._printed = 0
         #: The buttons of the last message, which a typed number taps.
         self._buttons: tuple[Button, ...] = ()
@@ -59,8 +62,12 @@ class Terminal:
     ) -> None:
         """Print the answer to each line until the input ends.
 
-        It also ends when the person types `exit`, or presses Ctrl-C while the bot waits. Ctrl-C
-        during an answer raises KeyboardInterrupt.
+        The conversation also ends when the person types a word of GOODBYE, or presses Ctrl-C while
+        the bot waits for a line. Ctrl-C during an answer raises KeyboardInterrupt, and an error of
+        `answer` is raised as it is.
+
+        Each answer gets a new event loop, since no loop runs while the bot waits for a line. So
+        `answer` must not keep anything that belongs to a loop.
         """
         self._print("Type a message, or the number of a button; exit ends it. Try: /help")
         for number, line in enumerate(self._typed_lines(lines), 1):
@@ -70,10 +77,7 @@ class Terminal:
             if text.lower() in GOODBYE:
                 return
             for reply in asyncio.run(answer(self.turn(text, number))):
-                try:
-                    self.show(reply)
-                except SendError as exc:
-                    self._print(f"[{exc}]\n")
+                self.show(reply)
 
     def _typed_lines(self, lines: TextIO) -> Iterator[str]:
         """Yield the lines until the input ends, or until Ctrl-C is pressed."""
@@ -89,11 +93,15 @@ class Terminal:
             yield line
 
     def turn(self, text: str, line: int) -> Turn:
-        """Return the turn of a typed line: a tap or a message. `line` is its number, from 1."""
+        """Return the turn of a typed line: a tap or a message. `line` is its number, from 1.
+
+        A message has the number of its line as its id. A tap names the bot's message with the
+        button, as it does on a platform.
+        """
         event_id = f"terminal:{line}"
         user_id = CONVERSATION.chat
         number = 0
-        if text.isascii() and text.isdecimal() and len(text) < 3:
+        if text.isascii() and text.isdecimal() and len(text) <= MAX_NUMBER_DIGITS:
             number = int(text)
         if 1 <= number <= len(self._buttons):
             tap = Tap(self._buttons[number - 1].data, callback_id=str(line))
@@ -102,7 +110,7 @@ class Terminal:
         return Turn(event_id, CONVERSATION, user_id, text, message_id=str(line))
 
     def show(self, reply: Reply) -> None:
-        """Print a reply, and save its file. Raises Refused if the file is gone.
+        """Print a reply, and save its file. If that fails, the reason is printed in its place.
 
         Printed text cannot be edited: an optional edit is left out, any other is printed.
         """
@@ -120,12 +128,20 @@ class Terminal:
 
         self._print("\n".join(parts) + "\n")
         self._printed += 1
-        # Where a value is asked for, a typed number is the value and taps nothing.
+        # Where a value is asked for, a typed number is the value and taps nothing. A person chooses
+        # a button by typing its label.
         self._buttons = () if reply.asks_value else reply.buttons
 
     def _save(self, media: Media) -> str:
-        """Save a file in `folder`, whatever path its name has, and return the result as text."""
-        data = file_to_send(self._read_file, media.ref)
+        """Save a file in `folder`, and return where it is, or why it could not be saved.
+
+        A path in the name of the file is dropped.
+        """
+        try:
+            data = file_to_send(self._read_file, media.ref)
+        except SendError as exc:
+            return str(exc)
+        # Control characters become symbols before the name is cut, as a symbol has more bytes.
         name = _fitting(TERMINAL.escape(Path(media.filename).name))
         if name in ("", ".."):
             name = "file"
@@ -142,6 +158,7 @@ def _button_line(reply: Reply) -> str:
     """Return the buttons on one line, with numbers unless the reply asks for a value."""
     labels = []
     for number, button in enumerate(reply.buttons, 1):
+        # There is room for what the tap does. That is Markdown, and a label is plain text.
         label = terminal_text(button.effect) or TERMINAL.escape(button.label)
         labels.append(f"[{label}]" if reply.asks_value else f"[{number}] {label}")
     return "  ".join(labels)

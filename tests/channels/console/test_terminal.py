@@ -190,6 +190,15 @@ def test_file_that_is_gone_is_reported(tmp_path: Path):
     assert screen.lines[1:] == ["[the file to send is gone from the media store]\n", "And more.\n"]
 
 
+def test_text_and_buttons_of_a_file_that_is_gone_are_printed(screen: Screen):
+    """A number then taps a button of this reply, and not one of the question before."""
+    screen.show(QUESTION)
+    file = Media("gone", "text/plain", "a.txt", stored=True)
+    printed = screen.show(Reply("Send it?", (Button("Send", "a:2:yes"),), media=file))
+    assert printed == "Send it?\n[the file to send is gone from the media store]\n[1] Send\n"
+    assert screen.typed("1") == "tap a:2:yes"
+
+
 def test_optional_edit_and_empty_reply_print_nothing(screen: Screen):
     """Printed text cannot be edited, and the buttons of the last message stay."""
     screen.show(QUESTION)
