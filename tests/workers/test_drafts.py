@@ -572,6 +572,16 @@ def test_reply_that_edits_a_message_does_not_replace_the_draft():
     assert [turn_reply.reply.edits for turn_reply in replies] == ["p1", "", "d1"]
 
 
+@pytest.mark.parametrize("seen_by", [{"only_for": "ana"}, {"answers_tap": "t1"}])
+def test_reply_that_one_person_sees_does_not_replace_the_draft(seen_by):
+    """All people of the group see the draft, and would read the reply there."""
+    private = TurnReply(Reply("not yours", **seen_by))
+    removal, kept = replace_draft("d1", (private,))
+    assert (removal.reply.removes, kept) == (True, private)
+    _, edit = replace_draft("d1", (private, TurnReply(Reply("more"))))
+    assert edit.reply == Reply("more", edits="d1")
+
+
 @pytest.mark.parametrize(
     "said",
     [(), (Reply(""),), (Reply(media=object()),), (Reply("Done", edits="p1", optional=True),)],

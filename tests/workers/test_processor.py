@@ -528,6 +528,19 @@ def test_replies_that_are_one_message_together_are_joined_where_each_costs_money
     assert list(change.replies) == (replies if sent is None else sent)
 
 
+def test_replies_stay_apart_where_the_adapter_cannot_tell_whether_they_fit():
+    """Each alone can be sent. Both together may be refused."""
+
+    def split(reply: Reply) -> list[Reply]:
+        if "\n\n" in reply.text:
+            raise RuntimeError("a bug")
+        return [reply]
+
+    channel = FakeChannel()
+    channel.split = split
+    assert split_replies(TurnChange(replies=(A, B)), channel, joins=True).replies == (A, B)
+
+
 def test_replies_stay_apart_where_no_message_costs_money():
     """A chart without a caption is easier to read above its text."""
     replies = (TurnReply(Reply("a")), TurnReply(Reply(media=PICTURE)))
