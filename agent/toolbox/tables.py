@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import functools
 import io
+import itertools
 import json
 import operator
 import statistics
@@ -36,7 +37,10 @@ MAX_COLUMNS = 200
 MAX_COLUMN_CHARS = 200
 #: The most conditions, groups or measures of one query.
 MAX_CLAUSES = 10
-#: The longest answer. The row that passes MAX_ANSWER_CHARS is its last one.
+#: Characters of the longest cell in an answer.
+MAX_CELL_CHARS = 1000
+#: The longest answer. The row of a CSV answer that passes MAX_ANSWER_CHARS is its last one, and is
+#: cut at twice as many.
 MAX_ANSWER_ROWS = 100
 MAX_ANSWER_CHARS = 10_000
 #: Characters of the longest JMESPath expression.
@@ -81,7 +85,7 @@ class ColumnMeasure(BaseModel):
 
     @property
     def name(self) -> str:
-        """The name of its column in the answer, such as `sum(amount)`."""
+        """The name of its column in the answer, such as `sum(amount)` or `count`."""
         if self.column:
             return f"{self.function}({self.column})"
         return self.function
@@ -98,7 +102,10 @@ Where = Annotated[
 ]
 GroupBy = Annotated[
     list[ColumnName] | None,
-    Field(max_length=MAX_CLAUSES, description="Columns to group by: one row for each value"),
+    Field(
+        max_length=MAX_CLAUSES,
+        description="Columns to group by: one row for each value, without regard to case",
+    ),
 ]
 Measures = Annotated[
     list[ColumnMeasure] | None,
@@ -188,7 +195,9 @@ def query_csv_file(
     limit: RowLimit = 20,
 ) -> str:
     """Filter, sort, group and sum the rows of a CSV file."""
-    answer = query_csv(
+    # Called as a plain function: its arguments are not checked again, and MAX_DATA_CHARS is not a
+    # limit for files.
+    return query_csv(
         _folder.text(file),
         columns=columns,
         where=where,
@@ -198,7 +207,6 @@ def query_csv_file(
         descending=descending,
         limit=limit,
     )
-    return str(answer)
 
 
 @tool(read_only=True)
@@ -241,11 +249,14 @@ def query_json(
 
 def query_json_file(_folder: Folder, file: TableFile, expression: Query) -> str:
     """Pick values out of a JSON file with a JMESPath expression."""
-    return str(query_json(_folder.text(file), expression))
+    return query_json(_folder.text(file), expression)
 
 
 def tools(folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
-    """Return the tools of this family. With a folder, those that read its files are among them."""
+    """Return the tools of this family. With a folder, those that read its files are among them.
+
+    `open_toolbox` calls all families with the same arguments; this one has no use for hosts.
+    """
     family: list[Tool] = [query_csv, query_json]
     if folder:
         family += folder_tools(folder, query_csv_file, query_json_file)
@@ -256,7 +267,7 @@ def tools(folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
 class Table:
     """The rows of a CSV text, or of an answer."""
 
-    #: The names of the columns, which differ.
+    #: The names of the columns. No two are the same, also without regard to case.
     columns: list[str]
     #: Each row has one cell for each column.
     rows: list[list[str]]
@@ -289,28 +300,39 @@ def parse_csv(text: str) -> Table:
 
     rows: list[list[str]] = []
     long_rows = 0
-    for line_count, row in enumerate(lines, 1):
+    for row in lines:
+        if not any(row):
+            continue
         if any(row[len(columns) :]):
             long_rows += 1
-        if line_count * len(columns) > MAX_CELLS or len(rows) >= MAX_ROWS:
+        padded_row = row + [""] * len(columns)
+        rows.append(padded_row[: len(columns)])
+        if len(rows) > MAX_ROWS or len(rows) * len(columns) > MAX_CELLS:
             raise ValueError(
                 f"the table has more than {MAX_ROWS} rows or {MAX_CELLS} cells: query a part of it"
             )
-        if any(row):
-            padded_row = row + [""] * len(columns)
-            rows.append(padded_row[: len(columns)])
-    return Table(_different_names(columns), rows, long_rows)
+
+    names = [name or f"column {number}" for number, name in enumerate(columns, 1)]
+    return Table(_different_names(names), rows, long_rows)
 
 
-def _different_names(columns: Sequence[str]) -> list[str]:
-    """Return the names of columns. The second column of the same name is called `name (2)`."""
+def _different_names(names: Sequence[str]) -> list[str]:
+    """Return the names of columns. The second column of the same name is called `name (2)`.
+
+    Case does not matter. A column that is called `name (2)` in the text keeps this name, and the
+    second column `name` is called `name (3)`.
+    """
+    given_names = {name.casefold() for name in names}
+    used_names: set[str] = set()
     different: list[str] = []
-    count_by_name: dict[str, int] = {}
-    for name in columns:
-        folded_name = name.casefold()
-        count = count_by_name.get(folded_name, 0) + 1
-        count_by_name[folded_name] = count
-        different.append(f"{name} ({count})" if count > 1 else name)
+    for name in names:
+        new_name = name
+        if name.casefold() in used_names:
+            numbered = (f"{name} ({number})" for number in itertools.count(2))
+            taken = given_names | used_names
+            new_name = next(each for each in numbered if each.casefold() not in taken)
+        used_names.add(new_name.casefold())
+        different.append(new_name)
     return different
 
 
@@ -327,7 +349,10 @@ def _csv_lines(text: str) -> Iterator[list[str]]:
 
 
 def _delimiter_of(csv_text: str) -> str:
-    """Return the most frequent delimiter in the first line, outside of quotes if there is any."""
+    """Return the most frequent delimiter in the first line, outside of quotes if there is any.
+
+    There may be none outside, because a quote that is not a pair hides them: `size 5",price`.
+    """
     outside_quotes = "".join(csv_text.split('"')[::2])
     for text in (outside_quotes, csv_text):
         first_line = text.partition("\n")[0]
@@ -363,9 +388,9 @@ def _cell_test(condition: Condition) -> Callable[[str], bool]:
             return lambda cell: not cell.strip()
         case "is not empty":
             return lambda cell: bool(cell.strip())
-        case name:
+        case comparison:
             amount = parse_amount(condition.value)
-            return functools.partial(_compare, _COMPARISONS[name], value, amount)
+            return functools.partial(_compare, _COMPARISONS[comparison], value, amount)
 
 
 def _compare(
@@ -373,10 +398,11 @@ def _compare(
 ) -> bool:
     """Return whether a cell compares with a value as `compare` says.
 
-    `amount` is the value as a number, None for text. Two numbers are compared as numbers, anything
-    else as text. Only numbers of one unit are equal: 5 USD is not 5 EUR, and an id that looks like
-    money is not the number in it. A text is neither smaller nor larger than a number, and neither
-    is an empty cell.
+    `value` is a text in lower case; `amount` is the same as a number, None if it is none. Two
+    numbers are compared as numbers, two texts as texts without regard to case. Only numbers of one
+    unit are equal: 5 USD is not 5 EUR, and an id that looks like money is not the number in it. Of
+    a number and a text, neither is smaller, and an empty cell is neither smaller nor larger than
+    anything.
     """
     cell_amount = parse_amount(cell)
     cell_text = cell.strip().casefold()
@@ -388,7 +414,7 @@ def _compare(
 
     if is_equality:
         return compare(cell_text, value)
-    if amount is not None or not cell_text:
+    if amount is not None or cell_amount is not None or not cell_text:
         return False
     return compare(cell_text, value)
 
@@ -408,28 +434,32 @@ def _aggregate(
 ) -> tuple[Table, list[str]]:
     """Return one row for each group, and notes about cells that were not counted and mixed units.
 
-    Without `group_by`, all rows are one group. Without measures, the rows are counted.
+    Without `group_by`, all rows are one group. Without measures, the rows are counted. The case of
+    cells does not matter, nor do spaces around them: a group shows the cells of its first row.
     """
     positions = [table.index(column) for column in group_by]
     measures = measures or [ColumnMeasure(function="count", column="")]
 
-    # The cells that the rows of a group have in common -> these rows.
     groups: dict[tuple[str, ...], list[list[str]]] = {}
     if not positions:
         groups[()] = []  # all rows are a group, also when there are none
     for row in table.rows:
-        common_cells = tuple(row[position] for position in positions)
-        groups.setdefault(common_cells, []).append(row)
+        group = tuple(row[position].strip().casefold() for position in positions)
+        groups.setdefault(group, []).append(row)
 
-    columns = [table.columns[position] for position in positions]
-    result_rows = [list(common_cells) for common_cells in groups]
+    result_rows = [[rows[0][position] for position in positions] for rows in groups.values()]
     notes: list[str] = []
     for measure in measures:
-        columns.append(measure.name)
         results, measure_notes = _measure(table, measure, groups.values())
         notes += measure_notes
         for row, result in zip(result_rows, results, strict=True):
             row.append(result)
+
+    # A measure keeps its name, which the model sorts by, if a column is called `count` too.
+    measure_names = [measure.name for measure in measures]
+    column_names = [table.columns[position] for position in positions]
+    names = _different_names([*measure_names, *column_names])
+    columns = [*names[len(measures) :], *names[: len(measures)]]
     return Table(columns, result_rows), notes
 
 
@@ -519,20 +549,27 @@ def _write_answer(
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(result.columns)
-    written = 0
+    written_rows: list[list[str]] = []
     for row in result.rows[:limit]:
         if text.tell() > MAX_ANSWER_CHARS:
             break
-        writer.writerow([cell[:1000] for cell in row])
-        written += 1
+        writer.writerow([cell[:MAX_CELL_CHARS] for cell in row])
+        written_rows.append(row)
+    rows_as_csv = text.getvalue().rstrip("\n")
 
     heading = plural(len(table.rows), "row")
     if len(matching.rows) < len(table.rows):
         heading = f"{len(matching.rows)} of {heading} match"
-    if written < len(result.rows):
-        heading += f"; the first {written} of {len(result.rows)} are shown"
-    rows_as_csv = text.getvalue()[: 2 * MAX_ANSWER_CHARS].rstrip("\n")
-    return "\n".join([f"{heading}.", *notes, "", rows_as_csv])
+    if len(written_rows) < len(result.rows):
+        heading += f"; the first {len(written_rows)} of {len(result.rows)} are shown"
+
+    cut_notes = []
+    if any(len(cell) > MAX_CELL_CHARS for row in written_rows for cell in row):
+        cut_notes.append(f"Cells are cut to {MAX_CELL_CHARS} characters.")
+    if len(rows_as_csv) > 2 * MAX_ANSWER_CHARS:
+        rows_as_csv = rows_as_csv[: 2 * MAX_ANSWER_CHARS]
+        cut_notes.append("The last line is cut off: ask for fewer columns.")
+    return "\n".join([f"{heading}.", *notes, *cut_notes, "", rows_as_csv])
 
 
 def _describe_json(document: Any) -> str:

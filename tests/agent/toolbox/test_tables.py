@@ -14,6 +14,7 @@ from sayso.agent import ToolExecutionError, ToolParameterError
 from sayso.agent.toolbox.tables import (
     MAX_ANSWER_CHARS,
     MAX_QUERY_CHARS,
+    MAX_ROWS,
     query_csv,
     query_json,
 )
@@ -138,6 +139,23 @@ def test_a_long_answer_is_cut_and_says_so():
     assert "cut off" in query_json(json.dumps(["x" * 5000] * 10), "@")
 
 
+def test_a_cut_cell_and_a_cut_row_are_told():
+    """A model would take them for all that there is."""
+    assert "Cells are cut to 1000 characters." in query_csv("a\n" + "x" * 1001)
+    wide = ",".join(f"c{number}" for number in range(100)) + "\n" + ",".join(["x" * 900] * 100)
+    told = query_csv(wide)
+    assert "The last line is cut off: ask for fewer columns." in told
+    assert len(told) < 3 * MAX_ANSWER_CHARS
+    assert "cut" not in query_csv(wide, columns=["c1"])
+
+
+def test_blank_lines_do_not_count_as_rows():
+    """The largest table may end with some."""
+    assert query_csv("a\n" + "1\n" * MAX_ROWS + "\n\n", limit=1).startswith("50000 rows")
+    with pytest.raises(ValueError, match="more than 50000 rows"):
+        query_csv("a\n" + "1\n" * MAX_ROWS + "2\n")
+
+
 def test_a_mistake_in_a_question_to_a_wide_table_is_told_briefly():
     """Its columns may have long names, and many."""
     with pytest.raises(ValueError, match=r"and 179 more$") as caught:
@@ -163,6 +181,8 @@ def test_any_text_is_a_table_or_refused_in_words(text: str):
         ({"column": "name", "operator": "contains", "value": "D"}, ["Ada", "Cyd", "Dan"]),
         ({"column": "name", "operator": "starts with", "value": "d"}, ["Dan"]),
         ({"column": "name", "operator": ">", "value": "bz"}, ["Cyd", "Dan"]),
+        ({"column": "amount", "operator": "<", "value": "z"}, ["Cyd"]),
+        ({"column": "name", "operator": ">", "value": "5"}, []),
     ],
 )
 def test_rows_are_kept_as_asked(condition: dict, names: list[str]):
@@ -196,6 +216,18 @@ def test_groups_are_counted_summed_and_sorted():
         "Rom,2,12.5,12.5",
         "Oslo,1,0,",
     ]
+
+
+def test_groups_differ_in_more_than_case_and_spaces():
+    """Conditions do not tell these apart either. The first row says how a group is written."""
+    rows = asked("city\nSTRASSE\nStraße \nRom\n rom\n", group_by=["city"]).splitlines()
+    assert rows == ["city,count", "STRASSE,2", "Rom,2"]
+
+
+def test_groups_by_a_column_named_like_a_measure_are_sorted_by_the_measure():
+    """Both columns of the answer have a name."""
+    rows = asked("count\n9\n5\n5\n", group_by=["count"], sort_by="count").splitlines()
+    assert rows == ["count (2),count", "9,1", "5,2"]
 
 
 @given(
@@ -275,6 +307,15 @@ def test_an_expression_that_finds_nothing_is_told_what_there_is():
 def test_columns_of_one_name_are_told_apart():
     """Each can be asked for."""
     assert query_csv("a,A,b\n1,2,3\n", columns=["a (2)", "a"]).endswith("A (2),a\n2,1")
+    assert asked("a,a,a (2)\n1,2,3\n") == "a,a (3),a (2)\n1,2,3"
+    assert asked("a,a (2),a\n1,2,3\n", columns=["a (3)"]) == "a (3)\n3"
+
+
+def test_columns_without_a_name_can_be_asked_for():
+    """They are called by their place."""
+    assert asked("x,,\n1,2,3\n") == "x,column 2,column 3\n1,2,3"
+    measures = [{"function": "sum", "column": "column 3"}]
+    assert asked("x,,\n1,2,3\n", measures=measures) == "sum(column 3)\n3"
 
 
 def test_cells_past_the_last_column_are_told():
