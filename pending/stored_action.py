@@ -42,8 +42,9 @@ _TEXTS = tuple(name for name in SIGNED_FIELDS if _FIELD_TYPES[name] is str)
 class StoredAction:
     """A pending action as a store returned it: the record exactly as it was signed, and its state.
 
-    A snapshot: it does not follow later changes in the store. Times are in Unix seconds by the
-    store's clock. The record may have been changed in the store: call `verified` before use.
+    A snapshot: it does not follow later changes in the store. Times are in Unix seconds, by the
+    store's clock except `written_at`. The record may have been changed in the store: call
+    `verified` before use.
 
     Some fields compare an action with the turns of its conversation. A worker numbers the turns
     from 1; a turn without a worker has the number 0.
@@ -57,7 +58,7 @@ class StoredAction:
     state: ActionState
     #: When the window to answer closes, 0.0 until the question was shown.
     expires_at: float = 0.0
-    #: The event id of the turn that decided, or the random word of a decision without a worker;
+    #: The event id of the turn that decided, or the random id of a decision without a turn;
     #: "" while nothing is decided.
     decided_by_event: str = ""
     #: The id of the last start, "" before the first.
@@ -68,8 +69,8 @@ class StoredAction:
     result: str = ""
     #: What a model reads of the result or of the error, "" if that is `result`.
     output: str = ""
-    #: The number of the last turn that came in before the question was shown, 0 for none. That turn
-    #: and earlier ones cannot answer the question.
+    #: The number of the last turn that came in before the question was shown, 0 for none. A yes in
+    #: words of that turn or an earlier one does not confirm the action.
     last_seen_seq: int = 0
     #: When the action was claimed, and after its start: when it was started. 0.0 before the claim.
     #: For a plan: when its last step was claimed, if that is later.
