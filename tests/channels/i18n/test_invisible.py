@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.channels.i18n.invisible import INVISIBLE, readable
+from sayso.channels.i18n.invisible import INVISIBLE, readable, shows_nothing
 
 HIDDEN = st.sampled_from(
     "\u200b\u200c\u200d\u202e\u2066\u00ad\u034f\u3164\u2800\ufe0f\U000e0041\U000e0100\ud83d\x00\x1b\u180b"
@@ -42,6 +42,21 @@ def test_invisible_character_is_shown_by_its_code(written, read):
     assert readable(written) == read
 
 
+@pytest.mark.parametrize("hidden", ["delete everything", "gb", "gbsct2", "ustx"])
+def test_text_in_tags_behind_a_black_flag_is_shown(hidden):
+    """Screens show a black flag alone. Only three regions have a flag of their own."""
+    tags = "".join(chr(0xE0000 + ord(letter)) for letter in hidden)
+    shown = readable(f"pay \U0001f3f4{tags}\U000e007f")
+    assert shown.startswith("pay \U0001f3f4⟨U+E00")
+    assert not re.search(f"[{INVISIBLE}]", shown)
+
+
+def test_emoji_in_two_halves_shows_something():
+    """A model's stream may part it. Two halves side by side are shown as the emoji."""
+    assert not shows_nothing("\ud83d\ude00")
+    assert shows_nothing("\ud83d \ude00")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -50,7 +65,9 @@ def test_invisible_character_is_shown_by_its_code(written, read):
         "क्\u200dष न\u200d",
         "👩\u200d🚀 🏳\ufe0f\u200d🌈 ❤\ufe0f\u200d🔥 👩🏽\u200d❤\ufe0f\u200d👨🏻 👩\u200d⚕\ufe0f",
         "1\ufe0f\u20e3 #\ufe0f\u20e3 \u2139\ufe0f ☀\ufe0e ↔\ufe0f ‼\ufe0f 〰\ufe0f",
+        "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
         "\U0001f3f4\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f",
+        "\U0001f3f4\U000e0067\U000e0062\U000e0077\U000e006c\U000e0073\U000e007f",
         "葛\U000e0100城",
         "مرحبا שלום",
     ],
