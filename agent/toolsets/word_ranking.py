@@ -2,8 +2,8 @@
 
 The score is BM25F, a common formula of search engines, over the parts of a tool: its name, its
 description and its parameters. `request_meaning.py` reads the text. A word of the text also matches
-the words that mean the same in tools: "PR" matches "pull request". Tools that do what the text asks
-for (read, create, change, delete) count more.
+the words that mean the same in tools: "PR" matches "pull" and "request". Tools that do what the
+text asks for (read, create, change, delete) count more.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _SATURATION = 2.0
 #: How much of the score of each further word counts, if a tool has several words for one meaning:
 #: "pull request" for "PR".
 _OTHER_WORDS_SHARE = 0.3
-#: A word's rarity is a mix: this share comes from how many tools have any word of its meaning, the
-#: rest from how many tools have this very word. By the second alone, the least usual of several
-#: words for one meaning would win.
+#: A word's rarity is a mix: this share comes from how many tools have any word of its meaning, in
+#: any part. The rest comes from how many tools have this very word in their name or first sentence.
+#: By the second alone, the least usual of several words for one meaning would win.
 _MEANING_RARITY_SHARE = 0.8
 #: By which share a tool's score grows if the tool does what the text asks for.
 _SAME_ACTION_BONUS = 0.4
@@ -79,7 +79,7 @@ _FILLERS = frozenset(
     """a an the of for to in on by with and or from is are be this that it its as at if you
     your""".split()
 )
-#: Words of names that do not say what a tool is for.
+#: Words of names that do not say what a tool is for. A request need not mention them.
 _NAME_FILLERS = frozenset("id ids api v1 v2 v3 given specified".split())
 
 
@@ -94,7 +94,8 @@ class WordRanking:
         self._language = _language_of(tools)
         fields = [_fields_of(tool, self._language) for tool in tools]
 
-        # A stem is rare if few tools have it in their name or first sentence.
+        # A stem is rare if few tools have it in their name or first sentence. Descriptions mention
+        # words in passing: a word of many descriptions may still tell names apart.
         tools_with_stem = Counter[str]()
         known_stems: set[str] = set()
         for each in fields:
@@ -108,8 +109,9 @@ class WordRanking:
             for stem, frequency in frequencies.items():
                 self._postings.setdefault(stem, []).append((index, frequency))
 
-        #: The stems of the name of each tool.
-        self._names = [frozenset(each.name) - _NAME_FILLERS for each in fields]
+        #: The stems of the name of each tool, without fillers.
+        name_fillers = {stem_of(word, self._language) for word in _NAME_FILLERS}
+        self._names = [frozenset(each.name) - name_fillers for each in fields]
         #: What each tool does. Empty in other languages than English.
         self._actions: list[frozenset[str]] = []
         if self._language == "en":
@@ -122,7 +124,7 @@ class WordRanking:
         """
         request = meaning_of(text, self._language)
         scores = [0.0] * self._count
-        #: The stems of each tool that the text mentions.
+        # The stems of each tool that the text mentions, by the same word or another for it.
         mentioned_stems: list[set[str]] = [set() for _ in range(self._count)]
         for meaning in request.meanings:
             word_scores: dict[int, list[float]] = {}
@@ -141,7 +143,11 @@ class WordRanking:
         return adjusted
 
     def _matches(self, meaning: WordMeaning) -> Iterator[tuple[str, int, float]]:
-        """Yield the stems that tools have for a meaning, each with the tool and its score."""
+        """Yield the stems that tools have for a meaning, each with the tool's index and its score.
+
+        A meaning has several stems: those of synonyms, and those of each word of a phrase such as
+        "pull request". A tool that has one of them matches.
+        """
         postings = {stem: self._postings.get(stem, ()) for stem in meaning.stems}
         tools_with_meaning = {index for index, _ in chain.from_iterable(postings.values())}
         rarity_of_meaning = _MEANING_RARITY_SHARE * _rarity(len(tools_with_meaning), self._count)
@@ -164,15 +170,18 @@ class WordRanking:
         # Sorted, so that each process adds the numbers in the same order: the order of a set
         # differs between processes, and with it the last digits of a sum.
         name = self._names[index]
-        whole = sum(self._rarity[stem] for stem in sorted(name)) or 1.0
-        mentioned = sum(self._rarity[stem] for stem in sorted(name & mentioned_stems))
-        mentioned_share = mentioned / whole
+        mentioned_share = 0.0
+        if name:
+            whole = sum(self._rarity[stem] for stem in sorted(name))
+            mentioned = sum(self._rarity[stem] for stem in sorted(name & mentioned_stems))
+            mentioned_share = mentioned / whole
         score *= 1 - _NAME_SHARE + _NAME_SHARE * mentioned_share
 
         actions = self._actions[index] if self._actions else frozenset()
         if not actions or not request.actions:
             return score
-        # `request.actions` says how strongly the text asks for each action.
+        # `request.actions` says how strongly the text asks for each action. The numbers are only
+        # comparable within one text, so the action that it asks for most gets the whole bonus.
         fit = max(request.actions.get(action, 0.0) for action in actions)
         if not fit:
             return score * _OTHER_ACTION_SHARE
@@ -244,7 +253,11 @@ def _frequencies(documents: Sequence[_Fields]) -> Iterator[dict[str, float]]:
 
 
 def _actions_of(fields: _Fields) -> frozenset[str]:
-    """Return what a tool does, by the first word for it in its name and in its first sentence."""
+    """Return what a tool does, by the first verb of its name and that of its first sentence.
+
+    Two actions if these differ: the better fit for the request counts.
+    """
+    # What each verb does, by the verb's stem.
     actions = english_words().actions
     named_actions = set()
     for stems in (fields.name, fields.first_sentence):
@@ -255,7 +268,11 @@ def _actions_of(fields: _Fields) -> frozenset[str]:
 
 
 def _language_of(tools: Sequence[Tool]) -> str:
-    """Return the language of most descriptions, English where none is recognized."""
+    """Return the language of most descriptions, English where none is recognized.
+
+    Names and requests are stemmed in this language, too, even if they are in another one. So a word
+    has the same stem everywhere.
+    """
     languages = Counter(filter(None, (recognize(tool.description) for tool in tools)))
     if languages:
         return languages.most_common(1)[0][0]

@@ -82,6 +82,13 @@ def test_shorter_name_wins_among_tools_with_the_same_words() -> None:
     assert nearest("delete the plant", tools) == "deletePlant"
 
 
+def test_filler_in_a_name_need_not_be_mentioned() -> None:
+    """A name with "specified" is mentioned as fully as the same name without it."""
+    tools = [make("deleteSpecifiedPlant", "x"), make("deleteDryPlant", "x")]
+    filled, longer = WordRanking(tools).scores("delete the plant")
+    assert filled > longer
+
+
 def test_name_weighs_more_than_a_long_description() -> None:
     """A word that a description merely mentions does not beat the tool that is about it."""
     description = "Water a garden. Any fence, pot, fence or fence is left dry. " * 5
