@@ -56,7 +56,8 @@ class FallbackProvider:
 
     * A provider that failed `max_failures` times in a row (1 or more) is skipped for
       `cooldown_seconds`. Then one request at a time tries it again.
-    * If all providers are skipped, the one whose cooldown ends first is called all the same.
+    * If all providers are skipped, the one whose cooldown ends first is called all the same, even
+      if another request tries it at the moment.
     * The request's model is meant for the first provider. Every other provider gets its own
       `default_model`, if it has one.
     * Each provider gets the whole timeout of the request.
@@ -133,14 +134,14 @@ class FallbackProvider:
 
     @property
     def supports_conversation_key(self) -> bool:
-        """Whether any provider takes a conversation key. The others are called without it."""
+        """Whether any provider takes a conversation key. `acall` leaves it out for the others."""
         return any(
             getattr(provider, "supports_conversation_key", False) for provider in self.providers
         )
 
     @property
     def supports_tools(self) -> bool:
-        """Whether all providers take tools."""
+        """Whether all providers take tools. One that does not say so takes them."""
         return all(getattr(provider, "supports_tools", True) for provider in self.providers)
 
     def context_tokens(self, model: str = "") -> int | None:
@@ -149,8 +150,12 @@ class FallbackProvider:
         return min((window for window in windows if window), default=None)
 
     @property
-    def model_settings(self) -> list[Mapping[str, Any]] | None:
-        """The settings of each provider in order, or None if no provider has any."""
+    def model_settings(self) -> list[Any] | None:
+        """The settings of each provider in order, or None if no provider has any.
+
+        A cache of answers has them in its keys. The settings of a provider are a mapping, those of
+        a FallbackProvider a list.
+        """
         settings = [getattr(provider, "model_settings", None) or {} for provider in self.providers]
         if not any(settings):
             return None
@@ -168,7 +173,9 @@ class FallbackProvider:
             except ProviderError as error:
                 attempts.record_error(attempt, error)
                 continue
-            except BaseException:  # the request was cancelled
+            # `acall` raises any error of a provider as a ProviderError, so this is no error: the
+            # request was cancelled.
+            except BaseException:
                 attempts.record_abandoned(attempt)
                 raise
             attempts.record_answer(attempt)
@@ -198,7 +205,8 @@ class FallbackProvider:
             except ProviderError as error:
                 attempts.record_error(attempt, error)
                 continue
-            except BaseException:  # the request was cancelled, or its reader closed the stream
+            # No error, as above: the request was cancelled, or its reader closed the stream.
+            except BaseException:
                 attempts.record_abandoned(attempt)
                 raise
             attempts.record_answer(attempt)
@@ -212,11 +220,14 @@ class FallbackProvider:
     def stream(self, **kwargs: Any) -> Iterator[StreamItem]:
         """Do the same as `astream`, for sync code.
 
-        Inside a running event loop, that loop waits too.
+        Inside a running event loop, that loop waits too. Each item is awaited in another task. So a
+        provider that is written as a generator must not yield inside of a task group or a cancel
+        scope, which generators should not do anyway.
         """
         from anyio.from_thread import start_blocking_portal
 
         stream = self.astream(**kwargs)
+        # The event loop of this stream, in a thread: it goes on while the reader has an item.
         with start_blocking_portal() as portal:
             # No item is None, so it shows the end of the stream.
             try:
@@ -236,13 +247,18 @@ class FallbackProvider:
     def _report_fallback(self, failed: str, following: str, error: ProviderError) -> None:
         """Report that `following` is called because `failed` did not answer; both are names."""
         _log.warning("provider.fallback failed=%s next=%s %s", failed, following, error.cause)
-        try:
-            if self._on_fallback is not None:
-                self._on_fallback(failed, error)
-            if self._listener is not None:
-                self._listener(failed, following, error)
-        except Exception as exc:  # a listener must never cost an answer
-            _log.warning("provider.fallback_listener_failed reason=%s", type(exc).__name__)
+        if self._on_fallback is not None:
+            _call_listener(self._on_fallback, failed, error)
+        if self._listener is not None:
+            _call_listener(self._listener, failed, following, error)
+
+
+def _call_listener(listener: Callable[..., None], *args: Any) -> None:
+    """Call a listener. Its errors are logged, because they must never cost an answer."""
+    try:
+        listener(*args)
+    except Exception as exc:
+        _log.warning("provider.fallback_listener_failed reason=%s", type(exc).__name__)
 
 
 def _default_model(provider: Provider) -> str | None:
@@ -329,8 +345,8 @@ class _Attempts:
         self._clock = clock
         #: Name and error of each provider that failed, in order.
         self._failures: list[tuple[str, ProviderError]] = []
-        #: A text about each provider that was skipped, for the joint error.
-        self._skipped: list[str] = []
+        #: Each provider that was not called, with the reason for the joint error.
+        self._skipped: list[tuple[_Candidate, str]] = []
 
     def admitted(self) -> Iterator[_Attempt]:
         """Yield the calls to make, in order. The caller stops at the first answer.
@@ -341,8 +357,7 @@ class _Attempts:
         for candidate in self._candidates:
             call = candidate.breaker.take()
             if call is None:
-                seconds = max(0.0, candidate.breaker.open_until - self._clock())
-                self._skipped.append(f"{candidate.name}: skipped for {seconds:.0f} s")
+                self._skipped.append((candidate, self._why_skipped(candidate)))
                 continue
             if self._failures:
                 failed_name, error = self._failures[-1]
@@ -350,9 +365,16 @@ class _Attempts:
             yield self._attempt(candidate, call)
 
         if not self._failures:  # the loop has yielded nothing
-            self._skipped = []
             first_back = min(self._candidates, key=lambda each: each.breaker.open_until)
+            self._skipped = [skipped for skipped in self._skipped if skipped[0] is not first_back]
             yield self._attempt(first_back, "usual")
+
+    def _why_skipped(self, candidate: _Candidate) -> str:
+        """Return why the circuit breaker keeps requests away from a provider."""
+        seconds = candidate.breaker.open_until - self._clock()
+        if seconds > 0:
+            return f"skipped for {seconds:.0f} s"
+        return "skipped while another request tries it"
 
     def _attempt(self, candidate: _Candidate, call: Call) -> _Attempt:
         """Return the call of a provider, with the request for its model."""
@@ -379,18 +401,22 @@ class _Attempts:
         attempt.candidate.breaker.record(attempt.call, "unclear")
 
     def joint_error(self) -> ProviderError:
-        """Return one error for those of all providers, with the facts of the chief one."""
+        """Return one error for those of all providers, with the facts of the chief one.
+
+        It is retryable if any of them is: at the next attempt that provider may answer.
+        """
         errors = [error for _, error in self._failures]
         reasons = [
             f"{name}: {without_secrets(str(error))[:SHORT_REASON_CHARS]}"
             for name, error in self._failures
         ]
+        reasons += [f"{candidate.name}: {reason}" for candidate, reason in self._skipped]
         pauses = [error.retry_after for error in errors if error.retry_after is not None]
         error_class = ProviderError
         if all(isinstance(error, RateLimitedError) for error in errors):
             error_class = RateLimitedError
         joint_error = error_class(
-            f"no provider answered ({'; '.join(reasons + self._skipped)})",
+            f"no provider answered ({'; '.join(reasons)})",
             retry_after=min(pauses, default=None),
             retryable=any(error.retryable for error in errors),
         )

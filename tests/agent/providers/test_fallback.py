@@ -327,6 +327,36 @@ def test_skipped_provider_is_named_in_the_error():
         ask(provider)
 
 
+def test_provider_that_stays_skipped_may_answer_later():
+    """If all are skipped, one is called. The error does not forget the others."""
+    clock = Clock()
+    no_key, down = ProviderConfigurationError("no key"), ProviderError("down")
+    provider = FallbackProvider([Vendor("a", no_key), Vendor("b", down)], 1, 60, clock=clock)
+    with pytest.raises(ProviderError):
+        ask(provider)
+    with pytest.raises(ProviderError, match=r"\(a: no key; b: skipped for 60 s\)") as caught:
+        ask(provider)
+    assert caught.value.kind == "away"
+
+
+def test_provider_that_another_request_tries_is_named_so():
+    """Its cooldown has ended, so the error names no seconds."""
+    clock = Clock()
+
+    class Waking(Vendor):
+        async def acomplete(self, **request):
+            if clock.now == 60:
+                with pytest.raises(ProviderError, match="a: skipped while another request tries"):
+                    await provider.acomplete(**REQUEST.as_kwargs())
+            return await super().acomplete(**request)
+
+    down = ProviderError("down")
+    provider = FallbackProvider([Waking("a", down), Vendor("b", down)], 1, 60, clock=clock)
+    for clock.now in (0, 60):
+        with pytest.raises(ProviderError, match=r"\(a: down; b: "):
+            ask(provider)
+
+
 def test_each_fallback_is_reported():
     """The callback receives the name and the error, the run's listener both names."""
     told, heard = [], []
@@ -345,6 +375,9 @@ def test_failing_callback_does_not_lose_the_answer():
         [Vendor("a", ProviderError("down")), Vendor("b")], on_fallback=lambda name: None
     )
     assert ask(provider) == "I am b"
+    told = []
+    listening = provider.with_listener(lambda *names: told.append(names[:2]))
+    assert (ask(listening), told) == ("I am b", [("a", "b")])
 
 
 def test_each_provider_is_asked_for_a_model_it_knows():
