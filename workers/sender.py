@@ -21,7 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from redis.exceptions import RedisError
 
@@ -52,7 +52,14 @@ from sayso.infra.redis.scripts import Arguments
 from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.pending.stored_limits import KEEP_HELD_MS
 from sayso.pending.turn_changes import outbox_entry
-from sayso.pending.turns import ConversationParked, Lease, LeaseLost, NextItem, QueuedReply
+from sayso.pending.turns import (
+    ConversationParked,
+    Lease,
+    LeaseLost,
+    NextItem,
+    QueuedReply,
+    ReplyTrace,
+)
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.ingress import log_refused_template
 from sayso.workers.mailbox import parse_or_release
@@ -73,7 +80,7 @@ MAX_ASKED_SECONDS = 86400.0
 #: For how many seconds nothing is sent on a channel that its platform does not accept.
 DOWN_SECONDS = 60.0
 #: For how many seconds a worker keeps a lease while a reply waits for its slot. For longer waits it
-#: releases the lease. This is less than what is left of a lease that was just renewed.
+#: releases the lease, so that it can work on other conversations.
 MAX_HOLD_SECONDS = 0.5
 #: How many files a process sends to one platform at a time. Each holds a connection.
 MAX_FILES_SENT = 4
@@ -239,8 +246,8 @@ class ReplySender:
         self._chance = chance
         self._sleep = sleep
         self._file_places = PlatformPlaces(MAX_FILES_SENT)
-        #: Channels whose rate this process has stored. Each process stores it once, so that a rate
-        #: that was changed in the configuration becomes known.
+        #: Names of channels whose rate this process has stored in Redis. Each process stores it
+        #: once, so that a rate that was changed in the configuration becomes known.
         self._stored_rates: set[str] = set()
 
     async def send(self, lease: Lease, reply: QueuedReply, is_held: Callable[[], bool]) -> NextItem:
@@ -250,7 +257,9 @@ class ReplySender:
         still held. It is called right before the reply is sent: no platform checks a fencing token,
         and after a long pause of this process another worker may have the lease.
 
-        Raises ConversationParked when the reply has to wait, and LeaseLost.
+        Raises ConversationParked when the reply has to wait, LeaseLost, and redis.RedisError. After
+        the latter the reply is still the next one, and it may have been sent: the next worker takes
+        it for doubtful.
         """
         delivery = reply.delivery(lease)
         if reply.is_forwarded:
@@ -302,11 +311,10 @@ class ReplySender:
 
         It is sent from there, so that a problem with that platform delays nothing here.
         """
-        parent = ""
-        link = ""
-        if tracing.is_tracing():
-            parent, link = reply.trace
-        with tracing.span("forward reply", parent=parent, links=[link], kind="producer"):
+        trace = _trace_of(reply)
+        with tracing.span(
+            "forward reply", parent=trace.parent, links=[trace.link], kind="producer"
+        ):
             forwarded = await self._at_present_address(delivery)
             there = await self._outbox.forward(forwarded)
         if not there:
@@ -343,42 +351,60 @@ class ReplySender:
         if delivery.reply.media:
             place = self._file_places.of(channel)
         async with place:
+            # The wait for a place has no limit. Another task renews the lease meanwhile.
             if not is_held():
                 raise LeaseLost(lease.conversation)
-            began = time.perf_counter()
-            parent = ""
-            link = ""
-            if tracing.is_tracing():
-                parent, link = reply.trace
-            attributes = {
-                tracing.CHANNEL: channel.name,
-                tracing.DELIVERY: delivery.id,
-                tracing.ATTEMPT: reply.attempt,
-            }
-            name = f"send {channel.name}"
-            failure = cast("SendError | None", None)
-            try:
-                with tracing.span(
-                    name, parent=parent, links=[link], kind="client", attributes=attributes
-                ) as span:
-                    receipt = await self._send(channel, delivery, suspect=reply.is_doubtful)
-                    span.set_attribute(tracing.MESSAGE_ID, receipt.message_id)
-            except SendError as exc:
-                failure = exc
-            SEND_SECONDS.labels(channel.name).observe(time.perf_counter() - began)
-        if failure:
-            return await self._handle_failure(lease, reply, failure)
+            answer = await self._send_traced(channel, reply, delivery)
+        if isinstance(answer, SendError):
+            return await self._handle_failure(lease, reply, answer)
 
+        self._note_sent(channel, delivery, answer)
+        if self._alerts.is_clearing_due(channel.name, "sending"):
+            await call_in_thread(self._alerts.clear, channel.name, "sending")
+        log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.is_doubtful})
+        sent = Sent(answer.message_id, answer.written_at, limit.chat_gap, answer.price_class)
+        return await self._outbox.mark_delivered(lease, reply, sent, let_go=True)
+
+    async def _send_traced(
+        self, channel: Channel, reply: QueuedReply, delivery: Delivery
+    ) -> Receipt | SendError:
+        """Send the reply within a span, and measure how long that takes.
+
+        Return the receipt of the platform, or the error. Raises RedisError.
+        """
+        attributes = {
+            tracing.CHANNEL: channel.name,
+            tracing.DELIVERY: delivery.id,
+            tracing.ATTEMPT: reply.attempt,
+        }
+        trace = _trace_of(reply)
+        answer: Receipt | SendError
+        began = time.perf_counter()
+        try:
+            with tracing.span(
+                f"send {channel.name}",
+                parent=trace.parent,
+                links=[trace.link],
+                kind="client",
+                attributes=attributes,
+            ) as span:
+                answer = await self._send(channel, delivery, suspect=reply.is_doubtful)
+                span.set_attribute(tracing.MESSAGE_ID, answer.message_id)
+        except SendError as exc:
+            answer = exc
+        SEND_SECONDS.labels(channel.name).observe(time.perf_counter() - began)
+        return answer
+
+    def _note_sent(self, channel: Channel, delivery: Delivery, receipt: Receipt) -> None:
+        """Note on this machine that the platform took the reply, before Redis is told.
+
+        The reply is counted here, because the message exists even if Redis never learns of it.
+        """
         result = _result_of(delivery.reply, receipt)
         DELIVERIES.labels(channel.name, result, "").inc()
         if result != "left_out":
             MESSAGES.labels(channel.name, receipt.price_class).inc()
         self._receipts.note(delivery, receipt)
-        if self._alerts.is_clearing_due(channel.name, "sending"):
-            await call_in_thread(self._alerts.clear, channel.name, "sending")
-        log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.is_doubtful})
-        sent = Sent(receipt.message_id, receipt.written_at, limit.chat_gap, receipt.price_class)
-        return await self._outbox.mark_delivered(lease, reply, sent, let_go=True)
 
     def _rate_limit(self, channel: Channel, conversation: Conversation) -> RateLimit:
         """Return how fast the channel may send to a conversation.
@@ -454,6 +480,7 @@ class ReplySender:
 
         if isinstance(following, GivenUp):
             return await self._give_up(lease, reply, following)
+        # This counts attempts, so it counts one that cannot be recorded, too.
         DELIVERIES.labels(channel, "postponed", type(error).__name__).inc()
         await self._outbox.postpone(
             lease,
@@ -470,7 +497,7 @@ class ReplySender:
             "reply.dead", extra={"delivery": reply.delivery_id(lease), "reason": result.reason}
         )
         following = await self._outbox.mark_delivered(lease, reply, result, let_go=True)
-        # The reply is counted once it is recorded: a worker that has lost its lease leaves it to
+        # Counted only after it is recorded: a worker that has lost its lease leaves the reply to
         # another worker, which counts it.
         DELIVERIES.labels(lease.conversation.partition(":")[0], "dead", result.error).inc()
         return following
@@ -481,9 +508,6 @@ class ReplySender:
         `suspect`: an earlier attempt may have delivered the reply. A crash of the adapter counts as
         a failed attempt, so that it cannot block a conversation forever. The adapter may have
         crashed over the answer of its platform, so the reply may have arrived.
-
-        After a RedisError, nothing is recorded of the attempt: the reply stays the next one, and
-        the next worker takes it for doubtful.
         """
         try:
             if suspect:
@@ -522,6 +546,13 @@ class ReplySender:
         return replace(delivery, reply=marked)
 
 
+def _trace_of(reply: QueuedReply) -> ReplyTrace:
+    """Return the traces of the reply; none while nothing is traced, since it costs a parse."""
+    if tracing.is_tracing():
+        return reply.trace
+    return ReplyTrace(parent="", link="")
+
+
 def _result_of(reply: Reply, receipt: Receipt) -> Literal["sent", "edited", "left_out"]:
     """Return what became of a reply that its platform took, for its counter.
 
@@ -539,7 +570,8 @@ def _result_of(reply: Reply, receipt: Receipt) -> Literal["sent", "edited", "lef
 class RedisOutbox:
     """The replies of each conversation, first in first out. One per process.
 
-    Each call is one script in Redis, and safe to repeat. All methods raise redis.RedisError.
+    Each call runs one script in Redis, or two or three where other shards store a part of it. It is
+    safe to repeat, even if only the first of them ran. All methods raise redis.RedisError.
     """
 
     def __init__(self, scripts: ShardedScripts, wake_up: WakeUp = no_wake_up) -> None:
@@ -550,50 +582,47 @@ class RedisOutbox:
     async def mark_delivered(
         self, lease: Lease, reply: QueuedReply, result: Sent | GivenUp, *, let_go: bool = False
     ) -> NextItem:
-        """Record what became of the reply, and return what is next, None if nothing is left.
+        """Record that the reply was sent or is given up, and remove it from the outbox.
 
-        The window to answer a question opens here, when its last piece was sent. `let_go`: release
-        the lease if nothing is left to do. Raises LeaseLost.
+        Return what is next, None if nothing is left. The window to answer a question opens here,
+        when its last piece was sent. `let_go`: release the lease if nothing is left to do. Raises
+        LeaseLost.
         """
-        price_class: PriceClass = "free"
+        # delivered.lua explains the arguments.
+        args: dict[str, Any] = {**_reply_args(lease, reply), "let_go": let_go}
         match result:
             case Sent():
-                price_class = result.price_class
-                outcome = "sent"
-                detail = "".join(result.receipt.split())
-                gap = result.gap
-                written = round(result.written_at * 1_000_000)
-                cause = reply.cause
+                args |= {
+                    "outcome": "sent",
+                    "detail": "".join(result.receipt.split()),
+                    "ms": round(result.gap * 1000),
+                    # As text: Lua would write so large a number with an exponent.
+                    "written_at": str(round(result.written_at * 1_000_000)),
+                    "cause": reply.cause,
+                    "price_class": result.price_class,
+                }
             case GivenUp():
-                outcome = result.end
-                detail = result.reason
-                gap = result.pause
-                written = 0
-                cause = ""
-        args = {
-            "outcome": outcome,
-            "detail": detail,
-            "ms": round(gap * 1000),
-            "let_go": let_go,
-            "written_at": str(written),
-            "cause": cause,
-            "price_class": price_class,
-        }
+                args |= {
+                    "outcome": result.end,
+                    "detail": result.reason,
+                    "ms": round(result.pause * 1000),
+                    "written_at": "0",
+                    "cause": "",
+                    "price_class": "free",
+                }
 
         # Two things are in another shard than the conversation, and are stored there first: the
         # rate of the channel on a cluster, and what holds for the whole chat.
-        if reply.rate_is_elsewhere and outcome == "limited":
-            await self._silence(lease, gap)
-        if outcome == "chat_barred":
-            await self._note_chat(lease, reply, barred=True)
+        if isinstance(result, GivenUp):
+            if result.end == "limited" and reply.rate_is_elsewhere:
+                await self._silence(lease, result.pause)
+            if result.end == "chat_barred":
+                await self._note_chat(lease, reply, barred=True)
 
-        answer = json.loads(
-            await self._scripts.arun(
-                "delivered", lease.conversation, {**_reply_args(lease, reply), **args}
-            )
-        )
+        answer = json.loads(await self._scripts.arun("delivered", lease.conversation, args))
         if answer["status"] == "lost":
             raise LeaseLost(lease.conversation)
+        # The message shows that the bot may write in the chat again.
         if answer["lifts_bar"]:
             await self._note_chat(lease, reply, barred=False)
         return await parse_or_release(self._scripts, lease, answer["next_item"])
