@@ -53,24 +53,36 @@ class Ingress:
             self._store_address(change)
         for update in received.statuses:
             self._store_status(channel, update)
-        self._store_alerts(channel, received)
+        # An alert is noted after older ones are cleared, so that none of this webhook is cleared.
+        self._clear_alerts(channel, received)
+        self._note_alerts(channel, received)
         if received.ignored:
             log.info("hook.ignored", extra={"channel": channel, "reason": received.ignored})
 
-        # A turn proves that the bot receives what the platform sends. An answer to a poll
-        # (`is_contact`) proves it, too, and may have no turns.
-        if received.turns or received.is_contact:
-            self._alerts.clear(channel, "receiving")
         if received.turns:
+            # For `sayso doctor`, which says how long nothing has come in.
             self._alerts.record_message(channel)
+        # A refused turn ends the loop: the turns behind it come again with it, in their order.
         for turn in filter(_is_storable, received.turns):
             self._accept(turn)
 
-    def _store_alerts(self, channel: str, received: Received) -> None:
-        """Store what the platform tells the operator, and clear the alerts that are over."""
-        # A webhook with a status is about a reply, so its alert says why replies do not arrive. It
-        # ends with the next reply that arrives. An alert without a status says why nothing comes
-        # in, such as a revoked token. It ends with the next turn or answer to a poll.
+    def _clear_alerts(self, channel: str, received: Received) -> None:
+        """Clear the alerts that a webhook proves to be over."""
+        # A turn proves that the bot receives what the platform sends. Where the bot asks the
+        # platform for updates, an answer without updates (`is_contact`) proves it, too.
+        if received.turns or received.is_contact:
+            self._alerts.clear(channel, "receiving")
+        # A reply that arrived proves that its channel delivers. A template that a person has proves
+        # that the platform accepts templates.
+        if any(update.status in _ARRIVED for update in received.statuses):
+            self._alerts.clear(channel, "delivering")
+        if any(update.status in _READABLE and update.template for update in received.statuses):
+            self._alerts.clear(channel, "templates")
+
+    def _note_alerts(self, channel: str, received: Received) -> None:
+        """Store and log what the platform tells the operator."""
+        # A webhook with a status is about a reply, so its alert says why replies do not arrive. An
+        # alert without a status says why nothing comes in, such as a revoked token.
         kind: AlertKind = "delivering" if received.statuses else "receiving"
         for alert in received.alerts:
             log.error("channel.alert", extra={"channel": channel, "reason": alert})
@@ -79,20 +91,17 @@ class Ingress:
             log_refused_template(channel, refusal)
             self._alerts.note(channel, refusal.alert, "templates")
 
-        # A reply that arrived proves that its channel delivers. A template that a person has proves
-        # that the platform accepts templates.
-        if any(update.status in _ARRIVED for update in received.statuses):
-            self._alerts.clear(channel, "delivering")
-        if any(update.status in _READABLE and update.template for update in received.statuses):
-            self._alerts.clear(channel, "templates")
-
     def _store_status(self, channel: str, update: StatusUpdate) -> None:
         """Store what a platform reports about a reply, and count and log the report."""
+        # Without an error the delivery keeps its own reason, such as the error of a model.
+        reason = ""
+        if update.error_code:
+            reason = f"error {update.error_code}"
+        # Stays empty for a reply that is not known.
         stored_state = ""
-        code = update.error_code or "-"
         if update.delivery:
             stored_state = self._deliveries.report(
-                update.delivery, update.message_id, update.status, f"error {code}"
+                update.delivery, update.message_id, update.status, reason
             )
 
         # A platform may send any status: the labels of a metric must be few.
@@ -107,13 +116,16 @@ class Ingress:
         extra = {
             "delivery": update.delivery or "-",
             "status": update.status,
-            "code": code,
+            "code": update.error_code or "-",
             "kept": stored_state or "-",
         }
         log.log(level, "reply.status", extra=extra)
 
     def _store_address(self, change: AddressChange) -> None:
         """Store that an address takes no messages any more, or takes them again."""
+        # The report is about an address, such as a phone number, and the person's conversation may
+        # have another id. If the report names a reply, the reply's id has the right one, and the
+        # number of the reply in it; 0 for no reply.
         conversation = change.conversation.id
         number = 0
         if change.delivery:
@@ -133,14 +145,20 @@ class Ingress:
         )
 
     def _accept(self, turn: Turn) -> None:
-        """Put a turn into the mailbox. Raises Overloaded if it is refused."""
+        """Put a turn into the mailbox.
+
+        Raises Overloaded if there is no room for it. A turn that access control turns away is
+        dropped, since it would come back unchanged.
+        """
+        # The action whose question has the tapped button, "" for none.
         tapped_action_id = ""
         if turn.tap:
             parts = split_button_token(turn.tap.data)
             if parts:
                 tapped_action_id = parts[0]
             elif turn.tap.label:
-                # The business sent this button itself: the person says what its label says.
+                # The button is of a message that the business sent without this bot. Its label is
+                # what the person says. A tap without a label stays, and is answered as outdated.
                 turn = replace(turn, text=turn.tap.label, tap=None, kind="choice")
 
         channel = turn.conversation.channel
@@ -157,11 +175,14 @@ class Ingress:
         of_labels(TURNS_RECEIVED, channel, accepted.outcome).inc()
         log.info("turn.accepted", extra={**ids, "outcome": accepted.outcome})
         if accepted.refused:
-            raise Overloaded("this conversation has too many messages waiting")
+            raise Overloaded(f"the mailbox has no room: {accepted.outcome}")
 
 
 def log_refused_template(channel: str, refusal: RefusedTemplate) -> None:
-    """Log that a platform refuses a template, for an operator."""
+    """Log for an operator that a platform refuses a template.
+
+    A platform says so when a reply is sent (`sender.py`), or later in a webhook.
+    """
     fields = {"template": refusal.template, "reason": refusal.reason, "cure": refusal.cure}
     log.error("template.refused", extra={"channel": channel, **fields})
 

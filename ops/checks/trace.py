@@ -51,8 +51,6 @@ from sayso.workers.scripts import CONVERSATION_SCRIPTS
 #: The most stories of one id. Several messages may have the same: Telegram counts the updates of
 #: each bot, so a message of another channel may have the same number.
 MAX_STORIES = 5
-#: The reason of a delivery whose platform reported a state without an error (`Ingress` writes it).
-NO_ERROR = "error -"
 
 
 def find_stories(
@@ -318,7 +316,7 @@ class Tracer:
                 entry.at_ms / 1000,
                 entry.attempts,
                 receipt=entry.receipt,
-                reason="" if entry.reason == NO_ERROR else entry.reason,
+                reason=entry.reason,
             )
 
         if number in state.outbox:

@@ -640,6 +640,14 @@ def test_arrived_copy_counts_if_a_reply_was_sent_twice(rig, first, second):
     assert rig.deliveries.report(f"{CHAT.id}#1", copies[1], second) == "delivered"
 
 
+def test_reply_that_arrived_after_all_has_no_reason(rig):
+    """Why a copy was given up is no news once another one has arrived."""
+    dead = bury(rig)
+    rig.deliveries.report(dead, "m1", "delivered")
+    (fate,) = rig.deliveries.statuses(CHAT.id)[0]
+    assert (fate.state, fate.reason) == ("delivered", "")
+
+
 def test_copy_sent_after_the_failure_of_another_counts(rig):
     """A worker died after it sent the copy that failed; the platform reports the second by itself."""
     held, reply = said(rig)

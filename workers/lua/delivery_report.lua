@@ -36,6 +36,9 @@ if delivery then
   if is_outdated(delivery) then return delivery.state end
   attempts = delivery.attempts
   reason = delivery.reason
+  -- Why a copy did not arrive says nothing of one that did.
+  local has_failed = delivery.state == 'dead' or delivery.state == 'failed'
+  if has_failed and args.news ~= 'failed' then reason = '' end
   redis.call('HDEL', deliveries, number)
 else
   -- The report is faster than the worker that sent the reply. It counts once a worker records the

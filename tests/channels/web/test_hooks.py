@@ -459,6 +459,23 @@ def test_alert_ends_once_the_channel_works_again(received: Received, kind: str):
     )
 
 
+def test_alert_of_a_webhook_with_a_delivered_reply_stays():
+    """One of its replies arrived, and another did not: the operator must hear of that."""
+    alerts = MemoryAlerts()
+    statuses = (StatusUpdate("SM1", "failed", "63007"), StatusUpdate("SM2", "delivered"))
+    received = Received(statuses=statuses, alerts=("the sender is unknown",))
+    browser(FakeChannel(received), alerts=alerts).post("/hooks/shop")
+    assert [alert.text for alert in alerts.of(["shop"])] == ["the sender is unknown"]
+
+
+def test_report_without_an_error_gives_no_reason():
+    """The reason of an answer that a model failed to give must not be lost."""
+    deliveries = FakeDeliveries()
+    update = StatusUpdate("SM1", "delivered", delivery="wa:aa#3")
+    browser(FakeChannel(Received(statuses=(update,))), deliveries=deliveries).post("/hooks/shop")
+    assert deliveries.reports == [("wa:aa#3", "SM1", "delivered", "")]
+
+
 def test_operator_is_told_of_a_refused_template_until_one_arrives(caplog):
     """Other replies that arrive say nothing of templates.
 
