@@ -19,7 +19,7 @@ from sayso.channels.base import Forbidden
 from sayso.channels.link_addresses import MAX_ADDRESSES, address_note, with_address
 from sayso.channels.markdown.convert import utf16_len
 from sayso.channels.mentions import without_mentions
-from sayso.channels.telegram.files import TelegramJson, file_ids, files_of
+from sayso.channels.telegram.files import TelegramJson, file_ids, message_media
 from sayso.channels.telegram.rich_incoming import RichContent, read_rich_message
 from sayso.channels.types import (
     AddressChange,
@@ -413,7 +413,7 @@ class UpdateParser:
             user_id=str(person["id"]),
             user_name=full_name(person),
             text=self._words(message, text),
-            media=rich.media if rich else files_of(message),
+            media=rich.media if rich else message_media(message),
             message_id=_message_id(message, person),
             addressed=addressed,
             language=str(person.get("language_code") or ""),

@@ -14,7 +14,7 @@ from typing import Any
 
 from sayso.channels.inbound_limits import MAX_MESSAGE_FILES
 from sayso.channels.link_addresses import MAX_ADDRESSES, with_address
-from sayso.channels.telegram.files import TelegramJson, file_ids, media_of
+from sayso.channels.telegram.files import TelegramJson, file_ids, media_of_part
 from sayso.channels.types import Media
 
 #: How many levels of nested lists, objects and texts are read. Telegram accepts 16 levels of blocks
@@ -133,7 +133,7 @@ class _Reader:
         self.file_ids += file_ids(block)
         name = str(block["type"]).replace("voice_note", "voice message")
         if len(self.media) < MAX_MESSAGE_FILES:
-            self.media += media_of(block)
+            self.media += media_of_part(block)
         else:
             reason = f"only the first {MAX_MESSAGE_FILES} files of a message are read"
             name = f"{name}, left out: {reason}"

@@ -99,6 +99,17 @@ def test_edit_that_people_see_has_another_content(media: MemoryMedia, change: di
     assert edited.content != turn.content
 
 
+def test_edit_that_replaces_paid_media_has_another_content(media: MemoryMedia):
+    """The price is the same, and another picture is shown."""
+    contents = []
+    for name in ("first", "second"):
+        picture = {"file_id": name, "file_unique_id": f"u-{name}"}
+        paid = {"star_count": 5, "paid_media": [{"type": "photo", "photo": [picture]}]}
+        (turn,) = read(media, signing.telegram_text(1, "", paid_media=paid)).turns
+        contents.append(turn.content)
+    assert contents[0] != contents[1]
+
+
 def test_edit_that_makes_words_bold_has_the_content_of_its_message(media: MemoryMedia):
     """The words are the same."""
     message = signing.telegram_text(1, "charge order 5")
