@@ -1,8 +1,7 @@
 """Tools loaded from modules, files and folders, and loaded again when their files change.
 
 A *source* is what is loaded as a whole: a Python module by its dotted name, a .py file, or a folder
-of such files. OpenAPI documents are sources too: `sayso.agent.toolsets.openapi_files` loads them,
-and ToolReloader watches them as well.
+of such files.
 """
 
 from __future__ import annotations
@@ -37,7 +36,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LoadedTools:
-    """The contents of one source."""
+    """The contents of one source.
+
+    This module leaves the last three fields empty. `config.wiring.tools` fills them for the sources
+    that the YAML describes in a section, such as OpenAPI documents.
+    """
 
     tools: tuple[Tool, ...] = ()
     #: What rebuilds the confirmed actions of a kind, by the kind: see `sayso.pending.executors`.
@@ -46,11 +49,12 @@ class LoadedTools:
     problems: tuple[str, ...] = ()
     #: The files that were read.
     files: tuple[Path, ...] = ()
-    #: Why tools of a document cannot be used, by name.
+    #: Tools of an OpenAPI document that cannot be used: the reason by the name of the tool.
     left_out: Mapping[str, str] = field(default_factory=dict)
-    #: Which part of its definition an offered tool lacks, by name.
+    #: Tools of an OpenAPI document that are offered, but not as a whole: by the name of the tool,
+    #: what is missing.
     missing: Mapping[str, str] = field(default_factory=dict)
-    #: What the source itself calls all its tools, also those that were not chosen.
+    #: The names of all tools of the source, before the section selects and renames them.
     own_names: tuple[str, ...] = ()
 
 
@@ -100,11 +104,13 @@ class ToolLoader:
 
 
 def load_tools(source: str, base: Path | None = None, *, again: bool = False) -> LoadedTools:
-    """Load one source: a module's dotted name, a file ending in .py, or a folder of them.
+    """Load one source: a file ending in .py, a module's dotted name, or a folder of files.
+
+    A plain word such as "tools" is a module. The folder of this name is "./tools".
 
     Paths start at `base`; None for the working directory. With `again` a module is read anew, as
-    files always are. Raises ToolLoadError, which names the file and the line that failed; in a
-    folder, the other files are loaded all the same.
+    files always are. Raises ToolLoadError, which names the file and the line that failed. A broken
+    file of a folder does not raise: it is one of the `problems`, and the other files are loaded.
     """
     start = base or Path()
     try:
@@ -115,7 +121,8 @@ def load_tools(source: str, base: Path | None = None, *, again: bool = False) ->
             f"cannot load tools from {quoted(source)}: it is no path ({exc})"
         ) from exc
 
-    # A folder around the bot, such as "..": all Python files in it would run.
+    # In a folder around the bot, such as "..", the Python files of other projects would run. The
+    # bot's own folder, ".", is allowed: a small bot may have its tools beside its YAML.
     is_around_base = is_folder and path in start.resolve().parents
     if not source.strip() or is_around_base:
         raise ToolLoadError(
@@ -124,7 +131,15 @@ def load_tools(source: str, base: Path | None = None, *, again: bool = False) ->
     if source.endswith(".py"):
         return _load_file(source, path)
     if all(part.isidentifier() for part in source.split(".")):
-        return _contents(source, _import_module(source, again=again))
+        module = _import_module(source, again=again)
+        # Python imports any folder as a "namespace package", which runs no file.
+        is_bare_folder = hasattr(module, "__path__") and getattr(module, "__file__", None) is None
+        if is_bare_folder:
+            raise ToolLoadError(
+                f"cannot load tools from {source!r}: the package has no __init__.py; to load the "
+                f"files of a folder, give its path, as in './{source.replace('.', '/')}'"
+            )
+        return _contents(source, module)
     if not is_folder:
         raise ToolLoadError(
             f"cannot load tools from {source!r}: no module is called so, and there is no folder "
@@ -154,13 +169,14 @@ def _load_folder(
 
         try:
             loaded = _load_file(str(path), path)
-            # Of a file with a name that is taken, nothing is added.
+            # If one name of a file is taken, nothing of the file is added. Files that import the
+            # same tool from a module share it, which is no conflict.
             tools_so_far = dict(tools)
             factories_so_far = dict(factories)
-            for tool in loaded.tools:  # the same tool may be imported by several files
-                claim(tools_so_far, tool.name, tool, source)
+            for tool in loaded.tools:
+                claim(tools_so_far, tool.name, tool, str(path))
             for kind, factory in loaded.executor_factories.items():
-                claim(factories_so_far, kind, factory, source)
+                claim(factories_so_far, kind, factory, str(path))
         except ToolLoadError as exc:
             problems.append(str(exc))
         else:
@@ -211,7 +227,7 @@ def _execute_file(source: str, name: str, path: Path) -> ModuleType:
             sys.modules[name] = old_module
         if not isinstance(exc, _IMPORT_FAILURES):
             raise
-        raise ToolLoadError(_failure_text(source, str(path), exc)) from exc
+        raise ToolLoadError(_failure_text(source, [str(path)], exc)) from exc
     return module
 
 
@@ -223,7 +239,12 @@ def _import_module(source: str, *, again: bool = False) -> ModuleType:
         sys.path.append(here)
     known = sys.modules.get(source)
     if again and known is not None and getattr(known, "__file__", None):
-        return _execute_file(source, source, Path(str(known.__file__)))
+        module = _execute_file(source, source, Path(str(known.__file__)))
+        # As an import does: `from package import module` reads this attribute of the package.
+        package, _, name_in_package = source.rpartition(".")
+        if package in sys.modules:
+            setattr(sys.modules[package], name_in_package, module)
+        return module
     try:
         return importlib.import_module(source)
     except _IMPORT_FAILURES as exc:
@@ -233,8 +254,9 @@ def _import_module(source: str, *, again: bool = False) -> ModuleType:
             raise ToolLoadError(
                 f"cannot load tools from {source!r}: no module {missing!r} in {here!r} or sys.path"
             ) from exc
-        path = source.replace(".", "/") + ".py"
-        raise ToolLoadError(_failure_text(source, path, exc)) from exc
+        path = "/" + source.replace(".", "/")
+        ends = [f"{path}.py", f"{path}/__init__.py"]
+        raise ToolLoadError(_failure_text(source, ends, exc)) from exc
 
 
 #: The exceptions of a failed import. SystemExit is one: a module must not end the process.
@@ -242,19 +264,21 @@ def _import_module(source: str, *, again: bool = False) -> ModuleType:
 _IMPORT_FAILURES = (Exception, SystemExit)
 
 
-def _failure_text(source: str, path: str, exc: BaseException) -> str:
+def _failure_text(source: str, path_ends: Sequence[str], exc: BaseException) -> str:
     """Return the text of the error for a module that raised `exc` while it was imported.
 
-    It names the last line of the module itself that ran; if none of the module ran, the deepest
-    line outside Python's importer.
+    `path_ends` has the possible ends of the path of the module's file. The text names the last line
+    of the module itself that ran; if none of the module ran, the deepest line outside Python's
+    importer.
     """
     if isinstance(exc, SyntaxError):
-        file = exc.filename or path
+        file = exc.filename or path_ends[0]
         line = exc.lineno
     else:
         all_frames = traceback.extract_tb(exc.__traceback__)
         frames = [frame for frame in all_frames if "importlib" not in frame.filename]
-        frames_of_module = [frame for frame in frames if frame.filename.endswith(path)]
+        ends = tuple(path_ends)
+        frames_of_module = [frame for frame in frames if frame.filename.endswith(ends)]
         last_frame = (frames_of_module or frames)[-1]
         file = last_frame.filename
         line = last_frame.lineno
@@ -302,8 +326,8 @@ def claim(claims: dict[str, T], name: str, claimant: T, source: str) -> None:
 
 #: Interval between two checks of the files, in seconds.
 CHECK_SECONDS = 1.0
-#: Replaces the tools of a source: receives its id and its present contents. It may raise ToolError,
-#: and then must not have changed anything.
+#: Replaces the tools of a source: receives the id of the source and its new contents. It may raise
+#: ToolError, and then must not have changed anything.
 Replace = Callable[[str, LoadedTools], None]
 #: The state of a file: its modification time in nanoseconds, and its size in bytes.
 FileState = tuple[int, int]
@@ -322,21 +346,25 @@ class WatchedSource:
 
 
 class ToolReloader:
-    """Loads sources again when their files change.
+    """Loads sources again when their files change, for the development of a bot.
 
-    An edit that cannot be loaded is logged, and the tools that were loaded before stay until an
-    edit can be. A change to another module that the tools import needs a restart.
+    A source is replaced as a whole. If an edit cannot be loaded, the error is logged, and the tools
+    loaded before stay until a later edit can. In a folder, one broken file therefore keeps the
+    tools of all its files as they were. These changes need a restart: an edit of another module
+    that the tools import, and of a module by its dotted name that was broken from the start.
     """
 
     def __init__(self, watched: Mapping[str, WatchedSource], base: Path, replace: Replace) -> None:
         """Remember the present state of the files.
 
         `watched` has the sources by the ids that `replace` receives. Their paths start at `base`.
+        An edit between the first load and this call is loaded together with the next edit.
         """
         self._watched = watched
         self._base = base
         self._replace = replace
-        self._states = {source: self._state(source, each.files) for source, each in watched.items()}
+        #: By the id of a source, the states of its files before they were loaded last.
+        self._states = {id_: self._state(id_, each.files) for id_, each in watched.items()}
 
     def start(self) -> None:
         """Check the files every CHECK_SECONDS, in a daemon thread."""
@@ -353,40 +381,40 @@ class ToolReloader:
 
         Returns the names of those that were replaced.
         """
-        changed = [
-            source
-            for source, state in self._states.items()
-            if self._state(source, tuple(state)) != state
-        ]
-
         replaced = []
-        for source in changed:
-            name = self._watched[source].name
-            known_files = tuple(self._states[source])
-            try:
-                loaded = self._watched[source].load()
-                for problem in loaded.problems:
-                    log.error("tools.broken", extra={"problem": problem})
-                self._replace(source, loaded)
-            except (ToolError, SystemExit) as exc:
-                cure = "edit it again; the tools loaded before stay"
-                log.error("tools.broken", extra={"problem": str(exc), "cure": cure})
-                # The next check waits for the next edit.
-                self._states[source] = self._state(source, known_files)
+        for id_, source in self._watched.items():
+            known_state = self._states[id_]
+            state = self._state(id_, tuple(known_state))
+            if state == known_state:
                 continue
-            self._states[source] = self._state(source, loaded.files)
-            log.warning("tools.reloaded", extra={"source": name, "tools": len(loaded.tools)})
-            replaced.append(name)
+            # The state is that before the load: an edit during the load counts as the next one.
+            self._states[id_] = state
+
+            problems: Sequence[str]
+            try:
+                loaded = source.load()
+                problems = loaded.problems
+                if not problems:
+                    self._replace(id_, loaded)
+            except ToolError as exc:
+                problems = [str(exc)]
+            if problems:
+                cure = "edit it again; the tools loaded before stay"
+                for problem in problems:
+                    log.error("tools.broken", extra={"problem": problem, "cure": cure})
+                continue
+            log.warning("tools.reloaded", extra={"source": source.name, "tools": len(loaded.tools)})
+            replaced.append(source.name)
         return replaced
 
-    def _state(self, source: str, files: Sequence[Path]) -> dict[Path, FileState | None]:
+    def _state(self, id_: str, files: Sequence[Path]) -> dict[Path, FileState | None]:
         """Return the states of these files of a source, and of new files in its folder.
 
         None for a file that is missing.
         """
         # An invalid path is passed over here: `load` reports it.
         with contextlib.suppress(OSError, RuntimeError, ValueError):
-            path = (self._base / Path(self._watched[source].name).expanduser()).resolve()
+            path = (self._base / Path(self._watched[id_].name).expanduser()).resolve()
             if path.is_dir():
                 files = [*files, *path.glob("*.py")]
             elif path.suffix == ".py":

@@ -45,6 +45,16 @@ def test_failing_import_names_file_and_line(folder):
             load_tools(source, folder)
 
 
+@pytest.mark.parametrize("file", ["tl.py", "tl/__init__.py"])
+def test_a_failed_import_names_the_line_of_the_module_that_imports(folder, file):
+    """A module whose file name ends like that of the source is not taken for the source."""
+    (folder / "mytl.py").write_text("x = 1\n\nraise RuntimeError('no config')\n")
+    (folder / file).parent.mkdir(exist_ok=True)
+    (folder / file).write_text("import mytl\n")
+    with pytest.raises(ToolLoadError, match=rf"/{file}, line 1: RuntimeError: no config"):
+        load_tools("tl")
+
+
 def test_wrong_tool_definition_names_the_line(folder):
     """A tool that cannot work is reported at its definition."""
     (folder / "vague.py").write_text(
@@ -90,7 +100,17 @@ def test_same_name_twice_in_a_folder_is_told(folder):
     (folder / "shop" / "two.py").write_text(GOOD)
     loaded = load_tools("shop/", folder)
     assert [tool.name for tool in loaded.tools] == ["ping"]
-    assert ["'ping' is defined twice" in problem for problem in loaded.problems] == [True]
+    (problem,) = loaded.problems
+    assert "two.py': 'ping' is defined twice" in problem
+
+
+def test_a_folder_without_its_path_is_refused_with_the_cure(folder):
+    """Python imports any folder as a package, and would find no tool in it."""
+    (folder / "toolz_for_test").mkdir()
+    (folder / "toolz_for_test" / "one.py").write_text(GOOD)
+    with pytest.raises(ToolLoadError, match=r"give its path, as in './toolz_for_test'"):
+        load_tools("toolz_for_test", folder)
+    assert [tool.name for tool in load_tools("./toolz_for_test", folder).tools] == ["ping"]
 
 
 def test_same_tool_seen_twice_in_a_folder_counts_once(folder):

@@ -87,6 +87,40 @@ def test_a_file_that_appears_in_or_leaves_a_folder_is_noticed(tmp_path, registry
     assert [tool.name for tool in registry.all()] == ["two"]
 
 
+def test_a_broken_edit_in_a_folder_keeps_the_tools_of_all_its_files(tmp_path, registry, caplog):
+    """The tools of the broken file stay as those of a single file do, until it is mended."""
+    file = written(tmp_path / "one.py", "1", "one")
+    written(tmp_path / "two.py", "2", "two")
+    reload = watched(".", tmp_path, registry)
+    file.write_text("def broken(:\n")
+    assert reload.check() == []
+    assert registry.get("one").execute({}) == "1"
+    assert "one.py, line 1: SyntaxError" in caplog.records[0].problem
+    written(file, "mended", "one")
+    assert reload.check() == ["."]
+    assert registry.get("one").execute({}) == "mended"
+
+
+def test_an_edit_while_the_file_is_loaded_is_loaded_by_the_next_check(tmp_path, registry):
+    """An author who saves twice gets what was saved last."""
+    file = written(tmp_path / "shop.py", "one")
+
+    def load_and_edit():
+        loaded = load_tools("shop.py", tmp_path, again=True)
+        if loaded.tools[0].execute({}) == "two":
+            written(file, "three")
+        return loaded
+
+    source = WatchedSource("shop.py", (file,), load_and_edit)
+    reload = ToolReloader(
+        {"shop": source}, tmp_path, lambda name, now: registry.replace_source(name, now.tools)
+    )
+    written(file, "two")
+    assert reload.check() == ["shop.py"]
+    assert reload.check() == ["shop.py"]
+    assert registry.get("speak").execute({}) == "three"
+
+
 def test_a_broken_file_of_a_folder_is_one_error_and_the_rest_loads(tmp_path, caplog):
     """The error names file and line. Files with a leading underscore are not loaded."""
     written(tmp_path / "good.py", "fine", "good")
@@ -128,6 +162,18 @@ def test_a_module_is_read_anew_and_kept_when_that_fails(tmp_path, monkeypatch):
         ToolLoader.reload_module("module_for_reload")
     assert sys.modules["module_for_reload"].speak.execute({}) == "two"
     assert ToolLoader.reload_file(written(file, "three"))[0].execute({}) == "three"
+
+
+def test_a_reloaded_module_replaces_the_old_one_in_its_package(tmp_path, monkeypatch):
+    """`from package import module` and `import package.module` give the same module."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "package_for_reload").mkdir()
+    (tmp_path / "package_for_reload" / "__init__.py").touch()
+    file = written(tmp_path / "package_for_reload" / "shop.py", "one")
+    ToolLoader.from_module("package_for_reload.shop")
+    written(file, "two")
+    ToolLoader.reload_module("package_for_reload.shop")
+    assert sys.modules["package_for_reload"].shop is sys.modules["package_for_reload.shop"]
 
 
 def test_tools_come_from_a_module_a_file_and_a_folder(tmp_path, monkeypatch):
