@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 #: For how many seconds jobs are collected for one write.
 COLLECT_SECONDS = 0.05
-#: Seconds between two heartbeats of the worker and of what it runs.
+#: Seconds between two heartbeats of the worker and of what it runs; less than twice as many while
+#: jobs begin and end.
 HEARTBEAT_SECONDS = 15.0
 #: For how many seconds RQ keeps the record of a worker beyond its `worker_ttl`.
 WORKER_EXTRA_SECONDS = 60
@@ -128,8 +129,8 @@ class _Entry:
     job: Job
     #: RQ's record of this run of the job, None before it was written the first time.
     execution: Execution | None = None
-    #: Whether Redis has answered that it registered the job. Until then it may have done so or not:
-    #: the answer may have been lost.
+    #: Whether Redis has answered the script that registers the job. Until then it may have run it
+    #: or not: the answer may have been lost.
     is_registered: bool = False
     has_ended: bool = False
     #: Why the job failed, None where it did not.
@@ -157,7 +158,8 @@ class JobRegistry:
         self._clock = clock
         self._last_heartbeat = clock()
         self._lock = threading.Lock()
-        #: The jobs that run or have ended and are not removed yet, by id. Guarded by `_lock`.
+        #: The jobs that run or have ended and are not removed yet, by id. Guarded by `_lock`. A new
+        #: job has a new random id, and a worker runs no job twice at the same time.
         self._entries: dict[str, _Entry] = {}
         self._changed = threading.Event()
         self._closing = threading.Event()
@@ -168,7 +170,11 @@ class JobRegistry:
         self._thread.start()
 
     def close(self) -> None:
-        """Write what is left, and end the thread."""
+        """Write what is left, and end the thread.
+
+        There is one attempt, of at most 5 seconds. RQ's clean-up of abandoned jobs finds what could
+        not be written.
+        """
         self._closing.set()
         self._changed.set()
         if self._thread.is_alive():
@@ -183,9 +189,12 @@ class JobRegistry:
     def job_ended(self, job: Job, error: BaseException | None = None) -> None:
         """Record that a job has ended. With an error, RQ lists it among the failed ones."""
         with self._lock:
+            # A job whose data cannot be read ends without a start.
             entry = self._entries.setdefault(job.id, _Entry(job))
-            entry.has_ended = True
+            # The thread reads both without the lock. A job that has ended without an error counts
+            # as succeeded, so the error is set first.
             entry.error = error
+            entry.has_ended = True
         self._changed.set()
 
     def _run(self) -> None:
@@ -207,7 +216,10 @@ class JobRegistry:
             self._last_heartbeat = self._clock()
 
     def _try(self, write: Callable[[], None]) -> bool:
-        """Write, and return whether that succeeded. After a failure, pause, and try again soon."""
+        """Call `write`, and return whether that succeeded. After a failure, pause for a second.
+
+        Then everything is tried again.
+        """
         try:
             write()
         except RedisError as exc:
@@ -245,18 +257,28 @@ class JobRegistry:
 
         for entry in started:
             entry.is_registered = True
+        # The jobs that succeeded are counted, so they come first: if a failure cannot be stored, only
+        # the failures are tried again.
+        for entry in ended:
+            if entry.error is None:
+                self._forget(entry)
         for entry in ended:
             if entry.error is not None:
                 self._store_failure(entry, entry.error)
-            if entry.execution is not None:
-                self._worker.executions.pop(entry.execution.id, None)
-            with self._lock:
-                self._entries.pop(entry.job.id, None)
+                self._forget(entry)
+
+    def _forget(self, entry: _Entry) -> None:
+        """Forget a job that has ended and is written."""
+        if entry.execution is not None:
+            self._worker.executions.pop(entry.execution.id, None)
+        with self._lock:
+            self._entries.pop(entry.job.id, None)
 
     def _register(self, entries: list[_Entry], pipe: Any) -> None:
         """Register jobs. If that is repeated after a lost answer, each execution keeps its id."""
         worker = self._worker
         at = now()
+        # All jobs have the same timeout, so they have the same time to live.
         ttl = worker.get_heartbeat_ttl(entries[0].job)
         expires_at = current_timestamp() + ttl
         ids: list[str] = []
@@ -287,7 +309,11 @@ class JobRegistry:
         )
 
     def _update_worker(self, succeeded: int, running: int, pipe: Any) -> None:
-        """Write how many jobs have succeeded since the last write, and whether any job runs."""
+        """Write how many jobs have succeeded since the last write, and whether any job runs.
+
+        RQ counts a failed job when its failure is stored (`_store_failure`). It also writes and
+        ends the state SUSPENDED, which must stay until then.
+        """
         if succeeded:
             pipe.hincrby(self._worker.key, "successful_job_count", succeeded)
         if self._worker.get_state() not in (WorkerStatus.SUSPENDED, _state(running)):
@@ -327,6 +353,8 @@ class JobRegistry:
             answers = pipe.execute(raise_on_error=False)
         _report(answers)
 
+        # The state is written again, in case that Redis has lost or refused it. The rest depends on
+        # the answers above.
         with worker.connection.pipeline() as pipe:
             if worker.get_state() != WorkerStatus.SUSPENDED:
                 worker.set_state(_state(len(executions)), pipeline=pipe)
@@ -347,7 +375,9 @@ def _state(running: int) -> WorkerStatus:
 def _report(answers: Iterable[Any]) -> None:
     """Log what Redis refuses, such as a key of RQ that holds something else.
 
-    It is not tried again, because Redis would refuse it again.
+    It is not tried again: Redis would refuse a damaged key again, and that would keep all other
+    jobs from being written. After a refusal that ends by itself, such as that of a Redis without
+    memory, `rq info` may show a job wrongly. No conversation depends on that.
     """
     for answer in answers:
         if isinstance(answer, Exception):

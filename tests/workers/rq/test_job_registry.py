@@ -18,6 +18,7 @@ from rq.serializers import JSONSerializer
 from rq.worker import WorkerStatus
 
 from sayso.infra.redaction import remember
+from sayso.workers.rq import job_registry
 from sayso.workers.rq.job_registry import HEARTBEAT_SECONDS, JobRegistry, Stopped
 from sayso.workers.rq.jobs import QUEUE, SaysoJob
 from tests.workers.works import enqueue, left_behind, make_worker
@@ -272,6 +273,40 @@ def test_failure_is_filed_without_secrets(rig):
     job = Job.fetch("process-1", connection=rig.client, serializer=JSONSerializer)
     words = job.latest_result().exc_string
     assert ("refused: [redacted]" in words, "sk-live" in words) == (True, False)
+
+
+def test_error_of_a_failed_job_is_known_before_its_end(rig, monkeypatch):
+    """The thread may write between the two, and would count the job as succeeded."""
+    errors = []
+
+    class Watched(job_registry._Entry):
+        def __setattr__(self, name, value) -> None:
+            super().__setattr__(name, value)
+            if name == "has_ended" and value:
+                errors.append(self.error)
+
+    monkeypatch.setattr(job_registry, "_Entry", Watched)
+    error = ValueError("broken")
+    rig.registry.job_ended(rig.start(1), error)
+    assert errors == [error]
+
+
+def test_job_counts_once_if_the_failure_of_another_is_stored_later(rig):
+    """Redis went away between the two. The failure is tried again, and the success is not."""
+    store_failure = rig.worker.handle_job_failure
+
+    def fail_once(*args, **kwargs) -> None:
+        rig.worker.handle_job_failure = store_failure
+        raise RedisConnectionError("away")
+
+    rig.worker.handle_job_failure = fail_once
+    failed, succeeded = rig.start(1), rig.start(2)
+    rig.registry.job_ended(failed, ValueError("broken"))
+    rig.registry.job_ended(succeeded)
+    rig.write()
+    rig.write()
+    counts = rig.client.hmget(rig.worker.key, "successful_job_count", "failed_job_count")
+    assert counts == [b"1", b"1"]
 
 
 def test_failure_that_cannot_be_filed_is_dropped(rig, monkeypatch, caplog):
