@@ -315,7 +315,8 @@ class Channel(Protocol):
           for the first draft.
 
         Returns the id of the message that shows the draft, which the answer must edit; "" if the
-        draft disappears by itself. Raises SendError.
+        draft disappears by itself. Raises SendError. Raises redis.RedisError if the adapter could
+        not read what it needs, before anything is shown.
         """
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
@@ -324,7 +325,8 @@ class Channel(Protocol):
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece of a reply.
 
-        Text that the platform refuses to format is sent again as plain text. Raises SendError.
+        Text that the platform refuses to format is sent again as plain text. Raises SendError, and
+        redis.RedisError if the adapter could not read what it needs.
         """
 
 
@@ -365,7 +367,7 @@ class HasAliases(Protocol):
     async def place(self, conversation: Conversation) -> Conversation:
         """Return the address under which the user writes; for most conversations the same one.
 
-        Raises SendError.
+        Raises SendError and redis.RedisError.
         """
 
 

@@ -280,6 +280,10 @@ class DraftMessage:
         except SendError as exc:
             log.info("draft.ended", extra={"reason": type(exc).__name__})
             return None
+        except RedisError:
+            # Nothing was shown: the adapter could not read a token, for example.
+            self._changed.set()
+            return self._gap
         except Exception:
             log.exception("draft.failed")
             return None

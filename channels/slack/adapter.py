@@ -85,8 +85,14 @@ _FINAL_STATUSES = (400, 403, 404, 413, 415)
 class SlackChannel:
     """One app, installed in one workspace or in many. One per process, used from any thread.
 
-    In an app of many workspaces the id of a chat, a person or a file has its workspace in front:
-    see `sayso.channels.slack.address`.
+    A stored conversation may name two things in another way than Slack's methods do, so that
+    `_address_at_slack` translates each address before a call:
+
+    * its chat has the workspace in front in an app of many workspaces, and may be a person in place
+      of the direct message with that person: see `address.py`;
+    * its thread may have a name of Sayso's own, because the bot's first message opens it: see
+      `threads.py`. What people write there comes in under Slack's name of the thread, which
+      `at_first_address` translates back.
     """
 
     def __init__(self, name: str, settings: SlackSettings, deps: AdapterDeps) -> None:
@@ -96,6 +102,7 @@ class SlackChannel:
         self._parser = RequestParser(name, settings.view, settings.install_rules)
         self._media = deps.media
         self._api_url = settings.api_url or SLACK
+        #: Where files are downloaded. A server that replaces Slack has the files itself.
         self._files_url = FILE_ORIGINS.get(self._api_url, self._api_url)
         self._threads = OpenedThreads(deps.cache)
         #: The tokens of an app that many workspaces have installed, None for one with a bot_token.
@@ -103,6 +110,7 @@ class SlackChannel:
         if settings.client_id:
             self.installations = SlackInstallations(name, deps.redis, deps.keys, deps.key_prefix)
         self._clients = open_clients(name, settings, self.installations)
+        # Only the agent view shows a session for each thread: "Working…", with a stop button.
         has_sessions = settings.view == "agent"
         self._status = ConversationStatus(name, self.client_of, has_sessions=has_sessions)
         self._forms = SlackForms(name, self.client_of, settings.default_language)
@@ -187,13 +195,15 @@ class SlackChannel:
         """Show that the bot works on the turn: "is thinking…". Never raises.
 
         It is shown in the turn's thread, and in a direct message without threads below the message.
-        Nothing is shown for /stop, since Slack would offer to stop it.
+        Returns the seconds after which this must be called again, 0 for never.
         """
         place = await self._status_place(turn)
         if place is None:
             return 0.0
         chat, ts = place
         if turn.is_stop:
+            # Slack would show a stop button for /stop itself. So only the states of earlier turns
+            # become outdated.
             self._status.begin(chat, ts, turn.event_id)
             return 0.0
         title = title_of(turn) if self.settings.titles else ""
@@ -248,9 +258,10 @@ class SlackChannel:
     async def _address_at_slack(self, conversation: Conversation) -> Conversation:
         """Return the address of a conversation as Slack's methods take it.
 
-        A person becomes the direct message, and a thread that an act of a person began becomes the
-        one that a message of the bot opened. Its thread is "" as long as no message has. Raises
-        SendError and redis.RedisError.
+        A person becomes the direct message with that person. A thread with a name of ours
+        (NEW_THREAD), such as one that a slash command began, becomes the `ts` of the bot's message
+        that opened it, and "" until that message is posted. The chat keeps its workspace in front,
+        by which `client_of` finds the token. Raises SendError and redis.RedisError.
         """
         return await self._threads.at_slack(await self.place(conversation))
 
@@ -258,7 +269,8 @@ class SlackChannel:
         """Post the first section of the unfinished answer, or edit the message that shows it.
 
         Slack's own streams are not used: they need a thread and a receiver, and a workspace may
-        begin only 20 a minute. Edits always work. Raises SendError.
+        begin only 20 a minute. Edits always work. Raises SendError, and redis.RedisError before
+        anything is posted.
         """
         first = first_section(text)
         if not first.strip():
@@ -284,10 +296,9 @@ class SlackChannel:
         if FILE_ID.fullmatch(ref):
             media = await self._look_up(client, ref)
 
-        # A server that replaces Slack, as in tests, names the URLs of Slack's file server too.
-        origin = FILE_ORIGINS[SLACK]
-        if self._files_url in FILE_ORIGINS.values():
-            origin = self._files_url
+        # The file's URL must begin with this. A server that replaces Slack, as in tests, names URLs
+        # of Slack's file server, and has the files at the same paths itself.
+        origin = FILE_ORIGINS.get(self._api_url, FILE_ORIGINS[SLACK])
         match = re.fullmatch(rf"{re.escape(origin)}(/[^\s\\]+)", media.ref)
         if match is None:
             raise FetchError(f"the file's address is not on {origin.removeprefix('https://')}")
@@ -296,8 +307,8 @@ class SlackChannel:
         headers = {"Authorization": f"Bearer {client.token}"}
         with fetch_errors():
             saved_file = await SafeDownload(MAX_FILE_BYTES).save(url, file, headers)
-        # Slack answers a wrong token with a log-in page. An HTML file that a person sent has the
-        # size that Slack named.
+        # Slack answers a wrong token with a log-in page. An HTML file that a person sent has a type
+        # such as text/html, and the size that Slack named.
         is_sent_file = media.kind == "text" and saved_file.size == media.size
         if saved_file.content_type == "text/html" and not is_sent_file:
             token = f"the token of {team}" if team else "bot_token"
@@ -329,7 +340,14 @@ class SlackChannel:
         """Send one piece. If Slack refuses its blocks, the text is sent without them.
 
         A file that Slack refuses is sent as a link. An impossible edit is sent as a new message,
-        unless it is optional. Raises SendError and redis.RedisError.
+        unless it is optional.
+
+        A piece with a file has only its text beside it: `split` gives buttons and edits a message
+        of their own. It is shared with all of the chat, since Slack can show no file to one person.
+        So replies with `only_for` have no file here: those for the readers of an ephemeral turn
+        may, and no turn of Slack is ephemeral.
+
+        Raises SendError and redis.RedisError.
         """
         reply = delivery.reply
         to = await self._address_at_slack(delivery.conversation)
@@ -351,8 +369,7 @@ class SlackChannel:
                 return Receipt("")
 
         receipt = await self._post(message, to, reply.only_for)
-        if not to.thread:
-            await self._threads.note(await self.place(delivery.conversation), receipt.message_id)
+        await self._note_thread(delivery.conversation, to, receipt)
         return receipt
 
     async def _with_thread(
@@ -371,17 +388,36 @@ class SlackChannel:
             return to
         name = slack_mrkdwn(shown_name(media))
         receipt = await self._post(message_of([name], (), to.chat, conversation), to)
-        await self._threads.note(await self.place(conversation), receipt.message_id)
+        await self._note_thread(conversation, to, receipt)
         return replace(to, thread=receipt.message_id)
+
+    async def _note_thread(
+        self,
+        conversation: Conversation,
+        to: Conversation,
+        receipt: Receipt,
+    ) -> None:
+        """Remember the message that has just opened the thread of a conversation, if it did.
+
+        `to` is the address of `conversation` at Slack before the message. A message opens no thread
+        for `at_first_address` if it is in one, if the conversation has no name of ours for its
+        thread, or if only one person sees it, so that it has no id.
+        """
+        opens_thread = NEW_THREAD.fullmatch(conversation.thread) and not to.thread
+        if opens_thread and receipt.message_id:
+            await self._threads.note(await self.place(conversation), receipt.message_id)
 
     def at_first_address(self, turn: Turn) -> Turn:
         """Return the turn under the address that its conversation began with.
 
-        It is another address if a message of the bot opened the thread, in a direct message: see
-        OpenedThreads.
+        It is called for each turn that comes in, before the turn is stored. The address differs
+        only in a thread of a direct message that the bot opened: nowhere else does a thread get a
+        name of ours. Raises redis.RedisError.
         """
         there = turn.conversation
         is_direct = split_place(there.chat).id.startswith("D")
+        # Without an author the bot began the thread, or it is not known who did: then it is looked
+        # up, and stays as it is if nothing is noted of it.
         is_persons_thread = turn.thread_author != ""
         if not is_direct or not there.thread or is_persons_thread:
             return turn
@@ -409,19 +445,22 @@ class SlackChannel:
         return replace(conversation, chat=self._direct_messages[person])
 
     async def _edit(self, message: dict[str, Any], ts: str, to: Conversation) -> Receipt | None:
-        """Replace an earlier message. Return None if Slack cannot. Raises SendError."""
+        """Replace an earlier message. Return None if Slack cannot.
+
+        Raises SendError and redis.RedisError.
+        """
         from slack_sdk.errors import SlackApiError
 
         with translated_repeatable(to.chat):
             try:
                 return await self._call("chat.update", {**message, "ts": ts}, to)
             except SlackApiError as exc:
-                if reaction_to(error_code(exc.response)) != "repost":
+                if reaction_to(error_code(exc.response)) != "unchangeable":
                     raise
                 return None
 
     async def _remove(self, channel: str, ts: str, to: Conversation) -> bool:
-        """Delete a message of ours. Raises SendError.
+        """Delete a message of ours. Raises SendError and redis.RedisError.
 
         Returns False if Slack does not delete it: it is gone already, or the workspace forbids it.
         """
@@ -432,13 +471,16 @@ class SlackChannel:
             try:
                 await client.api_call("chat.delete", json={"channel": channel, "ts": ts})
             except SlackApiError as exc:
-                if reaction_to(error_code(exc.response)) != "repost":
+                if reaction_to(error_code(exc.response)) != "unchangeable":
                     raise
                 return False
         return True
 
     async def _post(self, message: dict[str, Any], to: Conversation, only_for: str = "") -> Receipt:
-        """Post a message, for one person or for all of the chat. Raises SendError."""
+        """Post a message, for one person or for all of the chat.
+
+        `only_for` is the person's id, "" for all. Raises SendError and redis.RedisError.
+        """
         params = dict(message)
         if to.thread:
             params["thread_ts"] = to.thread
@@ -452,7 +494,10 @@ class SlackChannel:
             return await self._call("chat.postMessage", params, to)
 
     async def _call(self, method: str, message: dict[str, Any], to: Conversation) -> Receipt:
-        """Call a method, and again without blocks if Slack refuses them. Raises SlackApiError."""
+        """Call a method that shows a message, and again without blocks if Slack refuses them.
+
+        Raises SendError and redis.RedisError before the call, and what the SDK raises.
+        """
         from slack_sdk.errors import SlackApiError
 
         client = await self.client_of(to.chat)
@@ -468,9 +513,10 @@ class SlackChannel:
     async def _share(
         self, reply: Reply, media: Media, to: Conversation, conversation: Conversation
     ) -> Receipt:
-        """Send a file with the reply's text, as a link if Slack refuses it. Raises SendError.
+        """Send a file with the reply's text, as a link if Slack refuses it.
 
-        The receipt of a file has no id, since Slack posts its message later.
+        The receipt of a file has no id, since Slack posts its message later. Raises SendError and
+        redis.RedisError.
         """
         comment = ""
         if reply.text.strip():
@@ -490,11 +536,12 @@ class SlackChannel:
         return Receipt("")
 
     async def _upload(self, media: Media, file: BinaryIO, to: Conversation, comment: str) -> None:
-        """Upload a file and show it. Raises SendError."""
+        """Upload a file and show it. Raises SendError and redis.RedisError."""
         size = size_of(file)
         web = await self.client_of(to.chat)
         name = media.filename or "file"
-        # An upload can be repeated: the file is invisible until it is shared.
+        # The upload can be repeated (`translated_repeatable`): the file is invisible until it is
+        # shared. Sharing it twice would show it twice, so that call is only `translated`.
         with translated_repeatable(to.chat):
             offer = await web.files_getUploadURLExternal(filename=name, length=size)
             session: Any = web.session

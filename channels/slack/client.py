@@ -50,7 +50,7 @@ FILE_ORIGINS = {
 #: * `barred`: people can write in this thread, the app cannot (see AddressBarred);
 #: * `chat_barred`: the app cannot write in any thread of this channel (see ChatBarred);
 #: * `plain`: the blocks or the text have a form that Slack refuses, send the text without blocks;
-#: * `repost`: the message cannot be edited or deleted, send a new one;
+#: * `unchangeable`: the message cannot be edited or deleted. An edit is sent as a new message;
 #: * `unclear`: a part of the call may have happened;
 #: * `refused`: every other error. This message will never be taken.
 SlackReaction = Literal[
@@ -61,7 +61,7 @@ SlackReaction = Literal[
     "barred",
     "chat_barred",
     "plain",
-    "repost",
+    "unchangeable",
     "unclear",
     "refused",
 ]
@@ -101,7 +101,7 @@ _CODES: Mapping[SlackReaction, tuple[str, ...]] = {
         "msg_too_long",
         "markdown_text_conflict",
     ),
-    "repost": (
+    "unchangeable": (
         "message_not_found",
         "cant_update_message",
         "edit_window_closed",

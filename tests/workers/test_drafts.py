@@ -356,6 +356,23 @@ def test_drafts_of_one_worker_share_a_rate_limiter():
     assert room.processor.turns._draft_limiters == {"chat": rate_limiter}
 
 
+def test_draft_is_shown_later_if_its_adapter_finds_no_redis(caplog):
+    """Slack's adapter reads tokens and threads in Redis. A short outage is no fault of the adapter."""
+
+    async def scene() -> None:
+        screen = Screen()
+        screen.errors = [RedisConnectionError("away")]
+        show = Show(screen)
+        await show.draft.begin()
+        await show.draft("a")
+        await show.pause(2)
+        await show.draft.end()
+        assert screen.seen == [("a", "")]
+
+    played(scene)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("error", [Refused("no"), DeliveryUncertain("?"), RuntimeError("bug")])
 def test_platform_that_cannot_show_drafts_is_not_asked_again(error):
     """The turn goes on, and an earlier draft is still edited."""
