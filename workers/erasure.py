@@ -84,7 +84,6 @@ FATES: Mapping[str, Fate] = {
             "resumed",
             "closed_questions",
             "loss",
-            "restoring",
         ),
         "kept",
     ),

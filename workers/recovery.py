@@ -102,6 +102,15 @@ class WorkerLock:
         with _dead_worker_lock(self._path(name)) as is_dead:
             return is_dead
 
+    def count_living(self) -> int:
+        """Return how many workers of this machine live and hold their files."""
+        living = 0
+        for path in self._folder.glob(f"{self._ours}*"):
+            with _dead_worker_lock(path) as is_dead:
+                if not is_dead and path.exists():
+                    living += 1
+        return living
+
     def release_dead(self, release: Callable[[str], object]) -> list[str]:
         """Call `release` with the name of each dead worker of this machine, and remove its file.
 

@@ -2,11 +2,12 @@
 
 A restored bot is in the same position as one whose Redis lost data: it knows nothing of what
 happened after the backup. A person may have confirmed an action in that time, and it may have run.
-So the restore ends with the steps of `sayso redis resume`: all numbers go on above every number
-that was used before, open actions are closed, and turns that waited in the backup are not answered.
+So the restore ends with the steps of `sayso redis resume`: the numbers of turns, replies and leases
+go on above all that may have been used, open actions are closed, and turns that waited in the
+backup are not answered.
 
-Redis stays halted until everything is written. A restore that was killed leaves a marker in Redis,
-and the next run of the command starts from the beginning.
+Redis stays halted until everything is written, and each halt names the backup. So a restore that
+was killed is recognized, and the next run of the command starts from the beginning.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sqlite3
 import tarfile
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -52,15 +53,17 @@ from sayso.pending.audit.entries import EntrySigner
 from sayso.pending.audit.ledger import AuditLedger
 from sayso.pending.audit.verify import verify
 from sayso.pending.sharded_scripts import SHARDS
-from sayso.workers.data_loss.resume import RESTORING, Resumed, halt, is_restoring, resume
+from sayso.workers.data_loss.resume import Resumed, halt, is_restoring, resume
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.data_loss.watermarks import HaltReason, Watermark, WatermarkFile
 from sayso.workers.deployment_name import key_digests
-from sayso.workers.recovery import GONE_SECONDS, Heartbeat
+from sayso.workers.recovery import ALIVE, GONE_SECONDS, Heartbeat, WorkerLock
 
 #: The folder of work in progress, in the data folder.
 _WORK = ".restore"
 _BLOCK_BYTES = 1024 * 1024
+#: How the names of the side files end in which SQLite keeps writes. The third, `-shm`, is an index.
+_SQLITE_WRITES = ("-wal", "-journal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,8 @@ def restore_backup(
             )
 
         keys = _trusted_keys(folder, manifest, secret_keys, bot.key_file)
-        # A backup without Redis leaves Redis alone.
+        # None: Redis is left alone. Either the backup has none, or the caller gave no client
+        # (`--without-redis`).
         client = None
         if (folder / REDIS_MEMBER).exists():
             client = bot.client
@@ -110,17 +114,18 @@ def restore_backup(
         if not replace and not was_killed:
             _check_target(bot, client, folder)
 
-        # The files are placed while Redis is halted, so no process works on half a bot.
+        # Redis is halted until the files are in their places: no process works on half a bot.
         written = 0
         if client is not None:
             written = _fill_redis(client, bot, folder, manifest)
             _cut_ledger(folder / LEDGER_MEMBER, client, bot.prefix, keys)
+        if _replaces_ledger(client, folder):
+            _set_aside(bot.ledger, folder / LEDGER_MEMBER)
         _place_files(folder, bot)
 
         resumed = None
         if client is not None:
             resumed = resume(client, prefix=bot.prefix, restored=True)
-            client.delete(f"{bot.prefix}{RESTORING}")
         return Restored(manifest, written, resumed, _check_audit_log(bot, client, keys))
 
 
@@ -163,9 +168,11 @@ def _unpack(file: IO[bytes], folder: Path) -> Manifest:
                 continue
 
             target = folder / PurePosixPath(member.name)
+            if target.exists():
+                raise ValueError(f"it has the member {member.name!r} twice")
             make_private(target.parent)
             hashed = HashingReader(content)
-            target.touch(mode=0o600, exist_ok=False)
+            target.touch(mode=0o600)
             with target.open("wb") as out:
                 shutil.copyfileobj(hashed, out, _BLOCK_BYTES)
             os.utime(target, (member.mtime, member.mtime))
@@ -232,9 +239,19 @@ def _trusted_keys(
 
 
 def _check_stopped(bot: Bot, client: Redis | None) -> None:
-    """Raise BackupError while processes of the bot run."""
+    """Raise BackupError while processes of the bot run.
+
+    Redis knows all of them. Without Redis only the workers of this machine are seen.
+    """
     if client is None:
+        living = WorkerLock(bot.settings.state_folder(bot.data) / ALIVE).count_living()
+        if living:
+            raise BackupError(
+                f"workers of this bot run on this machine ({living}): stop all its processes, then "
+                "run this again"
+            )
         return
+
     workers = Heartbeat(client, prefix=bot.prefix).count()
     ingress = Heartbeat(client, kind="ingress", prefix=bot.prefix).count()
     if workers or ingress:
@@ -245,34 +262,57 @@ def _check_stopped(bot: Bot, client: Redis | None) -> None:
 
 
 def _check_target(bot: Bot, client: Redis | None, folder: Path) -> None:
-    """Raise BackupError where the bot already has keys, a ledger or other files of the same names.
+    """Raise BackupError if the restore would delete or overwrite what the bot has here.
 
-    Files that are the same as in the backup may stay.
+    Files that are the same as in the backup may be there: a killed restore has placed them.
     """
     if client is not None and _has_keys(client, bot.prefix):
         raise BackupError(
             f"this Redis already has keys of {bot.settings.name!r}: add --replace to delete them first"
         )
-    if bot.ledger.exists():
+    has_other_ledger = bot.ledger.exists() and not _is_same(bot.ledger, folder / LEDGER_MEMBER)
+    if has_other_ledger and _replaces_ledger(client, folder):
         raise BackupError(
             f"there is an audit ledger at {bot.ledger}: add --replace to set it aside"
         )
     for path, target in _data_pairs(folder, bot):
-        if target.exists() and not filecmp.cmp(path, target, shallow=False):
+        if target.exists() and not _is_same(target, path):
             raise BackupError(f"there is another {target}: add --replace to overwrite such files")
 
 
 def _has_keys(client: Redis, prefix: str) -> bool:
     """Return whether Redis has data of the bot.
 
-    Two kinds of keys do not count: the marker of a restore that wrote nothing or has ended, and the
-    identities that `sayso redis status` gives to the shards of an empty server.
+    The identities that `sayso redis status` gives to the shards of an empty server do not count.
     """
     for key in client.scan_iter(match=f"{prefix}*", count=1000):
-        name = str(key).removeprefix(prefix)
-        if name != RESTORING and not name.endswith("}:identities"):
+        if not str(key).endswith("}:identities"):
             return True
     return False
+
+
+def _replaces_ledger(client: Redis | None, folder: Path) -> bool:
+    """Return whether the ledger of this machine gives way to that of the backup, which may be none.
+
+    A restored Redis continues the audit log of its backup, and no other one.
+    """
+    return client is not None or (folder / LEDGER_MEMBER).exists()
+
+
+def _is_same(present: Path, restored: Path) -> bool:
+    """Return whether a file of this machine equals an unpacked one, which may be missing.
+
+    A SQLite database with writes beside it has other content than its file alone.
+    """
+    for side_file in _side_files(present, _SQLITE_WRITES):
+        if side_file.exists() and side_file.stat().st_size:
+            return False
+    return restored.exists() and filecmp.cmp(present, restored, shallow=False)
+
+
+def _side_files(path: Path, suffixes: Sequence[str] = SQLITE_SIDE_FILES) -> list[Path]:
+    """Return the paths of the files that SQLite may have beside a database."""
+    return [path.with_name(f"{path.name}{suffix}") for suffix in suffixes]
 
 
 def _fill_redis(client: Redis, bot: Bot, folder: Path, manifest: Manifest) -> int:
@@ -281,35 +321,45 @@ def _fill_redis(client: Redis, bot: Bot, folder: Path, manifest: Manifest) -> in
     Return how many keys were written: those that have not expired since.
     """
     remembered = WatermarkFile(bot.settings.state_folder(bot.data) / WATERMARKS).load()
-    reasons = _halt_reasons(remembered.values())
+    reasons = _halt_reasons(remembered.values(), manifest.taken_at)
 
-    # The marker comes first: a restore that is killed from here on is recognized by it.
-    marker = f"{bot.prefix}{RESTORING}"
-    client.set(marker, f"{manifest.taken_at}")
+    # The halts come first: a restore that is killed from here on is recognized by them.
     halts = halt(client, reasons, prefix=bot.prefix)
-    delete_keys(client, prefix=bot.prefix, but=[marker, *halts])
+    delete_keys(client, prefix=bot.prefix, but=halts)
     with (folder / REDIS_MEMBER).open(encoding="ascii") as lines:
         return write_keys(client, map(StoredKey.from_json, lines), prefix=bot.prefix)
 
 
-def _halt_reasons(servers: Iterable[Mapping[int, Watermark]]) -> dict[int, HaltReason]:
+def _halt_reasons(
+    servers: Collection[Mapping[int, Watermark]], backup_taken_at: float
+) -> dict[int, HaltReason]:
     """Return for each shard the highest watermark of any server, as the reason of a halt.
 
-    Processes of this machine saw these writes in the time that the backup does not have. The resume
-    goes on with numbers above them, so that no number is used twice.
+    Processes of this machine saw these writes, some of them after the backup. The resume goes on
+    far above them and above the numbers in the backup (by RESUME_STEP), so that no number is used
+    twice. A new machine has no watermarks: then only the numbers in the backup count.
     """
-    reasons = {shard: HaltReason(identity="", remembered=0, found=0) for shard in range(SHARDS)}
-    for watermarks in servers:
-        for shard, watermark in watermarks.items():
-            if watermark.writes > reasons[shard].remembered:
-                reasons[shard] = HaltReason(watermark.identity, watermark.writes, found=0)
+    reasons = {}
+    for shard in range(SHARDS):
+        highest = Watermark(identity="", writes=0)
+        for watermarks in servers:
+            watermark = watermarks.get(shard, highest)
+            if watermark.writes > highest.writes:
+                highest = watermark
+        reasons[shard] = HaltReason(
+            highest.identity,
+            remembered=highest.writes,
+            found=0,
+            backup_taken_at=backup_taken_at,
+        )
     return reasons
 
 
 def _cut_ledger(ledger: Path, client: Redis, prefix: str, keys: Sequence[str]) -> None:
     """Remove the entries that the ledger got after Redis was copied, so both end at the same entry.
 
-    A ledger that is ahead of its Redis would look as if Redis had lost entries.
+    A ledger that is ahead of its Redis would look as if Redis had lost entries. Afterwards all of
+    the ledger is in one file, the same after each restore of this backup.
     """
     if not ledger.exists():
         return
@@ -329,20 +379,20 @@ def _data_pairs(folder: Path, bot: Bot) -> Iterator[tuple[Path, Path]]:
 def _place_files(folder: Path, bot: Bot) -> None:
     """Move the unpacked files to their places, and wait until they are on disk.
 
-    A ledger that is there already is set aside. Secret keys that are there already stay.
+    Secret keys that are there already stay.
     """
     pairs = list(_data_pairs(folder, bot))
     if (folder / KEYS_FILE).exists() and not bot.key_file.exists():
         pairs.append((folder / KEYS_FILE, bot.key_file))
     if (folder / LEDGER_MEMBER).exists():
-        _set_aside(bot.ledger, folder / LEDGER_MEMBER)
         pairs.append((folder / LEDGER_MEMBER, bot.ledger))
 
     for path, target in pairs:
         make_private(target.parent)
-        # They belong to the file that is replaced: SQLite would mix them into the new one.
-        for suffix in SQLITE_SIDE_FILES:
-            target.with_name(f"{target.name}{suffix}").unlink(missing_ok=True)
+        # SQLite would mix the side files of a replaced database into the new one. A backup has no
+        # files of such names.
+        for side_file in _side_files(target):
+            side_file.unlink(missing_ok=True)
         try:
             path.replace(target)
         except OSError as exc:
@@ -358,18 +408,24 @@ def _place_files(folder: Path, bot: Bot) -> None:
 def _set_aside(ledger: Path, restored: Path) -> None:
     """Rename a ledger to `<name>.until-<Unix seconds>`: an audit log is never deleted.
 
-    A ledger that is the same as the restored one may stay: a killed restore has placed it.
+    `restored` is the ledger of the backup, which may be missing. If both are the same, the ledger
+    stays: a killed restore has placed it.
     """
-    if not ledger.exists() or filecmp.cmp(ledger, restored, shallow=False):
+    if not ledger.exists():
         return
 
-    # Afterwards all of it is in one file, whose name changes at once.
+    # The newest entries may be in the write-ahead log. Afterwards all of the ledger is in one file.
     with suppress(sqlite3.Error), closing(sqlite3.connect(ledger)) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    if _is_same(ledger, restored):
+        return
+
+    new_name = f"{ledger.name}.until-{time.time():.0f}"
+    # A ledger that SQLite cannot open still has its side files.
     for suffix in (*SQLITE_SIDE_FILES, ""):
         path = ledger.with_name(f"{ledger.name}{suffix}")
         if path.exists():
-            path.rename(path.with_name(f"{ledger.name}.until-{time.time():.0f}{suffix}"))
+            path.rename(path.with_name(f"{new_name}{suffix}"))
 
 
 def _check_audit_log(bot: Bot, client: Redis | None, keys: Sequence[str]) -> ChainReport | None:

@@ -35,9 +35,6 @@ RESUME_STEP = 1_000_000_000
 MAX_IDENTITIES = 8
 #: How many keys Redis looks at in one SCAN.
 SCAN_COUNT = 1000
-#: A key that exists while a backup is being restored. It tells such a server from one that is
-#: halted because it lost data.
-RESTORING = "restoring"
 #: A key of a conversation or an action: the shard, the kind, and the id.
 _KEY = re.compile(r"\{(?P<shard>\d{1,2})\}:(?P<kind>conversation|pending):(?P<name>.+)", re.DOTALL)
 _LIFT = """
@@ -95,14 +92,12 @@ def _halted_states(client: Redis, prefix: str) -> dict[int, ShardState]:
 
 def is_restoring(client: Redis, *, prefix: str) -> bool:
     """Return whether a restore has begun and not ended: a halted Redis holds part of a backup."""
-    return bool(client.exists(f"{prefix}{RESTORING}")) and bool(halts_of(client, prefix=prefix))
+    return backup_being_restored(client, prefix=prefix) > 0
 
 
 def backup_being_restored(client: Redis, *, prefix: str) -> float:
     """Return when the backup was taken that is being restored, in Unix seconds; 0 for none."""
-    if not is_restoring(client, prefix=prefix):
-        return 0.0
-    return float(client.get(f"{prefix}{RESTORING}") or 0)
+    return HaltReason.sum(halts_of(client, prefix=prefix).values()).backup_taken_at
 
 
 def halt(client: Redis, reasons: Mapping[int, HaltReason], *, prefix: str = PREFIX) -> list[str]:

@@ -108,7 +108,11 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class HaltReason:
-    """Why a shard is halted: it has fewer writes than a process remembers."""
+    """Why a shard is halted.
+
+    It has fewer writes than a process remembers, or a backup is being restored into it. Then
+    `backup_taken_at` is set.
+    """
 
     #: The identity that the shard had, "" if no process remembers one.
     identity: str
@@ -119,6 +123,8 @@ class HaltReason:
     #: About how long the shard worked after its last write that is still there; None if that is not
     #: known.
     lost_seconds: float | None = None
+    #: When the backup was taken that is being restored, in Unix seconds; 0 for a loss of data.
+    backup_taken_at: float = 0.0
 
     @classmethod
     def read(cls, text: str) -> HaltReason:
@@ -145,6 +151,7 @@ class HaltReason:
             remembered=sum(halt.remembered for halt in halts),
             found=sum(halt.found for halt in halts),
             lost_seconds=lost_seconds,
+            backup_taken_at=max((halt.backup_taken_at for halt in halts), default=0.0),
         )
 
     def to_json(self) -> str:

@@ -33,7 +33,7 @@ from sayso.ops.server.processes import UP_FILE, RunningBot, save_running_bot
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.alerts import KEEP_LAST_MESSAGE_SECONDS, RedisAlerts
-from sayso.workers.data_loss.watermarks import keys_of
+from sayso.workers.data_loss.watermarks import HaltReason, keys_of
 from sayso.workers.recovery import Heartbeat
 from tests.agent.providers.recorder import ModelRecorder
 from tests.channels.web import services
@@ -457,7 +457,8 @@ def test_halted_redis_is_found(clinic: Clinic, redis_client: Redis):
     """The finding names the command that resumes it."""
     redis_client.set(keys_of(5, PREFIX).halted, '{"was": 5, "is": 1, "at": 1}')
     assert "`sayso redis resume`" in clinic.wrong()["halt"]
-    redis_client.set(f"{PREFIX}restoring", "1795737600")
+    halt = HaltReason("", 0, 0, backup_taken_at=1795737600.0)
+    redis_client.set(keys_of(5, PREFIX).halted, halt.to_json())
     assert "`sayso restore`" in clinic.wrong()["halt"]
 
 

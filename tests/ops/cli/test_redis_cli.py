@@ -12,7 +12,7 @@ from sayso.infra.redis.client import connect
 from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.pending.sharded_scripts import SHARDS
 from sayso.workers.data_loss.guard import DataLossGuard
-from sayso.workers.data_loss.watermarks import FILE, WatermarkFile, keys_of
+from sayso.workers.data_loss.watermarks import FILE, HaltReason, WatermarkFile, keys_of
 from tests.config.processes import sayso, short_folder
 
 #: The key prefix of a bot whose file is bot.yaml.
@@ -68,8 +68,7 @@ def test_redis_emptied_on_purpose_is_resumed_by_one_command(
 def test_unfinished_restore_is_named(tmp_path: Path, clients: dict[str, Redis]):
     """Only a repeated restore brings what is missing, and no resume."""
     common = ("--config", _config(tmp_path), "--data", tmp_path)
-    clients["a"].set(f"{PREFIX}restoring", "1795737600.5")
-    clients["a"].set(HALTED, "{}")
+    clients["a"].set(HALTED, HaltReason("", 0, 0, backup_taken_at=1795737600.5).to_json())
     code, output, _ = sayso("redis", "status", *common, **environ(clients))
     expected = "redis: halted: a restore of the backup of 2026-11-27 00:00:00 UTC has not ended, so a part of it is missing"
     assert (code, output.splitlines()[0]) == (1, expected)

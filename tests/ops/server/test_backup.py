@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -41,10 +42,10 @@ from sayso.pending.audit.entries import EntrySigner
 from sayso.pending.audit.ledger import AuditLedger
 from sayso.pending.audit.verify import verify
 from sayso.workers.data_loss.guard import DataLossGuard
-from sayso.workers.data_loss.resume import RESTORING, RESUME_STEP, halt, halts_of
+from sayso.workers.data_loss.resume import RESUME_STEP, halt, halts_of, is_restoring, resume
 from sayso.workers.data_loss.watermarks import HaltReason
 from sayso.workers.people import ListedPerson, RedisPeople
-from sayso.workers.recovery import Heartbeat
+from sayso.workers.recovery import ALIVE, Heartbeat, WorkerLock
 from tests.config.processes import short_folder
 from tests.contracts.rigs import CHAT, Rig, turn
 from tests.workers.clusters import Cluster
@@ -227,13 +228,9 @@ def test_restore_that_is_killed_can_be_repeated(
     dying.fate = Fate(at, killed)
     with contextlib.suppress(Killed):
         restore_backup(io.BytesIO(content), Bot(settings, target.data, dying), KEYS)
-    marker, keys = (
-        f"{PREFIX}{RESTORING}",
-        target.client.dbsize() - target.client.exists(f"{PREFIX}{RESTORING}"),
-    )
     is_halted = bool(halts_of(target.client, prefix=PREFIX))
-    if is_halted or keys == 0:
-        assert target.client.exists(marker) == is_halted or keys == 0
+    assert is_restoring(target.client, prefix=PREFIX) == is_halted
+    if is_halted or target.client.dbsize() == 0:
         restored = target.restore(content)
         assert (restored.chain.faults, restored.resumed.actions) == ((), 1)
     assert not halts_of(target.client, prefix=PREFIX)
@@ -265,10 +262,85 @@ def test_restore_that_is_killed_and_run_again_deletes_no_ledger(source: Machine,
     assert AuditLedger(aside, EntrySigner(KEYS)).entries() == before
 
 
+def test_later_loss_is_not_taken_for_an_unfinished_restore(
+    source: Machine, target: Machine, monkeypatch: pytest.MonkeyPatch
+):
+    """The restore was killed when all shards went on. A loss months later is resumed, not overwritten unasked."""
+    used(source)
+    content = source.backup()
+    monkeypatch.setattr("sayso.ops.server.restore.resume", _resume_and_die)
+    with pytest.raises(Killed):
+        target.restore(content)
+    halt(target.client, {3: HaltReason("a", 2, 1)}, prefix=PREFIX)
+    assert not is_restoring(target.client, prefix=PREFIX)
+    with pytest.raises(BackupError, match="already has keys of 'bot': add --replace"):
+        target.restore(content)
+
+
+def _resume_and_die(*args: Any, **options: Any) -> None:
+    resume(*args, **options)
+    raise Killed
+
+
+def test_newer_entries_in_the_write_ahead_log_are_set_aside(source: Machine, target: Machine):
+    """After a kill the file of a ledger may equal that of the backup, and have all newer entries beside it."""
+    used(source)
+    content = source.backup()
+    target.restore(content)
+    TalkingBot(target.rig, "Z").say("delete Z")
+    with sqlite3.connect(target.bot.ledger) as living:  # keeps SQLite from merging the log
+        living.execute("SELECT * FROM entries").fetchone()
+        target.collector.collect()
+        newer = AuditLedger(target.bot.ledger, EntrySigner(KEYS)).entries()
+        killed_files = {
+            path: path.read_bytes() for path in target.bot.ledger.parent.glob("audit.sqlite3*")
+        }
+    living.close()
+    for path, data in killed_files.items():
+        path.write_bytes(data)
+    target.restore(content, replace=True)
+    (aside,) = target.bot.ledger.parent.glob("audit.sqlite3.until-*")
+    assert AuditLedger(aside, EntrySigner(KEYS)).entries() == newer
+
+
+def test_ledger_is_set_aside_for_a_backup_without_one(source: Machine, target: Machine):
+    """The restored Redis would number its entries again, which would look like a forged log."""
+    content = source.backup()
+    TalkingBot(target.rig, "Z").say("delete Z")
+    target.collector.collect()
+    assert target.restore(content, replace=True).chain.faults == ()
+    assert not target.bot.ledger.exists()
+    assert len(list(target.bot.ledger.parent.glob("audit.sqlite3.until-*"))) == 1
+
+
+def test_killed_restore_of_files_alone_can_be_repeated(
+    source: Machine, target: Machine, settings: Settings
+):
+    """The ledger that the first run has placed is no reason to refuse the second one."""
+    used(source)
+    file = io.BytesIO()
+    write_backup(file, Bot(settings, source.data), KEYS)
+    for _ in range(2):
+        restore_backup(io.BytesIO(file.getvalue()), Bot(settings, target.data), KEYS)
+    assert not list(target.bot.ledger.parent.glob("audit.sqlite3.until-*"))
+
+
+def test_restore_of_files_alone_is_refused_while_a_worker_of_this_machine_runs(
+    source: Machine, target: Machine, settings: Settings
+):
+    """No Redis is asked. The worker would write to files that are replaced."""
+    used(source)
+    file = io.BytesIO()
+    write_backup(file, Bot(settings, source.data), KEYS)
+    WorkerLock(settings.state_folder(target.data) / ALIVE).hold()
+    with pytest.raises(BackupError, match=r"workers of this bot run on this machine \(1\)"):
+        restore_backup(io.BytesIO(file.getvalue()), Bot(settings, target.data), KEYS)
+    assert not target.bot.ledger.exists()
+
+
 def test_repeated_restore_is_refused_while_workers_run(source: Machine, target: Machine):
     """A process manager may have started them after the first run was killed."""
-    target.client.set(f"{PREFIX}{RESTORING}", "1")
-    halt(target.client, {3: HaltReason("", 2, 1)}, prefix=PREFIX)
+    halt(target.client, {3: HaltReason("", 2, 1, backup_taken_at=1.0)}, prefix=PREFIX)
     Heartbeat(target.client, "ab12", prefix=PREFIX).beat()
     with pytest.raises(BackupError, match="stop all its processes"):
         target.restore(source.backup())

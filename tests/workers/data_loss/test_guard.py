@@ -360,6 +360,7 @@ def test_lost_seconds_are_reported_as_far_as_known(rig, redis_url):
         "remembered": 4,
         "found": 2,
         "lost_seconds": 1.25,
+        "backup_taken_at": 0.0,
     }
 
 
