@@ -75,9 +75,11 @@ class StoredAction:
     #: When the action was claimed, and after its start: when it was started. 0.0 before the claim.
     #: For a plan: when its last step was claimed, if that is later.
     started_at: float = 0.0
-    #: The platform's id of the message that shows the question, "" where the platform gave none.
+    #: The platform's id of the message that first showed the question, with its buttons; "" where
+    #: the platform gave none.
     question_message: str = ""
-    #: The platform's ids of all messages that show or repeat the question.
+    #: The platform's ids of the messages that show the question, a part of it or a copy, the newest
+    #: one last. At most MAX_QUESTION_MESSAGES.
     question_messages: tuple[str, ...] = ()
     #: When the platform says that it showed the question, 0.0 where it did not say.
     written_at: float = 0.0
