@@ -1,6 +1,7 @@
 """Options of the commands that run a bot or a part of it.
 
-These are `up`, `demo`, `chat`, `web`, `worker` and `poll`.
+These are `up`, `demo`, `chat`, `web`, `worker` and `poll`. The module of a command says which of the
+options it has.
 """
 
 from __future__ import annotations
@@ -16,8 +17,30 @@ import click
 
 from sayso.config.wiring.observability import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS
 from sayso.infra.metrics_endpoint import MetricsUnusable
+from sayso.infra.stop_signals import accept_interrupts
 from sayso.ops.cli.command import fail
 from sayso.ops.server.metrics_port import MetricsAddress, share_counts
+
+#: The value of --metrics: a port, and a host before it or none. An IPv6 address is in brackets:
+#: without them its last part would be taken for the port.
+_METRICS_ADDRESS = re.compile(r"(?:(?P<host>\[[^\[\]]+\]|[^\[\]:]*):)?(?P<port>[0-9]{1,5})")
+
+
+def _metrics_address(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> MetricsAddress:
+    """Return host and port of `--metrics`, None without the option."""
+    if not text:
+        return None
+    address = _METRICS_ADDRESS.fullmatch(text)
+    if not address or not 0 < int(address["port"]) < 65536:
+        raise click.BadParameter(
+            f"{text!r} is not an address: write a port, such as 9464, or a host before it: "
+            "10.0.0.5:9464 or [::1]:9464"
+        )
+    host = (address["host"] or "").strip("[]")
+    return host or "127.0.0.1", int(address["port"])
+
 
 host_option = click.option(
     "--host", default="127.0.0.1", show_default=True, help="The address to listen on."
@@ -29,6 +52,7 @@ port_option = click.option(
     type=click.IntRange(1, 65535),
     help="The port to listen on.",
 )
+# Of `up` and `demo`, which start worker processes as commands of their own.
 workers_option = click.option(
     "--workers",
     default=2,
@@ -46,9 +70,10 @@ metrics_option = click.option(
     "--metrics",
     metavar="[HOST:]PORT",
     envvar="SAYSO_METRICS",
-    callback=lambda _context, _parameter, text: _address(text),
+    callback=_metrics_address,
     help="Serve /metrics for Prometheus on this port of this machine, or of HOST.  [default: do not]",
 )
+# Of `web` and `worker`, which fork themselves.
 processes_option = click.option(
     "--processes",
     type=click.IntRange(1, 64),
@@ -63,8 +88,8 @@ def log_options(command: Callable[..., None]) -> Callable[..., None]:
     """
 
     def export(context: click.Context, option: click.Parameter, value: str | None) -> None:
-        if value and option.name:
-            os.environ[f"SAYSO_{option.name.upper()}"] = value
+        if value and isinstance(option.envvar, str):
+            os.environ[option.envvar] = value
 
     shared: dict[str, Any] = {"expose_value": False, "callback": export, "show_envvar": True}
     level = click.option(
@@ -85,10 +110,12 @@ def log_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def count_for_metrics(metrics: MetricsAddress, *, forks: bool) -> None:
-    """Have this process, and with `forks` those that it starts, count for `/metrics`.
+    """Prepare this process to count for `/metrics`.
 
-    `metrics` is the address of --metrics, None without the option. Call it before anything is
-    imported that counts. Exits where the folder of the counts is unusable.
+    `metrics` is the address of --metrics, None without the option. `forks` says whether the command
+    forks or starts processes, which count together with it. Call it before `sayso.infra.metrics` is
+    imported, which chooses then where it counts: before the imports of the command's function.
+    Exits where the folder of the counts is unusable.
     """
     # `clear_errors` cannot be used here, because it imports modules that count.
     try:
@@ -97,32 +124,18 @@ def count_for_metrics(metrics: MetricsAddress, *, forks: bool) -> None:
         fail(str(exc))
 
 
-def _address(text: str | None) -> MetricsAddress:
-    """Return host and port of `--metrics`, None without the option."""
-    if not text:
-        return None
-    host, _, port = text.rpartition(":")
-    is_port = re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536
-    if not is_port:
-        raise click.BadParameter(
-            f"{text!r} is not an address: write a port, such as 9464, or a host before it: 10.0.0.5:9464"
-        )
-    bare_host = host.removeprefix("[").removesuffix("]")  # an IPv6 address stands in brackets
-    return bare_host or "127.0.0.1", int(port)
-
-
 def exit_on_signals() -> None:
     """Exit at once on SIGINT and SIGTERM, until the command installs its own handlers.
 
-    Nothing runs yet that has to be stopped. The handler raises no exception, because a module that
-    is being imported could catch or print it.
+    Nothing runs yet that has to be stopped, so the status is 0, as after a stop of the running
+    command. The handler raises no exception, because a module that is being imported could catch or
+    print it.
     """
-
-    from sayso.infra.stop_signals import accept_interrupts  # `sayso --help` imports no package
 
     def leave(_: int, __: FrameType | None) -> NoReturn:
         os._exit(0)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)
+    # The process that started this one may have blocked SIGINT until there is a handler.
     accept_interrupts()

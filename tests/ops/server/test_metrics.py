@@ -231,7 +231,7 @@ def test_slow_readers_hold_no_thread(port: int) -> None:
         each.close()
 
 
-@pytest.mark.parametrize("given", ["nine", "0", "65536", "host:", "1.2.3.4"])
+@pytest.mark.parametrize("given", ["nine", "0", "65536", "host:", "1.2.3.4", "::1", "[]:80"])
 def test_malformed_address_is_refused(given: str) -> None:
     """The line shows the value and the cure."""
     code, _, errors = sayso("worker", "--metrics", given)
