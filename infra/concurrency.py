@@ -77,6 +77,7 @@ class _TimeLimit:
     def pause(self) -> None:
         """Stand still for one more call, until `resume` was called for each of them."""
         self._waiting_calls += 1
+        # None: another call has set it so, and the block ended while that call waited.
         deadline = self._timeout.when()
         if self._waiting_calls == 1 and deadline is not None:
             self._seconds_left = deadline - self.loop.time()
@@ -171,8 +172,10 @@ async def call_in_caller_thread(function: Callable[[], T]) -> T:
     # The function must see no loop and no task, so that it may run its own: a thread runs one loop
     # at a time, and from Python 3.14 on one task. These are the functions that asyncio documents
     # for those who extend it; public ones would need a second thread for each sync caller.
+    # What is left first is entered again last.
     asyncio._leave_task(loop, task)  # noqa: SLF001
     asyncio._set_running_loop(None)  # noqa: SLF001
+    # A `run_sync` in the function must make a new loop: this one is in the middle of a step.
     _this_thread.loop = None
     try:
         return contextvars.copy_context().run(_call_isolated, function)
@@ -249,14 +252,15 @@ def _abandon(
 
     `call` is the call in a thread that `work` waits for, None for a function on the loop.
     """
-    # A cancelled `work` in a thread is done at once, while the thread goes on. In that case the
-    # call notes the end of the thread, too.
+    # A cancelled `work` in a thread is done at once, while the thread goes on. So
+    # `_CallInThread.outcome`, which `work` waits for, also notes when the thread has ended.
     _note_abandoned(work.done)
     if on_late_outcome is None:
         work.cancel()
         return
 
     if call is not None and call.abandon():
+        # This makes `outcome` abandon the call once more, with the same answer.
         work.cancel()
         report = on_late_outcome(None, NotStarted("there was no thread for it in time"))
     else:
@@ -275,7 +279,7 @@ async def _report_late_outcome(
         work.cancel()
         return
     error = work.exception()
-    if error:
+    if error is not None:
         await on_late_outcome(None, error)
     else:
         await on_late_outcome(work.result(), None)
@@ -319,7 +323,8 @@ async def await_isolated(awaitable: Awaitable[T]) -> T:
     """Wait for a foreign coroutine. Raises Escaped when it tries to end more than itself.
 
     A coroutine that cancels the task in which it runs looks the same as a caller that cancels this
-    task. So its CancelledError passes.
+    task. So its CancelledError passes. In the main thread a KeyboardInterrupt passes, too: it comes
+    from the person at the terminal.
     """
     try:
         return await awaitable
@@ -332,6 +337,11 @@ async def await_isolated(awaitable: Awaitable[T]) -> T:
         raise
     # SystemExit, and what some libraries stop their own code with.
     except BaseException as exc:
+        # Python interrupts the main thread alone. In another thread the foreign code has raised the
+        # KeyboardInterrupt itself, and it would end the event loop of a worker.
+        is_main_thread = threading.current_thread() is threading.main_thread()
+        if isinstance(exc, KeyboardInterrupt) and is_main_thread:
+            raise
         raise Escaped(f"it raised {type(exc).__name__}") from exc
 
 
@@ -346,13 +356,20 @@ async def gather_all(
 ) -> list[T]:
     """Run the coroutines at once and return their results in order.
 
-    When one fails, the others are cancelled and have ended before its error is raised.
-    `asyncio.gather` alone would leave them running. With `stop_seconds`, one that has not ended by
-    then is left running.
+    When one fails, or the caller is cancelled, the others are cancelled and have ended before the
+    error is raised. `asyncio.gather` alone would leave them running after a failure. `stop_seconds`
+    is how long they may take for their clean-up: one that takes longer is left running. None is no
+    limit.
     """
     tasks = [asyncio.create_task(each) for each in coroutines]
+    together = asyncio.gather(*tasks)
+    # Without this, asyncio would log the error of one whose caller was cancelled and never reads it.
+    together.add_done_callback(lambda done: done.exception())
     try:
-        return await asyncio.gather(*tasks)
+        # `await together` would itself cancel the tasks of a cancelled caller, and then wait until
+        # one of them has ended, without a limit.
+        await asyncio.wait([together])
+        return together.result()
     finally:
         rest = [task for task in tasks if not task.done()]
         for task in rest:
@@ -366,8 +383,11 @@ async def gather_all(
 def run_sync(coroutine: Coroutine[Any, Any, T], *, lends_thread: bool = False) -> T:
     """Run a coroutine from sync code and return its result. Tasks that it leaves are cancelled.
 
+    With `lends_thread`, `call_in_caller_thread` uses this thread.
+
     Called inside a running loop, it runs the coroutine on another loop in a second thread, while
-    the running one stands still. With `lends_thread`, `call_in_caller_thread` uses this thread.
+    the running one stands still. No thread is lent then: `call_in_caller_thread` uses a tool
+    thread.
     """
     outer = _state.get()
     _set_state(lends_thread=lends_thread)
@@ -439,12 +459,14 @@ def run_without_loop(coroutine: Coroutine[Any, Any, T]) -> T:
 
     A loop and its thread pool would cost more than the one Redis call that the coroutine makes. So
     the coroutine may await only stores, `call_in_thread` and `run_with_timeout`, which block this
-    thread instead of waiting. Raises RuntimeError for a coroutine that needs an event loop.
+    thread instead of waiting. Raises RuntimeError for a coroutine that needs an event loop, after
+    it has closed the coroutine.
     """
     token = has_no_loop.set(True)
     try:
         # The coroutine runs until it ends, or until it would wait for a loop.
         coroutine.send(None)
+        coroutine.close()
     except StopIteration as end:
         result: T = end.value
         return result
@@ -542,7 +564,8 @@ class _CallInThread(Generic[T]):
     def abandon(self) -> bool:
         """Stop waiting for the call.
 
-        Return True if it had not started, in which case it never will.
+        Return True if it had not started, in which case it never will. Another call of this method
+        returns the same then.
         """
         return self._pool.abandon(self._call)
 

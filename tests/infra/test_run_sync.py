@@ -136,6 +136,34 @@ def test_interrupt_in_a_tool_reaches_the_caller():
     assert agent_with(thread_name).run("go").content == "done"
 
 
+def test_interrupt_in_an_async_tool_reaches_the_caller():
+    """It computes on the loop of the caller's thread, and is no failed tool."""
+
+    async def interrupted() -> str:
+        interrupt()
+        return "went on"
+
+    with pytest.raises(KeyboardInterrupt):
+        agent_with(interrupted).run("go")
+    assert agent_with(thread_name).run("go").content == "done"
+
+
+def test_coroutine_that_needs_a_loop_is_closed_when_it_was_run_without_one():
+    """Its clean-up runs before the caller gets the error, and still without a loop."""
+    steps = []
+
+    async def needs_loop():
+        try:
+            await asyncio.sleep(0)
+        finally:
+            steps.append(concurrency.has_no_loop.get())
+
+    coroutine = needs_loop()
+    with pytest.raises(RuntimeError, match="without one"):
+        run_without_loop(coroutine)
+    assert steps == [True]
+
+
 def test_interrupt_is_no_error_of_the_loop(caplog):
     """Nothing is logged about an exception that was never retrieved: the caller has it."""
     with contextlib.suppress(KeyboardInterrupt):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -161,7 +162,10 @@ ENDS = [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError()]
     [(GeneratorExit(), False), *((end, kind) for end in ENDS for kind in (False, True))],
 )
 def test_tool_that_raises_a_process_exit_is_a_failed_tool(make_bot, error, is_async):
-    """In a thread or on the loop: the turn is answered, and the worker stays alive."""
+    """In a thread or on the loop: the turn is answered, and the worker stays alive.
+
+    The loop of a worker is not in the main thread, where a person may interrupt the program.
+    """
     bot = make_bot()
 
     @tool(name="quit")
@@ -176,7 +180,8 @@ def test_tool_that_raises_a_process_exit_is_a_failed_tool(make_bot, error, is_as
 
     with_tool(bot, quit_async if is_async else quit_now, {})
     bot.provider._lines.append("that failed")
-    assert bot.say("quit") == "that failed"
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(bot.say, "quit").result() == "that failed"
 
 
 def test_preview_that_raises_a_process_exit_is_a_failed_tool(make_bot):
