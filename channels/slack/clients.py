@@ -3,8 +3,9 @@
 An app of one workspace has one token, `bot_token` in the YAML. An app that many workspaces have
 installed has a token for each, which Redis stores. Such a token may expire after 12 hours (Slack
 calls this token rotation). Then it is renewed with its refresh token, a second secret that works
-once: Slack's answer brings the next pair. So only one process renews a token at a time, and the
-answer is stored whatever happens, since a lost answer means that the app must be installed again.
+once: Slack's answer brings the next pair. A lost answer means that the app must be installed again.
+So only one process renews a token at a time. It goes on if its caller is cancelled, and while Redis
+is away it tries again and again to store the answer.
 """
 
 from __future__ import annotations
@@ -36,16 +37,17 @@ log = logging.getLogger(__name__)
 
 #: How long before it expires a token is renewed, in seconds: 2 hours of its 12.
 RENEW_BEFORE = 2 * 3600.0
-#: How long one process may take to renew a token, in seconds. After a failure no process tries
-#: again for so long.
+#: How long one process may take to renew a token, in seconds. If Slack gave no new token, no
+#: process tries again until this time is over.
 RENEWAL_SECONDS = 60
 #: How often Slack is asked for a new token while its answers are unclear. It may have used up the
 #: refresh token, which it takes again only for "a short grace period".
 ASK_ATTEMPTS = 3
 #: The pause between two of these attempts, in seconds.
 ASK_PAUSE_SECONDS = 1.0
-#: How long one answer is awaited, in seconds. All attempts, and storing the token, end within
-#: RENEWAL_SECONDS: later another process would use the same refresh token.
+#: How long one answer is awaited, in seconds. All attempts and pauses, those of storing the token
+#: among them, take 3 * 12 + 2 * 1 + 14 * 1 = 52 seconds. That is less than RENEWAL_SECONDS, after
+#: which another process would use the same refresh token.
 ASK_SECONDS = 12.0
 #: How often storing a new token is tried while Redis does not answer.
 STORE_ATTEMPTS = 15
@@ -119,7 +121,8 @@ class ManyWorkspaces:
         self._rules = settings.install_rules
         self._api_url = settings.api_url
         self._installations = installations
-        # The pool hands out the session itself: each workspace needs a client with its token.
+        # A pool of sessions, one per event loop. Clients are made anew for each call, because each
+        # workspace needs one with its token.
         self._sessions: PooledSessions[ClientSession] = PooledSessions(lambda session: session)
         self._sleep = sleep
         #: The tasks that renew a token now. The event loop itself keeps no reference to a task.
@@ -137,7 +140,7 @@ class ManyWorkspaces:
         if self._rules and not self._rules.admits(*ids):
             problem = f"{workspace} is not in install.organizations of {self._channel}"
             raise Refused(f"{problem}: add it there")
-        installation = await self.current(installation)
+        installation = await self._with_valid_token(installation)
         return new_client(installation.token, self._api_url, self._sessions.here())
 
     async def _read(self, look_up: Callable[[str], Installation | None], name: str) -> Installation:
@@ -156,24 +159,27 @@ class ManyWorkspaces:
             raise Refused(not_installed(name))
         return installation
 
-    async def current(self, installation: Installation) -> Installation:
+    async def _with_valid_token(self, installation: Installation) -> Installation:
         """Return the installation with a token that is valid now, renewed if it expires soon.
 
         Raises SendError and redis.RedisError.
         """
-        seconds_left = installation.expires_at - self._installations.clock()
-        if not installation.expires_at or seconds_left > RENEW_BEFORE:
-            return installation
-        if installation.renewal_refused:
+        if not self._must_be_renewed(installation):
             return self._while_valid(installation)
 
         start = self._installations.start_renewal
         if await asyncio.to_thread(start, installation.id, RENEWAL_SECONDS):
             return await self._renew_to_the_end(installation.id)
-        # Another process renews it.
-        if seconds_left > 0:
+        # Another call renews it, in this process or another one, or has just failed to do so.
+        if installation.expires_at > self._installations.clock():
             return installation
         return await self._wait_for_renewal(installation)
+
+    def _must_be_renewed(self, installation: Installation) -> bool:
+        """Return whether the token expires soon, or has expired, and Slack may renew it."""
+        if not installation.expires_at or installation.renewal_refused:
+            return False
+        return installation.expires_at - self._installations.clock() <= RENEW_BEFORE
 
     async def _renew_to_the_end(self, name: str) -> Installation:
         """Renew a token, also if the caller is cancelled meanwhile.
@@ -198,11 +204,12 @@ class ManyWorkspaces:
 
         Raises SendError and redis.RedisError.
         """
-        # Read again: another process may have just renewed it, and a refresh token works once.
+        # Read again: since the caller read it, another process may have renewed the token or been
+        # refused, or the app was installed again.
         installation = await self._read(self._installations.get, name)
-        if installation.expires_at - self._installations.clock() > RENEW_BEFORE:
+        if not self._must_be_renewed(installation):
             await asyncio.to_thread(self._installations.end_renewal, name)
-            return installation
+            return self._while_valid(installation)
 
         renewed = await self._ask_for_token(installation)
         if renewed is None:
@@ -232,10 +239,10 @@ class ManyWorkspaces:
         return await asyncio.to_thread(self._installations.replace, installation, renewed)
 
     async def _ask_for_token(self, installation: Installation) -> Installation | None:
-        """Return the installation with a new token, or with the reason why Slack refused one.
+        """Return the installation as Slack's answer says: see `_ask_once`.
 
-        Returns None to try again later. After an unclear answer Slack is asked again at once: a
-        minute later it may not take the refresh token any more.
+        Returns None also if no answer was clear. After an unclear answer Slack is asked again at
+        once: a minute later it may not take the refresh token any more.
         """
         for attempt in range(1, ASK_ATTEMPTS + 1):
             try:
@@ -248,10 +255,11 @@ class ManyWorkspaces:
         return None
 
     async def _ask_once(self, installation: Installation) -> Installation | None:
-        """Return the installation as Slack's answer says.
+        """Ask Slack once for a new token, and return the installation as it must be stored.
 
-        It has a new token, or the reason why its refresh token will never work. None for a refusal
-        for another reason. Raises _NoClearAnswer.
+        It has the new token. If Slack says that the refresh token will never work, it has the
+        reason in `renewal_refused`. None if Slack refuses for a reason that may be over later.
+        Raises _NoClearAnswer if Slack may or may not have renewed the token.
         """
         from aiohttp import ClientError
         from slack_sdk.errors import SlackApiError, SlackClientError, SlackTokenRotationError
@@ -357,14 +365,13 @@ def open_clients(
     """Return the clients of a channel.
 
     `installations` are the stored tokens of an app that many workspaces have installed, None for an
-    app with a bot_token.
+    app with a bot_token. Raises ValueError if the settings have the keys of the other kind of app.
     """
     if installations:
         return ManyWorkspaces(channel, settings, installations)
-    token = ""
-    if settings.bot_token:
-        token = settings.bot_token.get_secret_value().strip()
-    return OneWorkspace(token, settings.api_url)
+    if settings.bot_token is None:
+        raise ValueError("one workspace needs bot_token")
+    return OneWorkspace(settings.bot_token.get_secret_value().strip(), settings.api_url)
 
 
 def not_installed(workspace: str) -> str:

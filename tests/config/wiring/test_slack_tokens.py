@@ -331,6 +331,22 @@ def test_new_installation_ends_a_refused_renewal(bot: SlackBot):
     assert bot.sent[-1]["team"] == "T01"
 
 
+def test_app_that_is_installed_again_right_before_a_renewal_is_not_renewed(bot: SlackBot):
+    """The new token does not expire. Slack would refuse its empty refresh token."""
+    expiring(bot, -60)
+    bot.slack.oauth.rotates = False
+    installations = bot.channel.installations
+    start = installations.start_renewal
+
+    def install_and_start(name: str, seconds: int) -> bool:
+        bot.install("T01", "Acme")
+        return start(name, seconds)
+
+    installations.start_renewal = install_and_start
+    send(bot, "T01")
+    assert (bot.slack.oauth.refreshed, installations.get("T01").renewal_refused) == ([], "")
+
+
 @pytest.mark.parametrize("lost", [1, 2])
 def test_lost_answer_of_a_renewal_costs_no_installation(bot: SlackBot, lost: int):
     """Slack takes a refresh token again for a short grace period, so it is asked again at once."""
