@@ -1,7 +1,7 @@
 """People of a channel: those that operators approved or blocked, and unknown senders who wait.
 
 An unknown sender gets a code, and tells it to an operator, who approves or blocks the person by the
-code. `Register` applies what the operator says, and `RedisPeople` stores it.
+code. `PeopleDecisions` applies what the operator says, and `RedisPeople` stores it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -90,10 +90,11 @@ def looks_like_a_code(word: str) -> bool:
     return len(word) == CODE_LENGTH and set(word.upper()) <= set(LETTERS)
 
 
-class Register:
+class PeopleDecisions:
     """Applies an operator's decisions about people. Lives as long as a command.
 
-    `who` names a person, by their code or one of their ids.
+    `who` names a person, by their code in any case, or by one of their ids in the form that
+    RedisPeople stores.
     """
 
     def __init__(self, people: RedisPeople) -> None:
@@ -112,7 +113,7 @@ class Register:
         self._decide(channel, who, "blocked")
 
     def forget(self, channel: str, who: str) -> None:
-        """Delete everything about a person. Raises UnknownPerson."""
+        """Delete everything about a person, as if they had never written. Raises UnknownPerson."""
         waiting, listed = self._find(channel, who)
         if not (waiting or listed):
             raise UnknownPerson(f"nothing is kept of {who!r} on {channel}")
@@ -131,13 +132,8 @@ class Register:
                 f"nobody waits on {channel} with the code {who!r}: a code is good for an hour"
             )
 
-        name = ""
-        if waiting:
-            name = waiting.name
-        elif listed:
-            name = listed[0].name
         ids = _ids(waiting, listed) or (who,)
-        self._people.save(channel, ListedPerson(ids, state, name))
+        self._people.save(channel, ListedPerson(ids, state, _name(waiting, listed)))
         return waiting
 
     def _find(self, channel: str, who: str) -> tuple[WaitingSender | None, list[ListedPerson]]:
@@ -145,19 +141,28 @@ class Register:
 
         The second value has several entries if an operator decided about several ids of one person.
         """
-        # All codes are compared, in constant time, so that no code can be guessed by the time. A
-        # command line may hold bytes that are not UTF-8; Python has them as lone surrogates.
-        code = who.upper().encode("utf-8", "replace")
+        # All codes are compared, in constant time, so that no code can be guessed by the time. An id
+        # may fit two entries, if a sender waited under two first ids: the older entry counts.
+        code = who.upper().encode()
         waiting = None
         for each in self._people.waiting(channel):
             if hmac.compare_digest(each.code.encode(), code) or who in each.ids:
                 waiting = each
 
+        # A listed person does not wait: a sender with one of their ids has a decision. So the ids
+        # of decisions are not looked for among those who wait.
         ids = {who}
         if waiting:
             ids.update(waiting.ids)
-        people = self._people.people(channel)
-        return waiting, [person for person in people if not ids.isdisjoint(person.ids)]
+        listed = self._people.listed(channel)
+        return waiting, [person for person in listed if not ids.isdisjoint(person.ids)]
+
+
+def _name(waiting: WaitingSender | None, listed: Iterable[ListedPerson]) -> str:
+    """Return the newest name that is known of a person, "" for none."""
+    if waiting and waiting.name:
+        return waiting.name
+    return next((person.name for person in listed if person.name), "")
 
 
 def _ids(waiting: WaitingSender | None, listed: Iterable[ListedPerson]) -> tuple[str, ...]:
@@ -170,8 +175,9 @@ def _ids(waiting: WaitingSender | None, listed: Iterable[ListedPerson]) -> tuple
     return tuple(dict.fromkeys(ids))
 
 
-# These two scripts are not in `workers/lua`. A script there sees the keys of one hash tag, and runs
-# with the watermark of lost writes. Each script here needs one key of a channel, and nothing else.
+# These two scripts are not in `workers/lua`. A script there sees the keys of one hash tag, and counts
+# its writes, by which a loss of data is noticed. Each script here needs one key of a channel, and
+# nothing else.
 _CODE_SCRIPT = """
 -- Return the code of an unknown sender who waits already. Otherwise store a new one and return it,
 -- or return '' if there is no room. Expired codes are deleted.
@@ -215,7 +221,8 @@ for i = FIRST_ID, #ARGV do
 end
 if redis.call('HLEN', KEYS[1]) + new > max_people then return 'full' end
 
--- The time becomes the first field of the JSON object, whose last one must be the version.
+-- The time becomes the first field of the JSON object, by editing its text: the version must stay the
+-- last field, where its readers look for it, and cjson would write the fields in any order.
 local fields = string.sub(decision, 2)
 local record = '{"at": ' .. redis.call('TIME')[1] .. ', ' .. fields
 for i = FIRST_ID, #ARGV do redis.call('HSET', KEYS[1], ARGV[i], record) end
@@ -231,12 +238,9 @@ class RedisPeople:
     redis.RedisError, and those that read stored people raise OtherVersion.
     """
 
-    def __init__(
-        self, client: Redis, *, prefix: str = PREFIX, new_code: Callable[[], str] = new_code
-    ) -> None:
+    def __init__(self, client: Redis, *, prefix: str = PREFIX) -> None:
         self._connections = Connections.of(client)
         self._prefix = prefix
-        self._new_code = new_code
 
     def decision(self, channel: str, ids: Sequence[str]) -> OperatorDecision:
         """Return what an operator decided about a person with these ids, "" for nothing.
@@ -261,7 +265,7 @@ class RedisPeople:
         # The script stores the code and its time beside the record.
         record = _WAITING_SENDER.dump_json(replace(sender, code="", at=0.0)).decode()
         key = self._key("waiting", channel)
-        args = (sender.ids[0], self._new_code(), versioned(record), MAX_WAITING, WAIT_SECONDS)
+        args = (sender.ids[0], new_code(), versioned(record), MAX_WAITING, WAIT_SECONDS)
         return str(self._connections.ask("EVAL", _CODE_SCRIPT, 1, key, *args))
 
     def was_notified(self, channel: str, sender_id: str) -> bool:
@@ -273,12 +277,12 @@ class RedisPeople:
         key = self._notified_key(channel, sender_id)
         self._connections.ask("SET", key, 1, "EX", WAIT_SECONDS)
 
-    def people(self, channel: str) -> list[ListedPerson]:
+    def listed(self, channel: str) -> list[ListedPerson]:
         """Return all people who are approved or blocked, the newest first."""
         entries = self._connections.ask("HVALS", self._key("people", channel))
         # The record of a person is stored under each id.
-        people = [_person(entry) for entry in entries]
-        by_ids = {person.ids: person for person in people}
+        listed = [_person(entry) for entry in entries]
+        by_ids = {person.ids: person for person in listed}
         return sorted(by_ids.values(), key=lambda person: (-person.at, person.ids))
 
     def waiting(self, channel: str) -> list[WaitingSender]:
@@ -308,14 +312,18 @@ class RedisPeople:
         self._connections.ask("HDEL", self._key("waiting", channel), *person.ids)
 
     def delete(self, channel: str, ids: Sequence[str]) -> None:
-        """Delete everything about these ids."""
+        """Delete everything about these ids. Safe to repeat."""
         for kind in ("people", "waiting"):
             self._connections.ask("HDEL", self._key(kind, channel), *ids)
+        # One by one, because on a cluster they are on several nodes.
+        for sender_id in ids:
+            self._connections.ask("DEL", self._notified_key(channel, sender_id))
 
     def _key(self, kind: str, channel: str) -> str:
         return f"{self._prefix}{kind}:{channel}"
 
     def _notified_key(self, channel: str, sender_id: str) -> str:
+        # Names of keys are shown by many tools, so they hold no phone number.
         return f"{self._prefix}notified:{channel}:{digest(sender_id)}"
 
 

@@ -28,7 +28,7 @@ from sayso.ops.cli.command import (
 if TYPE_CHECKING:
     from sayso.config.settings.schema import Settings
     from sayso.workers.access import AccessRules
-    from sayso.workers.people import ListedPerson, RedisPeople, Register, WaitingSender
+    from sayso.workers.people import ListedPerson, PeopleDecisions, RedisPeople, WaitingSender
     from sayso.workers.sender import RedisOutbox
 
 #: The most characters of a name, and of a person's ids, in one line.
@@ -68,7 +68,7 @@ def list_(options: Options, channel: str) -> None:
     """List the people approved or blocked on CHANNEL, and those who wait, with their codes."""
     with _open_commands(options, channel) as commands:
         waiting = commands.access_list.waiting(channel)
-        decided = commands.access_list.people(channel)
+        decided = commands.access_list.listed(channel)
     lines = [_row("waiting", each, each.code) for each in waiting]
     lines += [_row(each.state, each) for each in decided]
     value = {
@@ -90,7 +90,7 @@ def approve(options: Options, channel: str, person: str) -> None:
     People who waited are told.
     """
     with _open_commands(options, channel) as commands:
-        waiting = commands.register.approve(channel, commands.code_or_id(person))
+        waiting = commands.decisions.approve(channel, commands.code_or_id(person))
         is_told = waiting is not None and commands.tell(waiting)
         reasons = list(commands.reasons_without_effect(person, waiting))
 
@@ -113,7 +113,7 @@ def approve(options: Options, channel: str, person: str) -> None:
 def block(options: Options, channel: str, person: str) -> None:
     """Ignore a person on CHANNEL, by CODE or ID. They are not told."""
     with _open_commands(options, channel) as commands:
-        commands.register.block(channel, commands.code_or_id(person))
+        commands.decisions.block(channel, commands.code_or_id(person))
     name = one_line(person, WIDTH)
     options.print({"person": name, "channel": channel}, [f"{name} is blocked on {channel}"])
 
@@ -125,7 +125,7 @@ def block(options: Options, channel: str, person: str) -> None:
 def forget(options: Options, channel: str, person: str) -> None:
     """Delete what was decided about a person on CHANNEL, by CODE or ID: approval, block, code."""
     with _open_commands(options, channel) as commands:
-        commands.register.forget(channel, commands.code_or_id(person))
+        commands.decisions.forget(channel, commands.code_or_id(person))
     name = one_line(person, WIDTH)
     options.print({"person": name, "channel": channel}, [f"{name} is forgotten on {channel}"])
 
@@ -146,7 +146,7 @@ def erase(options: Options, channel: str, user: str) -> None:
 
     settings = options.load()
     check_channel(settings, channel)
-    check_id(settings, channel, user)
+    _check_stored_id(settings, channel, user)
     with clear_errors():
         try:
             erased = erase_person(settings, options.data, open_data(options.data), channel, user)
@@ -176,6 +176,15 @@ def erase(options: Options, channel: str, user: str) -> None:
         )
 
 
+def _check_stored_id(settings: Settings, channel: str, user_id: str) -> None:
+    """Raise click.UsageError for an id that no person of the channel has in Redis."""
+    try:
+        user_id.encode()
+    except UnicodeEncodeError:
+        raise click.UsageError(f"{user_id!r} is not UTF-8: write the id as in a list") from None
+    check_id(settings, channel, user_id)
+
+
 @dataclass(frozen=True, slots=True)
 class _PeopleCommands:
     """What the commands need on one channel. Lives as long as one command.
@@ -191,7 +200,7 @@ class _PeopleCommands:
     #: Who was approved or blocked, and who waits, of all channels.
     access_list: RedisPeople
     #: Approves, blocks and forgets people of that list.
-    register: Register
+    decisions: PeopleDecisions
     #: Where the message to an approved person is put.
     outbox: RedisOutbox
 
@@ -220,7 +229,7 @@ class _PeopleCommands:
         user_id = self.rules.spelled(person)
         if not user_id:
             raise click.UsageError("give a code or an id, as `sayso people list` prints them")
-        check_id(self.settings, self.channel, user_id)
+        _check_stored_id(self.settings, self.channel, user_id)
         return user_id
 
     def tell(self, waiting: WaitingSender) -> bool:
@@ -242,7 +251,7 @@ def _open_commands(options: Options, channel: str) -> Iterator[_PeopleCommands]:
     """Yield what the commands need on a channel. Exits where the channel lets everybody talk."""
     from sayso.config.wiring.access import rules_of
     from sayso.config.wiring.redis_parts import open_people
-    from sayso.workers.people import Register, TooManyPeople, UnknownPerson
+    from sayso.workers.people import PeopleDecisions, TooManyPeople, UnknownPerson
 
     settings = options.load()
     check_channel(settings, channel)
@@ -258,7 +267,7 @@ def _open_commands(options: Options, channel: str) -> Iterator[_PeopleCommands]:
                 channel,
                 rules_of(settings.channels[channel]),
                 access_list,
-                Register(access_list),
+                PeopleDecisions(access_list),
                 outbox,
             )
     except (UnknownPerson, TooManyPeople) as exc:

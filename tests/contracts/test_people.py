@@ -13,8 +13,8 @@ from sayso.channels.types import Conversation
 from sayso.workers import people as room
 from sayso.workers.people import (
     LETTERS,
+    PeopleDecisions,
     RedisPeople,
-    Register,
     TooManyPeople,
     UnknownPerson,
     WaitingSender,
@@ -31,7 +31,7 @@ class PeopleRig:
     def __init__(self, client: Redis) -> None:
         self.client = client
         self.people = RedisPeople(client)
-        self.register = Register(self.people)
+        self.register = PeopleDecisions(self.people)
 
     def pass_time(self, seconds: int) -> None:
         """Move back the start of each wait, and shorten the keys' TTLs."""
@@ -101,7 +101,7 @@ def test_code_works_once(people, register):
     register.forget("wa", "DE.1")
     with pytest.raises(UnknownPerson, match="a code is good for an hour"):
         register.approve("wa", code)
-    assert people.people("wa") == []
+    assert people.listed("wa") == []
 
 
 def test_code_of_another_channel_is_unknown(people, register):
@@ -173,6 +173,23 @@ def test_waiting_person_can_be_refused(people, register):
     assert people.code("wa", ANA) != code
 
 
+def test_forgotten_person_is_notified_again(rig):
+    """Nothing is left of them, so they get a code at their next message."""
+    rig.people.code("wa", ANA)
+    rig.people.record_notified("wa", ANA.ids[0])
+    rig.register.forget("wa", "DE.1")
+    assert not rig.people.was_notified("wa", ANA.ids[0])
+
+
+def test_known_name_survives_a_sender_without_one(people, register):
+    """A person may hide their name before they write under another id."""
+    register.approve("wa", people.code("wa", replace(ANA, ids=("DE.1",))))
+    people.code("wa", replace(ANA, ids=("+4915", "DE.1"), name=""))
+    register.block("wa", "+4915")
+    (person,) = people.listed("wa")
+    assert (person.name, person.ids) == ("Ana ✨", ("+4915", "DE.1"))
+
+
 def test_unknown_person_cannot_be_removed(people, register):
     """The operator learns of a typing mistake."""
     with pytest.raises(UnknownPerson, match="nothing is kept of '\\+49'"):
@@ -183,7 +200,7 @@ def test_each_person_is_listed_once(people, register):
     """The entry has the name and the ids."""
     register.approve("wa", people.code("wa", ANA))
     register.block("wa", "U0SPAM")
-    assert {(each.ids, each.state, each.name) for each in people.people("wa")} == {
+    assert {(each.ids, each.state, each.name) for each in people.listed("wa")} == {
         (("+4915", "DE.1"), "approved", "Ana ✨"),
         (("U0SPAM",), "blocked", ""),
     }
@@ -221,7 +238,7 @@ def test_two_processes_share_decisions(redis_client: Redis):
     here, there = RedisPeople(redis_client), RedisPeople(redis_client)
     code = here.code("wa", ANA)
     assert there.code("wa", ANA) == code
-    Register(there).approve("wa", code)
+    PeopleDecisions(there).approve("wa", code)
     assert here.decision("wa", ["+4915"]) == "approved"
 
 
@@ -230,7 +247,7 @@ def test_redis_keeps_decisions_for_ever_and_the_rest_for_an_hour(redis_client: R
     people = RedisPeople(redis_client)
     people.code("wa", ANA)
     people.record_notified("wa", "+4915")
-    Register(people).approve("wa", "+4916")
+    PeopleDecisions(people).approve("wa", "+4916")
     ttls = {key: redis_client.ttl(key) for key in redis_client.scan_iter()}
     assert ttls["sayso:people:wa"] == -1
     assert 3500 < ttls["sayso:waiting:wa"] <= 3600

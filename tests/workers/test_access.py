@@ -17,7 +17,7 @@ from sayso.workers.access import (
     UnknownSender,
     redis_quota,
 )
-from sayso.workers.people import LETTERS, RedisPeople, Register
+from sayso.workers.people import LETTERS, PeopleDecisions, RedisPeople
 from sayso.workers.spool import Spool, SpoolFile
 from tests.contracts.rigs import CHAT, Rig, turn, voice
 from tests.workers.fakes import Bot, FakeChannel
@@ -32,7 +32,7 @@ class Site:
         self.rig = Rig()
         self.people = RedisPeople(self.rig.client)
         self.quota = redis_quota(self.rig.client, redis_url)
-        self.register = Register(self.people)
+        self.register = PeopleDecisions(self.people)
         self.bot = Bot(self.rig, "A", "B")
 
     def open(self, **access) -> Site:

@@ -21,7 +21,7 @@ from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.webhooks import telegram_text
 from sayso.workers.access import AccessConfig, AccessControl, AccessRules, memory_quota
 from sayso.workers.mailbox import InboxLimits
-from sayso.workers.people import RedisPeople, Register
+from sayso.workers.people import PeopleDecisions, RedisPeople
 from sayso.workers.spool import Spool, SpoolFile
 from tests.channels.parts import console_channel
 from tests.channels.web.services import TURN, FakeChannel, browser
@@ -72,7 +72,7 @@ def test_block_by_an_operator_works_at_once():
     """The process needs no restart."""
     door = Door()
     assert door.post() == 200
-    Register(door.people).block("shop", TURN.user_id)
+    PeopleDecisions(door.people).block("shop", TURN.user_id)
     assert (door.post(event_id="later"), len(door.kept().following)) == (200, 0)
 
 
@@ -142,11 +142,11 @@ def test_unknown_user_is_accepted_after_approval_of_the_code(
     assert not any(":inbox:" in key for key in redis_client.scan_iter())
     assert post(2, "again") == 200
     (waits,) = people.waiting("tg")
-    Register(people).approve("tg", waits.code)
+    PeopleDecisions(people).approve("tg", waits.code)
     assert post(3, "let me in") == 200
     (inbox,) = (key for key in redis_client.scan_iter() if ":inbox:" in key)
     assert [("let me in" in entry) for entry in redis_client.lrange(inbox, 0, -1)] == [True]
-    Register(people).block("tg", waits.ids[0])
+    PeopleDecisions(people).block("tg", waits.ids[0])
     assert post(4, "hello?") == 200
     assert redis_client.llen(inbox) == 1
 
@@ -189,9 +189,9 @@ def test_upload_of_an_unknown_user_is_forbidden(tmp_path: Path):
     """A file arrives before its message and needs the same access."""
     page = Page(tmp_path, allow=["somebody"])
     assert (page.upload(), list(tmp_path.rglob("*"))) == (403, [])
-    Register(page.people).approve("web", page.user_id)
+    PeopleDecisions(page.people).approve("web", page.user_id)
     assert page.upload() == 201
-    Register(page.people).block("web", page.user_id)
+    PeopleDecisions(page.people).block("web", page.user_id)
     assert page.upload() == 403
 
 

@@ -61,7 +61,7 @@ def test_wrong_or_expired_code_lets_no_person_in(people):
     """It does not count as an id either."""
     code, words = run("approve", "chat", "BCDFGHJK")
     assert (code, "nobody waits on chat with the code" in words) == (3, True)
-    assert people.people("chat") == []
+    assert people.listed("chat") == []
 
 
 def test_approved_person_is_let_in_and_told_in_their_language(people, redis_client):
@@ -88,7 +88,7 @@ def test_phone_numbers_are_accepted_with_and_without_their_platform(people):
     )
     assert people.decision("wa", ["+4915100000042"]) == "approved"
     assert run("forget", "wa", "+4915100000042")[0] == 0
-    assert people.people("wa") == []
+    assert people.listed("wa") == []
 
 
 def test_person_blocked_by_the_file_stays_out(people):
@@ -131,7 +131,7 @@ def test_channel_without_access_rules_is_reported(people):
 def test_empty_id_is_refused(people):
     """On WhatsApp `whatsapp:` alone is no id."""
     assert run("block", "wa", "whatsapp:")[0] == 2
-    assert people.people("wa") == []
+    assert people.listed("wa") == []
 
 
 def test_removed_channel_of_a_waiting_person_does_not_matter(people):
@@ -145,3 +145,11 @@ def test_unreachable_redis_is_reported(people, monkeypatch):
     monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{free_port()}")
     code, words = run("list", "chat")
     assert (code, "nothing listens there" in words, len(words.splitlines())) == (3, True, 1)
+
+
+@pytest.mark.parametrize("command", ["approve", "block", "forget", "erase"])
+def test_id_that_is_not_utf_8_is_refused_in_one_line(people, command):
+    """A shell passes any bytes on, and Redis stores no half of a character."""
+    status, words = run(command, "chat", "ana\udcff")
+    assert status == 2
+    assert words.splitlines()[-1].startswith("Error: 'ana\\udcff' is not UTF-8")
