@@ -150,8 +150,11 @@ def context_arguments(
     return dict.fromkeys(names, context())
 
 
-def own_function(function: Any) -> Any:
-    """Return the function behind decorators and partials, or the `__call__` of an instance."""
+def innermost_function(function: Any) -> Any:
+    """Return the function behind decorators and partials, or the `__call__` of an instance.
+
+    It has the annotations that the author wrote, and the module in which they are resolved.
+    """
     target = inspect.unwrap(function)
     # Not `hasattr(target, "func")`: other objects may have any attribute, as a Mock does.
     while isinstance(target, functools.partial):
@@ -172,7 +175,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     `typing.get_type_hints` would evaluate all annotations. Some use names that only type checkers
     know, and it would fail.
     """
-    target = own_function(function)
+    target = innermost_function(function)
     names = {**getattr(target, "__globals__", {})}
     names.setdefault("ToolContext", ToolContext)
     annotations = getattr(target, "__annotations__", None) or {}

@@ -21,7 +21,7 @@ from sayso.agent.tools.call_texts import CheckedPreview, Preview
 from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
 from sayso.agent.tools.json_schema import frozen, thawed
 from sayso.agent.tools.parameter import as_parameters
-from sayso.agent.tools.signature import call_method, is_method, with_own_defaults
+from sayso.agent.tools.signature import call_method, is_method, with_function_defaults
 from sayso.infra.concurrency import call_foreign
 from sayso.pending.action import (
     MAX_TTL_SECONDS,
@@ -32,7 +32,7 @@ from sayso.pending.action import (
 )
 from sayso.pending.executors import PendingConfirmation, Reconciler, ToolResult
 from sayso.pending.proposals import ShownTool, current_context, stash_pending
-from sayso.pending.tool_context import context_arguments, context_parameters, own_function
+from sayso.pending.tool_context import context_arguments, context_parameters, innermost_function
 
 #: The `source` of tools that write into an agent's memory.
 MEMORY = "memory"
@@ -275,7 +275,7 @@ class ToolDefinition:
                 raise self._undefinable("its parameters are nested too deep") from exc
             self._set(input_schema=schema, parameters=())
         declared = as_parameters(self.name, self.parameters)
-        self._set(parameters=with_own_defaults(declared, function))
+        self._set(parameters=with_function_defaults(declared, function))
         if self.input_schema is not None:
             arguments = SchemaArguments(self.name, self.input_schema)
             # `_compiled` is a cached property of Tool: the schema need not be compiled twice.
@@ -612,7 +612,7 @@ def names_stash_pending(function: Callable[..., Any] | None) -> bool:
 
     A call through another function is not seen: the tool's author declares it with `proposes=True`.
     """
-    target = own_function(function)
+    target = innermost_function(function)
     plain = getattr(target, "__func__", target)  # of a bound method
     if not inspect.isfunction(plain):
         plain = call_method(plain)

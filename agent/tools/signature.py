@@ -27,7 +27,7 @@ from sayso.agent.tools.parameter import (
     is_union,
     may_be_none,
 )
-from sayso.pending.tool_context import is_context, own_function
+from sayso.pending.tool_context import innermost_function, is_context
 
 #: Most characters of a wrong value in an error.
 MAX_SHOWN = 40
@@ -73,11 +73,15 @@ def infer_parameters(
     """Return the parameters of a function that a model fills.
 
     Left out are `self` and `cls`, names with a leading `_`, `*args` and `**kwargs`, a ToolContext,
-    the `injected` names, and what a partial binds.
+    the `injected` names, and what a partial binds. ToolDefinition refuses a function that requires
+    a parameter that nobody fills.
 
-    `descriptions` are those of the docstring, by parameter name. `metadata` has descriptions and
-    enums that overrule it. Raises ToolValidationError for a function without a readable signature,
-    for a type hint that cannot be resolved, and for an unknown name in `metadata`.
+    `metadata` has the options of parameters by name: a "description" and an "enum". A description
+    there overrules that of the docstring, which `descriptions` has by parameter name. That of the
+    docstring overrules that of a pydantic Field.
+
+    Raises ToolValidationError for a function without a readable signature, for a type hint that
+    cannot be resolved, and for an unknown name in `metadata`.
     """
     signature = _signature(function)
     hints = _hints(function)
@@ -119,7 +123,8 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
     The hint of the return value is left out: often only type checkers can resolve it.
     """
-    target = own_function(function)
+    # A decorator and a partial have no hints. `inspect.signature` looks behind them likewise.
+    target = innermost_function(function)
     annotations = getattr(target, "__annotations__", None) or {}  # that of an AsyncMock is None
     of_parameters = {name: hint for name, hint in annotations.items() if name != "return"}
     holder = types.SimpleNamespace(__annotations__=of_parameters)
@@ -163,17 +168,15 @@ def _parameter(
 ) -> ToolParameter:
     """Return the ToolParameter of one parameter of a function.
 
-    `documented` is its description in the docstring, which `options` may overrule.
+    `documented` is its description in the docstring, which `options` may overrule. A parameter is
+    optional if it has a default or may be None: a model that leaves it out says None.
     """
-    default = param.default
     # `x: int = Field(3, description=...)` means the same as Annotated[int, Field(...)] = 3.
-    if isinstance(default, FieldInfo):
-        described = Field(**{name: getattr(default, name) for name in _FIELD_ATTRIBUTES})
-        hint = typing.Annotated[(hint, *default.metadata, described)]
-        if default.is_required():
-            default = inspect.Parameter.empty
-        else:
-            default = default.get_default(call_default_factory=True)
+    field = param.default
+    if isinstance(field, FieldInfo):
+        described = Field(**{name: getattr(field, name) for name in _FIELD_ATTRIBUTES})
+        hint = typing.Annotated[(hint, *field.metadata, described)]
+    default = _default_of(param)
     has_default = default is not inspect.Parameter.empty
 
     description = options.get("description", documented) or _description_in_hint(hint)
@@ -187,6 +190,20 @@ def _parameter(
     )
 
 
+def _default_of(param: inspect.Parameter) -> Any:
+    """Return the default of a function's parameter; `inspect.Parameter.empty` for none.
+
+    If a pydantic Field stands there, as in `x: int = Field(3)`, return its value. Its
+    `default_factory` is called once, when the tool is defined, and not again for each call.
+    """
+    default = param.default
+    if not isinstance(default, FieldInfo):
+        return default
+    if default.is_required():
+        return inspect.Parameter.empty
+    return default.get_default(call_default_factory=True)
+
+
 def _description_in_hint(hint: Any) -> str:
     """Return the description in `Annotated[..., Field(description=...)]`, the last if several."""
     for annotation in reversed(getattr(hint, "__metadata__", ())):
@@ -196,7 +213,10 @@ def _description_in_hint(hint: Any) -> str:
 
 
 def _literal_choices(hint: Any) -> tuple[Any, ...] | None:
-    """Return the values of a Literal, also inside Optional; None for any other hint."""
+    """Return the values of a Literal, also inside Optional; None for any other hint.
+
+    None for a Literal inside Annotated, too: pydantic checks it, and writes it into the schema.
+    """
     inside = typing.get_args(hint)
     if is_union(hint):
         others = [each for each in inside if each is not types.NoneType]
@@ -211,10 +231,13 @@ def _literal_choices(hint: Any) -> tuple[Any, ...] | None:
     return None
 
 
-def with_own_defaults(parameters: Parameters, function: Callable[..., Any] | None) -> Parameters:
-    """Return declared parameters, those without a default with that of the function.
+def with_function_defaults(
+    parameters: Parameters, function: Callable[..., Any] | None
+) -> Parameters:
+    """Return a tool's parameters with the defaults of its function, where they have none.
 
-    Only an optional parameter gets one: the model must fill a required one anyway.
+    Parameters may be declared without the function, as in `Tool(name, description, parameters,
+    function)`. Only an optional parameter gets a default: the model must fill a required one.
     """
     if function is None:
         return parameters
@@ -226,7 +249,8 @@ def with_own_defaults(parameters: Parameters, function: Callable[..., Any] | Non
     for each in parameters:
         default = None
         if each.name in signature:
-            default = signature[each.name].default
+            default = _default_of(signature[each.name])
+        # In a ToolParameter, None stands for no default.
         has_default = default is not None and default is not inspect.Parameter.empty
         if has_default and not each.required and each.default is None:
             completed.append(replace(each, default=default))
@@ -238,21 +262,31 @@ def with_own_defaults(parameters: Parameters, function: Callable[..., Any] | Non
 def is_method(function: Callable[..., Any] | None) -> bool:
     """Return whether a function was written in a class and takes the instance or the class first.
 
-    In a function outside of a class, `self` and `cls` are ordinary names.
+    So does a partial of a method that does not bind it. In a function outside of a class, `self`
+    and `cls` are ordinary names.
     """
-    if not inspect.isfunction(function):
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if function is None or not inspect.isfunction(inner):
         return False
     # A method has a qualified name such as "Bank.transfer" or "test.<locals>.Bank.transfer".
-    around = function.__qualname__.rpartition(".")[0]
+    around = inner.__qualname__.rpartition(".")[0]
     is_in_class = around != "" and around.rpartition(".")[2] != "<locals>"
-    first_parameter = next(iter(inspect.signature(function).parameters), "")
-    return is_in_class and first_parameter in ("self", "cls")
+
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if not is_in_class or first is None:
+        return False
+    # What a partial binds by its name can be given by its name only.
+    is_bound = first.kind is inspect.Parameter.KEYWORD_ONLY
+    return first.name in ("self", "cls") and not is_bound
 
 
 def call_method(instance: Any) -> Any:
     """Return the `__call__` method of an object's class, whose code runs when the object is called.
 
-    None if the object cannot be called.
+    None if the object cannot be called. It tells whether a callable object is async or yields,
+    which Python's `inspect` only knows of functions.
     """
     return getattr(type(instance), "__call__", None)  # noqa: B004  # the method itself is wanted
 
@@ -270,25 +304,37 @@ _PARAMETERS = "Args|Arguments|Parameters|Params|Other[ ]Parameters"
 _DROPPED = "Raises|Exceptions|Except|Warns|Attributes"
 #: A line that is such a title.
 _TITLE = re.compile(f"(?:{_PARAMETERS}|{_DROPPED}): *")
+#: The lines of a Google section, from the colon after its title on: they are indented.
+_GOOGLE_LINES = r""":[ ]*\n (?=(?:[ ]*\n)*[ ]+\S) (?: [ ].*\n | \n )*"""
+#: The names of an entry of a NumPy section, such as "path", "x, y" or "**options".
+_NAMES = r"\*{0,2}\w+(?:,[ ]*\*{0,2}\w+)*"
+#: The first line of such an entry, which is not indented: "path", "path : str" or "path: str". The
+#: title of the next section, which is underlined, is none. A line like "Warning: do not repeat." is
+#: none either: a paragraph that has a blank line before it, and no indented line after it.
+_NUMPY_ENTRY = rf"""
+    (?: {_NAMES}[ ]*\n
+        | {_NAMES}[ ]+:.*\n
+        | (?<!\n\n){_NAMES}:.*\n
+        | {_NAMES}:.*\n(?=[ ])
+    )
+    (?![-=]{{3,}}[ ]*\n)
+"""
+#: The lines of a NumPy section, from the end of its title on: the underline, the entries, and their
+#: descriptions, which are indented.
+_NUMPY_LINES = rf""":?[ ]*\n[-=]{{3,}}[ ]*\n (?: [ ].*\n | \n | {_NUMPY_ENTRY} )*"""
+#: A field of Sphinx, such as ":param path: Where it is.". It ends at the next field, or at text
+#: behind a blank line.
+_SPHINX_FIELD = r"""
+    [:@](?: (?P<field>param|parameter|arg|argument|key|keyword|type)
+            | raises?|except|exception|rtype|attr|attribute|[ci]?var|vartype )\b[^:\n]*:.*\n
+    (?: [ ].*\n | \n(?=[ ]) | (?![:@]).+\n )*
+"""
 #: A section about parameters, or one that is dropped, with all of its lines. Without possessive
 #: quantifiers around groups: `re` matches too little with them before Python 3.11.5.
 _SECTION = re.compile(
     rf"""^(?:
-        (?: (?P<parameters>{_PARAMETERS}) | {_DROPPED} )
-        (?:
-            # Google: the lines are indented.
-            :[ ]*\n (?=(?:[ ]*\n)*[ ]+\S) (?: [ ].*\n | \n )*
-            # NumPy: the title is underlined, and the names of entries are not indented.
-            | :?[ ]*\n[-=]{{3,}}[ ]*\n
-              (?: [ ].*\n
-                | \n
-                | \*{{0,2}}\w+(?:,[ ]*\*{{0,2}}\w+)*[ ]*(?::(?!\w+\s).*)?\n(?![-=]{{3,}}[ ]*\n)
-              )*
-        )
-        # Sphinx: a field ends at the next one, or at text behind a blank line.
-        | [:@](?: (?P<field>param|parameter|arg|argument|key|keyword|type)
-                  | raises?|except|exception|rtype|attr|attribute|[ci]?var|vartype )\b[^:\n]*:.*\n
-          (?: [ ].*\n | \n(?=[ ]) | (?![:@]).+\n )*
+        (?: (?P<parameters>{_PARAMETERS}) | {_DROPPED} ) (?: {_GOOGLE_LINES} | {_NUMPY_LINES} )
+        | {_SPHINX_FIELD}
     )""",
     re.MULTILINE | re.VERBOSE,
 )
@@ -319,9 +365,12 @@ def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
         params = docstring_parser.parse("\n".join(["-", "", *sections])).params
     except docstring_parser.ParseError:
         params = []
-    descriptions = {
-        param.arg_name: " ".join(param.description.split()) for param in params if param.description
-    }
+    descriptions: dict[str, str] = {}
+    for param in params:
+        if param.description:
+            # One entry may describe several parameters: "x, y : int".
+            for name in param.arg_name.split(","):
+                descriptions[name.strip()] = " ".join(param.description.split())
 
     without_sections = _SECTION.sub("", text)
     description = re.sub(r"\n{3,}", "\n\n", without_sections).strip()

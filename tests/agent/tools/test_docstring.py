@@ -104,6 +104,25 @@ def test_all_that_is_written_reaches_the_model(docstring, last):
         assert theirs not in description
 
 
+def test_an_entry_for_several_parameters_describes_each():
+    """NumPy allows it."""
+    text = "Move.\n\nParameters\n----------\nx, y : int\n    In millimeters.\nz: int\n    Up.\n"
+    assert describe(documented(text)) == (
+        "Move.",
+        {"x": "In millimeters.", "y": "In millimeters.", "z": "Up."},
+    )
+
+
+def test_a_warning_with_a_colon_behind_numpy_entries_stays():
+    """It looks like the first line of an entry, but a blank line parts it from them."""
+    parameters = "Parameters\n----------\npath: str\nmode:str\n    How.\n"
+    warning = "Warning: this cannot be undone."
+    for behind in (warning, f"{warning}\n\nReturns\n-------\nstr\n    What."):
+        description, described = describe(documented(f"Delete.\n\n{parameters}\n{behind}"))
+        assert description == f"Delete.\n\n{behind}"
+        assert described == {"mode": "How."}
+
+
 def test_a_docstring_of_parameters_alone_describes_nothing_else():
     """The tool is then described by its name, as one without a docstring."""
     made = Tool.from_function(documented("Args:\n    path: Where.\n"))

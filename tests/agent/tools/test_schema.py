@@ -333,6 +333,18 @@ def test_field_as_a_default_says_what_annotated_says():
     assert do.execute({"x": "1"}) == "[1, 3, []]"
 
 
+def test_a_tool_gets_the_value_of_a_field_and_never_the_field():
+    """Also if that value is None, and for parameters that are declared without the function."""
+
+    def do(x: int | None = Field(None, description="Why"), y: int = Field(3)):
+        """Do."""
+        return [x, y]
+
+    assert tool(do).execute({}) == "[null, 3]"
+    declared = [ToolParameter("x", int, required=False), ToolParameter("y", int, required=False)]
+    assert Tool("do", "Do.", declared, do).execute({}) == "[null, 3]"
+
+
 def test_what_may_be_none_inside_annotated_is_not_required():
     """As without it."""
     made = hinted(int)

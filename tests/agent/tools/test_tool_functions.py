@@ -89,6 +89,28 @@ def test_a_method_without_its_instance_is_refused_where_it_is_used():
     assert Agent([Till().put]).tools[0].execute({"cents": 3}) == "Till 3"
 
 
+class Bank:
+    """A bank."""
+
+    def transfer(self, cents: int, receiver: str) -> str:
+        """Transfer money."""
+        return f"{type(self).__name__} {cents} {receiver}"
+
+
+def test_a_partial_of_a_method_without_its_instance_is_refused_too():
+    """A model must not fill `self`. A partial that binds the instance is a tool."""
+    with pytest.raises(ToolValidationError, match="'transfer' is a method without its instance"):
+        Agent([functools.partial(Bank.transfer, cents=3)])
+    for bound in (
+        functools.partial(Bank.transfer, Bank(), cents=3),
+        functools.partial(Bank.transfer, self=Bank(), cents=3),
+        functools.partial(Bank().transfer, 3),
+    ):
+        made = Agent([bound]).tools[0]
+        assert made.execute({"receiver": "ana"}) == "Bank 3 ana"
+        assert list(made.schema()["parameters"]["properties"]) == ["receiver"]
+
+
 def test_a_partial_has_the_name_of_its_function():
     """Two of them in one bot would both be called "partial"."""
     made = Tool.from_function(functools.partial(functools.partial(add, first=1)))
