@@ -1,8 +1,11 @@
 """Installs a Slack app into a workspace by OAuth.
 
 The bot sends the browser of a person to Slack with a `state`, a secret that is redeemed once. Slack
-sends the browser back with the state and a code, and the bot exchanges the code for a token. An
-operator may require an invitation, or list the workspaces that are admitted.
+sends the browser back with the state and a code, and the bot exchanges the code for a token.
+
+An operator may require an invitation for each installation, which `sayso channel invite` issues. An
+operator may also list the workspaces and organizations that are admitted; a workspace of a listed
+organization is admitted too.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ log = logging.getLogger(__name__)
 #: How long a person may take on Slack's page, in seconds: 10 minutes, as long as Slack's code is
 #: valid.
 STATE_SECONDS = 600
-#: How long an invitation is valid, in seconds: a week.
+#: How long an invitation of `sayso channel invite` is valid, in seconds: a week.
 INVITATION_SECONDS = 7 * 86_400
 #: The most characters of a workspace's name that are stored. The owner of the workspace chooses it,
 #: and operators read it in their terminal.
@@ -55,7 +58,8 @@ _ERROR_CODE = re.compile(r"\w{1,60}")
 class InstallRefused(Exception):
     """Raised if nothing was installed.
 
-    * `says`: what the person reads; the message of this error.
+    * `says`: what the person reads, as plain text, which the page escapes; the message of this
+      error.
     * `reason`: what the log names.
     * `status`: the HTTP status of the page.
     * `may_begin_again`: whether the person can begin again with the same link.
@@ -110,7 +114,9 @@ class InstallFlow:
         self._api_url = settings.api_url or SLACK
         self._installations = installations
         self._redirect_uri = redirect_uri
-        # The pool hands out the session itself: a client is made for each call, with its own token.
+        # A web process has no event loop, so each call runs in a new one and has a new session.
+        # PooledSessions closes it when the loop ends. It hands out the session itself, because each
+        # call needs a client with another token.
         self._sessions: PooledSessions[ClientSession] = PooledSessions(lambda session: session)
 
     @property
@@ -120,6 +126,7 @@ class InstallFlow:
         GovSlack has its own site. Any other `api_url` is a server for tests, and people still open
         the app at slack.com.
         """
+        # FILE_ORIGINS has exactly the sites of Slack itself.
         return self._api_url if self._api_url in FILE_ORIGINS else SLACK
 
     @property
@@ -179,7 +186,6 @@ class InstallFlow:
             if not self._installations.is_valid(INVITATION, invitation):
                 raise _invitation_used()
 
-        # In a loop of its own, because a web process has none. Its session is closed with it.
         installation = asyncio.run(self._exchange(query.get("code", "")))
         if not self._rules.admits(installation.id, installation.organization):
             self._give_back(installation)
@@ -187,14 +193,14 @@ class InstallFlow:
             cure = "Ask its operator to add it."
             raise InstallRefused(f"{says} {cure}", "not in install.organizations")
 
+        # This uses up the invitation, unless another browser did so during the exchange.
         outcome = self._installations.save(installation, invitation=invitation)
-        # Another browser has used the same invitation during the exchange.
         if outcome == "uninvited":
             self._give_back(installation)
             raise _invitation_used()
-        is_new = outcome == "new"
-        of_labels(WORKSPACES, self._channel, "installed" if is_new else "installed_again").inc()
-        extra = {"channel": self._channel, "workspace": installation.id, "again": not is_new}
+        is_again = outcome == "replaced"
+        of_labels(WORKSPACES, self._channel, "installed_again" if is_again else "installed").inc()
+        extra = {"channel": self._channel, "workspace": installation.id, "again": is_again}
         log.info("workspace.installed", extra=extra)
         return installation
 
@@ -207,7 +213,10 @@ class InstallFlow:
         if state:
             value = self._installations.redeem(STATE, hash_of(state))
         if value is None:
-            causes = "was not begun here, was finished already, or took longer than 10 minutes"
+            minutes = STATE_SECONDS // 60
+            causes = (
+                f"was not begun here, was finished already, or took longer than {minutes} minutes"
+            )
             raise InstallRefused(f"This installation {causes}.", "unknown state")
 
         start: dict[str, str] = json.loads(value)
@@ -238,7 +247,8 @@ class InstallFlow:
     def _give_back(self, installation: Installation) -> None:
         """Revoke the token of an installation that is not stored."""
         # A workspace that had installed the app before may have got the same token again. Revoking
-        # it would stop the app there.
+        # it would stop the app there. Where tokens expire, it is another token, which nobody has
+        # and which ends by itself after 12 hours.
         if installation.id in self._installations.ids():
             return
         try:
@@ -282,7 +292,7 @@ def _denied(error: str) -> InstallRefused:
 def _installation_of(answer: Any, now: float) -> Installation:
     """Return the installation in an answer to oauth.v2.access. `now` is in Unix seconds.
 
-    Raises KeyError, TypeError or ValueError for an answer without a token of a bot.
+    Raises KeyError, TypeError, ValueError or AttributeError for an answer without a token of a bot.
     """
     place = answer.get("team") or {}
     organization = answer.get("enterprise") or {}
