@@ -215,7 +215,9 @@ class _DoesNotFit(ValueError):
         for mistake in mistakes[:MAX_MISTAKES]:
             place = ".".join(map(str, mistake.path)) or "the whole"
             lines.append(f"{place}: {mistake.text}")
-        super().__init__(f"the JSON does not fit: {'; '.join(lines)}")
+        # Each missing name of an object has an error, and `_mistake_text` says all of them each time.
+        problems = "; ".join(dict.fromkeys(lines))
+        super().__init__(f"the JSON does not fit: {problems}")
         #: The paths of nulls that are not allowed.
         self.nulls = [each.path for each in mistakes if each.value is None and each.path]
 

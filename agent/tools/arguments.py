@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property, partial
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
 MAX_MISTAKES = 100
 #: Longest value that an error quotes to the model, in characters.
 MAX_QUOTED_CHARS = 80
-#: Most mistakes that one error lists: in a list of a thousand wrong numbers each is one.
+#: Most mistakes that one error lists: a list of a thousand wrong numbers has a thousand.
 MAX_LISTED_MISTAKES = 10
 #: The problem of text with a lone surrogate.
 LONE_SURROGATE = "it holds half a character (a lone surrogate), which no UTF-8 can hold"
-#: The problem of a required parameter that is left out, in the documented words.
+#: The problem of a required parameter that is left out. `refusal` adds the name behind it.
 MISSING = "Missing required parameter"
 #: The type of pydantic's issue -> the type that the value must have.
 _WANTED_TYPES: Mapping[str, type] = {
@@ -63,8 +64,11 @@ _WANTED_TYPES: Mapping[str, type] = {
     "bool_type": bool,
     "bool_parsing": bool,
 }
-#: The keywords of a JSON Schema by which a part of it may name properties.
-_KEYWORDS_WITH_PROPERTIES = frozenset({"properties", "$ref", "allOf", "anyOf", "oneOf"})
+#: Keywords of a JSON Schema whose parts describe the same object as the schema around them. The
+#: first three hold a list of schemas, the next two one schema, the last one schemas by name.
+_KEYWORDS_WITH_PARTS = ("allOf", "anyOf", "oneOf", "then", "else", "dependentSchemas")
+#: The keywords by which a part may name properties.
+_KEYWORDS_WITH_PROPERTIES = frozenset({"properties", "$ref", *_KEYWORDS_WITH_PARTS})
 
 
 class ValidatedArguments:
@@ -88,7 +92,13 @@ class ValidatedArguments:
 class TypedArguments(ParameterModel):
     """Checks the arguments of one tool by the type hints of its parameters.
 
-    It is compiled when the tool is defined; a call costs one pass of pydantic's validator.
+    ParameterModel compiles them when the tool is defined, as a pydantic model; a call costs one
+    pass of its validator.
+
+    Its fields have the names of the parameters, except for names that pydantic reserves, such as
+    `json`. The field of such a parameter has a substitute name, and the parameter's name is the
+    field's alias; `renamed` maps the one to the other. Models, records and the function use the
+    names of the parameters only.
     """
 
     def __init__(self, tool_name: str, parameters: Sequence[ToolParameter]) -> None:
@@ -105,7 +115,7 @@ class TypedArguments(ParameterModel):
         return ValidatedArguments(self._values(validated), lambda: self._as_json(validated))
 
     def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of `check` alone."""
+        """Return the values of `check` alone. Raises ToolParameterError."""
         return self._values(self._validated(params))
 
     def read_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,14 +140,18 @@ class TypedArguments(ParameterModel):
         return recorded
 
     def _values(self, validated: BaseModel) -> dict[str, Any]:
-        """Return the values by the names of the function's parameters."""
+        """Return the Python values of the fields, by the names of the parameters."""
         if not self.renamed:
             return validated.__dict__
         return {self.renamed.get(name, name): value for name, value in validated.__dict__.items()}
 
     def _as_json(self, validated: BaseModel) -> dict[str, Any]:
-        """Return the values as JSON. Raises ToolParameterError."""
-        # A default that JSON cannot express is left out: it is filled in again later.
+        """Return the JSON values of the fields, by the names of the parameters.
+
+        Raises ToolParameterError.
+        """
+        # A default that JSON cannot express is left out: it is filled in again later. Both sets
+        # hold names of fields.
         omitted = self.internal_defaults - validated.model_fields_set
         try:
             return validated.model_dump(
@@ -191,8 +205,8 @@ class TypedArguments(ParameterModel):
                 problem = f"is {quoted(value)}: {issue['msg']}"
             path = ".".join(map(str, issue["loc"])) or "parameters"
 
-            # Only at the top level: below it a path may name a part of a union, which a call cannot
-            # give.
+            # Only at the top level: below it a path may contain the name of a union's member, which
+            # is no place in the arguments.
             cure = ""
             wanted_type = _WANTED_TYPES.get(issue["type"])
             if is_top_level and wanted_type:
@@ -206,10 +220,10 @@ class TypedArguments(ParameterModel):
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    """Return whether two values are the same, as far as their type can tell.
+    """Return whether two values are equal by `==`, or are objects of one class without an `__eq__`.
 
-    Two objects of one class without an `__eq__` count as equal: Python would only compare their
-    identity, and nothing else tells them apart.
+    Python compares such objects by their identity, so a value that was read again would never be
+    equal. Inside a list or another value they stay unequal.
     """
     if one == other:
         return True
@@ -219,18 +233,6 @@ def _are_equal(one: Any, other: Any) -> bool:
     return not any("__eq__" in vars(each) for each in classes)
 
 
-def _has_properties_in_parts(schema: Mapping[str, Any]) -> bool:
-    """Return whether a part of the schema, such as one of its `allOf`, names properties."""
-    for key in ("allOf", "anyOf", "oneOf"):
-        parts = schema.get(key)
-        if not isinstance(parts, list):
-            continue
-        for part in parts:
-            if isinstance(part, dict) and part.keys() & _KEYWORDS_WITH_PROPERTIES:
-                return True
-    return False
-
-
 class SchemaArguments:
     """Checks the arguments of one tool by its JSON Schema. Values that fit stay unchanged."""
 
@@ -238,28 +240,20 @@ class SchemaArguments:
         """Take a schema of an object. Without `additionalProperties` it allows no others.
 
         Raises ToolValidationError for the schema of anything but an object, and for one that is no
-        JSON Schema or refers to something outside itself.
+        JSON Schema. A reference that leads nowhere, or outside the schema, is found at the first
+        call.
         """
         self._tool_name = tool_name
-        #: The original schema, by which arguments are validated. `schema` is the simpler form that
-        #: models read.
-        self._raw = dict(schema)
-        if self._raw.get("type", "object") != "object":
+        if schema.get("type", "object") != "object":
             raise ToolValidationError(
-                f"the parameters of {tool_name!r} are {quoted(self._raw)}: give an object schema"
+                f"the parameters of {tool_name!r} are {quoted(dict(schema))}: give an object schema"
             )
-        self._raw = {"type": "object", "properties": {}, **self._raw}
-
-        # `additionalProperties` would refuse properties that only a part of the schema names, such
-        # as one of its `allOf`.
-        keyword = "additionalProperties"
-        if "additionalProperties" not in self._raw and _has_properties_in_parts(self._raw):
-            keyword = "unevaluatedProperties"
-        self._raw.setdefault(keyword, False)
-
         try:
+            #: The schema by which arguments are validated.
+            self._raw = _strict_schema(schema)
+            #: The simpler form of it that models read. Immutable, since all calls share it.
             self.schema: dict[str, Any] = frozen(schema_for_models(self._raw))
-            json.dumps(self.schema, allow_nan=False)
+            json.dumps(self.schema, allow_nan=False)  # raises for what JSON lacks, such as NaN
             self.parameters = tuple(self._parameter(name) for name in self.schema["properties"])
         except (AttributeError, TypeError, KeyError, ValueError, RecursionError) as exc:
             raise ToolValidationError(
@@ -282,7 +276,9 @@ class SchemaArguments:
         return self.check(params).json
 
     def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of `check` alone."""
+        """Return the values of `check` alone. Raises ToolParameterError."""
+        # jsonschema takes a dict only for an object. Anything but a mapping stays, and is refused:
+        # the schema is one of an object.
         arguments: Any = params
         if isinstance(params, Mapping):
             arguments = dict(params)
@@ -310,8 +306,9 @@ class SchemaArguments:
             errors.sort(key=lambda error: list(map(str, error.absolute_path)))
             mistakes: list[Mistake] = []
             for error in errors:
-                mistakes += _mistakes(error)
-            raise self._refusal(mistakes)
+                mistakes += self._mistakes(error)
+            # Several errors may be the same mistake: see `_mistakes`.
+            raise self._refusal(list(dict.fromkeys(mistakes)))
 
         problem = _why_unwritable(arguments)
         if problem:
@@ -337,6 +334,62 @@ class SchemaArguments:
         expected = {name: name in required for name in self.schema["properties"]}
         return refusal(self._tool_name, mistakes, expected)
 
+    def _mistakes(self, error: Any) -> list[Mistake]:
+        """Return an error of jsonschema as mistakes: one for each missing or unknown name.
+
+        jsonschema gives one error for each missing name of an object, but only its text says which
+        name. So each of these errors becomes all the missing names, and the caller drops repeated
+        mistakes. The unknown names of an object have one error together.
+        """
+        path = ".".join(map(str, error.absolute_path))
+        keyword = error.validator
+        expected = error.validator_value
+        value = error.instance
+        if keyword == "required":
+            missing = [name for name in expected if name not in value]
+            return [Mistake(f"{path}.{name}" if path else name, MISSING) for name in missing]
+
+        # Only at the top level an unknown name is a parameter that does not exist.
+        if not path:
+            unknown = self._unknown_names(error)
+            if unknown:
+                return [Mistake(name, "") for name in unknown]
+
+        if keyword in ("type", "enum", "const", "format", "pattern"):
+            problem = f"must be of {keyword} {quoted(expected)}"
+        else:
+            problem = f"breaks {keyword}: {quoted(expected)}"
+        wanted_type = None
+        is_parameter = len(error.absolute_path) == 1
+        if keyword == "type" and is_parameter and isinstance(expected, str):
+            wanted_type = JSON_TYPES.get(expected)
+        cure = ""
+        if wanted_type:
+            cure = cure_of_type(path, value, wanted_type)
+        return [Mistake(path or "parameters", f"is {quoted(value)}: {problem}", cure)]
+
+    def _unknown_names(self, error: Any) -> list[str]:
+        """Return the names for which jsonschema refused an object; [] for any other error."""
+        if error.validator_value is not False:
+            return []
+        if error.validator == "additionalProperties":
+            known = error.schema.get("properties", {})
+            patterns = error.schema.get("patternProperties", {})
+        elif error.validator == "unevaluatedProperties":
+            # It also refuses names that a part of the schema gives, if the object breaks another
+            # rule of that part. These are not unknown, wherever the part is.
+            known = _keys_under("properties", self._raw)
+            patterns = _keys_under("patternProperties", self._raw)
+        else:
+            return []
+
+        unknown = []
+        for name in error.instance:
+            fits_pattern = any(re.search(pattern, name) for pattern in patterns)
+            if name not in known and not fits_pattern:
+                unknown.append(name)
+        return unknown
+
     def _parameter(self, name: str) -> ToolParameter:
         """Return a property of the schema as a parameter, for descriptions of the tool."""
         schema = self.schema["properties"][name]
@@ -355,8 +408,57 @@ class SchemaArguments:
         )
 
 
+def _strict_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object so that it refuses names that neither it nor a part gives.
+
+    A schema with `additionalProperties` decides that itself.
+    """
+    strict = {"type": "object", "properties": {}, **schema}
+    # Pydantic writes a model that contains itself as a reference at the top. As a part of `allOf`
+    # it has the same meaning, and models are shown the properties of such parts.
+    if "$ref" in strict:
+        reference = {"$ref": strict.pop("$ref")}
+        strict["allOf"] = [reference, *strict.get("allOf", ())]
+
+    # `additionalProperties` would refuse names that only a part gives, such as one of `allOf`.
+    keyword = "additionalProperties"
+    if "additionalProperties" not in strict and _has_properties_in_parts(strict):
+        keyword = "unevaluatedProperties"
+    strict.setdefault(keyword, False)
+    return strict
+
+
+def _has_properties_in_parts(schema: Mapping[str, Any]) -> bool:
+    """Return whether a part of the schema, such as one of its `allOf`, names properties."""
+    for keyword in _KEYWORDS_WITH_PARTS:
+        parts = schema.get(keyword)
+        if keyword == "dependentSchemas" and isinstance(parts, dict):
+            parts = list(parts.values())
+        elif not isinstance(parts, list):
+            parts = [parts]
+        for part in parts:
+            if isinstance(part, dict) and part.keys() & _KEYWORDS_WITH_PROPERTIES:
+                return True
+    return False
+
+
+def _keys_under(keyword: str, schema: Any) -> set[str]:
+    """Return the keys of the objects that a schema has under a keyword, at any depth."""
+    keys: set[str] = set()
+    parts: Iterable[Any] = ()
+    if isinstance(schema, dict):
+        parts = schema.values()
+        if isinstance(schema.get(keyword), dict):
+            keys.update(schema[keyword])
+    elif isinstance(schema, list):
+        parts = schema
+    for part in parts:
+        keys |= _keys_under(keyword, part)
+    return keys
+
+
 def is_json_schema(parameters: Any) -> bool:
-    """Return whether parameters are given as one JSON Schema.
+    """Return whether parameters are given as one JSON Schema: it has a type, properties or $defs.
 
     Otherwise they are ToolParameters by their names.
     """
@@ -366,32 +468,6 @@ def is_json_schema(parameters: Any) -> bool:
         return False
     # `{}` is the schema of a tool without parameters.
     return not parameters or any(key in parameters for key in ("type", "properties", *DEFINITIONS))
-
-
-def _mistakes(error: Any) -> list[Mistake]:
-    """Return an error of jsonschema as mistakes: one for each missing or unknown name."""
-    path = ".".join(map(str, error.absolute_path))
-    keyword = error.validator
-    expected = error.validator_value
-    if keyword == "required":
-        missing = [name for name in expected if name not in error.instance]
-        return [Mistake(f"{path}.{name}" if path else name, MISSING) for name in missing]
-    if keyword == "additionalProperties" and not path:
-        known = error.schema.get("properties", {})
-        return [Mistake(name, "") for name in error.instance if name not in known]
-    if keyword in ("type", "enum", "const", "format", "pattern"):
-        problem = f"must be of {keyword} {quoted(expected)}"
-    else:
-        problem = f"breaks {keyword}: {quoted(expected)}"
-
-    wanted_type = None
-    is_top_level = len(error.absolute_path) == 1
-    if keyword == "type" and is_top_level and isinstance(expected, str):
-        wanted_type = JSON_TYPES.get(expected)
-    cure = ""
-    if wanted_type:
-        cure = cure_of_type(path, error.instance, wanted_type)
-    return [Mistake(path or "parameters", f"is {quoted(error.instance)}: {problem}", cure)]
 
 
 def _why_unwritable(value: Any) -> str:
@@ -471,7 +547,7 @@ def _listed(kind: str, names: Iterable[str]) -> str:
 
 
 def cure_of_type(path: str, value: Any, wanted: type) -> str:
-    """Return what to try for a value of the wrong type, in the documented words.
+    """Return what to try for a value of the wrong type.
 
     A number or boolean that should be text can be sent as text. The other way round never gets
     here: text that reads as a number is accepted.
@@ -502,9 +578,9 @@ Injector = Callable[..., Any]
 
 
 class InjectedArguments(Mapping[str, Any]):
-    """An immutable mapping of injected values.
+    """The `injected_kwargs` of a tool's definition, by name. No name can be set or removed.
 
-    Neither repr nor pickle shows them: they may be secret.
+    Neither repr nor pickle shows the values: they may be secret.
     """
 
     __slots__ = ("_values",)
@@ -578,14 +654,13 @@ class HiddenArguments:
     def opened(self) -> Iterator[dict[str, Any]]:
         """Yield the values of one call by name; what the injector opened is closed afterwards.
 
-        Raises ToolExecutionError if the injector fails, or returns anything but what Injector says.
+        Raises ToolExecutionError if the injector fails, returns anything but what Injector says, or
+        cannot be closed.
         """
         if self._injector is None:
-            yield self._fixed
+            yield dict(self._fixed)
             return
 
-        # If the injector's context manager swallows an error of the tool, the error is raised all
-        # the same: a call that failed must not count as done.
         failure: BaseException | None = None
         with ExitStack() as stack:
             injected = self._call(self._injector, stack)
@@ -594,8 +669,12 @@ class HiddenArguments:
             try:
                 yield {**self._fixed, **injected}
             except BaseException as exc:
+                # `with` passes it to the injector's context manager, which may roll back.
                 failure = exc
                 raise
+            self._close(stack)
+        # The context manager swallowed the error of the tool. It is raised all the same: a call
+        # that failed must not count as done.
         if failure is not None:
             raise failure
 
@@ -614,12 +693,7 @@ class HiddenArguments:
             elif isinstance(returned, Mapping):
                 injected = dict(returned)
         except (Exception, *FATAL_ERRORS) as exc:
-            raise ToolExecutionError(
-                f"the config_injector of {self._tool_name!r} failed: "
-                f"{type(exc).__name__}: {error_text(exc)}",
-                tool_name=self._tool_name,
-                error=exc,
-            ) from exc
+            raise self._failed(exc) from exc
 
         if injected is None or not all(isinstance(name, str) for name in injected):
             if inspect.iscoroutine(returned):
@@ -630,3 +704,25 @@ class HiddenArguments:
                 tool_name=self._tool_name,
             )
         return injected
+
+    def _close(self, stack: ExitStack) -> None:
+        """Close what the injector opened, after the tool has run.
+
+        Raises a ToolError of the injector unchanged, such as an EffectUnknownError of a commit, and
+        ToolExecutionError for any other error.
+        """
+        try:
+            stack.close()
+        except ToolError:
+            raise
+        except (Exception, *FATAL_ERRORS) as exc:
+            raise self._failed(exc) from exc
+
+    def _failed(self, error: BaseException) -> ToolExecutionError:
+        """Return the error of a call whose injector raised `error`."""
+        return ToolExecutionError(
+            f"the config_injector of {self._tool_name!r} failed: "
+            f"{type(error).__name__}: {error_text(error)}",
+            tool_name=self._tool_name,
+            error=error,
+        )

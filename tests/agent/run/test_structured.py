@@ -285,6 +285,13 @@ def test_first_valid_value_is_used():
         parse_and_validate('As in [1], {"intent": "billing"}', Ticket)
 
 
+def test_each_missing_property_is_named_once():
+    """jsonschema gives an error for each of them, and none of these says which one it is about."""
+    schema = {"type": "object", "required": ["a", "b"]}
+    with pytest.raises(ValueError, match=r"the whole: 'a', 'b' is missing$"):
+        parse_and_validate("{}", schema)
+
+
 @pytest.mark.parametrize("fmt", [Ticket, TICKET], ids=["model", "schema"])
 def test_null_for_an_optional_field_counts_as_missing(fmt):
     """Native formats express a missing value as null; a valid null stays, and a required field stays missing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
@@ -25,6 +26,7 @@ from sayso.agent import (
     ToolValidationError,
     tool,
 )
+from sayso.agent.tools.errors import EffectUnknownError
 
 
 @tool
@@ -92,6 +94,31 @@ def test_whatever_an_injector_does_is_an_error_of_its_tool(injector, words):
     ):
         with pytest.raises(ToolExecutionError, match=words):
             door()
+
+
+def test_injector_that_cannot_be_closed_takes_only_its_own_tool_away():
+    """Its error is one of the tool, like that of an injector that cannot be opened."""
+
+    @contextlib.contextmanager
+    def injector():
+        yield {"user": 7}
+        raise OSError("connection lost")
+
+    bot = Agent([echo, of_user(injector)], ScriptedProvider(["one"]))
+    assert bot.run("hello").content == "one"
+    assert [schema["name"] for schema in bot.provider.requests[0].tools] == ["echo"]
+
+
+def test_injector_that_does_not_know_the_outcome_says_so_when_it_is_closed():
+    """A commit without an answer is an unknown outcome, and not a failure."""
+
+    @contextlib.contextmanager
+    def injector():
+        yield {"user": 7}
+        raise EffectUnknownError("the commit gave no answer")
+
+    with pytest.raises(EffectUnknownError, match="the commit gave no answer"):
+        of_user(injector).execute({"what": "x"})
 
 
 def test_an_async_injector_is_refused_when_the_tool_is_made():

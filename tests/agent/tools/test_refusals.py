@@ -125,3 +125,33 @@ def test_a_part_of_a_union_is_no_place_to_try_anything():
     with pytest.raises(ToolParameterError) as caught:
         pick.validate({"x": 5})
     assert caught.value.suggestion == "Expected parameters: 'x'"
+
+
+def refusal_of(schema: dict[str, Any], args: dict[str, Any]) -> ToolParameterError:
+    """The error of a tool with that JSON Schema."""
+    by_schema = Tool("t", "T.", {"type": "object", **schema}, lambda **given: given)
+    with pytest.raises(ToolParameterError) as caught:
+        by_schema.validate(args)
+    return caught.value
+
+
+def test_each_missing_parameter_of_a_json_schema_is_named_once():
+    """jsonschema gives an error for each of them, and none of these says which one it is about."""
+    error = refusal_of({"properties": {"a": {}, "b": {}}, "required": ["a", "b"]}, {})
+    assert error.param_name == "a, b"
+    assert error.issue == "Missing required parameter: 'a'; Missing required parameter: 'b'"
+
+
+def test_unknown_parameter_is_named_beside_those_of_a_part_of_the_schema():
+    """A known one that breaks a rule of its part is not called unexpected."""
+    schema = {"allOf": [{"properties": {"city": {"type": "string"}, "n": {"type": "integer"}}}]}
+    error = refusal_of(schema, {"citi": "Paris", "n": "many"})
+    assert error.param_name == "citi, n"
+    assert error.issue.startswith("Unexpected parameter(s): 'citi'; 'n' is 'many'")
+    assert "'citi' -> Did you mean 'city'?" in error.suggestion
+
+
+def test_parameter_that_a_pattern_allows_is_not_called_unexpected():
+    """Else the model would leave out a valid argument."""
+    schema = {"properties": {"a": {}}, "patternProperties": {"^x-": {}}}
+    assert refusal_of(schema, {"x-1": 1, "c": 2}).param_name == "c"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from sayso.agent import Tool, ToolParameterError
 
@@ -124,3 +125,37 @@ def test_half_a_character_is_refused(hint):
         with pytest.raises(ToolParameterError, match="half a character") as refused:
             tool.validate({"x": bad})
         str(refused.value).encode()
+
+
+class Folder(BaseModel):
+    """Contains itself, so that pydantic writes its schema as a reference."""
+
+    name: str
+    size: int = 0
+    parent: Folder | None = None
+
+
+def test_schema_that_is_a_reference_has_the_parameters_of_its_definition():
+    """Models are shown them, values are repaired, and other names are refused."""
+    tool = Tool("t", "T", Folder.model_json_schema(), lambda **given: given)
+    assert list(tool.schema()["parameters"]["properties"]) == ["name", "size", "parent"]
+    sent = {"name": "a", "size": "3", "parent": {"name": "b"}}
+    assert tool.validate(sent) == {"name": "a", "size": 3, "parent": {"name": "b"}}
+    with pytest.raises(ToolParameterError, match=r"Unexpected parameter\(s\): 'nam'"):
+        tool.validate({"name": "a", "nam": "a"})
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"if": {"required": ["kind"]}, "then": {"properties": {"size": {}}}},
+        {"if": {"required": ["no"]}, "else": {"properties": {"size": {}}}},
+        {"dependentSchemas": {"kind": {"properties": {"size": {}}}}},
+    ],
+    ids=["then", "else", "dependentSchemas"],
+)
+def test_parameter_that_only_a_condition_names_is_accepted(rule):
+    """A condition may also require it: then each call would be refused, with it and without it."""
+    schema = {"type": "object", "properties": {"kind": {}}, **rule}
+    tool = Tool("t", "T", schema, lambda **given: given)
+    assert tool.validate({"kind": "box", "size": 3}) == {"kind": "box", "size": 3}
