@@ -1,8 +1,8 @@
 """What English words and sayings mean for a search of tools: the lists of `english_words.toml`.
 
 A saying is a phrase that people use, with the words that tools have for it: "get rid of" means
-delete. All words are compared by their stems (`stems.py`). The lists are about English, not about
-the tools of any catalog.
+delete. Words are compared by their stems (`stems.py`), except stop words. The lists are about
+English, not about the tools of any catalog. `request_meaning.py` uses them.
 """
 
 from __future__ import annotations
