@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from sayso.agent.toolsets.stems import spoken_words, stem_of
 
-#: At most so many words are between the two parts of a phrase with a gap, such as "take it off".
+#: The most words between the two parts of a phrase with a gap. "take it off" has one there.
 _MAX_GAP = 5
 
 
@@ -24,14 +24,16 @@ _MAX_GAP = 5
 class Phrase:
     """A phrase to find in a text: the stems of its words.
 
-    A phrase may have a gap, as "take ~ off" has in "take the label off": `head` is before it, and
-    `tail` follows after 1 to _MAX_GAP words. `tail` is empty for a phrase without a gap. A
-    phrase with `only_at_start` has its meaning only at the beginning of a request: "text" is a verb
-    in "text Anna that ...", and a noun in most other places.
+    A phrase may have a gap, as "take ~ off" has in "take the label off". "take off" is a phrase of
+    its own in the list.
     """
 
+    #: The words before the gap, or all words of a phrase without a gap. At least one.
     head: tuple[str, ...]
+    #: The words that follow after 1 to _MAX_GAP other words; empty for a phrase without a gap.
     tail: tuple[str, ...] = ()
+    #: Whether the phrase has its meaning only at the beginning of a request: "text" is a verb in
+    #: "text Anna that ...", and a noun in most other places.
     only_at_start: bool = False
 
     @property
@@ -41,11 +43,14 @@ class Phrase:
 
     @property
     def length(self) -> int:
-        """The number of its words."""
+        """The number of its words. A longer saying goes before a shorter one."""
         return len(self.head) + len(self.tail)
 
     def places(self, stems: Sequence[str], at: int) -> list[int] | None:
-        """Return the indexes of the phrase's words in `stems`, None unless it begins at `at`."""
+        """Return the indexes of the phrase's words in `stems`, None unless it begins at `at`.
+
+        A caller knows where the request begins, so it checks `only_at_start` itself.
+        """
         end = at + len(self.head)
         if tuple(stems[at:end]) != self.head:
             return None
@@ -68,15 +73,16 @@ class Saying(NamedTuple):
 class EnglishWords:
     """The lists of `english_words.toml`, by stems. Read once per process."""
 
-    #: Words that mean nothing for a search; not stems.
+    #: Words that mean nothing for a search, unless they are part of a saying, such as "of" in "get
+    #: rid of". They are whole words, because other words may have the same stem.
     stop_words: frozenset[str]
     #: What each verb asks for: read, create, change or delete.
     actions: Mapping[str, str]
-    #: Other words for the same.
+    #: The words that mean nearly the same as a word: all that share a line of the list with it.
     synonyms: Mapping[str, tuple[str, ...]]
-    #: The meanings of the sayings that are one word, by that word.
+    #: The meanings of the sayings that are one word, by its stem.
     word_meanings: Mapping[str, tuple[str, ...]]
-    #: All other sayings, by the first stem of their phrase.
+    #: All other sayings, by the first stem of their phrase, in the order of the list.
     sayings: Mapping[str, tuple[Saying, ...]]
 
 
@@ -113,7 +119,8 @@ def english_words() -> EnglishWords:
 def _sayings(lines: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[Saying, ...]]]:
     """Return the meanings of single words, and the other sayings by the first stem of their phrase.
 
-    A line of the list is "phrase, phrase: meaning".
+    A line of the list is "phrase, phrase: meaning". The meaning is words of tools, the nearest ones
+    first. It is empty for phrases that say nothing about a tool.
     """
     # The stems of the meaning, by phrase. One phrase may be in several lines. The inner dicts are
     # sets that keep the order.
@@ -140,11 +147,12 @@ def _sayings(lines: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[Sa
 def _phrase(text: str) -> Phrase:
     """Return the phrase that the list writes as `text`.
 
-    It begins with `^` if it counts only at the start of a request. `~` is a gap.
+    It begins with `^` if it counts only at the start of a request. One `~` in it is a gap.
     """
     head, _, tail = text.removeprefix("^").partition("~")
     return Phrase(_stems_of(head), _stems_of(tail), only_at_start=text.startswith("^"))
 
 
 def _stems_of(text: str) -> tuple[str, ...]:
+    """Return the stems of a phrase, whose words are cut as those of a person's message."""
     return tuple(stem_of(word, "en") for word in spoken_words(text))
