@@ -8,6 +8,7 @@ with an entry point in the group `sayso.channels` that names a `Platform`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -41,25 +42,40 @@ class Platform:
     adapter: Factory
     #: `setup(name, settings, public_url, options)` returns a PlatformSetup.
     setup: Factory | None = None
-    #: `poller(channel, store, lock)` returns an object whose `run()` polls.
+    #: `poller(channel, store, lock)` returns an object whose coroutine `run()` polls until it is
+    #: cancelled. `channel` is the adapter, `store` a StoreReceived, and `lock` the LeaderLock of the
+    #: account: of several processes, the one that has it polls.
     poller: Factory | None = None
-    #: `pages(*channels, public_url=, admit=, turn_status=, why_waiting=)` returns a Flask
-    #: blueprint with the platform's web pages. See `Views` of the console for the last three.
+    #: `pages(*channels, public_url=, admit=, turn_status=, why_waiting=)` returns a Flask blueprint
+    #: with the platform's web pages. `channels` are the adapters of all its channels. `Views` in
+    #: `channels/console/views.py` says what the last three are.
     pages: Factory | None = None
     #: Modules that a worker imports before its first turn, since an import blocks all other turns.
-    #: The logs of the packages that the built-in platforms name here have warnings only.
+    #: Of the built-in platforms, the packages of these modules log warnings and errors only.
     sdk_modules: tuple[str, ...] = ()
     #: `commands()` returns the PlatformCommands of `sayso channel` that only this platform has.
     commands: Factory | None = None
-    #: Kinds of the platform's keys in Redis that stay when a person is erased, since they hold
-    #: nothing about a person or expire within hours.
+    #: The first words of the Redis keys that a built-in platform stores for itself. They are in the
+    #: table of what an erasure of a person leaves, `FATES` in `workers/erasure.py`. Keys of another
+    #: distribution's platform are in no table and stay as well.
     kept_keys: tuple[str, ...] = ()
     #: `missed_messages(channel, message_log, inbox, identities, per_minute=, clock=)` returns an
-    #: object whose `run()` yields FoundMessages. It needs the `message_log()` of the setup.
+    #: object whose `run()` yields FoundMessages. `channel` is the channel's name, `message_log` a
+    #: MessageLog from the platform's setup, `inbox` a RecoveryInbox and `identities` the Identities.
+    #: `per_minute` limits the messages of a person, 0 for no limit, and `clock` returns Unix
+    #: seconds. A platform with this factory has a `setup` too.
     missed_messages: Factory | None = None
     #: `media_deletion(channel, message_log, inbox, identities)` returns an object whose `run()`
-    #: yields DeletedFiles. It needs the `message_log()` of the setup.
+    #: yields DeletedFiles. The arguments are those of `missed_messages`.
     media_deletion: Factory | None = None
+
+
+class PlatformUnusable(ValueError):
+    """Raised for a platform of another distribution that does not load.
+
+    The message names the distribution and the cure. As a ValueError it becomes a problem of the
+    YAML, at the line of the channel.
+    """
 
 
 #: The platforms of this distribution, by their name in the YAML.
@@ -86,16 +102,16 @@ BUILT_IN: Mapping[str, Platform] = {
         pages="sayso.channels.slack.install_pages:install_pages",
         sdk_modules=("slack_sdk.web.async_client",),
         commands="sayso.channels.slack.commands:slack_commands",
-        # The tokens of workspaces, and who installed the app. They are encrypted, and stay until a
-        # workspace removes the app.
+        # The tokens of workspaces, and who installed the app. They serve a whole workspace, so they
+        # stay until it removes the app. They are encrypted.
         kept_keys=("slack",),
     ),
     "console": Platform(
         settings=ConsoleSettings,
         adapter="sayso.channels.console.adapter:ConsoleChannel",
         pages="sayso.channels.console.views:console_pages",
-        # An erasure deletes `console:chats` all the same: these lists of conversations belong to a
-        # person.
+        # Counts of failed log-ins and ended sessions, which expire. `console:chats` is the list of
+        # one person's conversations: an erasure deletes it (`_lists_of` in `workers/erasure.py`).
         kept_keys=("console",),
     ),
 }
@@ -105,7 +121,7 @@ BUILT_IN: Mapping[str, Platform] = {
 def find_platform(name: str) -> Platform | None:
     """Return the platform of this name, None if there is none.
 
-    Raises TypeError for an entry point that names something else than a Platform.
+    An entry point with the name of a built-in platform is ignored. Raises PlatformUnusable.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
@@ -113,17 +129,27 @@ def find_platform(name: str) -> Platform | None:
     if entry is None:
         return None
 
-    platform = entry.load()
+    owner = entry.dist.name if entry.dist else "an unknown distribution"
+    what = f"platform {name!r} of {owner} ({entry.value})"
+    try:
+        platform = entry.load()
+    except (Exception, SystemExit) as exc:  # the code of another distribution
+        reason = f"{type(exc).__name__}: {exc}"
+        raise PlatformUnusable(
+            f"{what} does not load: {reason}: reinstall or remove {owner}"
+        ) from exc
     if not isinstance(platform, Platform):
-        raise TypeError(
-            f"entry point {name!r} in {GROUP!r} is {platform!r}: "
-            f"it must name a {Platform.__qualname__}"
+        raise PlatformUnusable(
+            f"{what} is no {Platform.__qualname__}: ask for it where {owner} comes from"
         )
     return platform
 
 
 def platform_of(settings: PlatformSettings) -> Platform:
-    """Return the platform of a configured channel. Raises LookupError if there is none."""
+    """Return the platform of a configured channel.
+
+    Raises LookupError if there is none, and PlatformUnusable.
+    """
     platform = find_platform(settings.platform)
     if platform is None:
         raise LookupError(
@@ -138,7 +164,10 @@ def platform_names() -> list[str]:
 
 
 def open_channel(name: str, settings: PlatformSettings, deps: AdapterDeps) -> Channel:
-    """Return the adapter of a channel. Raises ValueError for settings that it refuses."""
+    """Return the adapter of a channel.
+
+    Raises ValueError for settings that it refuses, and LookupError for an unknown platform.
+    """
     open_adapter = load(platform_of(settings).adapter)
     channel: Channel = open_adapter(name, settings, deps)
     return channel
@@ -156,7 +185,10 @@ def open_setup(
 
 
 def platform_commands(name: str) -> Sequence[PlatformCommand]:
-    """Return the commands of `sayso channel` that only this platform has."""
+    """Return the commands of `sayso channel` that only this platform has.
+
+    Raises PlatformUnusable.
+    """
     platform = find_platform(name)
     if platform is None or platform.commands is None:
         return ()
@@ -164,23 +196,27 @@ def platform_commands(name: str) -> Sequence[PlatformCommand]:
     return commands
 
 
-def platform_keys() -> list[str]:
-    """Return the kinds of keys that the built-in platforms store and that no erasure deletes."""
+def kept_platform_keys() -> list[str]:
+    """Return the first words of the keys that the built-in platforms store for themselves.
+
+    See `Platform.kept_keys`.
+    """
     return list(chain.from_iterable(platform.kept_keys for platform in BUILT_IN.values()))
 
 
 def polled_platforms() -> list[str]:
-    """Return the names of the platforms that can be polled."""
+    """Return the names of the platforms that can be polled. One that does not load is left out."""
     names = []
     for name in platform_names():
-        platform = find_platform(name)
-        if platform and platform.poller is not None:
-            names.append(name)
+        with suppress(PlatformUnusable):
+            platform = find_platform(name)
+            if platform and platform.poller is not None:
+                names.append(name)
     return names
 
 
 def load_sdks(platforms: Iterable[str]) -> None:
-    """Import the modules that sending on these platforms needs."""
+    """Import the modules that sending on these platforms needs. Raises ImportError."""
     for name in platforms:
         platform = find_platform(name)
         if platform is None:

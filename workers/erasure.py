@@ -18,7 +18,7 @@ from typing import Any, Literal
 from redis import Redis
 from redis.exceptions import RedisError
 
-from sayso.channels.registry import platform_keys
+from sayso.channels.registry import kept_platform_keys
 from sayso.infra.redis.client import replicas_of, servers_of
 from sayso.workers.queue_entries import InboxEntry
 
@@ -93,7 +93,7 @@ FATES: Mapping[str, Fate] = {
     ),
     # What a platform stores for itself. Of these keys, the console's list of the person's
     # conversations is deleted (`_lists_of`).
-    **dict.fromkeys(platform_keys(), "kept"),
+    **dict.fromkeys(kept_platform_keys(), "kept"),
     # The audit log is erased in its file; `sayso people forget` deletes a decision about a person.
     **dict.fromkeys(("audit", "auditor", "people"), "kept"),
     # The ids of a person are forgotten by Identities, which finds them.

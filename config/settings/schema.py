@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
@@ -28,7 +29,7 @@ from pydantic import (
 
 from sayso.channels.base import Count, Number, Section, web_address
 from sayso.channels.media_store import MediaLimits
-from sayso.channels.registry import BUILT_IN
+from sayso.channels.registry import BUILT_IN, PlatformUnusable
 from sayso.config.settings.agent import (
     AgentSettings,
     FallbackSettings,
@@ -408,7 +409,8 @@ def _ids_without_effect(
 def secret_fields(platforms: Iterable[str] = ()) -> set[str]:
     """Return the keys whose values must come from the environment or a file.
 
-    `platforms` are names of platforms besides the built-in ones; unknown names are ignored.
+    `platforms` are names of platforms besides the built-in ones. Unknown ones, and those that do
+    not load, are ignored.
     """
     models: list[type[BaseModel]] = [
         EmbeddingSettings,
@@ -417,9 +419,10 @@ def secret_fields(platforms: Iterable[str] = ()) -> set[str]:
         FallbackSettings,
     ]
     for platform in {*BUILT_IN, *platforms}:
-        platform_model = channel_model(platform)
-        if platform_model:
-            models.append(platform_model)
+        with suppress(PlatformUnusable):
+            platform_model = channel_model(platform)
+            if platform_model:
+                models.append(platform_model)
 
     keys = set()
     for model in models:

@@ -403,12 +403,21 @@ def _message_log(
 
 @cache
 def _commands_of_platforms() -> Mapping[str, SaysoCommand]:
-    """Return the commands that only one platform has, by name."""
-    from sayso.channels.registry import platform_commands, platform_names
+    """Return the commands that only one platform has, by name.
+
+    A platform that does not load has none, and is named on standard error.
+    """
+    from sayso.channels.registry import PlatformUnusable, platform_commands, platform_names
 
     commands = {}
     for platform in platform_names():
-        for command in platform_commands(platform):
+        try:
+            platform_only = platform_commands(platform)
+        except PlatformUnusable as exc:
+            # The commands of the other platforms must still work.
+            click.echo(f"Warning: {exc}", err=True)
+            continue
+        for command in platform_only:
             commands[command.name] = _platform_command(platform, command)
     return commands
 
