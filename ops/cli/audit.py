@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 #: The most faults that are printed: a ledger that was restored from an old copy may have thousands.
 MAX_FAULTS = 20
+#: Events after which an action is settled: their lines of `show` have what the user was told. An
+#: unknown or failed action may be corrected later.
+_FINAL_EVENTS = frozenset({"done", "failed", "unknown", "cancelled", "expired", "superseded"})
 #: The most characters of a preview, and of what the user was told, in one line of `show`.
 WIDTH = 48
 #: The most characters of what a user has changed, in one line of `show`.
@@ -205,8 +208,6 @@ def _row(entry: AuditEntry, body: AuditBody | None, change: Mapping[str, Any]) -
     Of an action that a user made by changing another one, the first entry has the change instead of
     the last column.
     """
-    from sayso.pending.audit.chain_check import FINAL
-
     user = "-"
     preview = "(not kept)"
     last_column = ""
@@ -215,7 +216,7 @@ def _row(entry: AuditEntry, body: AuditBody | None, change: Mapping[str, Any]) -
         preview = body.preview
         if body.user_name:
             user = f"{user} ({body.user_name})"
-        if entry.event in FINAL:
+        if entry.event in _FINAL_EVENTS:
             last_column = body.outcome_text or ""
 
     width = WIDTH

@@ -28,8 +28,12 @@ ALLOWED: Mapping[str, Set[str]] = {
     "": {"armed"},
     "armed": {"shown", "cancelled", "expired", "superseded", "unknown"},
     "shown": {"claimed", "cancelled", "expired", "superseded", "unknown"},
+    # "failed": it was refused before its effect began.
     "claimed": {"started", "failed", "cancelled", "superseded", "unknown"},
+    # "started": only a plan or an idempotent action starts again. "cancelled": its record was found
+    # changed before its effect began.
     "started": {"done", "failed", "unknown", "started", "cancelled"},
+    # A late report of the worker corrects these two.
     "unknown": {"done", "failed"},
     "failed": {"done"},
     "done": set(),
@@ -37,9 +41,6 @@ ALLOWED: Mapping[str, Set[str]] = {
     "expired": set(),
     "superseded": set(),
 }
-#: Events after which an action is settled and its user was told.
-#: An unknown or failed one may be corrected later.
-FINAL = frozenset({"done", "failed", "unknown", "cancelled", "expired", "superseded"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,13 @@ class CheckContext:
 
     #: None: signatures are not checked.
     signer: EntrySigner | None = None
-    #: The ids of the actions that may be started only once.
+    #: The ids of the actions that may be started only once: neither idempotent ones nor plans. An
+    #: action of an unknown kind, whose body is erased or not here, is not among them.
     run_once: Set[str] = frozenset()
     #: Whether every chain must be here from its first entry on. A ledger may begin late otherwise.
     whole: bool = False
-    #: By shard, where the chain in Redis ended before the entries were read; empty without Redis.
+    #: By shard, where the chain in Redis ended before the entries were read. It has all shards, also
+    #: those with an empty chain. {} without Redis: then the ends are not checked.
     heads_before: Mapping[int, ChainHead] = field(default_factory=dict)
     #: Where the chains ended after the entries were read; None: as before.
     heads_after: Mapping[int, ChainHead] | None = None
@@ -62,7 +65,7 @@ class CheckContext:
 class ChainReport:
     """The result of a check."""
 
-    #: How many different entries there are.
+    #: How many entries the shards have together. Several of one number count as one.
     entries: int
     #: How many shards have entries.
     shards: int
@@ -115,8 +118,15 @@ class _Link:
 class Chain:
     """The chain of one shard, as several sources have it.
 
-    An entry is *genuine* if its signature and the hash beside it fit its text, or if it has none
-    yet. Other entries are *spoiled*. Entries *meet* if the second names the hash of the first.
+    An entry is *genuine* if its signature and the hash beside it fit its text. Other entries are
+    *spoiled*. An entry in Redis has neither a signature nor a hash beside it, and counts as
+    genuine. All other sources must have a signature.
+
+    A genuine entry counts under the number in its text, which is signed; a spoiled entry under the
+    number of its place in the source.
+
+    Each entry names the hash of the entry before it. Two neighbors *meet* if the second names the
+    hash of the first.
     """
 
     def __init__(
@@ -133,14 +143,16 @@ class Chain:
         self._links: dict[int, list[_Link]] = {}
         #: By number, the first spoiled entry.
         self._spoiled: dict[int, RecordedEntry] = {}
-        #: By the hash that entries name as their predecessor: the numbers of these entries.
-        self._followers: dict[str, set[int]] = defaultdict(set)
+        #: By hash, the numbers of all entries that name it as the hash before them. Also of spoiled
+        #: entries: one whose number was edited still tells which entry it followed.
+        self._numbers_after: dict[str, set[int]] = defaultdict(set)
 
         for source in sources:
             for recorded in source:
                 if recorded not in self._parsed:
                     self._add(recorded)
         self._numbers = sorted(self._links.keys() | self._spoiled.keys())
+        #: How many numbers have an entry.
         self.size = len(self._numbers)
 
     @property
@@ -172,7 +184,7 @@ class Chain:
     def _add(self, recorded: RecordedEntry) -> None:
         entry = recorded.entry
         if entry:
-            self._followers[entry.previous].add(entry.number)
+            self._numbers_after[entry.previous].add(entry.number)
         if entry is None or not self._is_genuine(recorded, entry):
             self._parsed[recorded] = None
             self._spoiled.setdefault(recorded.number, recorded)
@@ -233,10 +245,10 @@ class Chain:
         own_hash = entry_hash(recorded.text)
         if recorded.stored_hash not in (None, own_hash):
             return False
-        hashes_before = self._hashes(number - 1)
+        hashes_before = self._own_hashes(number - 1)
         if hashes_before and entry.previous not in hashes_before:
             return False
-        named_by_next = self._predecessors(number + 1)
+        named_by_next = self._previous_hashes(number + 1)
         return not named_by_next or own_hash in named_by_next
 
     def _forks(self) -> Iterator[Fault]:
@@ -245,45 +257,52 @@ class Chain:
                 yield Fault(self._shard, number, "forked", f"{len(links)} different entries")
 
     def _joints(self) -> Iterator[Fault]:
-        """Find neighbors that do not meet.
+        """Find neighbors that do not meet, and name the one that was edited.
 
-        The first of them was edited, unless the second does not meet the third.
+        An edit changes the hash of an entry, so the entry does not meet the next one. If the edit
+        changed the hash that the entry names, it does not meet the entry before it either. So an
+        entry that meets neither neighbor was edited. If only one joint is broken, the entry before
+        it was edited.
         """
         for number in self._numbers:
-            if not self._is_broken(number - 1):
+            if not self._is_followed_wrongly(number - 1):
                 continue
-            if number == 1 or self._is_broken(number):
+            # There is no entry 0 that could have been edited.
+            if number == 1 or self._is_followed_wrongly(number):
                 yield Fault(self._shard, number, "edited")
             else:
                 yield Fault(self._shard, number - 1, "edited")
-        if self._numbers and self._is_broken(self._numbers[-1]):
+        # After the last entry comes what Redis remembers as the end of the chain.
+        if self._numbers and self._is_followed_wrongly(self._numbers[-1]):
             yield Fault(self._shard, self._numbers[-1], "edited")
 
-    def _is_broken(self, number: int) -> bool:
-        """Return whether an entry does not meet what is known to come after it."""
-        hashes = self._hashes(number)
-        if not hashes:
+    def _is_followed_wrongly(self, number: int) -> bool:
+        """Return whether the next entry, or Redis for its last entry, names another hash.
+
+        False if one side is not known. `number` may be 0: the first entry must name NO_HEAD.
+        """
+        own_hashes = self._own_hashes(number)
+        if not own_hashes:
             return False
         head = self._head
-        if head and head.number == number > 0 and head.hash not in hashes:
+        if head and head.number == number > 0 and head.hash not in own_hashes:
             return True
-        named_by_next = self._predecessors(number + 1)
-        return bool(named_by_next) and hashes.isdisjoint(named_by_next)
+        named_by_next = self._previous_hashes(number + 1)
+        return bool(named_by_next) and own_hashes.isdisjoint(named_by_next)
 
-    def _hashes(self, number: int) -> set[str]:
-        """Return the hashes of the entries of a number, one if there is no fork.
+    def _own_hashes(self, number: int) -> set[str]:
+        """Return the hashes of the genuine entries of a number: one, or several after a fork.
 
-        Empty if they are not known. The next entry names one of them. Number 0 stands before the
-        first entry.
+        Empty if there is no such entry. Number 0 stands for the beginning of the chain.
         """
         if number == 0:
             return {NO_HEAD}
         return {link.hash for link in self._links.get(number, ())}
 
-    def _predecessors(self, number: int) -> set[str]:
-        """Return the hashes that the entries of a number name as their predecessor.
+    def _previous_hashes(self, number: int) -> set[str]:
+        """Return the hashes that the genuine entries of a number name as the hash before them.
 
-        Empty if they are not known.
+        Empty if there is no such entry.
         """
         return {link.entry.previous for link in self._links.get(number, ())}
 
@@ -299,11 +318,11 @@ class Chain:
     def _hole(self, first: int, last: int) -> Fault:
         """Return the fault of missing entries.
 
-        If an entry under another number names the entry before the hole,
-        that entry's number was edited.
+        If an entry under another number names the hash of the entry before the hole, nothing is
+        missing: the number of that entry was edited.
         """
-        for hash_before in self._hashes(first - 1):
-            if self._followers.get(hash_before, set()) - {first}:
+        for hash_before in self._own_hashes(first - 1):
+            if self._numbers_after.get(hash_before, set()) - {first}:
                 return Fault(self._shard, first, "edited")
         detail = f"up to {last}" if last > first else ""
         return Fault(self._shard, first, "removed", detail)
@@ -335,8 +354,10 @@ class Chain:
     def _transitions(self, faulty: Set[int]) -> Iterator[Fault]:
         """Find transitions that are not allowed.
 
-        After another fault or a hole anything may follow, so that one change is reported
-        once and not for all entries after it. `faulty` has the numbers of the other faults.
+        `faulty` has the numbers of the faults that other rules found. After one of these or a hole
+        anything may follow, so that one change is not reported for all entries after it.
+
+        The entry of such a transition is genuine, so the next entry of its action is judged by it.
         """
         if not self._numbers:
             return
