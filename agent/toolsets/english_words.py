@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from sayso.agent.toolsets.stems import spoken_words, stem_of
+from sayso.agent.toolsets.stems import request_words, stem_of
 
 #: The most words between the two parts of a phrase with a gap. "take it off" has one there.
 _MAX_GAP = 5
@@ -155,4 +155,4 @@ def _phrase(text: str) -> Phrase:
 
 def _stems_of(text: str) -> tuple[str, ...]:
     """Return the stems of a phrase, whose words are cut as those of a person's message."""
-    return tuple(stem_of(word, "en") for word in spoken_words(text))
+    return tuple(stem_of(word, "en") for word in request_words(text, "en"))

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sayso.agent.toolsets.english_words import Saying, english_words
-from sayso.agent.toolsets.stems import spoken_words, stem_of
+from sayso.agent.toolsets.stems import request_words, stem_of
 
 #: The weight of the words that a phrase means: "delete" for "take ~ off".
 _PHRASE_WEIGHT = 1.0
@@ -59,7 +59,7 @@ class RequestMeaning(NamedTuple):
 @lru_cache(maxsize=64)
 def meaning_of(text: str, language: str) -> RequestMeaning:
     """Return what a text means. In other languages than English each word means only itself."""
-    words = spoken_words(text)
+    words = request_words(text, language)
     if language != "en":
         stems = [stem_of(word, language) for word in words]
         return RequestMeaning([WordMeaning(at, {stem: 1.0}) for at, stem in enumerate(stems)], {})

@@ -68,6 +68,16 @@ def test_people_use_other_words_than_tools(said: str, found: str) -> None:
     assert nearest(said, PLANTS) == found
 
 
+@pytest.mark.parametrize("apostrophe", ["'", "\u2019"])
+def test_apostrophe_separates_words_in_other_languages_than_english(apostrophe: str) -> None:
+    """In French the article is joined to its noun, which is often what a request is about."""
+    tools = [
+        make("creer", "Crée une nouvelle facture pour le client."),
+        make("supprimer", "Supprime un utilisateur de la liste."),
+    ]
+    assert nearest(f"où est l{apostrophe}utilisateur", tools) == "supprimer"
+
+
 def test_tool_that_does_what_the_text_asks_for_comes_first() -> None:
     """All tools have the word "plant": what they do decides."""
     names = [each.name for each in PLANTS]
