@@ -30,7 +30,7 @@ def shard_of(conversation: str) -> int:
 
 
 class ShardedScripts(LuaScripts):
-    """The Lua scripts about conversations and their actions. One per process and folder.
+    """The Lua scripts about conversations and their actions. Lives as long as its process.
 
     `conversation` is the id of a conversation. All methods that run a script raise
     redis.RedisError, Halted and OtherVersion, as LuaScripts says.

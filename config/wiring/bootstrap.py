@@ -138,7 +138,8 @@ class Services:
     spool: Spool | None
     #: The claim to the deployment name; None for settings that come from no file.
     deployment: Deployment | None
-    #: What health checks show, so that `sayso doctor` tells this bot from another.
+    #: What health checks show, so that `sayso doctor` tells this bot from another. It is made with
+    #: the newest secret key.
     bot_id: str
     #: Whether this process answers turns.
     is_worker: bool
@@ -163,16 +164,20 @@ def bootstrap(
     are loaded again whenever they are saved.
 
     Nothing runs yet when this returns, except the connections of a worker to remote sources of
-    tools. Raises ConfigError and RedisUnfit, each with its cure.
+    tools. A web process gets the parts of a worker, too: they hold no lock and write no file until
+    they are used. The environment variable SAYSO_DATA is set, unless it is already. Raises
+    ConfigError and RedisUnfit, each with its cure.
     """
     # The data folder and Redis, which everything else needs. `state` is the part of the data folder
     # that belongs to this deployment alone; several bots may share the rest.
     state = settings.state_folder(data)
     keys = open_data(data, state)
-    os.environ.setdefault("SAYSO_DATA", str(data))  # tools of the user may store files there
+    _check_disks(settings, data, is_worker=is_worker)
+    # Tools of the user may store files there. An operator can name another folder for them, such as
+    # a common one for processes with separate data folders.
+    os.environ.setdefault("SAYSO_DATA", str(data))
     public_url = _trusted_url(settings, public_url)
     redis = _connect(settings, redis_url or find_redis(settings, data), is_worker=is_worker)
-    _check_disks(settings, data, is_worker=is_worker)
     scripts = redis.scripts(CONVERSATION_SCRIPTS)
     wake_up = redis.wake_up
 
@@ -180,7 +185,7 @@ def bootstrap(
     clock = SharedClock(redis.client)
     files = FileStores.open(settings, data, keys, public_url=public_url, link_clock=clock)
     media = files.media
-    texts = files.texts
+    long_texts = files.texts
     channels = _open_channels(settings, redis, media, keys, public_url)
 
     # The agents with their tools. What they acknowledge to people is noted on this machine, too, so
@@ -192,12 +197,12 @@ def bootstrap(
     agents = build_agents(
         deps,
         tools,
-        redis.scripts(ACTION_SCRIPTS),
-        media,
-        keys,
-        RedisJournals(scripts),
-        texts,
-        work.note_effect,
+        scripts=redis.scripts(ACTION_SCRIPTS),
+        media=media,
+        keys=keys,
+        journals=RedisJournals(scripts),
+        texts=long_texts,
+        note_effect=work.note_effect,
     )
     if reload:
         reload_on_edit(tools, settings, agents)
@@ -253,7 +258,7 @@ def bootstrap(
         channels=channels,
         media=media,
         clock=clock,
-        texts=texts,
+        texts=long_texts,
         bucket=files.bucket,
         worker_lock=worker_lock,
         processor=processor,
@@ -453,8 +458,10 @@ def preload(settings: Settings) -> None:
     Raises ConfigError for a model that cannot be asked, and for a missing library of tools.
     """
     require_tool_libraries(settings)
-    deps = AgentDeps(settings, Models(settings), Path())
+    # No agent runs here, so the data folder is not used: any path will do.
+    deps = AgentDeps(settings, Models(settings), data=Path())
     for name, channel in settings.channels.items():
+        # Building them loads the libraries, and finds a model that cannot be asked.
         deps.provider_of(name)
         deps.config_of(name)
         phrasebook(tuple(channel.languages))
@@ -465,11 +472,13 @@ def preload(settings: Settings) -> None:
 def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisIdentities]:
     """Return the access control of turns and the store of people's ids.
 
-    For a command that takes messages in without a running bot. Raises ConfigError.
+    For a command that reads a platform's log of messages. The platform's code that reads the log
+    recognizes people itself, so the access control needs no adapters. Raises ConfigError.
     """
     redis = RedisParts.find(settings, data)
     work = AcknowledgedWork(NoteFiles(settings.state_folder(data) / ACKNOWLEDGED))
-    _, access_control = _open_inbox(settings, redis, _texts_for_turn({}), work, {})
+    texts_for_turn = _texts_for_turn(agents={})
+    _, access_control = _open_inbox(settings, redis, texts_for_turn, work, channels={})
     return access_control, redis.identities
 
 
@@ -491,16 +500,19 @@ def check_bucket(services: Services) -> None:
 def check_redis(services: Services) -> None:
     """Refuse a Redis that would lose acknowledged writes, or that needs no login.
 
-    Log what is risky, and claim the deployment name. A worker waits while Redis is away. Raises
-    RedisUnfit, also while workers of another bot use the name, and redis.RedisError.
+    Log what is risky, and claim the deployment name. While Redis is away, a worker waits, and the
+    web gets redis.RedisError. Raises RedisUnfit, also while workers of another bot use the name.
     """
     settings = services.settings
+    # This client does not wait, so that a worker says why it waits below. It raises if waiting is
+    # of no use, such as for a wrong password.
     with connect(services.redis_url) as client:
         away = check_reachable(client)
     if away and services.is_worker:
         log.warning("redis.away", extra={"reason": away.says, "advice": away.cure})
-    # The first reading of this clock asks Redis. It happens here, because an event loop would have
-    # to wait for it later.
+    # From here on the commands of a worker wait until Redis answers.
+
+    # Ask for the time now: later an event loop would get the machine's own time at first.
     services.clock()
 
     queue_servers = _queue_servers(services)
@@ -543,7 +555,7 @@ def _queue_servers(services: Services) -> list[Redis]:
     """Return the separate server of the queue, if there is one and it answers.
 
     While it does not answer, turns wait for it, which is logged. Raises RedisUnfit if RQ cannot run
-    there, or if waiting is of no use, and redis.RedisError.
+    there, or if `check_reachable` finds that waiting is of no use, and redis.RedisError.
     """
     if services.queue is services.redis:
         return []

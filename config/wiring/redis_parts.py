@@ -139,7 +139,10 @@ class RedisParts:
         return cls.connect(settings, find_redis(settings, data))
 
     def scripts(self, folder: ScriptFolder) -> ShardedScripts:
-        """Return the Lua scripts of a folder, ready to run on the bot's Redis."""
+        """Return the Lua scripts of a folder, ready to run on the bot's Redis.
+
+        Each call makes a new object. Parts may share one, and need not.
+        """
         # A script cannot queue a job on another server, so this process does it after the script.
         if self.queue_server and folder is CONVERSATION_SCRIPTS:
             return WakingScripts(self.client, self.queue_server.wake, prefix=self.key_prefix)

@@ -166,7 +166,7 @@ class LuaScript:
 
 
 class LuaScripts:
-    """Runs the Lua scripts of one folder. One per process and folder.
+    """Runs the Lua scripts of one folder. Lives as long as its process, which may have several.
 
     A script is called by its hash. If the server does not know the hash, the text is sent.
 
