@@ -127,17 +127,24 @@ class TypedArguments(ParameterModel):
         validated = self._validated(params)
         recorded = self._as_json(validated)
         before = self._values(validated)
-        after = self._values(self._validated(recorded))
+        try:
+            after = self._values(self._validated(recorded))
+        except ToolParameterError as exc:
+            # A validator has changed a value to one that it refuses, such as one outside the enum.
+            raise self._unrecordable([exc.param_name]) from exc
         changed = [name for name in recorded if not _are_equal(before[name], after[name])]
         if changed:
-            raise ToolParameterError(
-                tool_name=self._tool_name,
-                param_name=", ".join(changed),
-                issue=f"{changed!r} cannot be recorded: "
-                "what is written down of it reads as something else",
-                suggestion="give it a type that JSON can hold, or do without a review",
-            )
+            raise self._unrecordable(changed)
         return recorded
+
+    def _unrecordable(self, names: Sequence[str]) -> ToolParameterError:
+        return ToolParameterError(
+            tool_name=self._tool_name,
+            param_name=", ".join(names),
+            issue=f"{names!r} cannot be recorded: "
+            "what is written down of it reads as something else",
+            suggestion="give it a type that JSON can hold, or do without a review",
+        )
 
     def _values(self, validated: BaseModel) -> dict[str, Any]:
         """Return the Python values of the fields, by the names of the parameters."""

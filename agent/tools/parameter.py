@@ -1,7 +1,7 @@
 """The parameters of a tool: a ToolParameter is one parameter, Parameters are all of one tool.
 
 A ParameterModel compiles them to a pydantic model with a field for each parameter. It checks the
-arguments of a call, and gives the JSON Schema that models read.
+arguments of a call, and gives the JSON Schema that language models read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,18 @@ from enum import Enum
 from types import GenericAlias, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, overload
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StringConstraints,
+    TypeAdapter,
+    WrapValidator,
+    create_model,
+)
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, PydanticJsonSchemaWarning
@@ -55,6 +66,11 @@ class ToolParameter:
     It can be written in two ways. `ToolParameter("city", str)` has a type hint, and is required
     unless it has a default. `{"city": ToolParameter(type="string")}` has the name of a JSON type,
     and is optional unless `required=True`; the mapping gives it its name.
+
+    The constructor fills in `required`, `type` and `element_type` where they are not given, and
+    `dataclasses.replace` passes on what it has filled in. With a new `param_type` give replace
+    `type=""` and `element_type=None` too, and with a new `default` give it `required=None`: then
+    they are filled in anew.
     """
 
     name: str = ""
@@ -64,7 +80,8 @@ class ToolParameter:
     description: str = ""
     #: None lets the constructor decide as said above. After that it is never None.
     required: bool | None = None
-    #: The plain values that are allowed, for a list those of its items; None for all of the type.
+    #: The plain values that are allowed, for a list those of its items; None, or no values, for all
+    #: of the type. Validators in `param_type` apply to these values as to others.
     enum: Sequence[Any] | None = None
     #: None for no default: an optional parameter that is left out is None then.
     default: Any = None
@@ -125,7 +142,10 @@ class ToolParameter:
         has_bare_type = self.param_type in (list, dict)
         is_of_type = self.element_type in (None, element_type_of(self.param_type))
         if not has_bare_type and not is_of_type:
-            cure = "element_type says what a bare list or dict holds: make it one"
+            cure = (
+                "element_type says what a bare list or dict holds: make it one; "
+                "with replace, give element_type=None too"
+            )
             raise ToolValidationError(
                 f"parameter {self.name!r} is a {hint_name(self.param_type)}: {cure}"
             )
@@ -147,12 +167,22 @@ class ToolParameter:
                     f"parameter {self.name!r} has {member} in its enum, which holds plain values: "
                     f"leave the enum out, or give Literal[{member}] as the type"
                 )
-        wrong = choices_of_other_types(self._hint, self.enum or ())
+        if not self.enum:
+            return
+
+        wrong = choices_of_other_types(self._hint, self.enum)
         if wrong:
             cure = "give values of its type, or make it their type"
             raise ToolValidationError(
                 f"parameter {self.name!r} is a {hint_name(self.param_type)}, "
                 f"and {wrong!r} of its enum are not: {cure}"
+            )
+        # A validator that changes a value before it is compared may leave none that is allowed.
+        changed = choices_of_other_types(limited_to(self._hint, tuple(self.enum)), self.enum)
+        if changed:
+            raise ToolValidationError(
+                f"parameter {self.name!r} has a validator that changes {changed!r} of its enum "
+                "to other values before they are compared: make it an AfterValidator"
             )
 
     @property
@@ -175,11 +205,16 @@ class ToolParameter:
         return _with_lists_for_iterables(self.param_type)
 
     def to_schema(self) -> dict[str, Any]:
-        """Return the JSON schema of this parameter."""
+        """Return the JSON schema of this parameter.
+
+        That of a type that contains itself refers to its `$defs`.
+        """
         if self.json_schema is not None:
             return dict(self.json_schema)
-        model = ParameterModel("parameter", [self])
-        schema: dict[str, Any] = model.schema["properties"][self.name]
+        of_all = ParameterModel("parameter", [self]).schema
+        schema: dict[str, Any] = of_all["properties"][self.name]
+        if "$defs" in of_all:
+            return {**schema, "$defs": of_all["$defs"]}
         return schema
 
 
@@ -303,25 +338,54 @@ def hint_name(hint: Any) -> str:
 def limited_to(hint: Any, choices: tuple[Any, ...]) -> Any:
     """Return the hint limited to these choices.
 
-    The items of a list are limited. In a union with None, None stays allowed.
+    The items of a list are limited. In a union with None, None stays allowed. In any other union
+    each member is replaced by all choices, so a list may be given in place of a single value.
     """
     inside = get_args(hint)
     if get_origin(hint) is Annotated:
         limited = limited_to(inside[0], choices)
         notes = list(inside[1:])
-        # The bounds of a list limit its length, and stay. The bounds of a single value are not
-        # needed: `choices_of_other_types` has checked all choices against them.
+        # The bounds of a list limit its length, and stay.
         if not _may_be_list(hint):
-            notes = [
-                Field(description=each.description) for each in notes if isinstance(each, FieldInfo)
-            ]
+            notes = _notes_beside_choices(notes)
         return Annotated[(limited, *notes)] if notes else limited
     if is_union(hint):
         members = [each if each is type(None) else limited_to(each, choices) for each in inside]
         return union(*members)
-    if _may_be_list(hint):
-        return list[Literal[choices]]  # type: ignore[valid-type]
-    return Literal[choices]
+    if not _may_be_list(hint):
+        return Literal[choices]
+
+    item: Any = Literal[choices]
+    # The items may have validators.
+    if inside and get_origin(inside[0]) is Annotated and not _may_be_list(inside[0]):
+        item = limited_to(inside[0], choices)
+    return GenericAlias(list, (item,))
+
+
+def _notes_beside_choices(notes: Sequence[Any]) -> list[Any]:
+    """Return what a value that is limited to choices needs of the notes in its Annotated.
+
+    These are its description, and what may change the value. Its bounds are not needed:
+    `choices_of_other_types` has checked all choices against them.
+    """
+    kept: list[Any] = []
+    for note in notes:
+        match note:
+            case FieldInfo():
+                kept.append(Field(description=note.description))
+            case StringConstraints():
+                change = StringConstraints(
+                    strip_whitespace=note.strip_whitespace,
+                    to_lower=note.to_lower,
+                    to_upper=note.to_upper,
+                )
+                kept.append(change)
+            case PlainValidator():
+                # It would replace the comparison with the choices.
+                kept.append(AfterValidator(note.func))
+            case AfterValidator() | BeforeValidator() | WrapValidator():
+                kept.append(note)
+    return kept
 
 
 def choices_of_other_types(hint: Any, choices: Sequence[Any]) -> list[Any]:
@@ -413,10 +477,11 @@ class ParameterModel:
         self.renamed = {
             name: str(field.alias) for name, field in self.model.model_fields.items() if field.alias
         }
-        #: The fields with defaults that no model could send: JSON cannot hold them, or their hint
-        #: refuses them.
+        #: The fields with defaults that no language model could send: JSON cannot hold them, or
+        #: their hint refuses them. The schema leaves these defaults out, and a call that omits such
+        #: a field is stored and shown without it.
         self.internal_defaults = frozenset(self._internal_defaults())
-        #: The JSON schema that models read. Immutable, since all calls share it.
+        #: The JSON schema that language models read. Immutable, since all calls share it.
         self.schema: dict[str, Any] = frozen(self._plain_schema())
 
     def _create_model(self) -> type[BaseModel]:
@@ -451,7 +516,8 @@ class ParameterModel:
         return model
 
     def _internal_defaults(self) -> Iterator[str]:
-        """Yield the fields with defaults that no model could send."""
+        """Yield the fields with defaults that no language model could send."""
+        # To check one field alone, an object is needed, and its other fields may stay empty.
         blank = self.model.model_construct()
         for field, parameter in zip(self.model.model_fields, self.parameters.values(), strict=True):
             if parameter.required or parameter.default is None:

@@ -9,7 +9,15 @@ from enum import Enum
 from typing import Annotated, Any, Optional
 
 import pytest
-from pydantic import Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    StringConstraints,
+    WrapValidator,
+)
 from pydantic.json_schema import SkipJsonSchema
 
 from sayso.agent import Tool, ToolParameter, ToolParameterError, ToolValidationError, tool
@@ -71,6 +79,58 @@ class Unit(Enum):
     MILE = "mi"
 
 
+def upper_after_strip(value: str, check: Any) -> str:
+    """Strip a value, check it, and return it in capital letters."""
+    return check(value.strip()).upper()
+
+
+@pytest.mark.parametrize(
+    ("hint", "given", "received"),
+    [
+        (Annotated[str, AfterValidator(str.upper)], "a", "A"),
+        (Annotated[str, BeforeValidator(str.strip)], " a", "a"),
+        (Annotated[str, WrapValidator(upper_after_strip)], " a", "A"),
+        (Annotated[str, PlainValidator(str.upper)], "a", "A"),
+        (Annotated[str, StringConstraints(to_upper=True, max_length=3)], "a", "A"),
+        (list[Annotated[str, AfterValidator(str.upper)]], ["a"], ["A"]),
+        (list[Annotated[str, AfterValidator(str.upper)]] | None, ["a"], ["A"]),
+    ],
+)
+def test_an_enum_keeps_the_validators_of_its_type(hint, given, received):
+    """They may change the value that the function gets; other values are still refused."""
+    made = with_enum(hint, ["a", "b"])
+    schema = made.schema()["parameters"]["properties"]["x"]
+    assert str(AB["enum"]) in str(schema)
+    assert made.run_raw({"x": given}) == received
+    with pytest.raises(ToolParameterError):
+        made.validate({"x": ["c"] if isinstance(given, list) else "c"})
+
+
+def test_a_validator_that_leaves_no_choice_is_refused():
+    """Every call would be refused: the changed value is none of the enum."""
+    with pytest.raises(ToolValidationError, match=r"changes \['abc'\] .* an AfterValidator"):
+        ToolParameter("x", Annotated[int, BeforeValidator(len)], enum=["abc"])
+
+
+def test_a_choice_that_is_recorded_as_none_of_its_enum_is_refused():
+    """After the yes, the record would be read and refused."""
+    made = with_enum(Annotated[str, AfterValidator(str.upper)], ["a"])
+    with pytest.raises(ToolParameterError, match="cannot be recorded"):
+        made.validate_record({"x": "a"})
+
+
+class Person(BaseModel):
+    """A type that contains itself."""
+
+    parent: Person | None = None
+
+
+def test_the_schema_of_a_type_that_contains_itself_has_its_definitions():
+    """Otherwise its reference would lead nowhere."""
+    schema = ToolParameter("x", Person).to_schema()
+    assert schema["$ref"].removeprefix("#/$defs/") in schema["$defs"]
+
+
 def test_null_is_not_the_default_where_both_mean_something():
     """`None` is what the model said: no limit."""
     made = with_enum(int | None, [10, 100], 100)
@@ -120,6 +180,15 @@ def test_a_parameter_gets_another_type_by_replace():
     """Without `type=""` the old type would contradict the new hint."""
     changed = replace(ToolParameter("x", str), param_type=int, type="")
     assert (changed.param_type, changed.type) == (int, "integer")
+
+
+def test_replace_with_another_type_names_the_element_type_that_it_passed_on():
+    """Nobody gave it: it followed the old type."""
+    names = ToolParameter("x", list[str])
+    with pytest.raises(ToolValidationError, match="with replace, give element_type=None too"):
+        replace(names, param_type=list[int])
+    assert replace(names, param_type=list[int], element_type=None).element_type is int
+    assert replace(names, param_type=list, element_type=None).element_type is None
 
 
 def test_a_parameter_that_no_schema_shows_is_refused():
