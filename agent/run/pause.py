@@ -1,8 +1,12 @@
 """What the memory of a conversation has about a run that waits for a person's decision.
 
-On a channel, a paused run is stored in its conversation: the history has its *open calls*, which
-are calls whose result has no content, and the notes have its RunCounts. A program without a channel
-stores the whole run instead, as a `RunSnapshot`.
+The result of a call has a *link* (`ActionLink`) to each pending action that the call proposed. The
+call waits while one of these links has no outcome. It is an *open call* if its result has no
+content either. A tool whose own code asks has run: its result has content while its action waits.
+
+On a channel, a paused run is stored in its conversation: the history has its calls and results, and
+the notes have its RunCounts. A program without a channel stores the whole run instead, as a
+`RunSnapshot`.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ class RunCounts:
     iterations: int
     #: What the run has used so far.
     usage: UsageStats = NO_USAGE
-    #: The ids of the pending actions that the open calls wait for.
+    #: The ids of the pending actions that its calls wait for.
     actions: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,52 +72,67 @@ class RunCounts:
         usage = UsageStats(**data["usage"])
         if not has_valid_types(usage):
             raise TypeError("the usage of a paused run has a field of the wrong type")
-        iterations = int(data["iterations"])
+        iterations = data["iterations"]
+        actions = data["actions"]
+        if not isinstance(iterations, int) or not isinstance(actions, list):
+            raise TypeError("a paused run has iterations or actions of the wrong type")
         if iterations < 0:
             raise ValueError(f"a paused run has {iterations!r} iterations")
         return cls(
             run_id=str(data["run_id"]),
             iterations=iterations,
             usage=usage,
-            actions=tuple(map(str, data["actions"])),
+            actions=tuple(map(str, actions)),
         )
 
 
 def run_counts_of(memory: ConversationMemory, action_ids: Iterable[str]) -> RunCounts | None:
     """Return the counts of the run that waits for one of these actions.
 
-    Return None if the conversation has no such run.
+    Return None if the conversation has no counts of such a run. The run can go on without them, and
+    counts from zero.
     """
+    counts = _noted_counts(memory)
+    if counts is None or set(counts.actions).isdisjoint(action_ids):
+        return None
+    return counts
+
+
+def _noted_counts(memory: ConversationMemory) -> RunCounts | None:
+    """Return the counts in the notes of a memory; None if they are missing or not valid."""
     data = memory.notes.get(PAUSED_RUN)
     if not isinstance(data, Mapping):
         return None
     try:
-        counts = RunCounts.from_dict(data)
-    except (KeyError, TypeError, ValueError):  # the run goes on nevertheless, and counts anew
+        return RunCounts.from_dict(data)
+    except (KeyError, TypeError, ValueError):
         return None
-    waits_for_them = not set(counts.actions).isdisjoint(action_ids)
-    return counts if waits_for_them else None
 
 
 def note_run_counts(memory: ConversationMemory, counts: RunCounts) -> None:
-    """Store the counts of a paused run with its conversation."""
+    """Store the counts of a paused run with its conversation.
+
+    They replace those of an earlier run: if several runs wait, only the last one counts on.
+    """
     memory.notes[PAUSED_RUN] = counts.to_dict()
 
 
 def rename_actions(memory: ConversationMemory, new_ids: Mapping[str, str]) -> None:
-    """Replace the ids of actions that the paused run waits for: a person has changed a question.
+    """Replace the ids of actions in the counts of the paused run: a person has changed a question.
 
-    `new_ids`: the new ids by the earlier ones.
+    `new_ids`: the new ids by the earlier ones. The caller replaces the links in the history.
     """
-    data = memory.notes.get(PAUSED_RUN)
-    if isinstance(data, dict):
-        data["actions"] = [new_ids.get(id_, id_) for id_ in data.get("actions", ())]
+    counts = _noted_counts(memory)
+    if counts is not None:
+        actions = tuple(new_ids.get(id_, id_) for id_ in counts.actions)
+        note_run_counts(memory, replace(counts, actions=actions))
 
 
 def forget_ended_pause(memory: ConversationMemory) -> None:
-    """Delete the counts of the paused run, and the reasoning of its answers.
+    """Delete the counts of the paused run, and the reasoning of all answers in the conversation.
 
-    While a call still waits for a decision, nothing is deleted.
+    Vendors need the reasoning of a run until it ends. While any call waits for a decision, nothing
+    is deleted.
     """
     if open_actions(memory.get_history()):
         return
@@ -143,7 +162,11 @@ def waiting_calls(messages: Iterable[Message]) -> list[ToolCall]:
 
 
 def denied_calls(messages: Sequence[Message]) -> list[ToolCall]:
-    """Return the calls that were denied since the last message of the user."""
+    """Return the calls that were denied since the last message of the user.
+
+    DECIDED_MESSAGE is such a message, too: `RunState.decided` has the calls that were denied just
+    before it.
+    """
     since = 0
     for at, message in enumerate(messages):
         if message.role is Role.USER:
@@ -189,4 +212,4 @@ def _waiting_result(message: Message) -> str:
 
 def _is_open_call(message: Message) -> bool:
     """Return whether a message is the result of a call that waits, and has no content yet."""
-    return message.role is Role.TOOL and not message.content and bool(message.actions)
+    return message.role is Role.TOOL and not message.content and bool(open_actions([message]))
