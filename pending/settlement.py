@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.literal import as_markdown
@@ -54,7 +54,7 @@ from sayso.pending.finished_actions import load_steps
 from sayso.pending.plans import Effect, is_undo, step_ids
 from sayso.pending.proposals import confirmed_run, current_context
 from sayso.pending.repository import ActionDecision, ActionRepository, ActionResult, Claim
-from sayso.pending.stored_action import CHANGED, OPEN_STATES, StoredAction
+from sayso.pending.stored_action import CHANGED, EXECUTED_STATES, OPEN_STATES, StoredAction
 from sayso.pending.tool_context import context_arguments
 from sayso.pending.turn_changes import Transition, TurnChange
 from sayso.pending.turns import LeaseLost, StaleTurn
@@ -73,9 +73,18 @@ class Settlement:
 
     It keeps no state of an action between calls. Lives as long as its store.
 
-    Its methods are the steps of one work: claiming, starting and running an action; the same for a
-    plan, whose steps are confirmed like single actions; and ending an action whose process died or
-    whose record was changed.
+    The three entries are `confirm` (a worker's turn, or a step of a plan), `decide` (a program
+    without a lease) and `recover` (an action whose process died). `repository.py` explains the
+    answers of the store that the methods match.
+
+    The methods below them share these parameters:
+
+    * `claim`: who decided on which action, and the worker's lease as proof, if there is a worker;
+    * `stored`: the action as it was loaded, `action`: its verified record;
+    * `attempt`: the id of one start. The store takes an end only from the attempt that it has
+      stored last, so a worker that was replaced cannot overwrite the outcome;
+    * `deadline`: when a step of a plan must have ended, by `time.monotonic`; None: the action is no
+      step, and has the usual time.
     """
 
     def __init__(
@@ -98,14 +107,13 @@ class Settlement:
         """Run the action if this claim wins it, and return the outcome.
 
         None: the claim cannot win the action, and nothing was run. `plan` is the id of the plan
-        that the action is a step of, "" for none. `deadline`, by `time.monotonic`, is when the
-        action must have ended; None: after the usual time.
+        that runs the action as its step, "" for none.
 
         Raises LeaseLost when the worker must stop, and StaleTurn when it must read the turn again.
         """
         stored = stored.verified(self._signer, claim.scope)
         if stored.is_changed:
-            return await self._refuse_tampered(claim, stored)
+            return await self._end_tampered(claim, stored)
         if not _may_decide(claim, stored.action, plan):
             return None
 
@@ -121,13 +129,15 @@ class Settlement:
     async def _claim_and_run(
         self, claim: Claim, stored: StoredAction, deadline: float | None
     ) -> ConfirmOutcome | None:
+        """Claim a verified action. If the claim wins it, run the action, and return the outcome."""
         with tracing.span("claim action"):
             status, state = await self._repository.claim(claim, stored)
         action = stored.action
         match status:
             case "mine":
-                # An earlier worker may have had the effect before it died. Only what is safe to
-                # repeat is started again. A plan is: its steps are checked one by one.
+                # "started": an earlier worker made the same claim, and may have had the effect
+                # before it died. Only what is safe to repeat is started again. A plan is: its steps
+                # are checked one by one.
                 may_start_again = action.idempotent or action.kind == PLAN_KIND
                 if state == "started" and not may_start_again:
                     return await self._end_interrupted(claim, action)
@@ -151,16 +161,19 @@ class Settlement:
         if stored is None:
             return None
 
-        # The store has compared fields that are not signed, so the signed ones are checked here.
+        # The store has compared fields that are not signed, so the signed ones are checked here. It
+        # also picked the action: a step or an undo never waits as the open action of a scope, unless
+        # the store was tampered with.
         claim = Claim(decision.scope, stored.action_id, decision.decided_by_event)
         stored = stored.verified(self._signer, claim.scope)
         action = stored.action
         is_genuine = not stored.is_changed and _may_decide(claim, action)
+        # With any other verdict nothing runs, and a mismatch may be the verdict itself.
         if verdict in ("mine", "stale") and not _agrees(decision, action):
             is_genuine = False
         if not is_genuine:
             if verdict == "stale":
-                return await self._refuse_tampered(claim, stored)
+                return await self._end_tampered(claim, stored)
             return await self._cancel_tampered(claim, stored)
 
         match verdict:
@@ -177,7 +190,7 @@ class Settlement:
         """Run an action that `decide` has claimed and started, unless its tool has changed."""
         refusal = await self._refusal(claim, action, render=True)
         if refusal:
-            # The store has it as started, but it had no effect.
+            # The action is stored as started, but it had no effect.
             result = ActionResult("failed", refusal.outcome_text)
             await self._repository.finish(claim, attempt, result)
             return refusal
@@ -185,46 +198,55 @@ class Settlement:
         return await self._run_started(claim, action, executor, attempt, None)
 
     async def recover(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
-        """End an action whose process died while it worked on it. Runs nothing.
+        """End an action whose process died after it claimed the action. Runs nothing.
 
-        The outcome says what is known: whether the effect certainly did not begin, how it ended, or
-        that this is unknown.
+        `stored` is claimed or started. The outcome says what is known: that the effect certainly
+        did not begin, how it ended, or that this is unknown.
         """
         stored = stored.verified(self._signer, claim.scope)
         if stored.is_changed:
-            return await self._refuse_tampered(claim, stored)
+            return await self._end_tampered(claim, stored)
         action = stored.action
         if stored.state == "started" and action.kind == PLAN_KIND:
             return await self._end_interrupted_plan(claim, action)
         if stored.state == "started":
             return await self._end_interrupted(claim, action)
 
-        # Only claimed: the effect has certainly not begun.
+        # Only claimed: the effect has not begun, and cannot begin once the action is superseded.
         text = texts_for(action.language).unsafe(action.preview)
-        await self._make_transition(claim, ("claimed",), "superseded", text)
+        if not await self._make_transition(claim, ("claimed",), "superseded", text):
+            # The process was slow, and not dead: it may have started the action just now.
+            (now,) = await self._repository.load(claim.conversation, (claim.action_id,))
+            if now is not None and now.state in ("started", *EXECUTED_STATES):
+                return await self._end_interrupted(claim, action)
         return ConfirmOutcome("cancelled", replace(action, state="superseded"), outcome_text=text)
 
     async def _start(
-        self, claim: Claim, stored: StoredAction, state: ActionState | str, deadline: float | None
+        self,
+        claim: Claim,
+        stored: StoredAction,
+        state: ActionState | Literal[""],
+        deadline: float | None,
     ) -> ConfirmOutcome:
-        """Start a claimed action and run it. `state` is the stored state after the claim.
+        """Start a claimed action and run it. Return the outcome.
 
-        If the executor says where its effect begins, it runs first, and the action is started
-        there.
+        `state` is the stored state after the claim: "claimed", or "started" if an earlier worker
+        has started an action that is safe to repeat. An executor that says where its effect begins
+        runs before the start, which then follows at that place.
         """
         action = stored.action
 
         # The preview of an action that has begun is not compared: its own effect may have changed
         # what the preview says. The previews of a plan's steps were compared when the plan began.
-        is_new = state == "claimed" and not action.plan
-        refusal = await self._refusal(claim, action, render=is_new)
+        compares_preview = state == "claimed" and not action.plan
+        refusal = await self._refusal(claim, action, render=compares_preview)
         executor = None
         if refusal is None:
             executor = self._executors.take(action)
             if executor is None and action.kind != PLAN_KIND:
                 refusal = no_executor_outcome(action)
         if refusal is not None:
-            # An earlier worker has started the action; since then its tool has gone or changed.
+            # The tool has gone or changed after an earlier worker started the action.
             if state == "started":
                 return await self._end_interrupted(claim, action)
             if not await self._make_transition(claim, ("claimed",), "failed", refusal.outcome_text):
@@ -234,6 +256,7 @@ class Settlement:
             return refusal
 
         attempt = random_id()
+        # After an earlier start the effect may have begun, so nothing of this run is preparation.
         if executor is not None and executor.marks_effect and state == "claimed":
             return await self._run_with_preparation(claim, stored, executor, attempt, deadline)
         match await self._repository.start(claim, stored, attempt):
@@ -241,6 +264,8 @@ class Settlement:
                 return await self._run_started(claim, action, executor, attempt, deadline)
             case "worn":
                 return await self._end_interrupted(claim, action)
+            case "lost":
+                raise LeaseLost(claim.conversation)
         raise StaleTurn(f"{claim.conversation}: the action changed before it was started")
 
     async def _run_with_preparation(
@@ -273,7 +298,8 @@ class Settlement:
         end = await self._run(claim, stored.action, executor, attempt, seconds, effect)
 
         # If the executor ended before its effect began, the action is started now: the store
-        # records an end only of an action that was started.
+        # records an end only of an action that was started. If another worker has taken over, this
+        # raises, and that worker runs the action.
         if not effect.close():
             await start()
         return await self._record(claim, attempt, stored.action, end)
@@ -284,19 +310,19 @@ class Settlement:
         """Return the outcome of an action that must not run, None if the action may run.
 
         It may run if its tools are those that were shown. With `render` the previews are compared,
-        too. A plan is refused as a whole before its first step. Later its steps are compared one by
-        one, without their previews, which earlier steps may have changed.
+        too. A plan is compared as a whole only with `render`, before its first step. Later each
+        step is compared when it starts, without its preview, which earlier steps may have changed.
         """
         actions = [action]
         if action.kind == PLAN_KIND:
-            steps = None
+            actions = []
             if render:
                 steps = await self._steps_of(claim.scope, action)
-            # None if a step was changed: `_run_plan` refuses that plan.
-            actions = [step.action for step in steps or ()]
+                # None if a step was changed: `_run_plan` refuses that plan.
+                actions = [step.action for step in steps or ()]
 
         texts = texts_for(action.language)
-        with _by_yes(claim, action):
+        with _context_of_yes(claim, action):
             for each in actions:
                 comparison = await self._executors.compare(each, render=render)
                 match comparison.state:
@@ -336,10 +362,7 @@ class Settlement:
         return await self._record(claim, attempt, action, end)
 
     def _seconds_until(self, deadline: float | None) -> float:
-        """Return the seconds that an executor may take.
-
-        `deadline` is that of the plan which the action is a step of, None without a plan.
-        """
+        """Return the seconds that an executor may take."""
         if deadline is None:
             return self._timeout_seconds
         return max(0.0, deadline - time.monotonic())
@@ -365,7 +388,7 @@ class Settlement:
         record_late = partial(self._record_late, claim, action, attempt, effect)
         try:
             with (
-                _by_yes(claim, action, effect),
+                _context_of_yes(claim, action, effect),
                 tracing.span("execute action", attributes=attributes),
             ):
                 value = await run_with_timeout(executor.run, seconds, record_late)
@@ -376,7 +399,7 @@ class Settlement:
             # The lease is lost, or this worker is stopping. A thread may still run the action, so
             # its end is unknown. An effect that has not begun cannot begin any more, and the next
             # worker runs the action again.
-            if _may_have_happened(effect):
+            if _close_effect(effect):
                 await asyncio.shield(self._record(claim, attempt, action, EffectEnd("unknown")))
             raise
         except TimedOut:
@@ -384,7 +407,7 @@ class Settlement:
             return _end_of_timeout(effect, ids)
         except KeyboardInterrupt:
             # This reaches an action only in the caller's own thread.
-            if _may_have_happened(effect):
+            if _close_effect(effect):
                 await self._record(claim, attempt, action, EffectEnd("unknown"))
             raise
         except Exception as exc:  # noqa: BLE001  # an executor is user code: its error is an outcome
@@ -404,7 +427,7 @@ class Settlement:
         `value` is what it returned, `error` what it raised; None if it raised nothing. `effect` is
         where the effect begins; None: it had begun already.
         """
-        # Without an effect, the action has failed, or another worker runs it again.
+        # Before its effect, the action was recorded as failed, or another worker runs it again.
         if effect is not None and not effect.has_begun:
             return
         log.warning("pending.late", extra={"kind": action.kind, "action": action.pending_action_id})
@@ -454,7 +477,7 @@ class Settlement:
         for step, now in zip(steps, current, strict=True):
             if now:
                 ended = replace(step, state=now.state, outcome_text=now.outcome_text)
-            else:
+            else:  # Redis has lost the record since
                 ended = replace(step, state="unknown")
             ended_steps.append(ended)
 
@@ -481,7 +504,10 @@ class Settlement:
     async def _end_tampered_plan(
         self, claim: Claim, plan: PendingAction, attempt: str
     ) -> ConfirmOutcome:
-        """End a plan with a step that is not the one that was shown. Runs nothing more."""
+        """End a plan with a step that is missing, or not the one that was shown. Runs nothing more.
+
+        The end is unknown if an earlier worker has begun any step.
+        """
         log.error("pending.tampered", extra={"action": claim.action_id})
         steps = await self._repository.load(claim.conversation, step_ids(plan))
         has_begun = any(step and step.state not in ("shown", "claimed") for step in steps)
@@ -543,7 +569,7 @@ class Settlement:
         reconcile = self._executors.reconciler(action.kind)
         if reconcile is None:
             return None
-        with _by_yes(claim, action):
+        with _context_of_yes(claim, action):
             return await ask_reconciler(reconcile, action)
 
     async def _end_started(
@@ -555,8 +581,8 @@ class Settlement:
         its end meanwhile.
         """
         from_states: tuple[str, ...] = ("started",)
-        # "unknown" may be stored already, and is then stored once more. Any other end that follows
-        # "unknown" must come from the process that ran the action.
+        # If "unknown" is stored already, this repeats it. Any other end that follows "unknown" must
+        # come from the process that ran the action (`finish`).
         if state == "unknown":
             from_states = ("started", "unknown")
         if await self._make_transition(claim, from_states, state, text):
@@ -569,10 +595,10 @@ class Settlement:
             return effect_outcome(action, state, text, text)
         return effect_outcome(action, now.state, now.outcome_text, now.result)
 
-    async def _refuse_tampered(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
+    async def _end_tampered(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """End an action whose record is not what the user saw.
 
-        A started action can no longer be cancelled: its end is unknown.
+        It is cancelled. If another process has started it, its end is unknown.
         """
         if stored.state != "started":
             return await self._cancel_tampered(claim, stored)
@@ -582,9 +608,13 @@ class Settlement:
         )
 
     async def _cancel_tampered(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
-        """Cancel an action whose record is not what the user saw, so that it never runs."""
+        """Cancel an action whose record is not what the user saw, so that it never runs.
+
+        The text is in the default language, because that of the user is in the record.
+        """
         text = texts_for().tampered()
         log.error("pending.tampered", extra={"action": claim.action_id})
+        # `decide` may have cancelled the action itself: then only the text is stored.
         from_states: tuple[str, ...] = ("armed", "shown", "claimed", "cancelled")
         # Only `decide` comes here with a started action. It has started the action itself, and has
         # not run it.
@@ -608,7 +638,8 @@ class Settlement:
 async def ask_reconciler(reconcile: Reconciler, action: PendingAction) -> str | bool | None:
     """Return what a reconciler knows of an interrupted action, None if it knows nothing.
 
-    The reconciler runs in the context of the yes: `current_user` is the person who confirmed.
+    It may take RECONCILE_TIMEOUT. The caller opens the context of the yes, so that the reconciler
+    sees the person who confirmed as the current user.
     """
     try:
         context = context_arguments(reconcile, current_context)
@@ -640,10 +671,7 @@ def _may_decide(claim: Claim, action: PendingAction, plan: str = "") -> bool:
 
 
 def _agrees(decision: ActionDecision, action: PendingAction) -> bool:
-    """Return whether the signed record has the values that a decision expects.
-
-    The store compares fields that are not signed, so they are compared again here.
-    """
+    """Return whether the signed record has the values that a decision expects."""
     if decision.expected_kind not in ("", action.kind):
         return False
     if decision.expected_digest not in ("", action.args_digest):
@@ -651,27 +679,27 @@ def _agrees(decision: ActionDecision, action: PendingAction) -> bool:
     return decision.intent != "confirm" or decision.code == action.code
 
 
-def _may_have_happened(effect: EffectStart | None) -> bool:
-    """End an attempt at an effect. Return whether the effect may have happened.
+def _close_effect(effect: EffectStart | None) -> bool:
+    """Let an effect that has not begun never begin. Return whether it may have happened.
 
-    An effect that has not begun cannot begin after this. `effect` is None if it has begun.
+    `effect` is where the effect begins; None: it has begun already.
     """
     return effect is None or effect.close()
 
 
 def _end_of_timeout(effect: EffectStart | None, ids: Mapping[str, str]) -> EffectEnd:
     """Return how the effect of an executor ended that took too long."""
-    if _may_have_happened(effect):
+    if _close_effect(effect):
         log.warning("pending.cut_off", extra=ids)
         return EffectEnd("unknown")
     log.warning("pending.failed", extra={**ids, "why": "it took too long before its effect"})
     return EffectEnd("failed")
 
 
-def _by_yes(
+def _context_of_yes(
     claim: Claim, action: PendingAction, effect: EffectStart | None = None
 ) -> AbstractContextManager[ChannelRun]:
-    """Return a block in which code of tools runs by the yes of this claim.
+    """Return a context manager: code of tools in its block sees who confirmed what, and when.
 
     `effect` is where the effect begins; None: it has begun already.
     """

@@ -112,6 +112,28 @@ def test_started_action_is_reconciled(answer, status, state, told):
     assert dead.at(dead.head).decided_by_event not in ("", "the dead")
 
 
+@pytest.mark.parametrize(
+    ("result", "status", "told"),
+    [
+        (None, "unknown", WORDS.unknown("Apagar A")),
+        (ActionResult("done", "apagado", "apagado"), "executed", "apagado"),
+    ],
+    ids=["started", "done"],
+)
+def test_action_that_goes_on_while_it_is_recovered_is_not_called_undone(result, status, told):
+    """Its process was slow, and not dead: the effect began after the action was read as claimed."""
+    dead = Dead("A", executor=never)
+    dead.begin(dead.head, started=False)
+    seen = dead.at(dead.head)
+    claim = Claim(HERE, dead.head, "the dead")
+    Blocking(dead.store.repository).start(claim, seen, "try-1")
+    if result:
+        Blocking(dead.store.repository).finish(claim, "try-1", result)
+    outcome = run_without_loop(dead.store.settlement.recover(Claim(HERE, dead.head, "yes-1"), seen))
+    assert (outcome.status, outcome.outcome_text) == (status, told)
+    assert dead.at(dead.head).outcome_text == told
+
+
 def test_action_is_left_alone_while_its_process_may_live():
     """That is two minutes; an earlier decision gets nothing."""
     dead = Dead("A", executor=never)

@@ -431,6 +431,19 @@ def test_action_that_another_worker_started_is_not_reported_failed():
     assert desk.stored.state == "started"
 
 
+def test_worker_that_lost_its_lease_before_the_start_stops(monkeypatch):
+    """Nothing runs, and the worker does not read the turn again."""
+    desk = Desk(pytest.fail)
+
+    async def lost(*_):
+        return "lost"
+
+    monkeypatch.setattr(desk.store.repository, "start", lost)
+    with pytest.raises(LeaseLost):
+        desk.confirm()
+    assert desk.stored.state == "claimed"
+
+
 def test_action_that_changed_before_its_start_is_read_again():
     """The person cancels while the factory takes its time, and nothing runs."""
     ran = []
