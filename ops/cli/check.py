@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, replace
+from typing import NoReturn
 
 import click
 
@@ -29,8 +30,8 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
     """Check a configuration and print what each channel may do.
 
     Exits with 1 where the file has a problem, each with its line and its cure, and where a source
-    of tools cannot be reached; warnings do not count. What is not well with a workspace
-    that installed the app of a channel is a warning.
+    of tools cannot be reached. Exits with 3 without a file. Warnings do not count. A problem of a
+    workspace, such as one of Slack that installed the app, is a warning: the others still work.
     """
     from sayso.config.settings.loader import ConfigError, load_settings
     from sayso.ops.checks.describe import describe
@@ -39,20 +40,20 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
     # A file without its option is the likeliest mistake, so its error names the option.
     if files:
         raise click.UsageError(f"the file is an option: write `sayso check -c {files[0]}`")
+    # The file that a start would read, even while a bot with another one runs.
     with clear_errors():
         file = options.file(prefer_running=False)
 
     try:
         settings = load_settings(file)
+        # The description itself names each tool that is left out.
         with log_warnings_except_findings():
             description = describe(settings, offline=offline)
     except ConfigError as exc:
         if not file.is_file():
-            fail(str(exc))
-        options.print({"file": str(file), "problems": exc.problems}, ())
-        if not options.as_json:
-            click.echo(f"Error: {exc}", err=True)
-        sys.exit(FINDING)
+            fail(str(exc))  # as in all commands
+        options.print({"file": str(file), "problems": exc.problems}, lines=())
+        _exit_with_finding(options, str(exc))
 
     # Workspaces are asked over the network, and for what Redis stores of them.
     if not offline:
@@ -63,11 +64,16 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
     lines = str(description).splitlines()
     if not unreachable:
         lines.append(f"{file}: ok")
+    # `problems` are what the command exits with 1 for, as they are for an invalid file.
     value = {"file": str(file), "problems": list(unreachable), **asdict(description)}
     options.print(value, lines)
-    if unreachable:
-        if not options.as_json:
-            count = with_noun(len(unreachable), "source of tools", "sources of tools")
-            problem = f"{count} cannot be reached; --offline checks the rest"
-            click.echo(f"Error: {file}: {problem}", err=True)
-        sys.exit(FINDING)
+    if unreachable:  # never with --offline, which asks no source
+        count = with_noun(len(unreachable), "source of tools", "sources of tools")
+        _exit_with_finding(options, f"{file}: {count} cannot be reached; --offline checks the rest")
+
+
+def _exit_with_finding(options: Options, error: str) -> NoReturn:
+    """Print the error to stderr, and exit with 1. With --json the printed result says it already."""
+    if not options.as_json:
+        click.echo(f"Error: {error}", err=True)
+    sys.exit(FINDING)
