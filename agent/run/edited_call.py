@@ -25,7 +25,7 @@ class EditRefused(Exception):
 
     * `kind`: "not_editable" for an argument that must not be changed, "invalid" for a value that
       the tool does not take, "denied" by the policy, "refused" if the preview found nothing to ask,
-      and "no_preview" if the preview failed.
+      and "no_preview" if the preview failed, or the schema of the tool could not be made.
     * `names`: the arguments at fault, as far as they are known.
     * `result`: what the preview returned instead of a question.
     """
@@ -49,7 +49,8 @@ class EditedCall:
     * `editable`: the names of the arguments that may be changed once more.
     * `args`: the new arguments, validated.
     * `preview`: the text of the new question.
-    * `values_digest`: the digest of the values that the preview has compared; "" for none.
+    * `values_digest`: the digest of the values that must be the same at the yes, if the preview is
+      a CheckedPreview; "" if its whole text must be the same.
     """
 
     def __init__(
@@ -77,6 +78,8 @@ async def edited_call(
 ) -> EditedCall:
     """Return the call with these changes, checked like a new call: by schema, policy and preview.
 
+    The call is asked about again, even if the policy would let a new call run without a question.
+
     * `args`: the arguments before the change.
     * `changes`: the new values by name; None removes an argument. Without changes the call is only
       checked again.
@@ -101,12 +104,12 @@ async def edited_call(
         if value is None:
             del new_args[name]
     try:
-        # Load the schema in a thread, since it may call an injector that blocks. `validate_record`
-        # needs it.
+        # Load the schema in a thread, since it may call an injector that blocks. The validation
+        # needs it. It is the strict one for arguments that are stored until the yes.
         await tool.aschema()
         checked_args = tool.validate_record(new_args)
     except ToolParameterError as exc:
-        names = [name for name in changes if name in exc.param_name]
+        names = [name for name in changes if _is_at_fault(name, exc)]
         raise EditRefused("invalid", str(exc), names) from exc
     except ToolError as exc:
         raise EditRefused("no_preview", str(exc)) from exc
@@ -117,21 +120,30 @@ async def edited_call(
     return await _with_preview(tool, editable, checked_args, config)
 
 
+def _is_at_fault(name: str, error: ToolParameterError) -> bool:
+    """Return whether the mistakes that an error names are in this argument, or inside of it."""
+    paths = error.param_name.split(", ")  # such as "total, items.0.amount"
+    return any(path == name or path.startswith(f"{name}.") for path in paths)
+
+
 async def _with_preview(
     tool: Tool,
     editable: Sequence[str],
     args: Mapping[str, Any],
     config: AgentConfig,
 ) -> EditedCall:
-    """Return the call with its preview. Raises EditRefused."""
+    """Return the call with its preview, which is made in a thread. Raises EditRefused."""
     limits = (PREVIEW_SECONDS, config.tool_timeout_seconds, tool.metadata.timeout)
     seconds = min(limit for limit in limits if limit is not None)
     try:
         draft = await run_with_timeout(lambda: tool.draft(args), seconds)
     except (ToolError, TimedOut) as exc:
+        # `draft` makes a ToolError of everything that a preview raises. Its words are left out:
+        # they are about the code of the tool, and not about the change.
         problem = f"the preview of {tool.name!r} failed: nothing was asked"
         raise EditRefused("no_preview", problem) from exc
     if isinstance(draft.preview, ToolResult):
         reason = f"{tool.name!r} has nothing to ask with these values"
         raise EditRefused("refused", reason, result=draft.preview)
+    # `draft.args` are the same arguments, in the order in which they are stored.
     return EditedCall(tool, editable, draft.args, draft.text, draft.values_digest)

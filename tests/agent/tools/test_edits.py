@@ -143,6 +143,27 @@ def test_change_is_judged_like_a_new_call(changes, config, kind):
     assert caught.value.kind == kind
 
 
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"to": "b", "total": -1, "tag": "x", "tags": ["y"]}, ("total",)),
+        ({"to": "b", "total": 1, "tag": "x", "tags": ["y", "long"]}, ("tags",)),
+        ({"to": "b", "total": -1, "tag": "x", "tags": ["long"]}, ("total", "tags")),
+    ],
+)
+def test_only_the_arguments_at_fault_are_named(changes, names):
+    """The person reads which field to change, also if one name is a part of another."""
+    text = {"type": "string", "maxLength": 3}
+    total = {"type": "integer", "minimum": 0}
+    tags = {"type": "array", "items": text}
+    properties = {"to": text, "total": total, "tag": text, "tags": tags}
+    schema = {"type": "object", "properties": properties}
+    paying = Tool("pay", "Pay", schema, lambda **_: "", editable=list(properties))
+    with pytest.raises(EditRefused) as caught:
+        edited(paying, {}, changes, AgentConfig())
+    assert (caught.value.kind, caught.value.names) == ("invalid", names)
+
+
 def test_question_limits_what_can_be_changed():
     """What it did not offer stays, although the tool allows it by now."""
     with pytest.raises(EditRefused, match=r"\['kg'\] cannot be changed; editable of 'order': \[\]"):
