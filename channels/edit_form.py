@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import date, datetime, time
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Literal, NamedTuple, get_args
 
 from sayso.channels.types import storable
@@ -31,7 +32,8 @@ MAX_NUMBER_CHARS = 30
 FieldType = Literal[
     "text", "lines", "integer", "number", "boolean", "choice", "date", "time", "datetime"
 ]
-#: Why a value cannot be taken, as `Texts.field_problem` says it.
+#: Why a value cannot be taken, as `Texts.field_problem` says it. "refused" is for a value that is
+#: well-formed and that the tool or its policy does not take: `value_changes.py` finds that out.
 ProblemKind = Literal[
     "empty",
     "number",
@@ -56,8 +58,9 @@ _MOMENTS: Mapping[str, tuple[ProblemKind, type[date] | type[time]]] = {
 _INTEGER = re.compile(r"[+-]?\d+")
 #: A number as people write it, with a point or a comma.
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)")
-#: A number whose comma may separate thousands or begin a fraction: 1,000.
-_AMBIGUOUS = re.compile(r"[+-]?\d{1,3},\d{3}")
+#: A number whose mark may separate thousands or begin a fraction: 1,000 or 1.000. People of other
+#: countries read it in the other way. No thousands begin with 0.
+_AMBIGUOUS = re.compile(r"([+-]?[1-9]\d{0,2})[.,](\d{3})")
 
 
 class FieldProblem(NamedTuple):
@@ -91,12 +94,14 @@ class FormField:
     description: str = ""
     #: The values to choose from, for the type `choice`.
     choices: tuple[Any, ...] = ()
-    #: Whether the value must not be empty.
+    #: Whether a value is needed. Without one, the call has no such argument, and the tool's default
+    #: counts.
     required: bool = True
     #: The smallest and the largest number that is allowed, None for no limit.
     minimum: float | None = None
     maximum: float | None = None
-    #: The most characters of a text, and of each line of `lines`.
+    #: The most characters of a text, and of each line of `lines`. All lines together have at most
+    #: MAX_VALUE_CHARS.
     max_chars: int = MAX_VALUE_CHARS
     #: Whether the tool takes the number as text, such as a Decimal.
     as_text: bool = False
@@ -126,7 +131,11 @@ class FormField:
 
         None for an empty value that is not required. Raises UnreadableValue.
         """
-        text = storable(text).strip()
+        text = storable(text)
+        # A choice may itself be empty, or have spaces at its ends.
+        if self.type == "choice" and text in self.choice_texts:
+            return self._choice(text)
+        text = text.strip()
         if not text:
             if self.required:
                 raise UnreadableValue(FieldProblem("empty"))
@@ -162,14 +171,16 @@ class FormField:
         if self.type == "integer":
             kind = "integer"
             pattern = _INTEGER
-        is_number = pattern.fullmatch(text) and not _AMBIGUOUS.fullmatch(text)
-        if not is_number or len(text) > MAX_NUMBER_CHARS:
+        if not pattern.fullmatch(text) or len(text) > MAX_NUMBER_CHARS:
             raise UnreadableValue(FieldProblem(kind))
-        try:
-            number = Decimal(text.replace(",", "."))
-        except InvalidOperation as exc:
-            raise UnreadableValue(FieldProblem("number")) from exc
+        ambiguous = _AMBIGUOUS.fullmatch(text)
+        if ambiguous:
+            # The person writes one of the two readings, neither of which is ambiguous.
+            whole, last_digits = ambiguous.groups()
+            readings = f"{whole}{last_digits}, {whole}.{last_digits}0"
+            raise UnreadableValue(FieldProblem("choice", readings))
 
+        number = Decimal(text.replace(",", "."))
         if self.minimum is not None and number < Decimal(str(self.minimum)):
             raise UnreadableValue(FieldProblem("too_small", value_text(self.minimum)))
         if self.maximum is not None and number > Decimal(str(self.maximum)):
@@ -182,23 +193,42 @@ class FormField:
         return _as_json_number(number)
 
     def _choice(self, text: str) -> Any:
-        """Return the choice that a text names. Raises UnreadableValue."""
-        for choice in self.choices:
-            if value_text(choice) == text:
-                return choice
-        # People may type it with other capitals.
-        similar = [each for each in self.choices if value_text(each).casefold() == text.casefold()]
-        if len(similar) != 1:
-            raise UnreadableValue(FieldProblem("choice", ", ".join(self.choice_texts)))
-        return similar[0]
+        """Return the choice that a text names. Raises UnreadableValue.
+
+        People may type it with other capitals, and with spaces around it. It must still name one
+        choice alone.
+        """
+        spellings: tuple[Callable[[str], str], ...] = (
+            str,
+            str.strip,
+            lambda typed: typed.strip().casefold(),
+        )
+        for spelled in spellings:
+            similar = [each for each in self.choices if spelled(value_text(each)) == spelled(text)]
+            if len(similar) == 1:
+                return similar[0]
+        raise UnreadableValue(FieldProblem("choice", ", ".join(self.choice_texts)))
 
     def _moment(self, text: str) -> str:
-        """Return a date or a time in the form of ISO 8601. Raises UnreadableValue."""
+        """Return a date or a time in the form of ISO 8601. Raises UnreadableValue.
+
+        `text` may have any form of ISO 8601. A date alone, in a field for date and time, is its
+        midnight. A time without a time zone gets the one of the present value, if that has one: it
+        would be another moment without.
+        """
         kind, read = _MOMENTS[self.type]
         try:
-            return read.fromisoformat(text).isoformat()
+            moment = read.fromisoformat(text)
         except ValueError as exc:
             raise UnreadableValue(FieldProblem(kind)) from exc
+
+        if isinstance(moment, datetime | time) and moment.tzinfo is None:
+            # The present value is a model's, and may be no date at all.
+            with suppress(ValueError):
+                present = read.fromisoformat(self.text)
+                if isinstance(present, datetime | time):
+                    moment = moment.replace(tzinfo=present.tzinfo)
+        return moment.isoformat()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the field ready for JSON, without the entries that have their defaults."""
@@ -265,8 +295,9 @@ class EditForm:
             except UnreadableValue as exc:
                 problems[name] = exc.problem
                 continue
-            # In Python 1 equals 1.0 and True.
-            if value != field.value or type(value) is not type(field.value):
+            # In Python True equals 1.
+            is_other_type = isinstance(value, bool) != isinstance(field.value, bool)
+            if value != field.value or is_other_type:
                 changes[name] = value
         return FormAnswer(changes, problems)
 

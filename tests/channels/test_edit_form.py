@@ -33,6 +33,8 @@ def field(kind: str, value: Any = None, **options: Any) -> FormField:
         ("number", "2,5", 2.5),
         ("number", "2.0", 2),
         ("number", ".5", 0.5),
+        ("number", "0,125", 0.125),
+        ("number", "1.3750", 1.375),
         ("boolean", "true", True),
         ("date", "2026-12-31", "2026-12-31"),
         ("time", "14:30", "14:30:00"),
@@ -53,7 +55,8 @@ def test_value_is_read_as_its_kind(kind, text, value):
         (field("integer"), "2.5", FieldProblem("integer")),
         (field("integer"), "1_000", FieldProblem("integer")),
         (field("integer"), "9" * 31, FieldProblem("integer")),
-        (field("number"), "1,000", FieldProblem("number")),
+        (field("number"), "1,000", FieldProblem("choice", "1000, 1.0000")),
+        (field("number", as_text=True), "-1.375", FieldProblem("choice", "-1375, -1.3750")),
         (field("number"), "1e9", FieldProblem("number")),
         (field("number"), "nan", FieldProblem("number")),
         (field("integer", minimum=1), "0", FieldProblem("too_small", "1")),
@@ -74,7 +77,7 @@ def test_value_is_read_as_its_kind(kind, text, value):
     ],
 )
 def test_value_of_another_kind_is_a_problem(given, text, problem):
-    """What two people could read differently is refused, too: 1,000 may be one or a thousand."""
+    """What two people could read differently is refused, too: 1,000 and 1.000 may be one or a thousand."""
     with pytest.raises(UnreadableValue) as caught:
         given.read(text)
     assert caught.value.problem == problem
@@ -88,6 +91,36 @@ def test_choice_has_the_value_and_the_type_of_the_schema():
     assert given.read("best") == "best"
     with pytest.raises(UnreadableValue):
         given.read("BEST")
+
+
+@pytest.mark.parametrize("choice", ["", " ", " kg "])
+def test_choice_of_spaces_can_be_chosen(choice: str):
+    """An enum may hold it. A form sends it back unchanged, and people type it without the spaces."""
+    given = field("choice", choices=("g", choice), required=False)
+    assert given.read(choice) == choice
+    assert given.read(choice.strip()) in (choice, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "present", "text", "value"),
+    [
+        ("datetime", "2026-12-31T12:00:00+01:00", "2027-01-01T09:30", "2027-01-01T09:30:00+01:00"),
+        ("datetime", "2026-12-31T12:00:00Z", "2027-01-01", "2027-01-01T00:00:00+00:00"),
+        ("datetime", "2026-12-31T12:00:00+01:00", "2027-01-01T09:30Z", "2027-01-01T09:30:00+00:00"),
+        ("datetime", "tomorrow", "2027-01-01T09:30", "2027-01-01T09:30:00"),
+        ("time", "12:00+01:00", "09:30", "09:30:00+01:00"),
+    ],
+)
+def test_time_keeps_the_time_zone_of_the_present_value(kind, present, text, value):
+    """People type the time alone. Without the zone, a tool would take another moment."""
+    assert field(kind, present).read(text) == value
+
+
+@pytest.mark.parametrize("text", ["1.0", "1,0", "01"])
+def test_number_in_another_spelling_is_no_change(text: str):
+    """A JSON number may be 1.0, which the form shows as 1."""
+    form = EditForm("pid", "Order", "en", (FormField("kg", "Kg", "number", 1.0),))
+    assert form.read({"kg": text}).changes == {}
 
 
 def test_form_names_only_what_differs():
