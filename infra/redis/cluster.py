@@ -118,6 +118,9 @@ class ClusterUrl:
         netloc, _, db = before.partition("/")
         if db.strip("/") or "db" in dict(parse_qsl(query)):
             raise ValueError(f"names a database, and a Redis Cluster has only one: write {FORM}")
+        for name, _ in parse_qsl(query, keep_blank_values=True):
+            if name in _NOT_IN_CLUSTER:
+                raise ValueError(f"{name} is no parameter for a Redis Cluster: leave it out")
         login, hosts = split_login(netloc)
         addresses = addresses_of(hosts, "a node", NODE_PORT)
 
@@ -126,9 +129,6 @@ class ClusterUrl:
         at = f"{login}@" if login else ""
         node = RedisUrl.parse(f"{node_scheme}://{at}node/?{query}".rstrip("?"))
         options = dict(node.options)
-        for name in _NOT_IN_CLUSTER:
-            if name in options:
-                raise ValueError(f"{name} is no parameter for a Redis Cluster: leave it out")
         for name in ("host", "port", "db"):
             options.pop(name, None)
         return cls(addresses, options, tls=node_scheme == "rediss")
@@ -136,8 +136,8 @@ class ClusterUrl:
     def client_options(self, **options_of_caller: Any) -> dict[str, Any]:
         """Return the options of a client, for threads or a loop. Those of the URL win."""
         options = {**options_of_caller, **self.options, "decode_responses": True}
-        # It asks for a retry after a timeout, which both clients make in any case. redis-py's
-        # client for a loop does not take it.
+        # `retry_on_timeout` asks for a retry after a timeout, which both clients make in any case.
+        # redis-py's client for a loop does not take this option.
         options.pop("retry_on_timeout", None)
         if self.tls:
             options["ssl"] = True
@@ -195,6 +195,10 @@ class ClusterClient(RedisCluster):
 
         Python calls this only for a missing attribute. Raises redis.RedisError.
         """
+        # Python itself looks for special methods, such as `__setstate__` in a copy that has no
+        # attributes yet. redis-py's `__init__` sets none of them.
+        if name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if self._is_connected or self._connecting_thread == threading.get_ident():
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         self._persist(self.ensure_connected)
@@ -219,6 +223,7 @@ class ClusterClient(RedisCluster):
             try:
                 with_redis_errors(self._connect)
             except RedisConnectionError:
+                # Also ClusterAway, in which redis-py's errors of a timeout or of a login end here.
                 self._failures += 1
                 raise
             finally:
@@ -310,9 +315,9 @@ class ClusterClient(RedisCluster):
             return answers
 
     def group_by_node(self, keys: Mapping[int, str]) -> list[list[int]]:
-        """Return groups of the numbers of keys: one group for each master that has some of them.
+        """Return the numbers of shards in groups: one group for each master that has some of them.
 
-        `keys` are by number. Raises redis.RedisError.
+        `keys`: for the number of each shard, one of its keys. Raises redis.RedisError.
         """
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for number, key in keys.items():
@@ -348,7 +353,11 @@ class ClusterClient(RedisCluster):
 
 
 def _key_of(command: Sequence[Any]) -> str:
-    """Return the key that a command is about."""
+    """Return the key that a command is about.
+
+    The commands of Sayso are in capital letters, and their arguments are text. Each of its scripts
+    has a key, and every other command that comes here has one as its first argument.
+    """
     if command[0] in _SCRIPT_COMMANDS:
         return str(command[3])
     return str(command[1])
@@ -386,9 +395,9 @@ class ClusterConnections(Connections):
     """
 
     def __init__(self, client: ClusterClient) -> None:
-        # Not `super().__init__`, which takes one pool: here each node has its own. These four are
-        # documented there, and set by others for the whole cluster: by the wiring of a process, and
-        # by the DataLossGuard.
+        # Not `super().__init__`, which takes one pool: here each node has its own. The next four
+        # are documented there, and hold for the whole cluster. The wiring of a process sets
+        # `pipeline`, an AsyncCluster, and `replicas`; the DataLossGuard sets the other two.
         self.pipeline = None
         self.replicas = 0
         self.halted = threading.Event()
@@ -413,6 +422,7 @@ class ClusterConnections(Connections):
 
     def _attempt(self, command: Command) -> AbstractContextManager[None]:
         """Return the block of one call to the node that has the key of a command."""
+        # PING, for example, has none.
         has_key = len(command) > 1
         if self._breakers is None or not has_key:
             return contextlib.nullcontext()
@@ -457,6 +467,9 @@ class AsyncCluster:
             try:
                 return await self._send(command, replicas)
             except NotReplicated as exc:
+                # The WAIT has taken REPLICA_MS, so there is no further pause. The command writes
+                # again when it is repeated, since each script counts its calls in Redis: so the
+                # next WAIT is about a write of its own connection, whichever that is.
                 log_not_replicated(exc)
                 retries = self._new_retries()
             except _RETRIED as exc:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from ssl import SSLError
+from ssl import SSLError, TLSVersion
 from typing import Any, NoReturn
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
@@ -51,8 +51,8 @@ _NO_WRITES = re.compile(
 )
 #: The parameters of a URL that are for the pool. Its connections do not take them.
 _POOL_PARAMETERS = {"max_connections"}
-#: The parameters of a URL of any scheme. Others are refused: redis-py would pass their text on, and
-#: fail later.
+#: The parameters of a URL of any scheme, except those of _NOT_FOR_UNIX. Others are refused: redis-py
+#: would pass their text on, and fail later.
 _PARAMETERS = (
     "client_name",
     "db",
@@ -66,6 +66,8 @@ _PARAMETERS = (
     "socket_timeout",
     "username",
 )
+#: The parameters that a URL of a Unix socket does not take: they are about TCP.
+_NOT_FOR_UNIX = ("socket_keepalive",)
 #: The further parameters of a URL with TLS. `ssl_min_version` is the number of the version: 771 is
 #: TLS 1.2, and 772 is TLS 1.3.
 _TLS_PARAMETERS = (
@@ -79,7 +81,9 @@ _TLS_PARAMETERS = (
     "ssl_min_version",
     "ssl_password",
 )
-#: The parameters that name a file.
+#: The numbers that `ssl_min_version` may be; those below 771 are of old versions.
+_TLS_VERSIONS = tuple(version.value for version in TLSVersion if version > 0)
+#: The parameters that name a file. `ssl_ca_path` names a folder.
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 #: The parameters that are numbers above 0.
 _POSITIVE = ("max_connections", "socket_connect_timeout", "socket_timeout")
@@ -197,7 +201,8 @@ def _sentinel_url(scheme: str, rest_of_url: str) -> RedisUrl:
             server_parameters.append((name, value))
 
     # The options of the server are read from a URL of its own. "host" stands for its address there,
-    # which the Sentinels name later.
+    # which the Sentinels name later. There is no port, so redis-py sets none. `_check_db` has made
+    # sure that the database cannot add a part to the URL.
     server_scheme = _SENTINEL[scheme]
     server_url = f"{server_scheme}://{login}@host/{db or 0}?{urlencode(server_parameters)}"
     options = _connection_options(server_scheme, server_url)
@@ -263,13 +268,21 @@ def check_special_characters(rest: str, *, has_host: bool) -> None:
 
 
 def _check_ampersands(query: str) -> None:
-    """Refuse a password with & in it: its rest looks like another parameter. Raises ValueError."""
+    """Refuse a password with & in it: its rest looks like another parameter. Raises ValueError.
+
+    This is checked before the names of all parameters: that error would name the rest of the
+    password. Only a parameter that is known, also behind the prefix of those for Sentinels, may
+    follow a password.
+    """
     follows_password = False
     for parameter in query.split("&"):
         name, separator, _ = parameter.partition("=")
         is_known = bool(separator) and name.removeprefix(_SENTINEL_PREFIX) in _ALL_PARAMETERS
-        if follows_password and parameter and not is_known:
-            raise ValueError("has an unknown parameter after a password: write & in it as %26")
+        if follows_password and not is_known:
+            raise ValueError(
+                "has an unknown or empty parameter after a password: write & in it as %26, and no & at "
+                "the end of the URL"
+            )
         if name.endswith("password"):
             follows_password = True
 
@@ -288,12 +301,18 @@ def _split(url: str) -> SplitResult:
 def split_login(netloc: str) -> tuple[str, str]:
     """Return the login, such as "user:password", and the list of hosts.
 
-    Raises ValueError if each host has a login.
+    Raises ValueError if a host behind the first one has a login.
     """
     login, _, hosts = netloc.rpartition("@")
     if "@" in login and "," in login:
         raise ValueError(
             "has a login before more than one host: write it once, before the first, and @ in it as %40"
+        )
+    # In "host1,user:password@host2", all before the @ would be the login, and host1 would be lost.
+    if "," in login:
+        raise ValueError(
+            "has a comma before the @: write the login once, before the first host, "
+            "and a comma in it as %2C"
         )
     return login, hosts
 
@@ -364,6 +383,8 @@ def _connection_options(scheme: str, url: str) -> dict[str, Any]:
 def _check_parameter_names(scheme: str, query: str) -> None:
     """Refuse a parameter that a scheme does not take. Raises ValueError."""
     known: tuple[str, ...] = _PARAMETERS
+    if scheme == "unix":
+        known = tuple(name for name in _PARAMETERS if name not in _NOT_FOR_UNIX)
     if scheme == "rediss":
         known = (*_PARAMETERS, *_TLS_PARAMETERS)
     for name, _ in parse_qsl(query, keep_blank_values=True):
@@ -397,6 +418,16 @@ def _check_values(options: Mapping[str, Any]) -> None:
         raise ValueError(
             f"has a parameter with a wrong value: db={options['db']}: write 0 or a number above 0"
         )
+    if options.get("health_check_interval", 0) < 0:
+        raise ValueError(
+            "has a parameter with a wrong value: "
+            f"health_check_interval={options['health_check_interval']}: write seconds, or 0 for never"
+        )
+    if options.get("ssl_min_version", TLSVersion.TLSv1_2) not in _TLS_VERSIONS:
+        raise ValueError(
+            "has a parameter with a wrong value: "
+            f"ssl_min_version={options['ssl_min_version']}: write 771 for TLS 1.2, or 772 for TLS 1.3"
+        )
     for name in _FILES:
         if name in options and not os.access(options[name], os.R_OK):
             raise ValueError(f"names a file that cannot be read: {name}={options[name]}")
@@ -408,7 +439,7 @@ def _check_values(options: Mapping[str, Any]) -> None:
 
 
 def _raise_not_writable(exc: ResponseError, connection: object) -> NoReturn:
-    """Raise NotWritable for a server that takes no writes.
+    """Raise NotWritable for a server that takes no writes, and turn to the other Sentinels first.
 
     The next connection asks the other Sentinels first: the one that named this server may be cut
     off from them, and would name it again each time.
@@ -457,7 +488,7 @@ class _FollowsSentinel(_LeavesReplica):
         try:
             return super()._connect()  # type: ignore[misc]
         except SSLError:
-            # Waiting does not mend it, and the error says what is wrong.
+            # It is a kind of OSError. Waiting does not mend it, and the error says what is wrong.
             raise
         except OSError as exc:
             self.service.ask_others()
@@ -491,6 +522,7 @@ class _AsyncFollowsSentinel(_AsyncLeavesReplica):
         try:
             await super()._connect()  # type: ignore[misc]
         except SSLError:
+            # As in `_FollowsSentinel`.
             raise
         except OSError as exc:
             self.service.ask_others()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from pathlib import Path
 
 import pytest
 
 from sayso.infra.redis.client import address_of, connect
-from sayso.infra.redis.cluster import ClusterUrl
+from sayso.infra.redis.cluster import ClusterClient, ClusterUrl
 from sayso.infra.redis.connections import AutoPipeline
 from sayso.infra.redis.url import RedisUrl
 
@@ -33,7 +34,7 @@ from sayso.infra.redis.url import RedisUrl
         ("redis://:secret#secret@db/0", "has a # in it: write it as %23"),
         ("redis://:secret[@db/0", "has a login or an address that cannot be read"),
         ("redis://:secret\u2100@db/0", "has a login or an address that cannot be read"),
-        ("redis://db/0?password=a&secret=1", "has an unknown parameter after a password"),
+        ("redis://db/0?password=a&secret=1", "has an unknown or empty parameter after a password"),
         ("redis://db/0?password=a&secret", "write & in it as %26"),
         ("redis://:secret@db/0?db=one", "no URL of a Redis: Invalid value for 'db'"),
         ("redis://:secret@a:6379,b:6379/0", "names several hosts: write redis+sentinel://"),
@@ -83,6 +84,12 @@ from sayso.infra.redis.url import RedisUrl
             "redis+sentinel://s1/shop?sentinel_password=x#secret",
             "has a # in it",
         ),
+        ("redis+sentinel://s1:26379,a:secret@s2:26379/shop/0", "has a comma before the @"),
+        ("redis+sentinel://a:sec,ret@s1/shop", "and a comma in it as %2C"),
+        ("unix:///run/redis.sock?socket_keepalive=1", "does not take: 'socket_keepalive'; it takes"),
+        ("redis://db/0?password=secret&", "write & in it as %26, and no & at the end"),
+        ("redis://db/0?health_check_interval=-1", "write seconds, or 0 for never"),
+        ("rediss://db/0?ssl_min_version=5", "ssl_min_version=5: write 771 for TLS 1.2"),
         ("redis+sentinel://:s@e/secret@s1/shop", "has an @ after a / or ?"),
         ("redis+sentinel://:secret\u2100@s1/shop", "has a login or an address that cannot be read"),
         ("redis+sentinel://:secret[@s1/shop", "has a login or an address that cannot be read"),
@@ -112,6 +119,11 @@ def test_malformed_url_is_refused_with_its_cure_and_without_its_password(
     ("url", "problem"),
     [
         ("redis+cluster://a:secret@n1,a:secret@n2", "has a login before more than one host"),
+        (
+            "redis+cluster://n1:6379,a:secret@n2:6379",
+            "has a comma before the @: write the login once, before the first host",
+        ),
+        ("redis+cluster://n1?ssl_min_version=771", "is no parameter for a Redis Cluster"),
         ("redis+cluster://a:secret@n1?db=1", "names a database"),
         ("redis+cluster://a:secret@n1/1", "names a database"),
         ("redis+cluster://a:sec/ret@n1", "has an @ after a / or ?"),
@@ -128,6 +140,21 @@ def test_malformed_url_of_a_cluster_is_refused_the_same_way(url: str, problem: s
     with pytest.raises(ValueError, match=r"^(?!.*secret)") as refused:
         ClusterUrl.parse(url)
     assert problem in str(refused.value)
+
+
+def test_comma_in_a_login_may_be_escaped() -> None:
+    """Then it belongs to the password, before several hosts too."""
+    sentinels = RedisUrl.parse("redis+sentinel://bot:a%2Cb@s1,s2/shop")
+    cluster = ClusterUrl.parse("redis+cluster://bot:a%2Cb@n1,n2")
+    assert sentinels.options["password"] == cluster.options["password"] == "a,b"
+    assert len(cluster.addresses) == 2
+
+
+def test_client_of_a_cluster_can_be_copied_before_it_is_connected() -> None:
+    """Python asks a copy without attributes for special methods: that connects to nothing."""
+    url = ClusterUrl.parse("redis+cluster://n1")
+    client = ClusterClient(url, patient=True, answer_seconds=1.0)
+    assert copy.copy(client).url is url
 
 
 def test_url_of_sentinels_names_service_database_and_both_logins(tmp_path: Path) -> None:
