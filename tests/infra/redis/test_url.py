@@ -86,7 +86,10 @@ from sayso.infra.redis.url import RedisUrl
         ),
         ("redis+sentinel://s1:26379,a:secret@s2:26379/shop/0", "has a comma before the @"),
         ("redis+sentinel://a:sec,ret@s1/shop", "and a comma in it as %2C"),
-        ("unix:///run/redis.sock?socket_keepalive=1", "does not take: 'socket_keepalive'; it takes"),
+        (
+            "unix:///run/redis.sock?socket_keepalive=1",
+            "does not take: 'socket_keepalive'; it takes",
+        ),
         ("redis://db/0?password=secret&", "write & in it as %26, and no & at the end"),
         ("redis://db/0?health_check_interval=-1", "write seconds, or 0 for never"),
         ("rediss://db/0?ssl_min_version=5", "ssl_min_version=5: write 771 for TLS 1.2"),
