@@ -39,6 +39,7 @@ _XML_FORM = _TagForm(
     ends_unopened=True,
     is_special_token=False,
 )
+#: In capitals only, since [think] may be any text in brackets.
 _MAGISTRAL_FORM = _TagForm(
     opening=r"\[(?-i:THINK|THINKING|REASONING)\]",
     closing=r"\[/(?-i:THINK|THINKING|REASONING)\]",
@@ -114,6 +115,7 @@ _OPENING_GROUPS = {f"open{number}": form for number, form in enumerate(_FORMS)}
 _CLOSING_GROUPS = {
     f"close{number}": form for number, form in enumerate(_FORMS) if form.ends_unopened
 }
+#: No two of them match at the same place, so their order does not matter.
 _TAG_EXPRESSIONS = {
     **{group: form.opening for group, form in _OPENING_GROUPS.items()},
     **{group: form.closing for group, form in _CLOSING_GROUPS.items()},
@@ -134,29 +136,29 @@ _PARTIAL_TAG = re.compile(
     r"""(?:
         # <think, </think, <|end_of_
         < (?: [|\uff5c]?/? ) (?: [a-z][\w:\u2581/-]{0,60} [|\uff5c]? (?: \s[^<>]{0,100} )? )?
-        | <\|(?:start|channel|end)\|?> [^\n]{0,300}  # several tokens of gpt-oss and Gemma
+        # several tokens of gpt-oss and Gemma, with the names between them
+        | <\|(?:start|channel|end)\|?> [^\n]{0,300}
         | <unused94> \w{0,10}
         | \[ /? [A-Z]{0,10}
         | ◁ /? \w{0,10}
     )\Z""",
     re.VERBOSE | re.IGNORECASE,
 )
-#: The characters that a tag begins with. Most answers have none of them, so the slower search for
-#: a whole tag is left out.
+#: The characters that a tag begins with. An answer without them needs no slower search for a tag.
 _FIRST_CHARS = re.compile(r"[<\[◁]")
-#: Characters before a tag that is quoted.
-_QUOTES = frozenset("`\"'\u201c\u201e\u00ab\u2018(")
-#: Characters after a tag that is quoted.
-_QUOTES_AFTER = frozenset("`\"'\u201c\u201d\u00bb\u2019)")
+#: Characters directly before a tag that a text quotes.
+_BEFORE_QUOTED = frozenset("`\"'\u201c\u201e\u00ab\u2018(")
+#: Characters directly after such a tag.
+_AFTER_QUOTED = frozenset("`\"'\u201c\u201d\u00bb\u2019)")
 #: Characters with which a sentence goes on after a tag.
 _PUNCTUATION = frozenset(".,;:!?)")
 #: What a line begins with that begins or ends a block of code.
 _FENCES = ("```", "~~~")
 #: How many characters of a line are looked at for a fence.
 _LINE_START_CHARS = 40
-#: How much white space may arrive before something is decided, in characters. If a model writes
-#: nothing else, each further piece must not cost more than the one before.
-MAX_WHITE_SPACE = 1000
+#: How much white space may wait for the text after it, in characters. Without this limit, each
+#: piece would cost more than the one before if a model writes nothing else.
+_MAX_WHITE_SPACE = 1000
 
 
 @dataclass(slots=True)
@@ -211,8 +213,9 @@ class ReasoningFilter:
 
     Some models begin with reasoning and write only the closing tag, because the opening one is in
     their prompt. Until that tag arrives, such *unopened* reasoning looks like an answer. With
-    `holds_back`, no text is returned before that tag or the end of the answer: it is withheld.
-    Without it the reasoning is returned as text, and RETRACTION follows when the tag arrives.
+    `holds_back`, a text is withheld until that tag or the end of the answer. An answer that begins
+    with an opening tag is not withheld. Without `holds_back` the reasoning is returned as text, and
+    RETRACTION follows when the tag arrives.
 
     In the code, to show a text is to return it, or to withhold it where that is wanted.
     """
@@ -222,18 +225,18 @@ class ReasoningFilter:
         #: back the later answers of this model.
         self.has_unopened_reasoning = False
 
+        #: Whether text is withheld: what comes now may be unopened reasoning.
         self._holds_back = holds_back
-        #: Text that is held back.
         self._withheld: list[str] = []
-        #: Text that has arrived and is not decided yet.
-        self._undecided = ""
+        #: Text that has arrived and is neither shown nor skipped yet.
+        self._unread = ""
 
         #: The form of the tag whose reasoning is being read; None outside of reasoning.
         self._open_form: _TagForm | None = None
-        #: The opening tag and what followed it, while all of it may be a text about the tag.
-        #: None if it is reasoning for certain, and outside of reasoning.
+        #: Of an undecided tag (see `_open`): the tag and what followed it, to be shown if it proves
+        #: to be text. None if it is reasoning for certain, and outside of reasoning.
         self._possible_text: list[str] | None = None
-        #: Whether the opening tag in `_possible_text` may be the first word of a sentence.
+        #: Whether the opening tag in `_possible_text` may be the first word of the answer.
         self._may_begin_sentence = False
         #: The forms with an opening tag that stayed as text: their next closing tag stays, too.
         self._mentioned_forms: set[_TagForm] = set()
@@ -266,8 +269,8 @@ class ReasoningFilter:
         return [*withheld, *output]
 
     def _read(self, piece: str, *, is_last: bool) -> list[FilteredItem]:
-        """Read as much as can be decided. The rest stays in `_undecided` until more has arrived."""
-        self._undecided += piece
+        """Return what can be shown or retracted. The rest stays in `_unread` for the next piece."""
+        self._unread += piece
         output: list[FilteredItem] = []
         has_more = True
         while has_more:
@@ -283,49 +286,51 @@ class ReasoningFilter:
         Return whether there is more to read.
         """
         if self._drops_white_space:
-            self._undecided = self._undecided.lstrip()
-        may_have_tag = _FIRST_CHARS.search(self._undecided) is not None
+            self._unread = self._unread.lstrip()
+        may_have_tag = _FIRST_CHARS.search(self._unread) is not None
         tag = None
         if may_have_tag:
-            tag = _TAG.search(self._undecided)
+            tag = _TAG.search(self._unread)
 
         if tag is None:
-            text = self._undecided
+            text = self._unread
             if may_have_tag:
                 text = self._before_partial_tag(is_last=is_last)
-            # White space before the first word waits: if a tag follows, it is not shown.
+            # White space before the first word waits: if a tag follows, it is not shown. All
+            # beyond the limit is dropped.
             if not self._has_answer and not is_last and not text.strip():
-                self._undecided = self._undecided[-MAX_WHITE_SPACE:]
+                self._unread = self._unread[-_MAX_WHITE_SPACE:]
                 return False
-            self._undecided = self._undecided[len(text) :]
+            self._unread = self._unread[len(text) :]
             self._show(text, output)
             return False
 
         # Whether the tag is reasoning or a word depends on what follows it.
-        after = self._undecided[tag.end() :]
-        if not is_last and len(after) <= MAX_WHITE_SPACE and not after.strip():
+        after = self._unread[tag.end() :]
+        if not is_last and _waits_for_text(after):
             return False
 
-        before = self._undecided[: tag.start()]
+        # White space before the first word is shown only together with a tag that stays.
+        before = self._unread[: tag.start()]
         if self._has_answer or before.strip():
             self._show(before, output)
             before = ""
-        self._undecided = after
+        self._unread = after
         if not self._remove_tag(tag, after, output):
             self._show(before + tag[0], output)
         return True
 
     def _skip_reasoning(self, form: _TagForm, output: list[FilteredItem], *, is_last: bool) -> bool:
         """Skip reasoning up to its closing tag. Return whether there is more to read."""
-        closing = _CLOSING_PATTERNS[form].search(self._undecided)
+        closing = _CLOSING_PATTERNS[form].search(self._unread)
         if closing:
-            after = self._undecided[closing.end() :]
+            after = self._unread[closing.end() :]
             # Whether the pair of tags belongs to a sentence depends on what follows it.
-            if self._may_begin_sentence and not is_last and not after.strip():
+            if self._may_begin_sentence and not is_last and _waits_for_text(after):
                 return False
 
-            inside = self._undecided[: closing.start()]
-            self._undecided = after
+            inside = self._unread[: closing.start()]
+            self._unread = after
             if self._is_text_about_tags(inside, after):
                 text = "".join([*(self._possible_text or ()), inside, closing[0]])
                 self._open_form = None
@@ -336,48 +341,59 @@ class ReasoningFilter:
             return True
 
         skipped = self._before_partial_tag(is_last=is_last)
-        self._undecided = self._undecided[len(skipped) :]
+        self._unread = self._unread[len(skipped) :]
         if self._possible_text is None:
             return False
 
         self._possible_text.append(skipped)
         if is_last:  # the tag was never closed, so the text was about it
+            text = "".join(self._possible_text)
             self._open_form = None
-            self._show("".join(self._possible_text), output)
+            self._possible_text = None
+            self._show(text, output)
         return False
 
     def _is_text_about_tags(self, inside: str, after: str) -> bool:
-        """Return whether a pair of tags is part of a sentence: "Use <think>...</think> for it"."""
+        """Return whether a pair of tags is part of a sentence: "Use <think>...</think> for it".
+
+        `inside` is the unread text before the closing tag, and `after` the text after that tag.
+        """
         if self._possible_text is None:
             return False
         content = "".join([*self._possible_text[1:], inside])
         if self._may_begin_sentence and _continues_sentence(after) and "\n" not in content:
             return True
-        # Between tags that a sentence mentions there are dots at most, and no letter or digit.
+        if not self._has_answer:
+            return False
+        # Between tags that a sentence mentions there are dots or such, and no letter or digit. A
+        # pair with nothing inside is what a model writes that did not reason.
         has_words = any(map(str.isalnum, content))
-        return self._has_answer and bool(content.strip()) and not has_words
+        return bool(content.strip()) and not has_words
 
     def _before_partial_tag(self, *, is_last: bool) -> str:
-        """Return the undecided text before the beginning of a tag whose end has not arrived yet."""
+        """Return the unread text before the beginning of a tag whose end has not arrived yet."""
         if is_last:
-            return self._undecided
-        partial_tag = _PARTIAL_TAG.search(self._undecided)
+            return self._unread
+        partial_tag = _PARTIAL_TAG.search(self._unread)
         if partial_tag is None:
-            return self._undecided
-        return self._undecided[: partial_tag.start()]
+            return self._unread
+        return self._unread[: partial_tag.start()]
 
     def _end_reasoning(self) -> None:
-        """Note that what comes next is the answer."""
+        """Note that what comes next is the answer, or goes on with it."""
         self._open_form = None
         self._possible_text = None
         self._has_removed = True
         self._drops_white_space = not self._has_answer
-        self._holds_back = False
+        # Withheld text before this reasoning may still prove to be unopened reasoning. So what
+        # comes next is withheld behind it.
+        if not self._has_answer:
+            self._holds_back = False
 
     def _remove_tag(self, tag: re.Match[str], after: str, output: list[FilteredItem]) -> bool:
         """Begin or end reasoning at a tag, or drop a tag around the answer.
 
-        Return False for a tag that a text is about: it stays.
+        Return whether the tag is removed. A tag that a text is about stays.
         """
         group = str(tag.lastgroup)
         if group in _OPENING_GROUPS:
@@ -399,10 +415,10 @@ class ReasoningFilter:
     @property
     def _is_quoted(self) -> bool:
         """Whether the next character stands in code or directly after a quotation mark."""
-        return self._is_fenced or self._line.is_in_code or self._line.last in _QUOTES
+        return self._is_fenced or self._line.is_in_code or self._line.last in _BEFORE_QUOTED
 
     def _begin_answer(self, output: list[FilteredItem]) -> bool:
-        """Retract all text before a mark that begins an answer. Return False for a quoted mark."""
+        """Retract all text before a mark that begins an answer. Return False if it is quoted."""
         if self._is_quoted:
             return False
         self._retract(output)
@@ -418,9 +434,10 @@ class ReasoningFilter:
     def _open(self, form: _TagForm, tag: str, after: str) -> bool:
         """Begin reasoning at an opening tag. Return False for a tag that a text is about.
 
-        *Undecided* means that the tag and what follows are kept in `_possible_text`, until the
-        closing tag or the end of the answer shows what they are. *After text* means after a visible
-        character of the answer (`_has_answer`). The first row that fits counts:
+        *Undecided* means that the tag and what follows are kept in `_possible_text` until the
+        closing tag (`_is_text_about_tags`) or the end of the answer shows what they are.
+        *After text* means after a visible character of the answer (`_has_answer`). The first row
+        that fits counts:
 
         | where the tag is       | the tag is a  | what follows it        | it begins |
         |------------------------|---------------|------------------------|-----------|
@@ -454,10 +471,10 @@ class ReasoningFilter:
         Return False for a tag that a text is about. A tag inside code counts, too: the reasoning
         may have left a block of code open.
         """
-        if form in self._mentioned_forms:
+        if form in self._mentioned_forms:  # it closes an opening tag that stayed
             self._mentioned_forms.discard(form)
             return False
-        if self._line.last in _QUOTES and after[:1] in _QUOTES_AFTER:
+        if self._line.last in _BEFORE_QUOTED and after[:1] in _AFTER_QUOTED:
             return False
         if self._is_closing_tag_a_word(after):  # "the tag </think> ends it"
             return False
@@ -517,10 +534,15 @@ class ReasoningFilter:
         self._line.add(last_line)
 
 
+def _waits_for_text(after: str) -> bool:
+    """Return whether to wait for the text after a tag: only white space has arrived so far."""
+    return len(after) <= _MAX_WHITE_SPACE and not after.strip()
+
+
 def _continues_sentence(after: str) -> bool:
     """Return whether the text after a tag continues a sentence.
 
-    It does with a small letter after a space, or with punctuation.
+    It does if it begins with punctuation, or with a space and a small letter.
     """
     if after[:1] == " ":
         return after.lstrip()[:1].islower()

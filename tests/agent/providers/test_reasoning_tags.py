@@ -87,9 +87,9 @@ TEXTS = (
 )
 
 
-def read(*pieces: str) -> str:
+def read(*pieces: str, holds_back: bool = False) -> str:
     """Return what is left of an answer that arrives in these pieces."""
-    reading, shown = ReasoningFilter(), list[str]()
+    reading, shown = ReasoningFilter(holds_back=holds_back), list[str]()
     for text in [*(text for piece in pieces for text in reading.feed(piece)), *reading.end()]:
         if isinstance(text, Retraction):
             shown.clear()
@@ -113,6 +113,12 @@ def test_text_about_the_tags_stays(answer: str) -> None:
     assert without_reasoning(answer) == answer
     assert read(*answer) == answer
     assert {read(answer[:at], answer[at:]) for at in range(len(answer) + 1)} == {answer}
+
+
+@pytest.mark.parametrize("answer", [*ANSWERS, *TEXTS])
+def test_withheld_text_comes_in_the_order_of_the_answer(answer: str) -> None:
+    """Also the text before and after a pair of tags."""
+    assert read(*answer, holds_back=True) == ANSWERS.get(answer, answer)
 
 
 def test_text_without_tags_is_not_delayed() -> None:
