@@ -20,12 +20,13 @@ SECTION_LIMIT = 3000
 LABEL_LIMIT = 75
 #: The most buttons in a row.
 ROW_LIMIT = 5
-#: The most buttons in a message. More are hard to choose from, so they are listed in the text.
+#: The most buttons in a message. More are hard to choose from, so their labels are listed in the
+#: text, and people answer by typing.
 BUTTON_LIMIT = 25
 #: What Slack could look up in a file's comment: our links, bare URLs, bare names.
 _LINKS_AND_NAMES = re.compile(r"[<@]|://")
 
-#: A block of Block Kit, or an element of one, as Slack's JSON.
+#: A part of Slack's Block Kit as JSON: a block, an element of a block, or the view of a modal.
 Block = dict[str, Any]
 
 
@@ -36,23 +37,20 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     * More than BUTTON_LIMIT buttons are listed in the text.
     * A file is a separate message. It has the text as its comment if that is one section without
       links and names: Slack looks these up in a comment, and cannot be told not to.
+    * An edit without text and buttons is left out: Slack takes no message without text.
+
+    The caller copies to all messages what holds for each of them, such as `only_for`.
     """
     if reply.preview:
         reply = reply.with_preview(format_preview)
+    if len(reply.buttons) > BUTTON_LIMIT:
+        reply = _with_listed_buttons(reply)
 
     is_only_file = reply.media and not (reply.buttons or reply.edits)
     if is_only_file and fits(reply.text, SECTION_LIMIT, _length):
         has_links = _LINKS_AND_NAMES.search(slack_mrkdwn(reply.text))
         if not has_links:
             return (reply,)
-
-    if len(reply.buttons) > BUTTON_LIMIT:
-        lines = []
-        for number, button in enumerate(reply.buttons, 1):
-            label = " ".join(button.label.split())
-            lines.append(f"{number}. {as_markdown(label)}")
-        text = "\n\n".join(part for part in (reply.text, "\n".join(lines)) if part)
-        return pieces_of(replace(reply, text=text, buttons=()))
 
     texts = split(reply.text, SECTION_LIMIT, _length)
     pieces = [Reply(text) for text in texts if text.strip()]
@@ -78,10 +76,21 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     return (file, *pieces)
 
 
-def format_preview(md: str) -> str:
-    """Return how Slack shows the preview of a question: like the text around it.
+def _with_listed_buttons(reply: Reply) -> Reply:
+    """Return the reply with the labels of its buttons as a numbered list below the text."""
+    lines = []
+    for number, button in enumerate(reply.buttons, 1):
+        label = " ".join(button.label.split())
+        lines.append(f"{number}. {as_markdown(label)}")
+    text = "\n\n".join(part for part in (reply.text, "\n".join(lines)) if part)
+    return replace(reply, text=text, buttons=())
 
-    Marks that set it apart, such as those of bold text, would be added here.
+
+def format_preview(md: str) -> str:
+    """Return the preview of a question as Slack shows it: unchanged, like the text around it.
+
+    Each platform has such a function. Marks that set a preview apart, such as those of bold text,
+    would be added in it.
     """
     return md
 
@@ -93,12 +102,12 @@ def first_section(md: str) -> str:
 
 def message_of(
     texts: Sequence[str], buttons: Sequence[Button], chat: str, conversation: Conversation
-) -> Block:
-    """Return the parameters of a message: a section for each text, then rows of buttons.
+) -> dict[str, Any]:
+    """Return the parameters of Slack's methods for a message: a section for each text, then rows of buttons.
 
     * `texts`: in mrkdwn, Slack's own markup.
     * `chat`: where the message is posted.
-    * `conversation`: where it belongs, which a tap on one of its buttons names.
+    * `conversation`: where it belongs. Its buttons name it, so that a tap is answered there.
     """
     # With `verbatim` a bare "@channel" stays text.
     blocks: list[Block] = [
@@ -106,6 +115,8 @@ def message_of(
         for text in texts
     ]
 
+    # A tap names the block id of its row. No two block ids of a message may be the same, so the
+    # rows after the first one have a number.
     mark = _mark_of(conversation)
     elements = [_button(number, button) for number, button in enumerate(buttons)]
     for start in range(0, len(elements), ROW_LIMIT):
@@ -127,6 +138,7 @@ def message_of(
 
 def _button(number: int, button: Button) -> Block:
     """Return the element of a button. `number` is its place in the message, from 0."""
+    # `button_text` leaves out an effect that is too long, but does not cut a label.
     label = button_text(button, LABEL_LIMIT)
     if len(label) > LABEL_LIMIT:
         label = f"{label[: LABEL_LIMIT - 1]}…"
@@ -142,16 +154,17 @@ def _button(number: int, button: Button) -> Block:
 
 
 def _mark_of(conversation: Conversation) -> str:
-    """Return how the block ids of a conversation begin. A tap on a button names its block id.
+    """Return how the block ids of a conversation begin: "thread:1700000000.000100", for example.
 
-    It is needed because Slack's other fields of a tap do not always name the thread and the
-    workspace that the message was sent in.
+    Slack's other fields of a tap do not always name the thread and the workspace in which the
+    message was sent. The workspace stands before the mark, as it stands before other ids.
     """
     team, chat = split_place(conversation.chat)
-    mark = f"{THREAD_MARK}{conversation.thread}"
+    # Slack's tap names the id of a direct message, but the conversation has that of the person. It
+    # has no thread.
     if is_user(chat):
-        mark = f"{USER_MARK}{chat}"
-    return join_place(team, mark)
+        return join_place(team, f"{USER_MARK}{chat}")
+    return join_place(team, f"{THREAD_MARK}{conversation.thread}")
 
 
 def link_text(media: Media, size: int, url: str) -> str:
@@ -165,7 +178,8 @@ def link_text(media: Media, size: int, url: str) -> str:
 def shown_name(media: Media) -> str:
     """Return the Markdown for a file's name.
 
-    It is code, because Slack would make a link of a name such as a.zip.
+    It is code, because Slack would make a link of a name such as a.zip. A name with a backtick
+    cannot be code, and is shown as text.
     """
     name = media.filename or "file"
     if "`" in name:
