@@ -44,6 +44,15 @@ class OutcomeAnswers:
     and it is added to the history, where the model reads it. If the agent goes on after a decision,
     another turn, the *continuation*, follows the turn that decided.
 
+    Each answer begins with the words for the person. Further steps add to it, in this order:
+
+    * a check of the state (`with_state_check`), if the action was executed
+    * a button that undoes it (`Questions.offer_undo`), the first time the outcome is told
+    * a mark by which the same answer is recognized when it comes again (`with_settled_answer`). An
+      answer that asks something gets none, so every question must be in the answer before.
+    * the reply that closes the question (`with_closed_question`). It is no part of the words, so it
+      is the last step.
+
     `run_agent` runs the agent after a yes that came too late: it may propose the action again.
     """
 
@@ -109,11 +118,11 @@ class OutcomeAnswers:
         if is_late_yes and context.waiting_action is None and self.goes_on(context, stored):
             return await self.answer_late_yes(context, stored, outcome)
 
-        # The outcome is the last thing that the bot has said, in answer to the same yes or no. The
-        # answer to the button of an undo has the intent "undo", whichever button it was.
         text = await self._text_of_second_answer(context, stored, press, outcome)
         last = context.last_answer
         is_known = last is not None and last.action_id == stored.action_id
+        # Whether the bot has said nothing else since it answered the same yes or no. An answer to a
+        # tap on an undo button is marked "undo", and the tap itself is a "confirm".
         if last and is_known and last.intent in (press.intent, "undo"):
             repeated = Reply(self.as_line(stored, stored.state, text), optional=True)
             answer = TurnAnswer(TurnChange(replies=(TurnReply(repeated),)))
@@ -164,11 +173,12 @@ class OutcomeAnswers:
     ) -> TurnAnswer:
         """Write the outcome of an action into the history, and return the answer that tells it.
 
-        `files` are sent after the text. `goes_on`: the agent goes on with the request, if the
-        action and the channel say so.
+        `files` are sent after the text. `goes_on`: the agent may go on with the request; the method
+        `goes_on` says whether it does.
         """
-        undo = undo_of(stored)
-        await self._outcomes.refresh(context, undo=undo)
+        # This writes the outcome as the result of the call, which a model reads. `for_history`
+        # below is what the bot said about it.
+        await self._outcomes.refresh(context, undo=undo_of(stored))
         if goes_on and stored.state in EXECUTED_STATES and self.goes_on(context, stored):
             brief_text = await self._briefly(context.turn.scope, stored, outcome)
             return self.answer_and_continue(
@@ -259,7 +269,8 @@ class OutcomeAnswers:
                 return texts.unknown(preview)
             case "failed":
                 return texts.failed(preview)
-        return texts.stale()  # it is still open: only a caller that is mistaken gets here
+        # It is still open, so no caller should ask. A "done" action always has a text.
+        return texts.stale()
 
     async def outcome_to_tell(
         self, context: TurnContext, stored: StoredAction | None
@@ -279,7 +290,8 @@ class OutcomeAnswers:
 
     async def _briefly(self, scope: Scope, stored: StoredAction, outcome: str) -> str:
         """Return an outcome in short, for above the words of a model that has read all of it."""
-        if outcome != stored.outcome_text:  # it was undone since, or is not known
+        # Another text than the stored one is short: that it was undone, or one for its state.
+        if outcome != stored.outcome_text:
             return outcome
         if stored.action.kind == PLAN_KIND:
             return (
@@ -341,8 +353,10 @@ def with_settled_answer(
 def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> TurnAnswer:
     """Return the answer of a continuation with a mark: a second tap then needs no answer.
 
-    `stored` is the action that was decided. If the model asks for another yes or offers choices,
-    there is no mark, because a tap may be meant for that.
+    `stored` is the action that was decided. If the model proposes another action or offers choices,
+    there is no mark, because a tap may be meant for that. Only taps count: what the person writes
+    below a model's words answers the model (`words_follow`). So a question in these words does not
+    matter, and an undo needs no intent "undo", by which a written yes is no repetition of the tap.
     """
     if stored is None:
         return answer
@@ -356,9 +370,12 @@ def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> Tur
 
 
 def with_state_check(context: TurnContext, answer: TurnAnswer, action: PendingAction) -> TurnAnswer:
-    """Return the answer so that its commit fails if the action has changed its state since.
+    """Return the answer so that its commit fails if an executed action has changed its state since.
 
-    The transition is to the state that the action has already, so it changes nothing else.
+    A call whose worker seemed dead may end late: then "unknown" becomes "failed" or "done", or
+    "failed" becomes "done", and the turn is answered again with that outcome. The check is a
+    transition from the state that the action has to the same state. The script then leaves the
+    state and `decided_by_event` alone, and writes the outcome that is stored already.
     """
     if context.lease is None or action.state not in EXECUTED_STATES:
         return answer
