@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 #: After how many turns a busy conversation lets others go first.
 MAX_TURNS = 5
-#: After how many seconds a busy conversation lets others go first.
+#: After how many seconds a busy conversation lets others go first, if it has had a turn.
 MAX_SECONDS = 20.0
 #: Within how many seconds a conversation that is cut off must release its lease. Its worker waits a
 #: little longer (`CUT_SECONDS` of the RQ worker).
@@ -85,8 +85,9 @@ class ConversationProcessor:
     _stopping: threading.Event = field(default_factory=threading.Event)
     #: The leases that this worker holds, by the id of the conversation.
     _held_leases: dict[str, HeldLease] = field(default_factory=dict)
-    #: Conversations that were cut off in the middle and whose leases are not released.
-    _unreleased: set[str] = field(default_factory=set)
+    #: Conversations that were cut off in the middle and whose leases are not released, with the
+    #: latest time at which each lease ends, by the clock.
+    _unreleased: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_idle(self) -> bool:
@@ -94,7 +95,9 @@ class ConversationProcessor:
 
         Otherwise the other workers take its conversations over when its process has ended.
         """
-        return not (self._held_leases or self._unreleased)
+        now = self.clock()
+        is_one_unreleased = any(now < ends_at for ends_at in self._unreleased.values())
+        return not (self._held_leases or is_one_unreleased)
 
     def hand_over(self) -> None:
         """Hand over each conversation before its next turn: this worker is stopping.
@@ -148,6 +151,8 @@ class ConversationProcessor:
             # Another worker has the lease.
             return
 
+        # The lease that was not released has ended: this is another one.
+        self._unreleased.pop(conversation, None)
         held = HeldLease(taken.lease, taken.asked_at, self.mailbox.renew, self.clock)
         self._held_leases[conversation] = held
         try:
@@ -157,13 +162,15 @@ class ConversationProcessor:
             # The lease is not released here:
             # - LeaseLost: another worker may have it.
             # - ConversationParked: the sender has released it until a postponed reply is due.
-            # - StaleTurn: the turn is tried again when the lease ends.
+            # - StaleTurn: what the turn has read was changed meanwhile, so nothing was committed.
+            #   The turn is tried again when the lease ends.
             # - Halted: Redis refuses every call. The conversation is woken when Redis is resumed.
             # Any other error fails the job, and the turn is tried again when the lease ends.
             if isinstance(exc, LeaseLost):
                 LEASES_LOST.inc()
             _log_left(conversation, type(exc).__name__, held.turn_seq)
         except OtherVersion as exc:
+            # The mailbox has released the lease, or the lease ends by itself.
             _log_other_version(conversation, exc)
         except asyncio.CancelledError:
             await self._release_midway(held, abandoned)
@@ -181,7 +188,7 @@ class ConversationProcessor:
             if taken is None:
                 return None
             # An answer that waited for replicas may come so late that the lease is nearly over. The
-            # same token gets the lease again.
+            # same token gets the lease again. No pause is needed: each such answer takes seconds.
             lease_seconds = LEASE_MS / 1000
             if self.clock() - asked_at < lease_seconds / 2:
                 lease, first_item = taken
@@ -218,8 +225,9 @@ class ConversationProcessor:
         off, a function that returns whether the call has ended.
         """
         lease = held.lease
-        # `is_idle` stays False until the lease is released.
-        self._unreleased.add(lease.conversation)
+        # `is_idle` stays False until the lease is released, or has ended by itself. Nothing renews
+        # it any more.
+        self._unreleased[lease.conversation] = self.clock() + LEASE_MS / 1000
 
         # A tool that cannot be stopped may still act, and the next worker must not overtake it. So
         # the lease is not released. It is not renewed either, so it ends within LEASE_MS, or when
@@ -231,22 +239,27 @@ class ConversationProcessor:
         _log_left(lease.conversation, "cut off", held.turn_seq)
         with contextlib.suppress(TimeoutError, RedisError):
             async with asyncio.timeout(LET_GO_SECONDS):
-                # `begun`: a turn that kills its workers is given up after some attempts, and this
-                # was one of them.
-                await self.mailbox.release(lease, hand_over=True, begun=True)
-                self._unreleased.discard(lease.conversation)
+                # `begun`: a turn that kills its workers is given up after some attempts. This was
+                # one of them, unless the work was cut off between turns: while it sent a reply, or
+                # waited for the parts of an album.
+                is_begun = held.turn_seq != 0
+                await self.mailbox.release(lease, hand_over=True, begun=is_begun)
+                # Another job of this worker may have taken the conversation by now, and removed it.
+                self._unreleased.pop(lease.conversation, None)
 
     async def _work(self, held: HeldLease, work: NextItem) -> None:
         """Send replies and answer turns until nothing is left. `work` is the first item.
 
         The conversation is handed over before a turn if it has had its share (MAX_TURNS,
-        MAX_SECONDS), or if this worker stops. Replies do not count, and all of them are sent first.
+        MAX_SECONDS), or if this worker stops. Replies do not count as turns, and all of them are
+        sent first. The time for them counts, but one turn is answered in any case: otherwise slow
+        replies from elsewhere could hold the turns back for ever.
 
         Each step below returns what is next. The same script that finds nothing next releases the
         lease, so that work which comes in later wakes another worker. Only the script that takes a
         lease keeps it although there is nothing to do.
         """
-        until = self.clock() + MAX_SECONDS
+        share_ends_at = self.clock() + MAX_SECONDS
         turn_count = 0
         album = AlbumWait()
         album_sign: BackgroundTask | None = None
@@ -256,14 +269,15 @@ class ConversationProcessor:
         while work is not None:
             if isinstance(work, QueuedReply):
                 # Before the first turn, it is the reply of a dead worker, or the notice that a
-                # question's time has ended. The state that the platform shows of the conversation
-                # may be out of date then, and is shown again at the end.
+                # question's time has ended. The state that the platform shows of the conversation,
+                # such as an open question, may be out of date then, and is shown again at the end.
                 if turn_count == 0:
                     held.note_left_reply(work)
                 work = await self._send(held, work)
                 continue
 
-            had_its_share = turn_count >= MAX_TURNS or self.clock() > until
+            is_time_up = turn_count > 0 and self.clock() > share_ends_at
+            had_its_share = turn_count >= MAX_TURNS or is_time_up
             if had_its_share or self._stopping.is_set():
                 await self.mailbox.release(held.lease, hand_over=True)
                 return
@@ -272,7 +286,8 @@ class ConversationProcessor:
             # pause: it may have more parts then.
             pause = album.next_pause(work)
             if pause > 0:
-                # If the work ends during the pause, the sign may still be shown, once.
+                # If the work ends during the pause, the sign may still be shown, once. Then its
+                # task ends by itself.
                 if album_sign is None:
                     album_sign = self.turns.begin_album_sign(work)
                 await self.sleep(pause)
@@ -296,7 +311,10 @@ class ConversationProcessor:
         self.turns.begin_to_show_state(held)
 
     async def _next_or_release(self, held: HeldLease) -> NextItem:
-        """Return what is next in the conversation. If that is None, the lease is released."""
+        """Return what is next in the conversation, and keep the lease for it.
+
+        If nothing is, release the lease and return None. None also comes when the lease is lost.
+        """
         return await self.mailbox.release(held.lease)
 
     async def _send(self, held: HeldLease, reply: QueuedReply) -> NextItem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import pytest
 from redis import Redis
@@ -12,12 +13,14 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 
 from sayso.agent import tool
+from sayso.channels.types import Media
 from sayso.infra.concurrency import call_in_tool_thread, run_with_timeout, track_abandoned_calls
 from sayso.infra.threads import LoopThread
 from sayso.workers import processor
+from sayso.workers.lease import LEASE_MS
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.rq.jobs import PROCESS_CONVERSATION, QUEUE
-from tests.contracts.rigs import CHAT, ENGLISH, Rig
+from tests.contracts.rigs import CHAT, ENGLISH, Rig, turn
 from tests.flows.system import until
 from tests.workers.story import Story, call, playing
 from tests.workers.works import make_worker, work_while
@@ -77,9 +80,9 @@ def story(rig, name: str) -> Story:
     return told
 
 
-async def cut_off(told: Story) -> ConversationProcessor:
-    """Cancel a pass while its tool runs."""
-    processor = told.worker()
+async def cut_off(told: Story, **options) -> ConversationProcessor:
+    """Cancel a pass while its tool runs. `options`: those of the processor."""
+    processor = replace(told.worker(), **options)
     passing = asyncio.create_task(processor.run(CHAT.id))
     await asyncio.to_thread(doors.begun.wait)
     passing.cancel()
@@ -97,6 +100,32 @@ def test_lease_stays_while_a_tool_still_runs_in_its_thread(rig):
     assert rig.mailbox.lease(CHAT.id, "next") is None
     rig.end_lease()
     assert told.work_on() == f"{ENGLISH.unknown('dig')}\n\nall done"
+
+
+def test_worker_is_idle_once_a_lease_that_was_not_released_has_ended(rig):
+    """A worker lives on after an operator has stopped a job whose tool hangs."""
+    now = [0.0]
+    processor = asyncio.run(cut_off(story(rig, "dig"), clock=lambda: now[0]))
+    now[0] = LEASE_MS / 1000 - 0.1
+    assert not processor.is_idle
+    now[0] = LEASE_MS / 1000
+    assert processor.is_idle
+
+
+def test_wait_for_the_parts_of_an_album_that_is_cut_off_is_no_attempt_at_the_turn(rig):
+    """The next worker joins turns as for a first attempt."""
+    told = Story(rig, ["hello"])
+    photo = Media("a", "image/jpeg", stored=True)
+    rig.accept(replace(turn(""), media=(photo,), group="g"))
+    playing.set(told)
+
+    async def wait_for_part(_seconds: float) -> None:
+        doors.begun.set()
+        await asyncio.Event().wait()
+
+    assert asyncio.run(cut_off(told, sleep=wait_for_part)).is_idle
+    _, next_turn = rig.mailbox.lease(CHAT.id, "next")
+    assert next_turn.attempt == 1
 
 
 def test_lease_stays_while_a_confirmed_action_runs_in_its_thread(rig):

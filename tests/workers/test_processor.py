@@ -444,6 +444,22 @@ def test_slow_conversation_is_handed_over():
     assert Room(slow, clock=lambda: now[0]).work("a", "b") in ([], ["a"])
 
 
+def test_time_for_replies_does_not_hold_a_turn_back():
+    """Slow replies from elsewhere may come again and again: each job answers one turn at least."""
+    now, answered = [0.0], []
+    room = Room(lambda text: answered.append(text) or text, clock=lambda: now[0])
+    send = room.channel.send
+
+    async def send_slowly(delivery):
+        now[0] += processor.MAX_SECONDS + 1
+        return await send(delivery)
+
+    room.channel.send = send_slowly
+    assert room.rig.mailbox.notify(turn("too many"), Reply("notice"))
+    room.work("a", "b")
+    assert answered == ["a"]
+
+
 def test_turn_that_came_in_meanwhile_is_answered_too():
     """It needs no wake-up: the holder sees it before it releases the lease."""
     room = Room(lambda text: (room.hear("b") if text == "a" else None) or text)
