@@ -35,7 +35,7 @@ MAX_BRIEF_CHARS = 200
 MAX_BARE_CHARS = 3
 #: The question marks of all languages at the end of a text.
 _QUESTION_MARKS = "?\uff1f\u061f"
-#: What may stand behind a question mark: the end of emphasis in Markdown.
+#: What may stand around a question: emphasis in Markdown.
 _EMPHASIS = "*_~"
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 #: One condition of a plural rule, such as "n % 10 = 2..4" or "n != 1,3".
@@ -53,18 +53,21 @@ def texts_for(language: str = "") -> Texts:
 
 
 def as_statement(preview: str) -> str:
-    """Return a preview without the marks of a question: "Delete INV-7" for "Delete INV-7?"."""
-    whole = preview.strip()
-    # Spanish has a question mark at the beginning too.
-    text = whole.removeprefix("¿")
-    words = text.rstrip(_EMPHASIS)
-    statement = words.rstrip(_QUESTION_MARKS)
+    """Return a preview without the marks of a question: "Delete INV-7" for "Delete INV-7?".
 
-    is_question = text != whole or statement != words
-    if not statement or not is_question:
+    Emphasis around the whole stays: "**Delete INV-7**" for "**Delete INV-7?**".
+    """
+    text = preview.strip()
+    without_opening = text.lstrip(_EMPHASIS)
+    opening = text.removesuffix(without_opening)
+    question = without_opening.rstrip(_EMPHASIS)
+    closing = without_opening.removeprefix(question)
+
+    # Spanish has a question mark at the beginning too.
+    statement = question.removeprefix("¿").rstrip(_QUESTION_MARKS)
+    if not statement or statement == question:
         return preview
-    emphasis = text[len(words) :]
-    return statement.rstrip() + emphasis
+    return opening + statement.rstrip() + closing
 
 
 def brief(preview: str) -> str:
@@ -84,7 +87,7 @@ def brief(preview: str) -> str:
         # The last one escaped the character that was cut off.
         cut = cut[:-1]
     # A space that is written as `&#32;` may be cut in the middle.
-    cut = re.sub(r"&#\d{0,2}$", "", cut)
+    cut = re.sub(r"&(#\d{0,2})?$", "", cut)
     if cut.count("```") % 2:
         return f"{cut}...\n```"
     return f"{cut}..."
@@ -139,11 +142,15 @@ class Texts:
 
     All texts are Markdown. Of the values that are inserted:
 
-    * a preview is Markdown already, and inserted unchanged; a text about a question that was shown
-      before repeats only its beginning;
-    * results, reminders, names and labels are plain text, unless they are of the type `Markdown`;
+    * a preview is Markdown, and inserted unchanged; a text about a question that was shown before
+      repeats only its beginning (`brief`);
+    * results, reminders, scheduled texts and file names are plain text, unless they are of the type
+      `Markdown`; all other values are Markdown;
     * a `code` is what a yes must contain to confirm, "" for a question without a code;
     * `seconds` is a duration, which is written in whole seconds, minutes or hours.
+
+    Most texts with no value or with one are attributes: `_fixed`, `_with_preview`, `_with_markdown`
+    and `_with_plain_text` make their methods.
     """
 
     def __init__(self, language: str, templates: dict[str, Any]) -> None:
@@ -212,14 +219,15 @@ class Texts:
     def explained(self, preview: str, seconds: float, code: str = "") -> str:
         """Return what a yes to the open question would do, and how long it can be answered.
 
-        The preview, a statement, is quoted in full. A blank line ends one of several lines: its
-        last line may be that of a list, and what follows directly would be a part of it.
+        `preview` is a statement, and is quoted in full.
         """
         text = self.say(
             "explained", preview=preview, duration=self._duration(seconds), yes=self._yes(code)
         )
         if "\n" not in preview:
             return text
+        # The last line of the preview may be an item of a list. Without a blank line, Markdown
+        # would show the last line of the text, which says how to answer, as a part of that item.
         explanation, _, how_to_answer = text.rpartition("\n")
         return f"{explanation}\n\n{how_to_answer}"
 
@@ -283,14 +291,14 @@ class Texts:
 
         `since` is in Unix seconds.
         """
-        return self.say("forgot_turns", time=_clock_time(since))
+        return self.say("forgot_turns", time=_date_and_time(since))
 
     def forgot_answer(self, before: float) -> str:
         """Return the reply to a yes or no whose question was lost before a time.
 
         `before` is in Unix seconds.
         """
-        return self.say("forgot_answer", time=_clock_time(before))
+        return self.say("forgot_answer", time=_date_and_time(before))
 
     #: An open question was closed, because its answer may be lost.
     forgot_question = _with_preview("forgot_question")
@@ -372,14 +380,15 @@ class Texts:
         return "\n".join([heading, *self._numbered(steps)])
 
     def step(self, number: int, text: str) -> str:
-        """Return a text about one step of a plan, after its number."""
+        """Return a text about one step of a plan, such as its preview, behind its number."""
         return self.say("step", number=str(number), step=text)
 
     def plan_report(self, steps: Sequence[tuple[str, str, str]]) -> str:
         """Return how a plan ended.
 
-        A step is its state, its preview and the text of its outcome, which is Markdown. The state
-        is "done", "undone", "failed", "unknown", or "cancelled" for a step that was not started.
+        Each of `steps` has its state, its preview and the text of its outcome, which is Markdown.
+        The state is "done", "undone", "failed", "unknown", or "cancelled" for a step that was not
+        started.
         """
         states = Counter(state for state, _, _ in steps)
         heading = self.say("report", done=str(states["done"]), count=str(len(steps)))
@@ -543,7 +552,8 @@ class Texts:
             return self.undone(_on_one_line(preview))
 
         line = self.say(f"report_{state}", preview=brief(_on_one_line(preview)))
-        # The outcome of a failed action repeats the preview, and then may name a reason.
+        # The outcome of a failed action is `failed`, and a reason below it if one is known. The
+        # line above says the first already.
         reason = ""
         failed = self.failed(preview)
         if state == "failed" and outcome_text.startswith(failed):
@@ -587,15 +597,25 @@ TextsForLanguage = Callable[[str], Texts]
 
 
 def _clock_time(at: float) -> str:
-    """Return a time, given in Unix seconds, as hours and minutes in the users' time zone.
+    """Return a time of the last hours, given in Unix seconds, as people read it: "14:30"."""
+    return _local_time(at, "%H:%M")
 
-    In UTC if the zone is not set or unknown.
+
+def _date_and_time(at: float) -> str:
+    """Return a time, given in Unix seconds, as people read it: "2026-12-31 14:30"."""
+    return _local_time(at, "%Y-%m-%d %H:%M")
+
+
+def _local_time(at: float, form: str) -> str:
+    """Return a time, given in Unix seconds, in the users' time zone. `form`: as in strftime.
+
+    If the zone is not set or unknown, the time is in UTC, and says so.
     """
     name = os.environ.get(ZONE_VARIABLE, "")
     if name:
         with contextlib.suppress(ZoneInfoNotFoundError, ValueError, OSError):
-            return datetime.fromtimestamp(at, ZoneInfo(name)).strftime("%H:%M")
-    return f"{datetime.fromtimestamp(at, UTC):%H:%M} UTC"
+            return datetime.fromtimestamp(at, ZoneInfo(name)).strftime(form)
+    return f"{datetime.fromtimestamp(at, UTC).strftime(form)} UTC"
 
 
 def _is_sentence(result: str) -> bool:

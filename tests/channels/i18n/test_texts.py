@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sayso.channels.i18n.catalogue import LANGUAGES, catalogue
-from sayso.channels.i18n.texts import brief, plural_form, texts_for
+from sayso.channels.i18n.texts import as_statement, brief, plural_form, texts_for
 from sayso.channels.markdown.convert import plain
 from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.pending import RegexConfirmParser
@@ -526,6 +526,28 @@ def test_shortened_preview_closes_its_code_block_and_escapes():
     assert brief("x" * 300) == "x" * 300
 
 
+@pytest.mark.parametrize("kept", range(1, 5))
+def test_shortened_preview_leaves_no_part_of_a_written_space(kept):
+    """A leading space is written as `&#32;`, which the cut may split after any character."""
+    assert brief("x" * (300 - kept) + "&#32;y") == "x" * (300 - kept) + "..."
+
+
+@pytest.mark.parametrize(
+    ("question", "statement"),
+    [
+        ("**Delete A?**", "**Delete A**"),
+        ("**¿Borrar A?**", "**Borrar A**"),
+        ("¿Borrar **A**?", "Borrar **A**"),
+        ("¿*Borrar A*? ", "*Borrar A*"),
+        ("* Delete A\n* Delete B", "* Delete A\n* Delete B"),
+        ("*?*", "*?*"),
+    ],
+)
+def test_question_becomes_a_statement_within_its_emphasis(question, statement):
+    """The marks of the question go, those of the emphasis stay."""
+    assert as_statement(question) == statement
+
+
 @pytest.mark.parametrize("language", ALL)
 def test_how_to_answer_stands_below_the_list_of_a_plan(language):
     """Markdown would make the line a part of the last step, and indent it."""
@@ -534,3 +556,12 @@ def test_how_to_answer_stands_below_the_list_of_a_plan(language):
     *_, gap, how_to_answer = plain(texts.explained(plan, 60)).split("\n")
     assert gap == ""
     assert how_to_answer == how_to_answer.lstrip()
+
+
+def test_notice_of_lost_messages_says_on_which_day(monkeypatch):
+    """What was lost may be from the day before: a time alone would mean today."""
+    at = 1_798_727_400.0
+    monkeypatch.delenv("SAYSO_TIMEZONE", raising=False)
+    assert "from 2026-12-31 14:30 UTC on" in texts_for().forgot_turns(at)
+    monkeypatch.setenv("SAYSO_TIMEZONE", "Asia/Kolkata")
+    assert "before 2026-12-31 20:00 made" in texts_for().forgot_answer(at)
