@@ -177,10 +177,12 @@ def try_lock(path: Path) -> Iterator[bool]:
             yield True
 
 
-def open_private(path: Path, mode: Literal["ab", "wb"]) -> BinaryIO:
-    """Open a file to write bytes, at its end or in place of its content. The caller closes it.
+def open_private(path: Path, mode: Literal["ab", "wb", "xb"]) -> BinaryIO:
+    """Open a file to write bytes. The caller closes it.
 
-    If it is created, only the user of this process may read it. Raises OSError.
+    The bytes go to its end ("ab"), take the place of its content ("wb"), or make a new file ("xb",
+    which raises FileExistsError for one that exists). If it is created, only the user of this
+    process may read it. Raises OSError.
     """
     return cast("BinaryIO", open(path, mode, opener=_open_private))
 

@@ -30,7 +30,7 @@ STREAM = "-"
 without_redis_option = click.option(
     "--without-redis",
     is_flag=True,
-    help="Only the data folder: for further machines, or with a snapshot of a vendor.",
+    help="Only the data folder: on each further machine of the bot, or where Redis has its own snapshots.",
 )
 
 
@@ -56,6 +56,7 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
     from sayso.config.wiring.observability import set_up_logs
     from sayso.ops.server.backup import write_backup
 
+    # Logs go to standard error, so they are never in a backup on standard output.
     with clear_errors():
         set_up_logs()
     keys = find_keys(options)
@@ -66,7 +67,7 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
     place = "standard output" if file == STREAM else file
     with (
         clear_errors(),
-        disk_errors(place, options.data),
+        disk_errors(place, str(options.data)),
         open_bot(options, without_redis=without_redis) as bot,
         _new_file(file) as out,
     ):
@@ -93,8 +94,12 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
 def open_bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterator[Bot]:
     """Yield the settings, the data folder and the Redis of a bot, as one value.
 
-    The Redis that `sayso up` brings is started for this command if it does not run; with `new` also
-    if it never ran. With `without_redis` none is needed or started.
+    Redis is that of the settings or of REDIS_URL, else the one that `sayso up` brings. The latter
+    is started for this command if it does not run. If it never ran, there is nothing to back up:
+    then only `new` starts it, for a restore. With `without_redis` none is needed or started.
+
+    Exits for a configuration with errors. Raises ConfigError where there is no Redis, and
+    EmbeddedRedisError.
     """
     from sayso.config.wiring.data_folder import running_url
     from sayso.config.wiring.redis_parts import RedisParts
@@ -112,69 +117,116 @@ def open_bot(options: Options, *, without_redis: bool, new: bool = False) -> Ite
     if is_ours and (new or server.folder.exists()):
         server.start()
     try:
+        # Its connections end with the command.
         client = RedisParts.find(settings, data).client
         # Values may hold bytes that are not UTF-8, such as those of an intruder: a backup has
-        # them, too. The pools of a cluster have connections already, which need the same option.
+        # them, too. The client of a bot has no such option, so it is set here. The pools of a cluster
+        # have connections already, which need it as well.
         for server_client in servers_of(client):
             server_client.connection_pool.connection_kwargs["encoding_errors"] = "surrogateescape"
             server_client.connection_pool.reset()
         yield Bot(settings, data, client)
     finally:
+        # Does nothing to a server that this command did not start.
         server.stop()
 
 
 def find_keys(options: Options) -> list[str]:
-    """Return the secret keys of the environment or the data folder, none where there are none.
+    """Return the secret keys of the environment or the data folder, [] where there are none.
 
-    Exits where the file of the keys cannot be read.
+    Exits if the file of the keys cannot be read.
     """
     from sayso.config.wiring.data_folder import known_keys
 
-    with disk_errors(str(options.data), options.data):
+    with disk_errors(str(options.data)):
         return known_keys(options.data)
 
 
 @contextmanager
 def _new_file(name: str) -> Iterator[IO[bytes]]:
-    """Yield a new file that only our own user may read. It gets its name when it is whole."""
+    """Yield a new file that only our own user may read. It gets its name when it is whole.
+
+    For STREAM, yield standard output. Exits if the name is taken. Raises OSError.
+    """
     if name == STREAM:
         if sys.stdout.isatty():
             fail("a backup is not text: write it to a file, or into a pipe")
-        yield sys.stdout.buffer
+        # It is closed here, which writes the last bytes: an error must be reported as one of the
+        # backup. Python would write them when the command has ended.
+        with open(sys.stdout.fileno(), "wb", closefd=False) as out:
+            yield out
         return
     from sayso.infra.storage.files import sync
 
     path = Path(name)
-    if path.exists():
-        fail(f"{name!r} exists: give another name, such as one with the date")
-
-    # A backup that was killed left an unfinished file. One that still runs holds a lock on it.
+    _refuse_existing(path)
     unfinished = path.with_name(f"{path.name}.unfinished")
-    with suppress(FileNotFoundError), unfinished.open("rb") as old_file:
+    with _locked_file(unfinished, name) as out:
         try:
-            fcntl.flock(old_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            fail(f"another backup is writing {name!r}: wait for it, or give another name")
-        unfinished.unlink()
-
-    unfinished.touch(mode=0o600, exist_ok=False)
-    try:
-        with unfinished.open("wb") as out:
-            fcntl.flock(out, fcntl.LOCK_EX)
             yield out
             out.flush()
             os.fsync(out.fileno())
-        unfinished.rename(path)
-        sync(path.parent)
-    finally:
-        unfinished.unlink(missing_ok=True)
+            # A backup may take hours, and renaming would replace what another program wrote.
+            _refuse_existing(path)
+            unfinished.rename(path)
+            sync(path.parent)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+
+def _refuse_existing(path: Path) -> None:
+    """Exit if there is a file of the backup's name."""
+    if path.exists():
+        fail(f"{str(path)!r} exists: give another name, such as one with the date")
 
 
 @contextmanager
-def disk_errors(name: str, data: Path) -> Iterator[None]:
+def _locked_file(unfinished: Path, name: str) -> Iterator[IO[bytes]]:
+    """Yield the new file of an unfinished backup. It is locked until the end of the block.
+
+    The file of a backup that was killed has no lock, and is removed first. Exits if another backup
+    to `name` still runs. Raises OSError.
+    """
+    from sayso.infra.storage.files import open_private
+
+    busy = f"another backup is writing {name!r}: wait for it, or give another name"
+    with suppress(FileNotFoundError), unfinished.open("rb") as old_file:
+        if not _lock(old_file):
+            fail(busy)
+        unfinished.unlink()
+
+    try:
+        out = open_private(unfinished, "xb")
+    except FileExistsError:
+        fail(busy)
+    with out:
+        # Before the lock, another backup may take the file for that of a killed one and remove it.
+        if not (_lock(out) and _is_at(unfinished, out)):
+            fail(busy)
+        yield out
+
+
+def _is_at(path: Path, file: IO[bytes]) -> bool:
+    """Return whether an open file is still the one of this path."""
+    return path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Lock an open file until it is closed. Return False if another process has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def disk_errors(*places: str) -> Iterator[None]:
     """Exit with one clear message where a backup or the data folder cannot be used.
 
-    `name` is the backup as messages call it: a file, or the name of a stream.
+    `places` are what the block reads and writes, as messages call it, the backup first: a file, the
+    name of a stream, or the data folder. They are named if an error of the disk names no file.
     """
     from sayso.ops.server.backup import BackupError
     from sayso.ops.server.snapshot import SnapshotError
@@ -182,9 +234,10 @@ def disk_errors(name: str, data: Path) -> Iterator[None]:
     try:
         yield
     except (BackupError, SnapshotError) as exc:
-        fail(f"{name}: {exc}")
+        fail(f"{places[0]}: {exc}")
     except OSError as exc:
-        fail(f"{exc.filename or f'{name} or {data}'}: {exc.strerror or exc}: nothing was finished")
+        place = exc.filename or " or ".join(places)
+        fail(f"{place}: {exc.strerror or exc}: nothing was finished")
 
 
 def contents_line(manifest: Manifest) -> str:

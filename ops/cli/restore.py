@@ -62,7 +62,7 @@ def restore(options: Options, file: str, *, replace: bool, without_redis: bool) 
     place = "standard input" if file == STREAM else file
     with (
         clear_errors(),
-        disk_errors(place, options.data),
+        disk_errors(place, str(options.data)),
         _open_backup(file) as content,
         open_bot(options, without_redis=without_redis, new=True) as bot,
     ):

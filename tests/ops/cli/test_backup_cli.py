@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from sayso.ops.cli.backup import _locked_file, _new_file
 from tests.config.processes import sayso
 
 
@@ -53,6 +57,49 @@ def test_two_backups_do_not_write_one_file(folder: Path):
             "another backup is writing 'bot.tar.gz': wait for it" in backup(folder, "bot.tar.gz")[1]
         )
     assert left.exists()
+
+
+def test_file_that_another_backup_has_removed_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Two backups that begin at once may both take the file of the other for one of a killed backup."""
+    file = tmp_path / "bot.tar.gz.unfinished"
+    lock = fcntl.flock
+
+    def remove_before_the_lock(opened: object, kind: int) -> None:
+        file.unlink()
+        file.write_bytes(b"of the other backup")
+        lock(opened, kind)
+
+    monkeypatch.setattr(fcntl, "flock", remove_before_the_lock)
+    with pytest.raises(SystemExit), _locked_file(file, "bot.tar.gz"):
+        pass
+    assert "another backup is writing 'bot.tar.gz'" in capsys.readouterr().err
+    assert file.read_bytes() == b"of the other backup"
+
+
+def test_file_that_another_program_wrote_meanwhile_is_not_replaced(tmp_path: Path):
+    """A backup may take hours. It leaves no part of a file then."""
+    file = tmp_path / "bot.tar.gz"
+    with pytest.raises(SystemExit), _new_file(str(file)):
+        file.write_bytes(b"precious")
+    assert (file.read_bytes(), list(tmp_path.iterdir())) == (b"precious", [file])
+
+
+def test_full_disk_behind_standard_output_is_named(folder: Path):
+    """Also if it is full at the last bytes. Nothing says that the backup is there."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    common = ("--config", folder / "bot.yaml", "--data", folder / "data")
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "sayso", "backup", "--without-redis", "-", *common],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environ,
+            check=False,
+        )
+    said = f"Error: standard output or {folder / 'data'}: No space left on device: nothing was finished\n"
+    assert (result.returncode, result.stderr.decode()) == (3, said)
 
 
 def test_file_that_cannot_be_written_is_named(folder: Path):
