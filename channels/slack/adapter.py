@@ -340,17 +340,12 @@ class SlackChannel:
         """Send one piece. If Slack refuses its blocks, the text is sent without them.
 
         A file that Slack refuses is sent as a link. An impossible edit is sent as a new message,
-        unless it is optional.
-
-        A piece with a file has only its text beside it: `split` gives buttons and edits a message
-        of their own. It is shared with all of the chat, since Slack can show no file to one person.
-        So replies with `only_for` have no file here: those for the readers of an ephemeral turn
-        may, and no turn of Slack is ephemeral.
-
-        Raises SendError and redis.RedisError.
+        unless it is optional. Raises SendError and redis.RedisError.
         """
         reply = delivery.reply
         to = await self._address_at_slack(delivery.conversation)
+        # `split` puts buttons and edits into other pieces than the file. A file is never for one
+        # person (`only_for`): only the answer to an ephemeral turn could be, and Slack has none.
         if reply.media:
             to = await self._with_thread(reply.media, to, delivery.conversation)
             return await self._share(reply, reply.media, to, delivery.conversation)
@@ -369,7 +364,9 @@ class SlackChannel:
                 return Receipt("")
 
         receipt = await self._post(message, to, reply.only_for)
-        await self._note_thread(delivery.conversation, to, receipt)
+        # A message that only one person sees has no id, and opens no thread.
+        if receipt.message_id and _opens_thread(delivery.conversation, to):
+            await self._threads.note(await self.place(delivery.conversation), receipt.message_id)
         return receipt
 
     async def _with_thread(
@@ -384,28 +381,12 @@ class SlackChannel:
         thread. Slack does not say which message shows a file, so after a file alone the thread
         would be unknown, and the next reply would open another one.
         """
-        if to.thread or not NEW_THREAD.fullmatch(conversation.thread):
+        if not _opens_thread(conversation, to):
             return to
         name = slack_mrkdwn(shown_name(media))
         receipt = await self._post(message_of([name], (), to.chat, conversation), to)
-        await self._note_thread(conversation, to, receipt)
+        await self._threads.note(await self.place(conversation), receipt.message_id)
         return replace(to, thread=receipt.message_id)
-
-    async def _note_thread(
-        self,
-        conversation: Conversation,
-        to: Conversation,
-        receipt: Receipt,
-    ) -> None:
-        """Remember the message that has just opened the thread of a conversation, if it did.
-
-        `to` is the address of `conversation` at Slack before the message. A message opens no thread
-        for `at_first_address` if it is in one, if the conversation has no name of ours for its
-        thread, or if only one person sees it, so that it has no id.
-        """
-        opens_thread = NEW_THREAD.fullmatch(conversation.thread) and not to.thread
-        if opens_thread and receipt.message_id:
-            await self._threads.note(await self.place(conversation), receipt.message_id)
 
     def at_first_address(self, turn: Turn) -> Turn:
         """Return the turn under the address that its conversation began with.
@@ -563,6 +544,15 @@ class SlackChannel:
                 thread_ts=to.thread or None,
                 initial_comment=comment or None,
             )
+
+
+def _opens_thread(conversation: Conversation, to: Conversation) -> bool:
+    """Return whether the next message of a conversation opens its thread.
+
+    `to` is the address of `conversation` at Slack. It has no thread yet, and the stored thread has
+    a name of ours.
+    """
+    return to.thread == "" and NEW_THREAD.fullmatch(conversation.thread) is not None
 
 
 async def _parts(file: BinaryIO) -> AsyncIterator[bytes]:

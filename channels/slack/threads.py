@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 #: Our name of such a thread begins with this. 20 hex digits follow.
 _NEW = "new-"
-#: Our name of such a thread.
+#: Our name of such a thread. Conversations of Slack that began otherwise have no such name.
 NEW_THREAD = re.compile(r"new-[0-9a-f]{20}")
 #: Slack's name of a thread: the ts of its first message.
 _TS = re.compile(r"\d{1,16}\.\d{1,9}")
@@ -72,10 +72,10 @@ class OpenedThreads:
     async def note(self, conversation: Conversation, ts: str) -> None:
         """Remember that the first message of a conversation's thread has this ts.
 
-        Never raises: the message is posted, and sending it again would show it twice.
+        The thread of `conversation` has a name of ours. Never raises: the message is posted, and
+        sending it again would show it twice. Without the note the next reply opens another thread,
+        and what people write in this one belongs to another conversation.
         """
-        if not ts or not NEW_THREAD.fullmatch(conversation.thread):
-            return
         there = replace(conversation, thread=ts)
         try:
             await asyncio.to_thread(self._cache.put, f"slack:began:{there.id}", conversation.thread)
