@@ -42,8 +42,8 @@ from sayso.agent.run.state import (
     NoJournal,
     RunRequest,
     RunTextListener,
-    going_on,
     to_messages,
+    with_paused_run,
 )
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.text_tools import (
@@ -289,7 +289,7 @@ class Agent:
             cancellation_token=cancellation_token,
             on_text=self._text_listener(stream_handler),
         )
-        return await self._loop.answer(going_on(request, paused, decisions))
+        return await self._loop.answer(with_paused_run(request, paused, decisions))
 
     def run(
         self,
@@ -319,7 +319,7 @@ class Agent:
             on_text=self._text_listener(stream_handler),
             asynchronous=False,
         )
-        request = going_on(request, paused, decisions)
+        request = with_paused_run(request, paused, decisions)
         lends_thread = self.config.tool_timeout_seconds is None and cancellation_token is None
         return run_sync(self._loop.answer(request), lends_thread=lends_thread)
 
@@ -349,7 +349,7 @@ class Agent:
             cancellation_token=cancellation_token,
             on_text=_ChunkQueue(pieces),
         )
-        request = going_on(request, paused, decisions)
+        request = with_paused_run(request, paused, decisions)
         run = asyncio.create_task(self._loop.answer(request))
         # None ends the stream, also if the run fails.
         run.add_done_callback(lambda _: pieces.put_nowait(None))
@@ -398,7 +398,7 @@ class Agent:
             is_inner=True,
             decision_log=decision_log,
         )
-        return await self._loop.answer(going_on(inner, snapshot, decisions))
+        return await self._loop.answer(with_paused_run(inner, snapshot, decisions))
 
     async def aask(self, prompt: str, **options: Any) -> AgentResult:
         """Answer one prompt like `arun`, with its options."""

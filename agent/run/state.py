@@ -2,7 +2,8 @@
 
 A *run* answers one request with as many model calls and tool calls as it needs. A *round* is one
 answer of the model with the results of its calls; each call ends with a CallOutcome. A run
-*pauses* when a call must wait for a decision, and another run *goes on* with it later.
+*pauses* when a call must wait for a decision, and another run *goes on* with it later. `loop.py`
+runs the rounds, `resume.py` carries out the decisions when a run goes on.
 
 A worker may die during a run. The Journal has the answers of the model and the outcomes of the
 calls, so that the next worker continues the run and no call runs twice.
@@ -77,11 +78,12 @@ class CallOutcome:
     #: Whether the outcome is unknown, so that the call may have taken effect or not: the worker
     #: died during the call, the called service never answered, or the call took too long.
     is_unknown: bool = False
-    #: Whether the tool ran to its end: the text is its result, and not an error, a proposal or a
-    #: note. For a tool that only reads, also where its preview has already given the result.
+    #: Whether the text is a result of the tool, and not an error, a proposal or a note. The preview
+    #: of a tool that only reads may give the result, too: then `not_run` is also True.
     has_result: bool = False
-    #: Whether no code of the tool ran, and no question about the call is open: the call was denied,
-    #: refused by its preview, invalid, or left out.
+    #: Whether the call ended without running its tool, and no question about it is open: it was
+    #: denied, answered by its preview in place of a question, invalid, or left out. Steps that
+    #: people see show this.
     not_run: bool = False
     #: The files that the tool made.
     artifacts: tuple[Artifact, ...] = ()
@@ -106,7 +108,7 @@ class CallOutcome:
     def fingerprint(self) -> str:
         """A digest of the raw result, by which two results are recognized as the same.
 
-        What was shortened or marked in the text for the model makes no difference.
+        It is the digest of what the tool returned, also if the model reads a shortened text.
         """
         return self.raw_digest or text_digest(self.content)
 
@@ -117,7 +119,8 @@ class CallOutcome:
             return True
         if not self.proposals:
             return False
-        # A tool whose own code asks (`asked_by`) has run, and has returned a result.
+        # `asked_by` names a tool whose own code has stored the proposal. Such a tool has run, and
+        # its call has a result. A proposal without it was made in place of the call.
         return not any(each.action.asked_by for each in self.proposals)
 
     @property
@@ -142,17 +145,6 @@ class CallOutcome:
             has_result=self.has_result,
             full_text=self.full_text,
         )
-
-
-def _time_of_turn() -> float:
-    """Return when the turn came in, in Unix seconds by the clock of the store.
-
-    Without a worker, return the present time.
-    """
-    timers = tool_environment().timers
-    if timers is None:
-        return time.time()
-    return timers.now
 
 
 def text_digest(text: str) -> str:
@@ -186,8 +178,12 @@ class Journal(Protocol):
     A worker may be killed in the middle of a run. The next one gets the journaled answers in place
     of new ones from the model, and runs no call that was started before. Lives as long as the run.
 
-    `at` and `started` are the indexes of calls in the answer that was last returned by
-    `next_answer` or recorded.
+    For one answer, the methods are called in this order: `next_answer`; if that returns None,
+    `record_answer` with the model's new answer; `save` with the calls that start; `begin_call` and
+    `record_outcome` for each of them; and `save` again, or the next `save` of other calls. A tool
+    that says where its effect begins is saved as started there, after its `begin_call`.
+
+    `at` and `started` are the indexes of calls in that answer.
     """
 
     async def next_answer(self) -> JournaledAnswer | None:
@@ -203,16 +199,19 @@ class Journal(Protocol):
         """
 
     async def save(self, *started: int) -> None:
-        """Write what was recorded, and that the calls `started` start. They never start again.
+        """Write what was recorded, and that the calls `started` start.
 
-        Raises LeaseLost if another worker has taken over the conversation.
+        No later attempt starts these calls again: one without a recorded outcome is unknown. Raises LeaseLost if another worker has taken over the conversation.
         """
 
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
         """Record the outcome of a call. Return it as stored, which is what the model must see."""
 
     def begin_call(self, at: int) -> str:
-        """Note that a call begins. Return its idempotency key: the same one in every attempt."""
+        """Show that a call begins, where people see the steps. Return its idempotency key.
+
+        The key is the same in every attempt. This writes nothing: see `save`.
+        """
 
 
 class NoJournal:
@@ -311,7 +310,7 @@ class OpenRound:
 
 
 class RunEnd(NamedTuple):
-    """How a run ends: the first fields of its AgentResult, in the same order and meaning."""
+    """How a run ends: some fields of its AgentResult, with the same names and meanings."""
 
     content: str
     stop_reason: StopReason
@@ -330,9 +329,9 @@ class RunState:
 
     Its messages are in four lists, from the oldest to the newest:
 
-    * `history`: the earlier turns of the conversation. A run that goes on with a snapshot has
-      `earlier` at the end of it.
-    * `earlier`: what a paused run had added before it paused. Empty for a new run.
+    * `history`: the earlier turns of the conversation. In a run that goes on with a snapshot, it
+      also has `earlier` at its end once the decisions are carried out (`resume.py`).
+    * `earlier`: what a paused run had added before it paused. Empty without a snapshot.
     * `messages`: what this run adds: the user's messages, as the guardrails passed them, and its
       rounds. It grows only by whole rounds, since vendors refuse a call without its result.
     * `rejected`: answers of the wrong form, each with its correction. Only the model sees them,
@@ -355,7 +354,7 @@ class RunState:
     history: list[Message] = field(default_factory=list)
     #: The calls that were decided since the pause have their results here.
     earlier: list[Message] = field(default_factory=list)
-    #: Whether the memory has the messages of `earlier` already.
+    #: Whether the memory has the messages of `earlier` already, so that they are not added again.
     remembers_earlier: bool = False
     messages: list[Message] = field(default_factory=list)
     rejected: list[Message] = field(default_factory=list)
@@ -458,6 +457,7 @@ class RunState:
         """
         if self.request.messages:
             return self.request.user_text
+        # This is read before the decisions are carried out: `history` has no `earlier` yet.
         for message in reversed([*self.history, *self.earlier]):
             if message.role is Role.USER:
                 return message.content
@@ -489,13 +489,15 @@ class RunState:
 
         It is that of the last user message that this run answers.
         """
+        # The messages of the request are the first of `self.messages`. If a guardrail blocks one,
+        # there are fewer, and no rounds behind them.
         request_count = min(len(self.request.messages), len(self.messages))
         if request_count:
             first = len(messages) - len(self.messages) - len(self.rejected)
             candidates = range(first, first + request_count)
         else:
-            # A run that goes on without new messages. The context stands where the model calls
-            # before the pause had it, so that the vendor's cache still fits.
+            # The run goes on without new messages. The context stands where the model calls before
+            # the pause had it, so that the vendor's cache still fits.
             candidates = range(len(messages))
 
         for at in reversed(candidates):
@@ -504,25 +506,30 @@ class RunState:
         return candidates.start
 
     def set_memory(self, memory: ConversationMemory | None) -> None:
-        """Set the conversation that the run belongs to, and read its history."""
+        """Set the conversation that the run belongs to, and read its history.
+
+        None: the run has no conversation, and begins without a history.
+        """
         self.memory = memory
         self.run_memory.memory = memory
         self.history = []
         if memory is None:
             return
         self.history = with_waiting_results(memory.shown())
-        # The reasoning in a history belongs to the run that wrote it: only that run needs it.
-        if self.request.counts is None:
+        # Only the run that wrote the reasoning in a history needs it, when it goes on.
+        is_new_run = self.request.counts is None
+        if is_new_run:
             self.history = [_without_details(message) for message in self.history]
 
     def close(self, content: str) -> None:
-        """End the transcript with the reply `content`.
+        """End the transcript with the reply `content`, and remove what only the run needed.
 
-        A user's message that a guardrail blocked is replaced by WITHHELD. A transcript with an open
-        call ends with that call, since the run is not over; until then the models' reasoning stays.
+        A user's message that no guardrail has passed is replaced by WITHHELD. If a call is open,
+        the run is not over: the transcript ends with that call, and the models' reasoning stays.
         """
-        # The messages of the request pass the guardrails one after another. If one was blocked, it
-        # and all behind it are missing in `self.messages`.
+        # The messages of the request pass the guardrails one after another, before the first round.
+        # If one was blocked, it and all behind it are missing in `self.messages`. If all passed,
+        # `self.messages` has at least as many messages as the request, and nothing is missing.
         passed_count = len(self.messages)
         for message in self.request.messages[passed_count:]:
             if message.role is Role.USER:
@@ -530,7 +537,8 @@ class RunState:
             else:
                 self.messages.append(message)
 
-        # New messages may be answered while a call of `earlier` waits.
+        # A run that goes on may answer new messages while a call of `earlier` still waits. Then only
+        # the calls of this run count.
         waiting = self.open_actions
         if self.messages:
             waiting = open_actions(self.messages)
@@ -606,7 +614,10 @@ class RunState:
             self.inner[outcome.call.id] = outcome.inner
 
     def restore(self, snapshot: RunSnapshot) -> None:
-        """Continue from a paused run: set what that run had when it was stored."""
+        """Continue from a paused run: set what that run had when it was stored.
+
+        The counts of that run are in the request, and the loop sets them.
+        """
         self.earlier = list(snapshot.messages)
         self.open_calls = list(snapshot.calls)
         self.inner = dict(snapshot.inner)
@@ -636,7 +647,8 @@ class RunState:
         """
         texts_with_calls = [text for text in self.reasoning if text]
         last_reasoning = texts_with_calls[-1] if texts_with_calls else ""
-        # The run ends with a question for a yes, and not with these replies of terminal tools.
+        # A run with a question does not end with the replies of its terminal tools. So they are
+        # handed over beside the question.
         terminal_texts: tuple[str, ...] = ()
         if end.stop_reason == "pending":
             terminal_texts = tuple(self.terminal_texts)
@@ -664,6 +676,17 @@ class RunState:
         )
 
 
+def _time_of_turn() -> float:
+    """Return when the turn came in, in Unix seconds by the clock of the store.
+
+    Without a worker, return the present time.
+    """
+    timers = tool_environment().timers
+    if timers is None:
+        return time.time()
+    return timers.now
+
+
 def _text_of_user(messages: Iterable[Message]) -> str:
     """Return the texts of the messages that the user wrote, one below the other."""
     return "\n".join([message.content for message in messages if message.role is Role.USER])
@@ -676,16 +699,17 @@ def _without_details(message: Message) -> Message:
     return replace(message, details=None, pictures=())
 
 
-def going_on(
+def with_paused_run(
     request: RunRequest,
     paused: RunSnapshot | RunCounts | None,
     decisions: Mapping[str, Decision] | None,
 ) -> RunRequest:
     """Return the request as one that goes on with a paused run; unchanged if `paused` is None.
 
-    `paused` is a RunSnapshot in a program, and RunCounts on a channel, where the decisions are
-    carried out before. Raises DecisionError for decisions that do not fit the open calls of that
-    run, and TypeError for anything but a paused run.
+    A program gives a RunSnapshot with `decisions` about its open calls. A channel gives RunCounts:
+    there the decisions were carried out before, and their results are in the memory. Raises
+    DecisionError for decisions that do not fit the open calls of that run, and TypeError for
+    anything but a paused run.
     """
     if isinstance(paused, RunSnapshot):
         check_decisions(paused.open_calls, decisions or {})
@@ -706,23 +730,24 @@ def going_on(
 def to_messages(
     messages: str | Sequence[Message], *, may_be_empty: bool = False
 ) -> tuple[Message, ...]:
-    """Return the input of a run as messages.
+    """Return the input of a run as messages. A text is a message of the user, also an empty text.
 
-    `may_be_empty`: the run goes on, so that no new messages are needed. Raises TypeError for
-    anything but messages, and ValueError if there are none.
+    `may_be_empty`: the run goes on, so that no new messages are needed; an empty text is none then.
+    Raises TypeError for anything but messages, and ValueError if there are none.
     """
     if may_be_empty and not messages:
         return ()
     if isinstance(messages, str):
         return (Message(Role.USER, messages),)
 
+    how_to = "give a text or a list of Message(role=Role.USER, content=...)"
+    # Code without type checks may give one Message without a list around it.
+    if not isinstance(messages, Iterable):
+        raise TypeError(f"{messages!r} is no list of messages: {how_to}")
     checked_messages = tuple(messages)
     for message in checked_messages:
         if not isinstance(message, Message):
-            raise TypeError(
-                f"{message!r} is no Message: give a text"
-                " or a list of Message(role=Role.USER, content=...)"
-            )
+            raise TypeError(f"{message!r} is no Message: {how_to}")
     if not checked_messages:
         raise ValueError("there is no message to answer: give a text or at least one Message")
     return checked_messages

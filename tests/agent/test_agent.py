@@ -489,6 +489,13 @@ def test_empty_list_is_refused_and_empty_text_is_sent(messages):
         assert agent_with("yes?").run(messages).content == "yes?"
 
 
+@pytest.mark.parametrize("request_", [Message(Role.USER, "go"), None, 7, ["go"]])
+def test_request_of_another_type_is_refused_with_the_cure(request_):
+    """One Message without a list around it is the usual mistake."""
+    with pytest.raises(TypeError, match="give a text or a list of Message"):
+        agent_with().run(request_)
+
+
 def test_routing_runs_no_tool():
     """The selected tool is the result."""
     result = agent_with(ECHO, routing_only=True).run("go")
