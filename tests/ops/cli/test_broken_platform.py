@@ -12,7 +12,7 @@ from sayso.channels import registry
 from sayso.ops.cli import channel as channel_commands
 from sayso.ops.cli.main import main
 
-PROBLEM = "platform 'discord' of broken (no_such_module:PLATFORM) does not load"
+PROBLEM = "platform 'carrier_pigeon' of broken (no_such_module:PLATFORM) does not load"
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def broken_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     info = tmp_path / "broken-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    points = f"[{registry.GROUP}]\ndiscord = no_such_module:PLATFORM\n"
+    points = f"[{registry.GROUP}]\ncarrier_pigeon = no_such_module:PLATFORM\n"
     (info / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(str(tmp_path))
     caches = (registry._entry_points, channel_commands._commands_of_platforms)
@@ -41,7 +41,7 @@ def run(file: Path, yaml: str, *args: str) -> Result:
 def test_channel_on_a_broken_platform_is_a_problem_of_its_line(tmp_path: Path):
     """The operator learns which distribution to reinstall, without a traceback."""
     file = tmp_path / "sayso.yaml"
-    result = run(file, "channels:\n  d: {platform: discord}\n", "check")
+    result = run(file, "channels:\n  d: {platform: carrier_pigeon}\n", "check")
     assert f"Error: {file}:2:3: channels.d: {PROBLEM}" in result.output
     assert "reinstall or remove broken" in result.output
 
