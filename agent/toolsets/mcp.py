@@ -408,7 +408,7 @@ class ReconnectingConnection:
         connection = await self._connected()
         try:
             result = await connection.call(name, arguments, seconds)
-        except AnswerLost:
+        except (AnswerLost, SourceUnreachable):
             self._count_failure()
             raise
         self.failures = 0

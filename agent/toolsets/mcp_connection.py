@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 import shlex
@@ -19,13 +20,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from enum import Enum
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import ValidationError
 
@@ -58,8 +59,11 @@ CANCEL_SECONDS = 1.0
 LISTING_PAUSE_SECONDS = 1.0
 #: Time limit of a listing after the first one, in seconds.
 LISTING_SECONDS = 20.0
-#: Most pages that are read of a list of tools.
+#: Most pages that are read of a list of tools. No honest server has so many.
 MAX_PAGES = 50
+#: How many tools of a list are read before no further page is, since the limit of MAX_TOOLS counts
+#: only those that the operator's filter selects.
+MAX_LISTED_TOOLS = 10 * MAX_TOOLS
 #: Largest answer in bytes; for a stream of events, the largest part before it is opened again.
 MAX_ANSWER_BYTES = 50_000_000
 #: Time limit to connect and to send, in seconds. Reading has none here, since a stream may be
@@ -97,7 +101,7 @@ class ConnectionState(Enum):
     #: answered.
     RETIRED = 3
     #: Its session is being left: after the last call of a retired connection, or because its owner
-    #: closes it. When that is done, `McpConnection.is_closed`.
+    #: closes it. `McpConnection.is_closed` says when that is done.
     CLOSING = 4
 
 
@@ -125,19 +129,21 @@ class McpConnection:
         self._monitor = TransportMonitor(self._retire)
         self._state = ConnectionState.OPENING
         #: Done when the tools were listed for the first time, so that calls are possible.
-        self._listed = asyncio.get_running_loop().create_future()
+        self._first_listing = asyncio.get_running_loop().create_future()
         #: Set when the session must be left.
         self._closing = asyncio.Event()
         #: Set when the task of the session has work: to list the tools again, or to end.
         self._wake = asyncio.Event()
         #: Held while the tools are listed again.
-        self._listing = asyncio.Lock()
-        #: Whether the server announced other tools since it listed them last.
-        self._is_outdated = False
-        #: When the tools were listed last, by `time.monotonic`.
+        self._listing_lock = asyncio.Lock()
+        #: How often the server announced other tools.
+        self._announcements = 0
+        #: How many of these announcements came before the last listing began.
+        self._listed_announcements = 0
+        #: When the last listing ended, by `time.monotonic`.
         self._listed_at = 0.0
         self._calls_under_way = 0
-        #: Why the session ended; "" while it lasts.
+        #: Why the session ended with an error, for `open`; "" without one.
         self._error = ""
         #: What to install if the SDK is missing; "" if it is there.
         self._library_error = ""
@@ -147,7 +153,7 @@ class McpConnection:
         self.definitions: list[Definition] = []
         #: Why other tools of that list cannot be used, by their names.
         self.left_out: Mapping[str, str] = {}
-        #: The same for a list that is being read.
+        #: The same for a list that is being read. The transport fills it (`with_usable_listings`).
         self._left_out_while_listing: dict[str, str] = {}
         self._session = asyncio.create_task(self._run())
 
@@ -165,16 +171,15 @@ class McpConnection:
         """Wait until the tools are listed, at most `seconds`. Raises SourceUnreachable."""
         try:
             await asyncio.wait(
-                {self._listed, self._session}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                {self._first_listing, self._session}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             # Also if this caller is cancelled: a program that was started must not stay.
-            if not self._listed.done():
-                self._cancel_handshake()
+            self._cancel_opening()
 
         if self._library_error:
             raise SourceUnreachable(f"{self._server}: {self._library_error}")
-        if not self._listed.done():
+        if not self._first_listing.done():
             error = f"it gave no answer within {seconds:g} s"
             if self.is_closed:
                 error = self._error
@@ -186,16 +191,19 @@ class McpConnection:
     async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
         """Call a tool by the server's name for it.
 
-        Raises SourceUnreachable without a connection, CallRefused when the server refuses, and
-        AnswerLost when no answer comes within `seconds`.
+        Raises SourceUnreachable if the connection is not open, CallRefused when the server refuses,
+        and AnswerLost when no answer comes within `seconds`.
         """
-        if self._client is None:
+        # Nothing may be sent on a connection that has ended: its outcome would count as unknown.
+        if self._client is None or not self.is_open:
             raise SourceUnreachable(f"{self._server} is not connected")
 
         self._calls_under_way += 1
+        # The HTTP requests of the call find `answer` in the context of its task.
         answer = HttpAnswer()
-        http_answer.set(answer)  # the task of the call inherits it, and has no other call
-        call = asyncio.create_task(self._client.call_tool(name, arguments))
+        context = copy_context()
+        context.run(http_answer.set, answer)
+        call = asyncio.create_task(self._client.call_tool(name, arguments), context=context)
         call.add_done_callback(_forget_outcome)
         try:
             await asyncio.wait(
@@ -219,10 +227,9 @@ class McpConnection:
         client = self._client
         if client is None:
             raise SourceUnreachable(f"{self._server} is not connected")
-        is_old = time.monotonic() - self._listed_at > max_age_seconds
-        if self._is_outdated or is_old:
+        if self._is_outdated(max_age_seconds):
             try:
-                await self._list_again(client, even_if_current=is_old)
+                await self._list_again(client, max_age_seconds)
             except Exception as exc:  # of the transport, the SDK or the protocol
                 self._retire()
                 why = _reason(exc, self._server.secrets)
@@ -235,13 +242,15 @@ class McpConnection:
         Calls under way raise AnswerLost.
         """
         self._begin_closing()
-        if not self._listed.done():
-            self._cancel_handshake()
+        self._cancel_opening()
         await asyncio.wait({self._session})
 
-    def _cancel_handshake(self) -> None:
-        """Cancel the session, once: another cancellation would interrupt its cleanup."""
-        if not self._session.cancelling():
+    def _cancel_opening(self) -> None:
+        """Cancel a session that is still being opened.
+
+        It is cancelled once: another cancellation would interrupt its cleanup.
+        """
+        if not self._first_listing.done() and not self._session.cancelling():
             self._session.cancel()
 
     def _result(
@@ -292,7 +301,9 @@ class McpConnection:
         if _QUESTION.search(exc.message):
             return CallRefused(_NO_QUESTIONS)
         message = f"{_first_line(exc.message, self._server.secrets)}{_http_refusal(status)}"
+        # The SDK itself reports this code for an HTTP body that it cannot parse.
         is_unreadable = exc.code == PARSE_ERROR and status != 0
+        # A server that only accepts a call sends no result, so it may have run the call.
         if is_unreadable or status in (*UNCLEAR_STATUSES, HTTPStatus.ACCEPTED):
             return AnswerLost(f"{self._server} failed: {message}")
         return CallRefused(message)
@@ -308,8 +319,10 @@ class McpConnection:
                 # A connection that was lost meanwhile is retired, and stays so.
                 if self._state is ConnectionState.OPENING:
                     self._state = ConnectionState.OPEN
-                self._listed.set_result(None)
+                self._first_listing.set_result(None)
                 await self._keep_listed(client)
+        except LibraryError as exc:
+            self._library_error = str(exc)
         except (Exception, BaseExceptionGroup, asyncio.CancelledError) as exc:  # `open` reports it
             self._error = _reason(exc, self._server.secrets)
         finally:
@@ -319,12 +332,11 @@ class McpConnection:
                 self._changed()
 
     async def _enter(self, stack: AsyncExitStack) -> Client:
-        """Connect and list the tools. Return the client, which lives as long as the stack."""
-        try:
-            import_sdk()
-        except LibraryError as exc:
-            self._library_error = str(exc)
-            raise
+        """Connect and list the tools. Return the client, which lives as long as the stack.
+
+        Raises LibraryError, and the errors of the transport, the SDK and the protocol.
+        """
+        import_sdk()
         from mcp import Client
 
         opened = self._server.transport(self._monitor)
@@ -343,7 +355,7 @@ class McpConnection:
         return client
 
     async def _list_tools(self, client: Client) -> None:
-        """Read all pages of the list, within bounds that no honest server reaches."""
+        """Read all pages of the list, up to MAX_PAGES and MAX_LISTED_TOOLS."""
         self._left_out_while_listing.clear()
         definitions: list[Definition] = []
         cursor: str | None = None
@@ -351,7 +363,7 @@ class McpConnection:
             page = await client.list_tools(cursor=cursor)
             definitions += page.tools
             cursor = page.next_cursor
-            if not cursor or len(definitions) > 10 * MAX_TOOLS:
+            if not cursor or len(definitions) > MAX_LISTED_TOOLS:
                 break
         self.definitions = definitions
         self.left_out = dict(self._left_out_while_listing)
@@ -364,36 +376,44 @@ class McpConnection:
             self._wake.clear()
             if self._closing.is_set():
                 return
-            await self._list_again(client)
+            try:
+                await self._list_again(client)
+            except Exception:  # of the transport, the SDK or the protocol
+                # To leave the session here would end the calls under way.
+                self._retire()
+                await self._closing.wait()
+                return
             with suppress(TimeoutError):  # the usual end of the pause
                 async with asyncio.timeout(LISTING_PAUSE_SECONDS):
                     await self._closing.wait()
 
-    async def _list_again(self, client: Client, *, even_if_current: bool = False) -> None:
-        """List the tools again if the server announced other ones, or else with `even_if_current`.
+    def _is_outdated(self, max_age_seconds: float) -> bool:
+        """Return whether the server announced other tools, or their list is older than this."""
+        is_old = time.monotonic() - self._listed_at > max_age_seconds
+        return is_old or self._announcements != self._listed_announcements
 
-        Raises TimeoutError for a server that does not answer in time.
+    async def _list_again(self, client: Client, max_age_seconds: float = math.inf) -> None:
+        """List the tools again if they are outdated.
+
+        Raises TimeoutError for a server that does not answer in time, and the errors of the
+        transport, the SDK and the protocol.
         """
-        async with self._listing:
+        async with self._listing_lock:
             # Another caller may have listed them while this one waited for the lock.
-            if not (self._is_outdated or even_if_current):
+            if not self._is_outdated(max_age_seconds):
                 return
             before = (self.definitions, self.left_out)
-            was_announced = self._is_outdated
-            # Before the listing: an announcement during it may be newer than its answer.
-            self._is_outdated = False
-            try:
-                async with asyncio.timeout(LISTING_SECONDS):
-                    await self._list_tools(client)
-            except BaseException:
-                self._is_outdated = True
-                raise
-        if was_announced or (self.definitions, self.left_out) != before:
+            # Counted before the listing: a later announcement may be newer than its answer.
+            announcements = self._announcements
+            async with asyncio.timeout(LISTING_SECONDS):
+                await self._list_tools(client)
+            self._listed_announcements = announcements
+        if (self.definitions, self.left_out) != before:
             self._changed()
 
     def _announce(self) -> None:
         """Note that the server has other tools."""
-        self._is_outdated = True
+        self._announcements += 1
         self._wake.set()
 
     async def _listen(self, client: Client) -> None:
@@ -408,7 +428,7 @@ class McpConnection:
             async with client.listen(tools_list_changed=True) as subscription:
                 async for _ in subscription:
                     self._announce()
-        except SubscriptionLost:
+        except SubscriptionLost:  # later changes would not be announced
             self._retire()
         except (ListenNotSupportedError, MCPError):
             return
@@ -431,6 +451,7 @@ class McpConnection:
             self._changed()
 
     def _close_if_unused(self) -> None:
+        """Begin to close a retired connection without calls."""
         if self._state is ConnectionState.RETIRED and not self._calls_under_way:
             self._begin_closing()
 
@@ -455,7 +476,8 @@ async def _accept_result(_: str, __: CallToolResult) -> None:
     """Accept any result: the model reads it either way."""
 
 
-#: How the SDK, here or at the server, reports that a server asked for something during a call.
+#: How the SDK, here or at the server, reports that a server asked for something during a call, such
+#: as an answer of the user or of a model. Sayso offers none of that.
 _QUESTION = re.compile(
     r"(Elicitation|Sampling|List roots) not supported\Z"
     r"|'(elicitation/create|sampling/createMessage|roots/list)'"
@@ -477,7 +499,7 @@ def _is_broken_off(exc: MCPError) -> bool:
 
 
 def _http_refusal(status: int) -> str:
-    """Return the HTTP status that refused a request, in words with its cure; "" below 400.
+    """Return the end of an error message: the HTTP status with its cure; "" for one below 400.
 
     The errors of the SDK do not name the status.
     """
@@ -540,8 +562,8 @@ class HttpAnswer:
     status: int = 0
 
 
-#: Where the HTTP status of the current task's requests is noted. Each task has another one, because
-#: several calls run on the same connection at once. None outside of a call.
+#: Where the HTTP status of the current call's requests is noted. The task of each call has another
+#: one, because several calls run on the same connection at once. None outside of a call.
 http_answer: ContextVar[HttpAnswer | None] = ContextVar("http_answer", default=None)
 
 
@@ -659,10 +681,17 @@ class McpServer:
 
     @property
     def secrets(self) -> list[str]:
-        """The values that an error must not repeat, with and without a word such as "Bearer"."""
+        """The values that no error, result and log line may repeat, in the forms they occur in.
+
+        They are those of `env` and `headers`, the login of the URL, and the values in its query
+        that are named like a secret.
+        """
         values = [*self.env.values(), *self.headers.values()]
+        # Without a word such as "Bearer".
         last_words = [value.rpartition(" ")[2] for value in values]
-        return [*values, *last_words]
+        # Of a value with several lines, such as a private key: logs are read line by line.
+        lines = [line for value in values for line in value.splitlines()]
+        return [*values, *last_words, *lines, *_secrets_in_url(self.url)]
 
     @property
     def cure(self) -> str:
@@ -693,13 +722,9 @@ class McpServer:
         from mcp.client.stdio import StdioServerParameters, stdio_client
 
         command, *args = self.command
-        path = command
-        if "/" in command:
-            path = str(Path(self.cwd or "") / command)
         # A program that does not exist is started directly, so that the error names it and not
         # Python.
-        exists = shutil.which(path, path=self.env.get("PATH")) is not None
-        if sys.platform == "linux" and sys.executable and exists:
+        if sys.platform == "linux" and sys.executable and self._program_exists():
             python_options = ["-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
             command = sys.executable
             args = [*python_options, *self.command]
@@ -717,6 +742,29 @@ class McpServer:
                     tasks.start_soon(monitor.forward, read, forwarded)
                     yield messages, write
                     tasks.cancel_scope.cancel()
+
+    def _program_exists(self) -> bool:
+        """Return whether the program is found, in its working directory or on its PATH."""
+        program = self.command[0]
+        if "/" in program:
+            program = str(Path(self.cwd or "") / program)
+        return shutil.which(program, path=self.env.get("PATH")) is not None
+
+
+#: A part of the name of a URL's parameter that holds a secret. Others, such as `?tools=files`, hold
+#: words that results need.
+_SECRET_PARAMETER = re.compile(r"key|token|secret|passw|auth|credential|signature", re.IGNORECASE)
+
+
+def _secrets_in_url(url: str) -> list[str]:
+    """Return the login and the secret parameters of a URL, as they are written and decoded."""
+    address = urlsplit(url)
+    written = [address.username or "", address.password or ""]
+    for parameter in address.query.split("&"):
+        name, _, value = parameter.partition("=")
+        if _SECRET_PARAMETER.search(name):
+            written.append(value)
+    return [*written, *map(unquote, written)]
 
 
 @contextmanager

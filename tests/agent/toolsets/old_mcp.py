@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import Any
 
 tools = ["grow"]
@@ -40,6 +41,7 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
             tools.append(params["arguments"].get("name", f"tool{len(tools)}"))
             for _ in range(params["arguments"].get("announcements", 1)):
                 say({"method": "notifications/tools/list_changed"})
+            time.sleep(params["arguments"].get("seconds", 0))
             return {"content": [{"type": "text", "text": f"{len(tools)} tools"}]}
     raise KeyError(method)
 

@@ -19,7 +19,12 @@ from mcp.types import Tool as Definition
 
 from sayso.agent import Tool, ToolExecutionError, ToolTag
 from sayso.agent.tools.environment import collect_artifacts
-from sayso.agent.toolsets.base import SourceUnreachable, ToolProviderProtocol, runnable_tools
+from sayso.agent.toolsets.base import (
+    SourceUnreachable,
+    ToolProviderProtocol,
+    runnable_tools,
+    scrub,
+)
 from sayso.agent.toolsets.mcp import LONGEST_PAUSE_SECONDS, McpToolProvider, ReconnectingConnection
 from sayso.agent.toolsets.mcp_connection import McpServer, capped_client
 
@@ -313,6 +318,22 @@ def test_standard_error_of_a_server_is_logged_without_secrets(capfd: pytest.Capt
         thread.join()  # the thread ends with the program
     told = capfd.readouterr().err
     assert ("s3cr3t" in told, "started with [hidden]" in told) == (False, True)
+
+
+def test_secret_with_several_lines_is_hidden_in_each():
+    """A private key, of which a log shows one line at a time."""
+    server = McpServer("tiny", ("tiny",), env={"KEY": "first-line\nsecond-line\n"})
+    assert scrub("read second-line", server.secrets) == "read [hidden]"
+
+
+def test_secrets_of_the_url_are_hidden():
+    """Its login and its keys, not the other parameters, whose words a result may need."""
+    server = McpServer(
+        "far", url="https://ana:s3cr3t-login@host/mcp?apiKey=s3cr3t%2Fkey&tools=files"
+    )
+    text = "/mcp?apiKey=s3cr3t%2Fkey&tools=files: s3cr3t/key or s3cr3t-login is wrong"
+    hidden = "/mcp?apiKey=[hidden]&tools=files: [hidden] or [hidden] is wrong"
+    assert scrub(text, server.secrets) == hidden
 
 
 def test_server_does_not_inherit_the_bots_environment(tiny: Tiny, monkeypatch: pytest.MonkeyPatch):

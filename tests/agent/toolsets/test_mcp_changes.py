@@ -22,7 +22,7 @@ from sayso.agent import Agent, ChannelAgent, ScriptedProvider, Tool, ToolCall, T
 from sayso.agent.toolsets import mcp, mcp_connection
 from sayso.agent.toolsets.base import AnswerLost, SourceUnreachable, runnable_tools
 from sayso.agent.toolsets.mcp import McpToolProvider
-from sayso.agent.toolsets.mcp_connection import McpConnection, McpServer
+from sayso.agent.toolsets.mcp_connection import ConnectionState, McpConnection, McpServer
 from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher
 from tests.agent.toolsets.conftest import TINY, Notes, TinyHttp
 from tests.agent.toolsets.test_mcp_errors import Answered, McpApi
@@ -276,6 +276,31 @@ def test_refused_stream_is_not_given_as_the_reason(lister: SilentLister):
         asyncio.run(provider.list_tools())
 
 
+def test_listing_that_fails_does_not_end_the_calls_under_way(monkeypatch: pytest.MonkeyPatch):
+    """A server that does one thing at a time lists its tools only after the call that changed them.
+
+    The next call has another connection.
+    """
+    monkeypatch.setattr(mcp_connection, "LISTING_SECONDS", 0.2)
+    with closing(McpToolProvider(sys.executable, [str(OLD_SERVER)], name="old")) as provider:
+        assert call(provider, "grow", name="slow", seconds=1.0) == "2 tools"
+        assert call(provider, "grow", name="next") == "2 tools"
+
+
+def test_call_on_a_connection_that_ended_is_not_sent():
+    """Its outcome is not unknown: the server never saw it."""
+
+    async def call_too_late() -> None:
+        connection = McpConnection(McpServer("none", ("no-such-command",)), lambda: None)
+        with pytest.raises(SourceUnreachable):
+            await connection.open(5)
+        setattr(connection, "_client", BreakingClient())  # noqa: B010  # what a session leaves
+        with pytest.raises(SourceUnreachable, match="is not connected"):
+            await connection.call("wipe", {}, 5)
+
+    asyncio.run(call_too_late())
+
+
 class BreakingClient:
     """A client whose calls fail while they are cancelled."""
 
@@ -292,7 +317,8 @@ def test_call_that_fails_while_it_is_given_up_leaves_no_traceback(caplog: pytest
 
     async def give_up() -> None:
         connection = McpConnection(McpServer("none", ("no-such-command",)), lambda: None)
-        setattr(connection, "_client", BreakingClient())  # noqa: B010  # what a session that ended has left
+        setattr(connection, "_client", BreakingClient())  # noqa: B010  # what a session enters
+        connection._state = ConnectionState.OPEN
         with pytest.raises(AnswerLost):
             await connection.call("wipe", {}, 0.01)
         gc.collect()
