@@ -171,7 +171,9 @@ class McpConnection:
         """Wait until the tools are listed, at most `seconds`. Raises SourceUnreachable."""
         try:
             await asyncio.wait(
-                {self._first_listing, self._session}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                {self._first_listing, self._session},
+                timeout=seconds,
+                return_when=asyncio.FIRST_COMPLETED,
             )
         finally:
             # Also if this caller is cancelled: a program that was started must not stay.
