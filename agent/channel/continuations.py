@@ -84,7 +84,7 @@ class Continuations:
         counts = run_counts_of(context.memory, ids)
         step = decide_continuation(
             is_answered=has_answer(context, ids, counts),
-            asks_model=context.turn.asks_model,
+            is_stopped=not context.turn.asks_model,
             has_record=stored is not None,
         )
         match step:

@@ -31,11 +31,12 @@ MAX_UNCLEAR_ANSWERS = 5
 #: * "not_shown": the platform has not confirmed yet that the question was delivered.
 #: * "time_over": the time to answer was over when the message came in, but the store has not ended
 #:   the action yet.
-#: * "confirmed_here": the same message confirmed it, before the worker of that attempt died.
+#: * "confirmed_here": this message has confirmed it before, and the worker of that attempt died.
 #: * "tampered": the stored record is not the one that was signed.
 #: * "tampered_here": "confirmed_here" and "tampered" at once.
 #: * "expired", "unknown": it has ended in this state, which the reply to a late answer says.
-#: * "ended": anything else. It is carried out elsewhere, or a late answer is not about it.
+#: * "ended": anything else. Another turn carries it out, or it has ended and a late answer is not
+#:   about it.
 Phase = Literal[
     "open",
     "not_shown",
@@ -94,7 +95,7 @@ class ActionFacts:
     code: str = ""
     #: Whether its question is kept, and not dropped, when its person writes about something else.
     is_kept: bool = False
-    #: How often the question was repeated because of an unclear answer.
+    #: How often the question was repeated, at most MAX_UNCLEAR_ANSWERS.
     unclear_answers: int = 0
 
 
@@ -134,7 +135,7 @@ class MessageReading:
 
 @dataclass(frozen=True, slots=True)
 class CarryOut:
-    """Claim the action and carry it out. The claim may still find that nothing may run."""
+    """Claim the action, and carry it out if the claim allows it. The claim has the last word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +252,9 @@ def decide(action: ActionFacts, message: MessageReading) -> MessageDecision:
     | the message                                      | open         | not_shown | time_over  |
     |--------------------------------------------------|--------------|-----------|------------|
     | no                                               | Cancel       | Cancel    | Cancel     |
-    | ambiguous no, in new words                       | AskAgain     | Cancel    | Cancel     |
     | ambiguous no, repeated                           | Cancel       | Cancel    | Cancel     |
+    | ambiguous no, after MAX_UNCLEAR_ANSWERS          | Cancel       | Cancel    | Cancel     |
+    | ambiguous no                                     | AskAgain     | Cancel    | Cancel     |
     | yes that quotes another message                  | RefuseYes    | RefuseYes | CarryOut   |
     | yes, written before the question                 | RefuseYes    | RefuseYes | CarryOut   |
     | yes, but the code is missing or wrong            | RefuseYes    | RefuseYes | other      |
@@ -265,11 +267,11 @@ def decide(action: ActionFacts, message: MessageReading) -> MessageDecision:
     | anything else that quotes another message        | other        | other     | other      |
     | the request again, from before the question      | StaySilent   | other     | other      |
     | asks for time, once more                         | StaySilent   | other     | other      |
-    | asks for time, once more, by a caller for a text | Explain      | other     | other      |
-    | kept question, not right before the message      | other        | other     | other      |
+    | the same, but its sender needs a text            | Explain      | other     | other      |
+    | kept question, which the message does not follow | other        | other     | other      |
     | no with more words, after the question           | CancelAndRun | other     | other      |
     | no with more words, elsewhere                    | other        | other     | other      |
-    | asks or unclear, MAX_UNCLEAR_ANSWERS times       | other        | other     | other      |
+    | asks or unclear, after MAX_UNCLEAR_ANSWERS       | other        | other     | other      |
     | asks what the question is                        | Explain      | other     | other      |
     | asks for time                                    | Explain      | other     | other      |
     | the request again                                | Explain      | other     | other      |
@@ -290,8 +292,12 @@ def decide(action: ActionFacts, message: MessageReading) -> MessageDecision:
     | unknown        | TellOutcome | TellOutcome     | TellOutcome | AnswerAlone | AnswerAlone   |
     | ended          | AnswerAlone | AnswerAlone     | AnswerAlone | AnswerAlone | AnswerAlone   |
 
-    A `CarryOut` of a record that was tampered with, or whose time is over, carries out nothing: the
-    claim finds out, and the answer says so.
+    `CarryOut` carries out nothing if the record was tampered with, if the time is over, or if a yes
+    in words came in before the question was delivered: the claim finds out, and the answer says so.
+
+    A message that has confirmed is read once more only because its worker died. It is a yes again,
+    unless the bot reads a yes differently since. If the record was tampered with meanwhile, it is
+    passed to the claim however it reads: only the claim can end an action that was claimed.
     """
     match action.phase:
         case "open":
@@ -314,13 +320,14 @@ def decide(action: ActionFacts, message: MessageReading) -> MessageDecision:
 
 
 def _decide_open(action: ActionFacts, message: MessageReading) -> MessageDecision:
-    """Decide about a message to an open question. It may still be repeated for new words."""
-    is_new = not message.is_repeated and action.unclear_answers < MAX_UNCLEAR_ANSWERS
+    """Decide about a message to an open question."""
     match message.meaning:
         case "no":
             return Cancel()
         case "ambiguous_no":
-            return AskAgain() if is_new else Cancel()
+            if message.is_repeated or action.unclear_answers >= MAX_UNCLEAR_ANSWERS:
+                return Cancel()
+            return AskAgain()
         case "yes":
             obstacle = _obstacle(action, message)
             if obstacle:
@@ -332,13 +339,11 @@ def _decide_open(action: ActionFacts, message: MessageReading) -> MessageDecisio
             return TakeField()
     if message.quotes == "another":
         return _other(action)
-    return _decide_unanswered(action, message, is_new=is_new)
+    return _decide_no_plain_answer(action, message)
 
 
-def _decide_unanswered(
-    action: ActionFacts, message: MessageReading, *, is_new: bool
-) -> MessageDecision:
-    """Decide about a message that is neither a plain yes nor a plain no to an open question."""
+def _decide_no_plain_answer(action: ActionFacts, message: MessageReading) -> MessageDecision:
+    """Decide about a message that is no plain yes, plain no or field value for an open question."""
     if message.repeats_request and message.is_received_before:
         return StaySilent()  # the question is the answer, and was on its way
     if asks_for_time_again(action, message) and not message.needs_text:
@@ -352,9 +357,9 @@ def _decide_unanswered(
         return _other(action)
     if message.meaning in ("asks", "waits") or message.repeats_request:
         return Explain(is_brief=message.meaning == "waits")
-    if is_new and message.meaning == "unclear":
+    if message.meaning == "unclear" and not message.is_repeated:
         return AskAgain()
-    if is_new and message.meaning == "maybe_asks":
+    if message.meaning == "maybe_asks" and not message.is_repeated:
         return Explain()
     return _other(action)
 
@@ -374,7 +379,10 @@ def _decide_not_shown(action: ActionFacts, message: MessageReading) -> MessageDe
 
 
 def _decide_time_over(action: ActionFacts, message: MessageReading) -> MessageDecision:
-    """Decide about a message after the time to answer. The claim of a yes finds out, too."""
+    """Decide about a message after the time to answer.
+
+    A yes is passed to the claim, which ends the action as expired.
+    """
     match message.meaning:
         case "no" | "ambiguous_no":
             return Cancel()
@@ -399,7 +407,11 @@ def _decide_tampered(message: MessageReading) -> MessageDecision:
 
 
 def _decide_late(state: Literal["expired", "unknown"], message: MessageReading) -> MessageDecision:
-    """Decide about a message to a question that has ended in this state."""
+    """Decide about a message to a question that has ended in this state.
+
+    "unknown": the person has said yes, and the tool may have run. A no can no longer cancel it, so
+    it is taken as an ordinary message.
+    """
     match message.meaning:
         case "yes" | "field_value":
             return TellOutcome("confirm")
@@ -452,8 +464,9 @@ def decide_after_failure(
 ) -> KeepAndRun | CancelAndRun | DropAndRun:
     """Return what becomes of an action that waits when the answer to a message has failed.
 
-    No model answers here: only the part of each decision about the action counts. `is_stop`: the
-    message was /stop, which makes the running answer fail.
+    No model runs here: of the decision, only the part about the action is carried out. A yes or no
+    was an answer to the question. After it failed, no question stays open that the person believes
+    to have answered. `is_stop`: the message was /stop, which makes the running answer fail.
 
     | the message                            | kept question | any other question |
     |----------------------------------------|---------------|--------------------|
@@ -475,19 +488,19 @@ def decide_after_failure(
 #: What happens in a continuation, the turn that follows a decision.
 #:
 #: * "answered_before": nothing, because a model has answered since the decision.
-#: * "stopped": nothing, because its person said /stop.
+#: * "stopped": nothing, because the person said /stop.
 #: * "record_lost": the person is told that the rest is missing.
 #: * "go_on": the agent goes on with the request.
 ContinuationStep = Literal["answered_before", "stopped", "record_lost", "go_on"]
 
 
 def decide_continuation(
-    *, is_answered: bool, asks_model: bool, has_record: bool
+    *, is_answered: bool, is_stopped: bool, has_record: bool
 ) -> ContinuationStep:
     """Return what happens in the turn that follows a decision. The first row that fits counts.
 
     `is_answered`: a model has answered another message since, and has read the outcome.
-    `asks_model`: its person has not said /stop since. `has_record`: the record of the action still
+    `is_stopped`: the person has said /stop since. `has_record`: the record of the action still
     exists, which it does for days.
 
     | the case                                | step            |
@@ -499,7 +512,7 @@ def decide_continuation(
     """
     if is_answered:
         return "answered_before"
-    if not asks_model:
+    if is_stopped:
         return "stopped"
     return "go_on" if has_record else "record_lost"
 
@@ -551,7 +564,7 @@ class BeginChange:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOpen:
-    """Leave the question open for a few more seconds."""
+    """Leave the question open for a short time after "ignore". Then it ends without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -578,7 +591,8 @@ TapDecision = (
 def tap_phase_of(action: StoredAction, now: float) -> TapPhase:
     """Return the phase in which a tap that came in at `now` (Unix seconds) finds an action.
 
-    A record that was tampered with has no special phase: the claim of a yes finds out.
+    A record that was tampered with counts as "open", even if its question was not delivered: a yes
+    then reaches the claim, which finds out.
     """
     match action.state:
         case "claimed" | "started":
@@ -586,8 +600,8 @@ def tap_phase_of(action: StoredAction, now: float) -> TapPhase:
         case "armed" | "shown":
             if action.action.is_expired(now):
                 return "time_over"
-            is_shown = action.state == "shown" or action.is_changed
-            return "open" if is_shown else "not_shown"
+            is_open = action.state == "shown" or action.is_changed
+            return "open" if is_open else "not_shown"
     return "ended"
 
 
@@ -596,6 +610,9 @@ def decide_tap(phase: TapPhase, code: str, tap: ButtonTap) -> TapDecision:
 
     `code`: what a yes to this action must be typed with, "" for none. A question with a code has no
     button for a yes, so a tap that says yes to it was forged, and does as little as "ignore".
+
+    A yes to a running action goes to the claim, too. If this tap has confirmed it before, and the
+    worker of that attempt died, the claim goes on with it. Another yes gets nothing.
 
     | the button             | open         | not_shown    | time_over  | running    | ended     |
     |------------------------|--------------|--------------|------------|------------|-----------|

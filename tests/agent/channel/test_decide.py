@@ -38,11 +38,12 @@ WHILE_WAITING = {
             MessageReading("no", follows_something_else=True),
         ],
     ),
-    "ambiguous no, in new words": ([PLAIN, KEPT], [MessageReading("ambiguous_no")]),
     "ambiguous no, repeated": (
         [PLAIN, KEPT],
         [MessageReading("ambiguous_no", is_repeated=True)],
     ),
+    "ambiguous no, after MAX_UNCLEAR_ANSWERS": ([ASKED_OFTEN], [MessageReading("ambiguous_no")]),
+    "ambiguous no": ([PLAIN, KEPT], [MessageReading("ambiguous_no")]),
     "yes that quotes another message": (
         [PLAIN, KEPT],
         [MessageReading("yes", quotes="another")],
@@ -94,11 +95,11 @@ WHILE_WAITING = {
         [MessageReading("other", repeats_request=True, is_received_before=True)],
     ),
     "asks for time, once more": ([ASKED_ONCE, ASKED_OFTEN], [MessageReading("waits")]),
-    "asks for time, once more, by a caller for a text": (
+    "the same, but its sender needs a text": (
         [ASKED_ONCE],
         [MessageReading("waits", needs_text=True)],
     ),
-    "kept question, not right before the message": (
+    "kept question, which the message does not follow": (
         [KEPT, replace(ASKED_ONCE, is_kept=True)],
         [
             MessageReading(meaning, follows_something_else=True)
@@ -120,7 +121,7 @@ WHILE_WAITING = {
             MessageReading("no_with_more", follows_something_else=True),
         ],
     ),
-    "asks or unclear, MAX_UNCLEAR_ANSWERS times": (
+    "asks or unclear, after MAX_UNCLEAR_ANSWERS": (
         [ASKED_OFTEN],
         [MessageReading("asks"), MessageReading("unclear"), MessageReading("maybe_asks")],
     ),
@@ -170,12 +171,16 @@ FAILURES = {
     "anything else": (MessageReading("other"), False),
 }
 
-#: What each case of a continuation knows: `is_answered`, `asks_model` and `has_record`.
+#: What each case of a continuation knows: `is_answered`, `is_stopped` and `has_record`.
 CONTINUATIONS = {
-    "a model has answered since": [(True, True, True), (True, False, True), (True, True, False)],
-    "the person has said /stop": [(False, False, True), (False, False, False)],
-    "the record of the action is gone": [(False, True, False)],
-    "the request waits to go on": [(False, True, True)],
+    "a model has answered since": [
+        (True, False, True),
+        (True, True, True),
+        (True, False, False),
+    ],
+    "the person has said /stop": [(False, True, True), (False, True, False)],
+    "the record of the action is gone": [(False, False, False)],
+    "the request waits to go on": [(False, False, True)],
 }
 
 
@@ -250,9 +255,9 @@ def test_row_of_a_failed_turn_is_what_decide_after_failure_returns(row):
 @pytest.mark.parametrize("row", CONTINUATION_TABLE, ids=lambda row: row["row"])
 def test_row_of_a_continuation_is_what_decide_continuation_returns(row):
     """Each case has one step."""
-    for is_answered, asks_model, has_record in CONTINUATIONS[row["row"]]:
+    for is_answered, is_stopped, has_record in CONTINUATIONS[row["row"]]:
         step = decide_continuation(
-            is_answered=is_answered, asks_model=asks_model, has_record=has_record
+            is_answered=is_answered, is_stopped=is_stopped, has_record=has_record
         )
         assert step == row["step"]
 
