@@ -53,7 +53,7 @@ from sayso.agent.channel.turn_journal import (
     StepsJournal,
     StreamingJournal,
     TurnJournal,
-    interrupted_run,
+    read_interrupted_run,
 )
 from sayso.agent.channel.user_messages import user_message
 from sayso.agent.channel.value_changes import ChangeHandler
@@ -452,7 +452,7 @@ class ChannelAgent:
         if self._journals is not None:
             entries = tuple(await self._journals.load_entries(lease))
         try:
-            run = interrupted_run(replace(queued, journal=entries))
+            run = read_interrupted_run(replace(queued, journal=entries))
         except JournalUnreadable:  # it is not known what was called
             run = InterruptedRun()
 

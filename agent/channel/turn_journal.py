@@ -5,7 +5,18 @@ the turn. It has each answer of the model with tool calls, which of the calls we
 their outcomes. The next *attempt* at the turn reads it, asks the model only for what is missing,
 and never starts a call twice that must not run twice.
 
-The forms of its entries, each a JSON object (`_parse_entry` reads them):
+For each answer with tool calls, a run uses its journal in this order: `record_answer`; `save` with
+the calls whose effect may begin; for each call `begin_call` and, when it has ended,
+`record_outcome`; `save` again. A tool that says itself where its effect begins saves that during
+its call.
+
+* `RedisJournals` stores the entries, and `TurnJournal` is the journal of a turn in a worker.
+* `StepsJournal` and `StreamingJournal` wrap a journal, and also report calls and answers to those
+  who watch the turn.
+* `RunRecord` takes the place of a journal where no worker runs the turn.
+* `InterruptedRun` is what a history gets from either of them, if the turn is stopped or fails.
+
+The forms of the journal's entries, each a JSON object (`_parse_entry` reads them):
 
 * `{"seq", "upto"}`: the first entry. It names the turn, and the last one that is answered with it.
 * `{"answer", "usage", "tools"}`: an answer of the model with calls. `tools`: the names of the
@@ -59,11 +70,12 @@ from sayso.pending.turns import (
     journal_head,
 )
 
-#: Characters of a journal at most, including long texts. An answer that does not fit is not
-#: recorded: its calls do not run, and the person reads that the run took too many steps.
+#: Characters of a journal, including long texts, above which no answer is recorded: its calls do not
+#: run, and the person reads that the run took too many steps. The outcome of a call is recorded in
+#: any case, because the call may have had an effect.
 MAX_JOURNAL_CHARS = 1_000_000
-#: How many characters of one long text count for the limit at most: a model is never shown more of
-#: one result.
+#: The most characters of one long text that count for the limit: a model is never shown more of one
+#: result.
 MAX_COUNTED_CHARS = 100_000
 
 #: Is put above the result of a call of an interrupted turn that set timers, or made files or
@@ -142,7 +154,8 @@ class TurnJournal:
         entries = queued.journal if _belongs_to(queued) else ()
         #: The answers of earlier attempts that `next_answer` has not returned yet.
         self._known_answers = deque(_parse(entries[1:]))
-        #: The entries that are not written yet.
+        #: The entries that are not stored yet, or may not be. The first one has the number
+        #: `_saved_count`.
         self._unsaved = [] if entries else [journal_head(queued)]
         self._saved_count = len(entries)
         #: The characters that count for MAX_JOURNAL_CHARS.
@@ -154,7 +167,7 @@ class TurnJournal:
         self._answer_count = 0
         #: Lets one task write at a time: it writes the entries of all.
         self._write_lock = asyncio.Lock()
-        #: Guards `_unsaved`, which the thread of a tool may write as well.
+        #: Guards `_unsaved`, `_saved_count` and `_size`, which the thread of a tool changes as well.
         self._entries_lock = threading.Lock()
 
     async def next_answer(self) -> JournaledAnswer | None:
@@ -163,17 +176,19 @@ class TurnJournal:
             return None
         entries = self._known_answers.popleft()
         self._begin_answer(entries.answer)
+        outcomes = entries.known_outcomes
         for at, references in entries.long_texts.items():
-            entries.outcomes[at] = await self._with_long_texts(entries.outcomes[at], references)
-        return entries.journaled
+            outcomes[at] = await self._with_long_texts(outcomes[at], references)
+        return JournaledAnswer(entries.answer, outcomes)
 
     async def _with_long_texts(
         self, outcome: CallOutcome, references: Mapping[str, TextReference]
     ) -> CallOutcome:
-        """Return an outcome with its long texts. The entry has only a part of each.
+        """Return an outcome with its long texts from their files.
 
-        `references`: their files, by the names of the fields. If the file of a text is lost, model
-        and user read the part.
+        `outcome` is read from an entry, which has only a part of `content` and `final_text`, and
+        nothing of `full_text`. `references`: the files, by the names of the fields. If the file of
+        a text is lost, model and user read the part.
         """
         texts = {name: await self._texts.load(reference) for name, reference in references.items()}
         if "full_text" in texts:
@@ -208,12 +223,15 @@ class TurnJournal:
         """Write what was recorded, in one round trip.
 
         `started`: the indexes of calls in the last answer that start now, and must not start twice.
-        If several tasks save at the same time, one writes for all. The thread of a tool that saves
-        that its effect begins has no event loop (`run_without_loop`): there this blocks.
+        If several tasks save at the same time, one writes for all. A sync tool that says where its
+        effect begins saves that from its thread, which has no event loop (`run_without_loop`):
+        there this blocks.
         """
         if started:
             self._record(json.dumps({"started": started}))
-        if has_no_loop.get():  # a lock of asyncio cannot be awaited here
+        if has_no_loop.get():
+            # A lock of asyncio cannot be awaited here, and `_write` does not need it: the lock only
+            # saves writes.
             await self._write()
             return
         async with self._write_lock:
@@ -222,7 +240,8 @@ class TurnJournal:
     async def _write(self) -> None:
         """Write the entries that are not saved yet.
 
-        Two threads may write the same ones: they are stored once.
+        Two threads may write the same entries at the same time. Each entry is stored once, because
+        the store skips numbers that it has.
         """
         with self._entries_lock:
             first = self._saved_count
@@ -238,35 +257,37 @@ class TurnJournal:
                 del self._unsaved[:newly_saved]
 
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
-        """Record the outcome of a call. Return it as it was recorded.
+        """Record the outcome of a call.
 
-        Its files are stored, and its texts are cut to MAX_FULL_CHARS.
+        Return it as the model must see it: its files are stored, and its texts have at most
+        MAX_FULL_CHARS. The entry itself has only a part of a long text, and a reference to its file.
         """
         stored_outcome = await self._with_files(outcome)
         content = part_to_store(stored_outcome.content, MAX_FULL_CHARS)
         final_text = shorten(stored_outcome.final_text, MAX_FULL_CHARS)
         stored_outcome = replace(stored_outcome, content=content, final_text=final_text)
         if content != outcome.content:
-            # The next attempt recognizes repeated results by their digests, which a part lacks.
+            # A run recognizes repeated results by the digest of what the tool returned, which
+            # cannot be computed from a text that was cut or has a note.
             stored_outcome = replace(stored_outcome, raw_digest=outcome.fingerprint)
 
         entry = {"call": at, **_outcome_to_dict(stored_outcome)}
-        long_texts = _long_texts_of(stored_outcome)
-        references = await self._store_long_texts(long_texts)
-        for name in references:
-            if name != "full_text":  # an entry has no part of it: `content` is one
-                tool_name = outcome.call.tool_name
-                entry[name] = _part_in_journal(name, long_texts[name], tool_name)
+        references = await self._store_long_texts(_long_texts_of(stored_outcome))
+        if "content" in references:
+            entry["content"] = _part_for_history(content, outcome.call.tool_name)
+        if "final_text" in references:
+            entry["final_text"] = final_text[:BEGINNING_CHARS]
         if references:
             entry["text_files"] = {name: each.to_dict() for name, each in references.items()}
-        self._size += sum(map(_counted_chars, references.values()))
-        self._record(json.dumps(entry, default=str))
+        chars_in_files = sum(map(_counted_chars, references.values()))
+        self._record(json.dumps(entry, default=str), chars_in_files)
         return stored_outcome
 
     async def _store_long_texts(self, texts: Mapping[str, str]) -> dict[str, TextReference]:
         """Store texts in files, and return their references by the same names.
 
-        A text that cannot be stored has none: it stays in the entry as a whole.
+        A text that cannot be stored has no reference. Then the entry has all of `content` and
+        `final_text`. `full_text` is lost to the next attempt: its model has only the summary.
         """
         stored = zip(texts, await self._texts.store(list(texts.values())), strict=True)
         return {name: reference for name, reference in stored if reference is not None}
@@ -301,7 +322,8 @@ class TurnJournal:
     def begin_call(self, at: int) -> str:
         """Return the idempotency key of a call: the same in each attempt at the turn.
 
-        `at`: its index in the last answer.
+        `at`: its index in the last answer. Nothing is recorded: where the start of the call
+        matters, `save` has recorded it.
         """
         call = self._calls[at]
         turn = self._queued.turn
@@ -317,22 +339,25 @@ class TurnJournal:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def _begin_answer(self, answer: ModelAnswer) -> None:
-        """Count an answer. From now on, indexes mean its calls."""
+        """Count an answer. From now on, the index of a call is one in this answer."""
         self._calls = answer.message.tool_calls
         self._answer_count += 1
 
-    def _record(self, entry: str) -> None:
-        """Add an entry to those that `save` writes."""
+    def _record(self, entry: str, chars_in_files: int = 0) -> None:
+        """Add an entry to those that `save` writes.
+
+        `chars_in_files`: the characters of its texts in files that count for the limit.
+        """
         with self._entries_lock:
             self._unsaved.append(entry)
-            self._size += len(entry)
+            self._size += len(entry) + chars_in_files
 
 
 class StreamingJournal:
     """A journal that tells the stream listener when the model has called tools.
 
-    The listener shows a reply while it arrives. The text of the next answer replaces the text that
-    was shown before the calls.
+    Wraps another journal, and lives as long as it. The listener shows a reply while it arrives. The
+    text of the next answer replaces the text that was shown before the calls.
     """
 
     def __init__(self, journal: Journal, listener: StreamListener) -> None:
@@ -350,13 +375,16 @@ class StreamingJournal:
 
 
 class StepsJournal:
-    """A journal that tells `on_step` which calls begin and how they end, for people to see."""
+    """A journal that tells `on_step` which calls begin and how they end, for people to see.
+
+    Wraps another journal, and lives as long as it.
+    """
 
     def __init__(self, journal: Journal, on_step: OnStep) -> None:
         self._journal = journal
         self._on_step = on_step
         self._calls: Sequence[ToolCall] = ()
-        #: The number of the answer's first call in the turn.
+        #: The number of the answer's first call among all calls of the turn.
         self._first = 0
         self.save = journal.save
 
@@ -394,6 +422,7 @@ class StepsJournal:
 
 def _step_state(outcome: CallOutcome) -> StepState:
     """Return how people see the outcome of a call."""
+    # First, because a tool whose own code asks has a result as well.
     if outcome.proposals or outcome.ends == "pending":
         return "waits"
     if outcome.is_unknown:
@@ -406,7 +435,7 @@ def _step_state(outcome: CallOutcome) -> StepState:
 class RunRecord(NoJournal):
     """What a run without a worker has done so far, for the history if it is interrupted.
 
-    One per turn.
+    One per turn, in memory alone: no other worker continues the turn.
     """
 
     def __init__(self) -> None:
@@ -423,13 +452,13 @@ class RunRecord(NoJournal):
 
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
         """Record the outcome of a call."""
-        self._answers[-1].outcomes[at] = outcome
+        self._answers[-1].recorded_outcomes[at] = outcome
         return outcome
 
     @property
     def interrupted_run(self) -> InterruptedRun:
         """What the run has done, if it is interrupted now."""
-        return _interrupted(self._answers, time.time())
+        return _interrupted_run(self._answers, time.time())
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,14 +474,14 @@ class InterruptedRun:
     proposed: tuple[str, ...] = ()
 
 
-def interrupted_run(queued: QueuedTurn) -> InterruptedRun:
+def read_interrupted_run(queued: QueuedTurn) -> InterruptedRun:
     """Return what the journal of a turn tells of its run. Raises JournalUnreadable."""
     if not _belongs_to(queued):
         return InterruptedRun()
-    return _interrupted(_parse(queued.journal[1:]), queued.received_at)
+    return _interrupted_run(_parse(queued.journal[1:]), queued.received_at)
 
 
-def _interrupted(answers: Iterable[_AnswerEntries], run_at: float) -> InterruptedRun:
+def _interrupted_run(answers: Iterable[_AnswerEntries], run_at: float) -> InterruptedRun:
     """Return what these answers and their calls tell of a run.
 
     Calls that did not start get a result, too: a history has one for each call. `run_at`: the time
@@ -463,29 +492,38 @@ def _interrupted(answers: Iterable[_AnswerEntries], run_at: float) -> Interrupte
     proposed: list[str] = []
     for entries in answers:
         answer = entries.answer.message
-        outcomes = entries.journaled.outcomes
-        messages.append(replace(answer, details=None))
+        outcomes = entries.known_outcomes
+        messages.append(replace(answer, details=None))  # a history keeps no reasoning
         for at, call in enumerate(answer.tool_calls):
             outcome = outcomes.get(at) or CallOutcome(call, NOT_RUN)
             if outcome.is_unknown:
                 unknown.append(call)
             proposed += [each.action.pending_action_id for each in outcome.proposals]
-            # The part of a long text is what the history keeps of it, too.
             references = entries.long_texts.get(at, {})
-            # A history keeps no pictures and no reasoning (`details` above). `at` dates a call of
-            # which nothing is certain: the model reads when it was made.
-            message = replace(
-                outcome.message,
-                pictures=(),
-                text_file=references.get("full_text") or references.get("content"),
-                at=run_at if outcome.is_unknown else 0.0,
-            )
-            has_more = outcome.timer_changes or outcome.artifacts or outcome.choices
-            # An unknown outcome is JSON, and says itself that nothing is certain.
-            if has_more and not outcome.is_unknown:
-                message = replace(message, content=f"{UNDELIVERED}\n{message.content}")
-            messages.append(message)
+            messages.append(_result_for_history(outcome, references, run_at))
     return InterruptedRun(tuple(messages), tuple(unknown), tuple(proposed))
+
+
+def _result_for_history(
+    outcome: CallOutcome, references: Mapping[str, TextReference], run_at: float
+) -> Message:
+    """Return the outcome of a call in an interrupted run as the message that a history keeps.
+
+    `references`: the files of its long texts, by the names of the fields. Of a text with a file the
+    outcome has the part that a history keeps.
+    """
+    message = replace(
+        outcome.message,
+        pictures=(),  # a history keeps none
+        text_file=references.get("full_text") or references.get("content"),
+    )
+    if outcome.is_unknown:
+        # The model reads when the call was made. The content needs no note: it is JSON, and says
+        # itself that nothing is certain.
+        return replace(message, at=run_at)
+    if outcome.timer_changes or outcome.artifacts or outcome.choices:
+        return replace(message, content=f"{UNDELIVERED}\n{message.content}")
+    return message
 
 
 def _long_texts_of(outcome: CallOutcome) -> dict[str, str]:
@@ -503,15 +541,9 @@ def _long_texts_of(outcome: CallOutcome) -> dict[str, str]:
     return texts
 
 
-def _part_in_journal(name: str, text: str, tool_name: str) -> str:
-    """Return the part of a long text that an entry of the journal has.
-
-    `name` is its field. Of a result (`content`) it is the part that later turns read, of any other
-    text the beginning.
-    """
-    if name != "content":
-        return text[:BEGINNING_CHARS]
-    (message,) = shorten_for_history([Message(Role.TOOL, text, tool_name=tool_name)])
+def _part_for_history(result: str, tool_name: str) -> str:
+    """Return the part of a long result that later turns read."""
+    (message,) = shorten_for_history([Message(Role.TOOL, result, tool_name=tool_name)])
     return message.content
 
 
@@ -570,12 +602,12 @@ def _belongs_to(queued: QueuedTurn) -> bool:
 
 @dataclass(slots=True)
 class _AnswerEntries:
-    """An answer and what the entries say of its calls, by the indexes of the calls."""
+    """An answer, and what the entries say of its calls. Dicts are by the indexes of the calls."""
 
     answer: ModelAnswer
     started: set[int] = field(default_factory=set)
-    outcomes: dict[int, CallOutcome] = field(default_factory=dict)
-    #: The references of an outcome's long texts, by the field that has a part of the text.
+    recorded_outcomes: dict[int, CallOutcome] = field(default_factory=dict)
+    #: The references of an outcome's long texts, by the names of its fields.
     long_texts: dict[int, Mapping[str, TextReference]] = field(default_factory=dict)
 
     @property
@@ -587,8 +619,8 @@ class _AnswerEntries:
         return chars
 
     @property
-    def journaled(self) -> JournaledAnswer:
-        """The answer with the outcomes of its calls.
+    def known_outcomes(self) -> dict[int, CallOutcome]:
+        """The outcomes of the calls that have started.
 
         The outcome of a call that was started is unknown unless it was recorded.
         """
@@ -596,8 +628,7 @@ class _AnswerEntries:
         outcomes = {
             at: CallOutcome(calls[at], UNKNOWN_OUTCOME, is_unknown=True) for at in self.started
         }
-        outcomes.update(self.outcomes)
-        return JournaledAnswer(self.answer, outcomes)
+        return outcomes | self.recorded_outcomes
 
 
 def _parse(entries: Iterable[str]) -> list[_AnswerEntries]:
@@ -633,7 +664,7 @@ def _parse_entry(answers: list[_AnswerEntries], entry: Mapping[str, Any]) -> Non
                 answers[-1].started.add(at)
         case {"call": at}:
             call = answers[-1].answer.message.tool_calls[_checked_index(at)]
-            answers[-1].outcomes[at] = _parse_outcome(call, entry)
+            answers[-1].recorded_outcomes[at] = _parse_outcome(call, entry)
             references = entry.get("text_files", {}).items()
             answers[-1].long_texts[at] = {
                 name: TextReference.from_dict(each) for name, each in references
@@ -643,7 +674,10 @@ def _parse_entry(answers: list[_AnswerEntries], entry: Mapping[str, Any]) -> Non
 
 
 def _checked_index(value: Any) -> int:
-    """Return an index of a call. Raises ValueError: -1 would mean the last call, and True the 1."""
+    """Return the index of a call. Raises ValueError for any other value.
+
+    Without this check, -1 would mean the last call and True the second one.
+    """
     if type(value) is not int or value < 0:
         raise ValueError("not the index of a call")
     return value

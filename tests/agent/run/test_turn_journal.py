@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from sayso.agent import Message, ToolCall, UsageStats
 from sayso.agent.channel.long_texts import LongTexts
-from sayso.agent.channel.turn_journal import StepsJournal, TurnJournal, interrupted_run
+from sayso.agent.channel.turn_journal import StepsJournal, TurnJournal, read_interrupted_run
 from sayso.agent.messages import Role
 from sayso.agent.run.state import CallOutcome, ModelAnswer, text_digest
 from sayso.agent.tools.environment import Artifact, emit_artifact
@@ -229,7 +229,7 @@ def test_unanswered_call_stays_unclear():
     queued = QueuedTurn(
         1, 0.0, "ana", turn("go", event="e1"), None, None, "", journal=tuple(shelf.entries)
     )
-    assert interrupted_run(queued).unknown_outcomes == (CALLS[1],)
+    assert read_interrupted_run(queued).unknown_outcomes == (CALLS[1],)
 
 
 def test_cut_outcomes_keep_different_fingerprints():
