@@ -65,7 +65,14 @@ from sayso.agent.tools.loading import LoadedTools, ToolReloader
 from sayso.channels.base import MediaStore
 from sayso.channels.media_store import MediaFiles
 from sayso.channels.types import Conversation, Media
-from sayso.config.settings.agent import OFFLINE, AgentSettings, GuardrailSettings, name_of
+from sayso.config.settings.agent import (
+    OFFLINE,
+    AgentSettings,
+    CoherenceSettings,
+    GuardrailSettings,
+    SideSettings,
+    name_of,
+)
 from sayso.config.settings.channels import AnyChannel, PolicySettings
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
@@ -120,7 +127,7 @@ class AgentDeps:
     #: Answers of models that are given again; None where `agent.cache` is off.
     cache: Cache | None = None
     #: Results of tools that are used again, where `agent.results.cache` is on.
-    results: MemoryResultCache = field(default_factory=MemoryResultCache)
+    result_cache: MemoryResultCache = field(default_factory=MemoryResultCache)
 
     @classmethod
     def open(
@@ -186,7 +193,10 @@ def _budget(settings: Settings, redis: RedisParts | None) -> Budget | None:
     """Return what counts the spending of conversations and days, None without such a limit."""
     budget = settings.agent.budget
     limits = BudgetLimits(
-        budget.conversation_tokens, budget.conversation_usd, budget.day_tokens, budget.day_usd
+        conversation_tokens=budget.conversation_tokens,
+        conversation_usd=budget.conversation_usd,
+        day_tokens=budget.day_tokens,
+        day_usd=budget.day_usd,
     )
     if limits == BudgetLimits():
         return None
@@ -201,6 +211,7 @@ def _cache(settings: Settings, redis: RedisParts | None) -> Cache | None:
     if cache is None:
         return None
     if cache.store == "redis" and redis:
+        # Answers may be in another Redis than the conversations, so the cache makes its own client.
         url = cache.redis_url or redis.url
         return RedisCache(url, prefix=f"{redis.key_prefix}cache:", default_ttl=cache.ttl)
     return InMemoryCache(cache.max_entries, cache.ttl)
@@ -293,74 +304,92 @@ def load_plugin(settings: Settings, name: str, kind: type[T], path: Path_) -> T:
 def _whole_config(deps: AgentDeps, agent: AgentSettings, channel: str) -> AgentConfig:
     """Return the configuration of a channel's agent, with everything that the settings ask for.
 
-    Tasks outside of the conversation, such as a summary, may have another model
-    (`Models.for_side_task`). Raises ConfigError for a model that cannot be asked.
+    Tasks outside of the conversation, such as a summary, may have another model. Where
+    `Models.for_side_task` returns None for it, the agent asks the model of the conversation.
+    Raises ConfigError for a model that cannot be asked.
     """
     memory = agent.memory
     guards = agent.guards
-    budget = agent.budget
-    results = agent.results
-
     summary_provider, summary_model = deps.models.for_side_task(
         memory.summarize, channel, "memory", "summarize"
     )
-    compress_provider, compress_model = deps.models.for_side_task(
-        results if results.compress else None, channel, "results"
-    )
-
-    coherence = None
-    if guards.coherence is not None:
-        provider, model = deps.models.for_side_task(
-            guards.coherence, channel, "guards", "coherence"
-        )
-        coherence = CoherenceCheck(
-            provider=provider, model=model, fail_closed=guards.coherence.fail_closed
-        )
     loop_detector = None
     if guards.loop is not None:
         loop_detector = LoopDetector(guards.loop)
-
     observers = deps.observers
     if agent.observe.otel:
         observers = (*observers, OpenTelemetryObserver(agent_name=channel))
 
-    entities = None
-    if memory.entities is not None:
-        provider, model = deps.models.for_side_task(memory.entities, channel, "memory", "entities")
-        entities = EntityMemory(provider or deps.models.of(channel), model)
-    graph = None
-    if memory.relationships is not None:
-        provider, model = deps.models.for_side_task(
-            memory.relationships, channel, "memory", "relationships"
-        )
-        graph = KnowledgeGraphMemory(
-            provider or deps.models.of(channel), model, "sqlite", deps.data / RELATIONSHIPS
-        )
-
-    tool_config = ToolConfig(
-        results.compress,
-        results.threshold,
-        compress_provider,
-        compress_model,
-        deps.results if results.cache else None,
-    )
     return AgentConfig(
         **_basic_config(agent, channel),
         cache=deps.cache,
-        tool=tool_config,
-        max_total_tokens=budget.run_tokens,
-        max_cost_usd=budget.run_usd,
+        tool=_result_config(deps, agent, channel),
+        max_total_tokens=agent.budget.run_tokens,
+        max_cost_usd=agent.budget.run_usd,
         budget=deps.budget,
         observers=observers,
         guardrails=deps.guardrails,
         loop_detector=loop_detector,
-        coherence=coherence,
+        coherence=_coherence_check(deps, guards.coherence, channel),
         summarize_on_trim=memory.summarize is not None,
         summarize_provider=summary_provider,
         summarize_model=summary_model,
-        entity_memory=entities,
-        knowledge_graph=graph,
+        entity_memory=_entity_memory(deps, memory.entities, channel),
+        knowledge_graph=_knowledge_graph(deps, memory.relationships, channel),
         knowledge_memory=knowledge_memory(deps.data) if memory.knowledge else None,
+    )
+
+
+def _result_config(deps: AgentDeps, agent: AgentSettings, channel: str) -> ToolConfig:
+    """Return how the results of tools are compressed and cached."""
+    results = agent.results
+    provider, model = deps.models.for_side_task(
+        results if results.compress else None, channel, "results"
+    )
+    return ToolConfig(
+        compress_results=results.compress,
+        compress_threshold=results.threshold,
+        compress_provider=provider,
+        compress_model=model,
+        cache=deps.result_cache if results.cache else None,
+    )
+
+
+def _coherence_check(
+    deps: AgentDeps, settings: CoherenceSettings | None, channel: str
+) -> CoherenceCheck | None:
+    """Return the check of calls by a model, None where it is off."""
+    if settings is None:
+        return None
+    provider, model = deps.models.for_side_task(settings, channel, "guards", "coherence")
+    return CoherenceCheck(provider=provider, model=model, fail_closed=settings.fail_closed)
+
+
+def _entity_memory(
+    deps: AgentDeps, settings: SideSettings | None, channel: str
+) -> EntityMemory | None:
+    """Return the memory of entities, None where it is off.
+
+    It is a template: the entities of each conversation are stored with its history.
+    """
+    if settings is None:
+        return None
+    provider, model = deps.models.for_side_task(settings, channel, "memory", "entities")
+    return EntityMemory(provider or deps.models.of(channel), model)
+
+
+def _knowledge_graph(
+    deps: AgentDeps, settings: SideSettings | None, channel: str
+) -> KnowledgeGraphMemory | None:
+    """Return the memory of relationships, stored in the data folder; None where it is off."""
+    if settings is None:
+        return None
+    provider, model = deps.models.for_side_task(settings, channel, "memory", "relationships")
+    return KnowledgeGraphMemory(
+        provider or deps.models.of(channel),
+        model,
+        storage="sqlite",
+        path=deps.data / RELATIONSHIPS,
     )
 
 
@@ -477,7 +506,8 @@ def reload_on_edit(
 ) -> None:
     """Load the files of tools again whenever they are saved, for as long as the process runs.
 
-    `agents` are told of new executors: the functions that run confirmed actions.
+    Their executor factories, which make the functions that run confirmed actions, are replaced in
+    the store of each of the `agents`.
     """
 
     def replace_tools(source: str, loaded: LoadedTools) -> None:
@@ -581,7 +611,7 @@ def _build_agent(
 
 
 def channel_after(settings: Settings, channel: str, provider: Provider | None = None) -> After:
-    """Return what follows the outcome of an action on a channel, where neither policy nor tool say.
+    """Return what follows the outcome of an action on a channel if policy and tool do not say it.
 
     `provider`: what answers in place of the configured model, None for that model. The offline
     model cannot go on with a request: it reads commands.
@@ -616,10 +646,10 @@ def tool_policy(settings: PolicySettings | None) -> ToolPolicy | None:
         return None
     deny_when = [rule.model_dump() for rule in settings.deny_when]
     return ToolPolicy(
-        settings.allow,
-        settings.review,
-        settings.deny,
-        deny_when,
-        settings.after,
-        settings.editable,
+        allow=settings.allow,
+        review=settings.review,
+        deny=settings.deny,
+        deny_when=deny_when,
+        after=settings.after,
+        editable=settings.editable,
     )
