@@ -191,7 +191,7 @@ class TelegramChannel:
 
     def _is_rich(self, reply: Reply) -> bool:
         """Return whether the reply is sent as a rich message. This may parse a long text."""
-        is_possible = self._sends_rich_messages and "rich messages" not in self._missing
+        is_possible = self._sends_rich_messages and not self._missing.includes("rich messages")
         return is_possible and is_better_rich(reply)
 
     async def show_typing(self, turn: Turn) -> float:
@@ -327,7 +327,7 @@ class TelegramChannel:
         if isinstance(next_call, Receipt):
             return next_call
         call = next_call
-        if "disabled buttons" in self._missing:
+        if self._missing.includes("disabled buttons"):
             call = call.without_decided_buttons()
 
         while True:
@@ -369,13 +369,13 @@ class TelegramChannel:
         """
         next_step = reaction(exc)
         if next_step == "buttons":
-            self._missing.note("disabled buttons")
+            self._missing.note_refusal("disabled buttons")
         if not call.rich:
             return
         # An old server has no method for rich messages. For an edit it has one, but does not read
         # the blocks, and misses a text.
         if next_step == "down" or "text is empty" in str(exc).lower():
-            self._missing.note("rich messages")
+            self._missing.note_refusal("rich messages")
 
     async def _moved_to(self, chat: str) -> str:
         """Return the id of the supergroup that a chat became, or the same chat.

@@ -1,7 +1,8 @@
 """MissingFeatures: what the Bot API server of a bot does not know.
 
 A bot may use a Bot API server on its own machine, which may be older than Telegram's. Which
-features it lacks is learned from its refusals.
+features it lacks is learned from its refusals: `TelegramChannel._note_missing_feature` in
+`adapter.py` reads them. Each process learns it anew.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Literal
 
 log = logging.getLogger(__name__)
 
-#: A feature that a Bot API server may lack: the blocks of rich messages came with 10.2, disabled
-#: buttons with 10.3.
+#: A feature that a Bot API server may lack: rich messages, as Sayso sends them, need 10.2, and
+#: disabled buttons 10.3.
 Feature = Literal["disabled buttons", "rich messages"]
-#: Seconds for which a feature is not used after a refusal. A refusal costs one call in this time,
-#: and a server that is updated is noticed without a restart.
+#: Seconds for which a feature is not used after a refusal. Then a send tries it again, so that an
+#: updated server is noticed without a restart. A server that is still old refuses that call.
 MISSING_SECONDS = 900.0
 
 
@@ -30,13 +31,17 @@ class MissingFeatures:
         #: When each feature may be tried again, by `clock`.
         self._retry_at: dict[Feature, float] = {}
 
-    def __contains__(self, feature: Feature) -> bool:
+    def includes(self, feature: Feature) -> bool:
         """Return whether the server has refused the feature in the last MISSING_SECONDS."""
-        return self._clock() < self._retry_at.get(feature, 0.0)
+        retry_at = self._retry_at.get(feature)
+        return retry_at is not None and self._clock() < retry_at
 
-    def note(self, feature: Feature) -> None:
-        """Note that the server refused a feature."""
-        if feature not in self:
+    def note_refusal(self, feature: Feature) -> None:
+        """Note that the server has just refused a feature.
+
+        Several sends may try it at once and all be refused. Only the first one logs a warning.
+        """
+        if not self.includes(feature):
             extra = {"channel": self._channel, "feature": feature, "seconds": MISSING_SECONDS}
             log.warning("feature.refused", extra=extra)
         self._retry_at[feature] = self._clock() + MISSING_SECONDS

@@ -127,11 +127,11 @@ def test_refused_feature_is_tried_again_after_a_while(caplog):
     """A server may be updated while the bot runs. The operator reads once what it lacks."""
     now = [0.0]
     missing = MissingFeatures("tg", clock=lambda: now[0])
-    missing.note("disabled buttons")
-    missing.note("disabled buttons")
-    assert "disabled buttons" in missing
+    missing.note_refusal("disabled buttons")
+    missing.note_refusal("disabled buttons")
+    assert missing.includes("disabled buttons")
     now[0] = MISSING_SECONDS
-    assert "disabled buttons" not in missing
+    assert not missing.includes("disabled buttons")
     assert [record.message for record in caplog.records] == ["feature.refused"]
 
 
