@@ -113,37 +113,37 @@ class Agent:
             toolset = _ToolsetWithMemory(toolset, self.config.knowledge_memory)
         self._toolset = toolset
         if self.config.tool_policy is not None:
-            # Now rather than in a run: a rule about a value that no model sends would never match.
+            # A rule over an injected argument would deny nothing, and no run would show that.
             check_injected(self.config.tool_policy, self._toolset.all())
 
-        # Only a builder that was given replaces the prompt of a provider that has one.
-        self._prompt_builder = prompt_builder
+        #: None if none was given. Then a provider without tool calls gets no base instructions
+        #: above the system prompt of the settings.
+        self._given_prompt_builder = prompt_builder
         self._observers = _all_observers(self.config)
         self._sleep = sleep
         self._session: Session | None = None
         if self.config.session_store is not None and self.config.session_id is not None:
             self._session = Session(self.config.session_store, self.config.session_id)
-        self._loop = self._create_loop(provider or OfflineProvider(), selector, memory)
-
-    def _create_loop(
-        self, provider: Provider, selector: ToolSelector | None, memory: ConversationMemory | None
-    ) -> AgentLoop:
-        """Return a loop for a provider and a selector. A change of either needs a new loop."""
-        self._provider = provider
+        self._provider: Provider = provider or OfflineProvider()
         self._selector = selector
+        self._loop = self._create_loop(memory)
+
+    def _create_loop(self, memory: ConversationMemory | None) -> AgentLoop:
+        """Return a loop for the present provider and selector. A change of either needs a new one."""
+        provider = self._provider
         config = self.config.for_provider(provider)
 
         called = provider
         if isinstance(provider, OfflineProvider):
             called = provider.with_hidden_tools(self._hidden_tools)
         elif needs_text_tools(provider):
-            called = TextToolProvider(provider, self.parser, self._prompt_builder)
+            called = TextToolProvider(provider, self.parser, self._given_prompt_builder)
         return AgentLoop(
             self._toolset,
             provider,
             config=config,
             model_caller=ModelCaller(called, config, self.usage, sleep=self._sleep),
-            selector=selector,
+            selector=self._selector,
             observers=self._observers,
             analytics=self.analytics,
             memory=memory,
@@ -151,9 +151,10 @@ class Agent:
         )
 
     async def _hidden_tools(self) -> list[dict[str, Any]]:
-        """Return the tools that the current user may not use, as schemas without parameters.
+        """Return the tools that the policy or the user's role forbids to the current user.
 
-        The policy denies them, or the user's role hides them.
+        The offline provider compares a request with their names and descriptions, to refuse it
+        instead of calling a similar tool. So the schemas need no parameters.
         """
         policy = self.config.tool_policy
         hidden = []
@@ -180,7 +181,8 @@ class Agent:
 
     @provider.setter
     def provider(self, provider: Provider) -> None:
-        self._loop = self._create_loop(provider, self._selector, self.memory)
+        self._provider = provider
+        self._loop = self._create_loop(self.memory)
 
     @property
     def selector(self) -> ToolSelector | None:
@@ -189,7 +191,8 @@ class Agent:
 
     @selector.setter
     def selector(self, selector: ToolSelector | None) -> None:
-        self._loop = self._create_loop(self._provider, selector, self.memory)
+        self._selector = selector
+        self._loop = self._create_loop(self.memory)
 
     @property
     def tools(self) -> list[Tool]:
@@ -267,7 +270,8 @@ class Agent:
                 Inside a tool, "" is the scope of the run that called the tool.
             cancellation_token: Stops the run from outside.
             paused: The `paused` of an earlier result: that run goes on. `ChannelAgent` gives
-                RunCounts: the calls of that run have their results in the memory.
+                RunCounts, because the calls of its paused run already have their results in the
+                memory.
             decisions: What was decided about the open calls of the paused run, by the id of the
                 call. They are carried out before the model is asked again. A call without a
                 decision stays open and does not run.
@@ -377,6 +381,7 @@ class Agent:
         name = name or self.name
         inner = InnerAgent(name, self._run_inside, self._toolset.all, self.config.tool_policy)
         described = description or f"Ask the agent {name!r}. It knows nothing but the request."
+        # `proposes`: the result may be a question for a yes instead of an answer.
         return Tool.from_function(inner.ask, name=name, description=described, proposes=True)
 
     async def _run_inside(
@@ -394,7 +399,7 @@ class Agent:
         inner = RunRequest(
             messages,
             memory=ConversationMemory(),
-            is_of_batch=True,
+            has_agents_knowledge=True,
             is_inner=True,
             decision_log=decision_log,
         )
@@ -424,7 +429,7 @@ class Agent:
         Return the results in the order of the prompts. Each run reads the agent's own conversation
         and adds nothing to it; entities and facts are learned as usual. A run that raises has its
         error as content and the stop reason "error". Raises ValueError for a `max_concurrency`
-        below 1.
+        below 1, and SessionError if the session cannot be read.
         """
         return await self._run_batch(prompts, max_concurrency, response_format, on_progress)
 
@@ -456,6 +461,7 @@ class Agent:
             raise ValueError(f"max_concurrency={max_concurrency!r} runs nothing: use 1 or more")
         loop = self._loop
         events = RunEvents(self._observers, asynchronous=asynchronous)
+        memory = await loop.load_own_memory(events)
         began = perf_counter()
         await events.tell("batch_start", len(prompts))
 
@@ -466,7 +472,7 @@ class Agent:
             nonlocal finished
             async with slots:
                 result = await _answer_of_batch(
-                    loop, prompt, response_format, asynchronous=asynchronous
+                    loop, prompt, response_format, memory, asynchronous=asynchronous
                 )
             finished += 1
             if on_progress is not None:
@@ -500,6 +506,7 @@ async def _answer_of_batch(
     loop: AgentLoop,
     prompt: str | Sequence[Message],
     response_format: ResponseFormat | None,
+    own_memory: ConversationMemory | None,
     *,
     asynchronous: bool,
 ) -> AgentResult:
@@ -508,15 +515,15 @@ async def _answer_of_batch(
     The run reads a copy of the agent's own memory. Its failure affects no other run.
     """
     memory = ConversationMemory()
-    if loop.memory is not None:
-        memory = loop.memory.branch()
+    if own_memory is not None:
+        memory = own_memory.branch()
     try:
         request = RunRequest(
             to_messages(prompt),
             response_format,
             memory=memory,
             asynchronous=asynchronous,
-            is_of_batch=True,
+            has_agents_knowledge=True,
         )
         return await loop.answer(request)
     except Exception as exc:  # becomes the result of this prompt

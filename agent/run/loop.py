@@ -127,6 +127,16 @@ class AgentLoop:
         self._session = session
         self._has_budget = config.run_budget is not None or config.budget is not None
 
+    async def load_own_memory(self, events: RunEvents) -> ConversationMemory | None:
+        """Return the agent's own conversation; with a session, as it is stored now.
+
+        `events` are told that it was read. Raises SessionError.
+        """
+        if self._session is not None:
+            with self._session.counted_run():
+                self.memory = await self._session.load(self.memory, events)
+        return self.memory
+
     async def answer(self, request: RunRequest) -> AgentResult:
         """Answer one request. Raises the errors that `Agent.arun` documents."""
         # Inside a tool of another run, the scope is that of this other run.
@@ -176,10 +186,12 @@ class AgentLoop:
             run_id=counts.run_id if counts else "",
         )
 
-        # The run of a user has the knowledge of its scope; all others have the agent's own. Without
-        # a scope, a conversation that the caller gives may be that of any user: its run has only
-        # what the caller's code names by `in_scope`. The runs of a batch belong to the program.
-        is_agents_own = not request.scope and (request.is_of_batch or request.memory is None)
+        # Whose knowledge the run has:
+        # * a run with a scope, that of the scope, such as one user's (see `answer`);
+        # * a run in the agent's own conversation, that of the agent; also the runs that say so;
+        # * a run in a conversation that the caller gives, none: it may be that of any user. If the
+        #   settings have a knowledge memory or graph, RunMemory then raises ValueError.
+        is_agents_own = not request.scope and (request.has_agents_knowledge or request.memory is None)
         run_memory = RunMemory(
             self._provider, config, events, is_agents_own=is_agents_own, scope=request.scope
         )

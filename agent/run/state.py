@@ -262,8 +262,9 @@ class RunRequest:
     on_text: RunTextListener | None = None
     #: Whether async observers receive the events of the run, too.
     asynchronous: bool = True
-    #: Whether the run is one of a batch: it has the agent's knowledge, but a separate memory.
-    is_of_batch: bool = False
+    #: Whether the run has the agent's own knowledge although it has a separate memory, as the runs
+    #: of a batch and those inside a tool of another agent.
+    has_agents_knowledge: bool = False
     #: The id, iterations and usage of the paused run, which this run counts on from; None for a new
     #: run. With counts alone, the calls of the paused run have their results in the memory.
     counts: RunCounts | None = None

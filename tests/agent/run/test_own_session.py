@@ -81,6 +81,19 @@ def test_expired_session_is_gone_for_its_agent_too():
     assert agent.provider.asked[-1] == ["What is my name?"]
 
 
+def test_batch_reads_the_stored_session_and_adds_nothing_to_it():
+    """Another process may have written the session, so that this agent has not read it yet."""
+    store = InMemorySessionStore()
+    agent_of(store).run("My name is Ana")
+    agent = agent_of(store)
+    agent.batch(["What is my name?", "Who am I?"])
+    assert agent.provider.asked == [
+        ["My name is Ana", "yes", "What is my name?"],
+        ["My name is Ana", "yes", "Who am I?"],
+    ]
+    assert len(store.load(NUMBER).get_history()) == 2
+
+
 def test_reset_deletes_the_session():
     """The next run starts without history."""
     store = InMemorySessionStore()
