@@ -191,7 +191,9 @@ class AgentLoop:
         # * a run in the agent's own conversation, that of the agent; also the runs that say so;
         # * a run in a conversation that the caller gives, none: it may be that of any user. If the
         #   settings have a knowledge memory or graph, RunMemory then raises ValueError.
-        is_agents_own = not request.scope and (request.has_agents_knowledge or request.memory is None)
+        is_agents_own = not request.scope and (
+            request.has_agents_knowledge or request.memory is None
+        )
         run_memory = RunMemory(
             self._provider, config, events, is_agents_own=is_agents_own, scope=request.scope
         )
