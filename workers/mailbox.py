@@ -57,11 +57,11 @@ MAX_ACCEPT_ATTEMPTS = 3
 #: The first word of the answer of `accept_from` if the ids belong to another person than the
 #: supposed one.
 _OTHER_PERSON = "other"
-#: What the scripts answer in place of the time since the last message, and how `QueuedReply` says
-#: it.
+#: Words that the scripts answer in place of the time since a person last wrote -> the seconds in
+#: `QueuedReply.silence`.
 _SILENCES = {"unknown": -1.0, "never": math.inf}
 #: How many names of tools the record of a turn has at most.
-MAX_TOOLS = 20
+MAX_TOOL_NAMES = 20
 #: The collapse key of refusal notices: of several in a conversation, only the newest is sent.
 REFUSAL = "refusal"
 
@@ -150,6 +150,10 @@ class RedisMailbox:
     """The turns of each conversation, first in, first out. One per process.
 
     Each call is one script in Redis, and safe to repeat. All methods raise redis.RedisError.
+
+    `lease`, `commit` and `release` return what is next in the conversation. They raise OtherVersion
+    if that is a record of a newer release. They have done their work then, such as finishing the
+    turn, and have released the lease.
     """
 
     def __init__(
@@ -293,7 +297,7 @@ class RedisMailbox:
         return answer
 
     def _accepted(self, turn: Turn, answer: str, *, waited_seconds: float) -> Accepted:
-        """Return what the answer of a script says, and do what follows from it."""
+        """Return what the answer of a script says. Report a new turn, and answer a refused one."""
         word, _, seq = answer.partition(" ")
         outcome = cast("Outcome", word)
         accepted = Accepted(outcome, int(seq or "0"))
@@ -301,7 +305,7 @@ class RedisMailbox:
             self._note_turn(turn)
 
         # The platform learns of each refusal, and the sender gets a notice once a minute.
-        if accepted.refused and not waited_seconds and is_told_refusal(turn):
+        if accepted.refused and not waited_seconds and is_refusal_answered(turn):
             self.notify(turn, refusal(self._texts_for(turn), outcome))
         return accepted
 
@@ -367,10 +371,10 @@ class RedisMailbox:
         The conversation is due again in a second to a minute. Return for how many seconds no worker
         has taken it, None while a worker works on it.
         """
-        waited_ms: int | None = await self._scripts.arun("leave_to_other_worker", conversation)
-        if waited_ms is None:
+        unserved_ms: int | None = await self._scripts.arun("leave_to_other_worker", conversation)
+        if unserved_ms is None:
             return None
-        return waited_ms / 1000
+        return unserved_ms / 1000
 
     async def renew(self, lease: Lease) -> int:
         """Renew the lease for another LEASE_MS. Raises LeaseLost.
@@ -397,11 +401,11 @@ class RedisMailbox:
     ) -> NextItem:
         """Finish a turn and make its whole change, all or nothing. Return what is next.
 
-        `queued`: the turn, with those that were answered together with it. `let_go`: release the
-        lease if nothing is left to do. Return None if nothing is left.
+        `queued`: the turn, with those that were answered together with it. Return None if nothing
+        is left to do. The lease is kept then, unless `let_go` is true.
 
-        Raises LeaseLost, and StaleTurn if what the turn read has changed meanwhile. Nothing is
-        changed then.
+        Raises LeaseLost, and StaleTurn if what the turn read has changed meanwhile. The change is
+        not made then. An action that the turn claimed and did not settle may have ended.
         """
         args = {
             **lease.args,
@@ -409,7 +413,7 @@ class RedisMailbox:
             # Of a turn that was answered alone, this is its own number.
             "last": queued.last_seq,
             "user": queued.user,
-            "event": queued.turn.event_id,
+            "event_id": queued.turn.event_id,
             "let_go": let_go,
             "change": change.to_dict(queued.turn.conversation),
             "record": turn_record(lease, queued, change),
@@ -482,7 +486,7 @@ def turn_record(lease: Lease, queued: QueuedTurn, change: TurnChange) -> str:
     optional_fields = {
         # 0 for a turn that was answered alone: then the field is left out. `last_seq` never is 0.
         "upto": queued.last_merged_seq,
-        "tools": change.tools[:MAX_TOOLS],
+        "tools": change.tools[:MAX_TOOL_NAMES],
         "asked": [action.action_id for action in change.new_actions],
         "decided": decided,
         "continues": queued.turn.continues,
@@ -493,7 +497,7 @@ def turn_record(lease: Lease, queued: QueuedTurn, change: TurnChange) -> str:
     return json.dumps(fields, separators=(",", ":"))[1:]
 
 
-def is_told_refusal(turn: Turn) -> bool:
+def is_refusal_answered(turn: Turn) -> bool:
     """Return whether a refused turn is answered with a message.
 
     A tap in a group is not answered: everyone there would read the answer.

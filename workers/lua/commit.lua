@@ -10,7 +10,7 @@
 --   seq            number of the turn
 --   last           number of the last turn that was answered with it
 --   user           the id of the scope
---   event          the id of the turn's event
+--   event_id       the id of the turn's event
 --   let_go         true if the lease is released when nothing is left to do
 --   change         `TurnChange.to_dict` in Python; what is absent there does not change
 --   record         how the turn was answered, as JSON without its first brace
@@ -35,7 +35,7 @@ if not first or first.seq ~= args.seq then return cjson.encode({status = 'moved'
 local function end_unsettled(action_id)
   if not action_id then return end
   local decided_by_event = redis.call('HGET', action_key(action_id), 'decided_by_event')
-  if decided_by_event == args.event then end_abandoned(action_id) end
+  if decided_by_event == args.event_id then end_abandoned(action_id) end
 end
 
 -- Return whether the change sets more timers than a conversation may have.
