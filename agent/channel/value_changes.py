@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from secrets import randbelow
 from typing import Any
 
 from sayso.agent.agent import Agent
-from sayso.agent.channel.context import TurnAnswer, TurnContext
+from sayso.agent.channel.context import TurnAnswer, TurnContext, paragraphs
 from sayso.agent.channel.decide import Phase
 from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.questions import Questions, seconds_to_answer
@@ -39,8 +40,8 @@ from sayso.pending.turn_changes import Transition, TurnChange, TurnReply
 
 log = logging.getLogger(__name__)
 
-#: The key of the note in a history that says which field the person is asked for (`_Progress`). It
-#: is removed when the question ends.
+#: The key of the note in a history that says which field the person is asked for (`_Progress`). A
+#: note about an earlier question counts for nothing.
 NOTE = "change"
 #: The most characters of a value in a question that says what has changed.
 MAX_SHOWN_CHARS = 100
@@ -52,10 +53,15 @@ _EMPTY = "\u2013"
 _KEEPS = ("-", "\u2013", "\u2014")
 #: The most choices of a field that are shown as buttons; one more button keeps the value.
 _MOST_CHOICES = 9
+#: Matches everywhere but inside a number (12, 1.50) or a word of Latin letters.
+_BOUNDARY = r"(?!(?<=\d)[.,]?\d)(?!(?<=\d[.,])\d)(?!(?<=[A-Za-z])[A-Za-z])"
 
 
 class _Refused(Exception):
-    """Raised when a change is refused. Its text is for the person, as Markdown."""
+    """Raised when a change is refused.
+
+    Its text is the reason for the person, as Markdown; "" if the new values change nothing.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +164,7 @@ class ChangeHandler:
 
         `values` has what the person has typed, by the names of the fields.
         """
-        context.memory.notes.pop(NOTE, None)
+        self.stop_asking(context)
         texts = texts_for(stored.action.language)
         form = stored.action.edit_form
         try:
@@ -190,7 +196,7 @@ class ChangeHandler:
         """
         action = stored.action
         texts = texts_for(action.language)
-        text = "\n\n".join(filter(None, [problem, texts.unchanged(action.preview, action.code)]))
+        text = paragraphs([problem, texts.unchanged(action.preview, action.code)])
         seconds = seconds_to_answer(action, context.received_at)
         buttons = self._questions.buttons(action, context)
         reply = Reply(text, buttons, answer_seconds=seconds, preview=brief(action.preview))
@@ -213,13 +219,14 @@ class ChangeHandler:
         after = []
         for number, action in enumerate(before, start=1):
             changes_of_action = changes
-            sealed = question.editable
+            offered = question.editable
             if question.kind == PLAN_KIND:
                 changes_of_action = _of_step(number, changes)
-                sealed = tuple(_of_step(number, dict.fromkeys(question.editable)))
-            after.append(await self._changed_action(context, action, changes_of_action, sealed))
+                offered = _names_of_step(number, question.editable)
+            after.append(await self._changed_action(context, action, changes_of_action, offered))
 
         proposal = plan_of(after)
+        # In a plan only the head has these fields, and `plan_of` has made a new head.
         head = replace(
             proposal.head,
             changes_of=stored.action_id,
@@ -254,13 +261,13 @@ class ChangeHandler:
         context: TurnContext,
         action: PendingAction,
         changes: Mapping[str, Any],
-        sealed: Sequence[str],
+        offered: Sequence[str],
     ) -> PendingAction:
         """Return the action of one call with these changes, and with a new id.
 
-        `sealed` has the names that the question let the person change. Without `changes`, the call
-        is only checked again: it is another step of a plan whose question is replaced. Raises
-        _Refused.
+        `offered` has the names of the arguments that the question let the person change. Without
+        `changes`, the call is a step of a plan in which the person has changed another step: it is
+        only checked again. Raises _Refused.
         """
         texts = texts_for(action.language)
         changes_of = action.pending_action_id if changes else action.changes_of
@@ -280,7 +287,7 @@ class ChangeHandler:
                 raise _Refused(texts.change_denied())
             return fresh
         try:
-            call = await edited_call(tool, action.args, changes, self._agent.config, sealed=sealed)
+            call = await edited_call(tool, action.args, changes, self._agent.config, sealed=offered)
             new = replace(fresh, **_fields_of(call))
             check_proposal(new)
         except EditRefused as exc:
@@ -318,7 +325,7 @@ class ChangeHandler:
         question, actions = await self._questions.ask(
             context,
             change.proposal,
-            "",
+            above="",
             changes_text=change.text,
         )
         await self._questions.note_question(context.turn, question.action_id)
@@ -330,7 +337,9 @@ class ChangeHandler:
             outcome_text=outcome,
             decided_by_event=context.turn.event_id,
         )
+        # The history has the calls of the earlier question: each is linked to its new action.
         self._outcomes.link_to_change(context, change.successors)
+        # Without a worker the message of the earlier question is not known.
         closing_replies: tuple[TurnReply, ...] = ()
         if context.lease:
             closing_replies = await self._questions.close(
@@ -346,9 +355,9 @@ class ChangeHandler:
     async def begin(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         """Ask for the first field that the person may change.
 
-        The question stays open: its buttons work, and so does a yes that quotes it. It gets more
-        time, because values take longer to type than a yes.
+        The question stays open: its buttons work, and so does a yes that quotes it.
         """
+        # Values take longer to type than a yes, so this gives the question more time.
         open_form = await self._store.repository.open_form(
             context.turn.conversation.id, stored.action_id
         )
@@ -400,12 +409,15 @@ class ChangeHandler:
         texts = texts_for(stored.action.language)
         field = stored.action.edit_form.fields[progress.place]
         text = context.turn.text.strip()
+        # One of the choices may itself be "no" or "-".
+        if field.type == "choice" and _is_readable(field, text):
+            return await self._take_answer(context, stored, progress, text)
         answer = read_answer(self._parser, text, stored.action.language).intent
         if text in _KEEPS or _is_word(text, texts.keep_label):
             return await self._take_answer(context, stored, progress, None)
         is_no = answer == "cancel" and field.type != "boolean"
         if is_no or _is_word(text, texts.leave_word):
-            context.memory.notes.pop(NOTE, None)
+            self.stop_asking(context)
             return self.repeat_unchanged(context, stored)
         if field.type == "boolean" and answer in ("confirm", "cancel"):
             text = "true" if answer == "confirm" else "false"
@@ -450,8 +462,10 @@ class ChangeHandler:
             try:
                 field.read(text)
             except UnreadableValue as exc:
-                texts = texts_for(stored.action.language)
-                problem = texts.field_problem(_readable(field, exc.problem))
+                problem = exc.problem
+                if field.type == "boolean":
+                    # Its buttons name the choices, in the words of the language.
+                    problem = FieldProblem("refused")
                 return self._ask_field(context, stored, progress, problem)
         progress = progress.after_answer(field.name, text)
         if progress.place < len(fields):
@@ -463,7 +477,7 @@ class ChangeHandler:
         context: TurnContext,
         stored: StoredAction,
         progress: _Progress,
-        problem: str = "",
+        problem: FieldProblem | None = None,
     ) -> TurnAnswer:
         """Answer with the request for one field, below the problem of the last answer."""
         context.memory.notes[NOTE] = progress.to_dict()
@@ -478,15 +492,21 @@ class ChangeHandler:
         if field.type == "boolean":
             words = {"true": texts.confirm_label, "false": texts.cancel_label}
         value = literal(words.get(field.text, field.text)) or _EMPTY
-        labels = [texts.keep_label, *(words.get(each, each) for each in _options(field))]
+        options = [words.get(option, option) for option in _options(field)]
+        labels = [texts.keep_label, *(option.strip() or _EMPTY for option in options)]
         buttons = []
-        for number, text in enumerate(labels):
+        for number, button_label in enumerate(labels):
             token = self._store.signer.choice_token(progress.field_id, number, context.turn.scope)
-            buttons.append(Button(text, token))
+            buttons.append(Button(button_label, token))
+
+        problem_text = ""
+        if problem:
+            problem_text = texts.field_problem(problem)
         choices = ""
-        if field.type == "choice":
+        # The problem "choice" names the choices already.
+        if field.type == "choice" and (problem is None or problem.kind != "choice"):
             choices = texts.field_problem(FieldProblem("choice", ", ".join(field.choice_texts)))
-        text = "\n\n".join(filter(None, [problem, texts.ask_field(label, value), choices]))
+        text = paragraphs([problem_text, texts.ask_field(label, value), choices])
         seconds = seconds_to_answer(stored.action, context.received_at)
         reply = Reply(text, tuple(buttons), answer_seconds=seconds, asks_value=True)
         return TurnAnswer(TurnChange(replies=(TurnReply(reply),)))
@@ -496,8 +516,7 @@ class ChangeHandler:
 
         A note about another question is removed.
         """
-        # The note is of this module (`_Progress.to_dict`), but it was stored: an older version may
-        # have written it otherwise, and then nothing is asked.
+        # `_ask_field` wrote the note, perhaps in another version of Sayso: then nothing is asked.
         note = context.memory.notes.get(NOTE) or {}
         try:
             progress = _Progress(note["action_id"], int(note["place"]), dict(note["values"]))
@@ -559,11 +578,16 @@ def _of_step(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
     In `values` they have the number of the step before their names, as in "2.quantity".
     """
     start = f"{number}."
-    own = {}
+    values_of_step = {}
     for name, value in values.items():
         if name.startswith(start):
-            own[name.removeprefix(start)] = value
-    return own
+            values_of_step[name.removeprefix(start)] = value
+    return values_of_step
+
+
+def _names_of_step(number: int, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of one step of a plan, without the number of the step before them."""
+    return tuple(_of_step(number, dict.fromkeys(names)))
 
 
 def _other_code(before: str) -> str:
@@ -589,9 +613,11 @@ def _differences(
     Of each action these come first.
     """
     differences = []
+    is_plan = len(after) > 1
     for number, (old, new) in enumerate(zip(before, after, strict=True), start=1):
-        # Only in a plan do the names have the number of the step in front.
-        offered = _of_step(number, dict.fromkeys(editable)) or dict.fromkeys(editable)
+        offered = tuple(editable)
+        if is_plan:
+            offered = _names_of_step(number, editable)
         offered_names = [name for name in offered if name in new.args]
         for name in dict.fromkeys([*offered_names, *old.args, *new.args]):
             old_value = old.args.get(name)
@@ -601,7 +627,7 @@ def _differences(
                 continue
             is_shown = _is_in(old.preview, old_value) or _is_in(new.preview, new_value)
             difference = _Difference(
-                step=number if len(after) > 1 else 0,
+                step=number if is_plan else 0,
                 name=name,
                 before=old_value,
                 after=new_value,
@@ -631,9 +657,12 @@ def _what_changed(texts: Texts, differences: Sequence[_Difference]) -> str:
 
 
 def _is_in(preview: str, value: Any) -> bool:
-    """Return whether a preview shows a value."""
+    """Return whether a preview shows a value. 5 is not shown by 125 or 5.20, nor "EU" by "EUR"."""
     text = value_text(value)
-    return bool(text) and (text in preview or literal(text) in preview)
+    if not text:
+        return False
+    spellings = f"{re.escape(text)}|{re.escape(literal(text))}"
+    return re.search(f"{_BOUNDARY}(?:{spellings}){_BOUNDARY}", preview) is not None
 
 
 def _shown(texts: Texts, value: Any) -> str:
@@ -666,11 +695,13 @@ def _is_word(text: str, word: str) -> bool:
     return text.strip().rstrip(".!").casefold() == word.casefold()
 
 
-def _readable(field: FormField, problem: FieldProblem) -> FieldProblem:
-    """Return the problem with a value as people read it: a yes or no has no list of choices."""
-    if field.type == "boolean":
-        return FieldProblem("refused")
-    return problem
+def _is_readable(field: FormField, text: str) -> bool:
+    """Return whether a text is a value of the field."""
+    try:
+        field.read(text)
+    except UnreadableValue:
+        return False
+    return True
 
 
 def _problems_text(texts: Texts, form: EditForm, problems: Mapping[str, FieldProblem]) -> str:

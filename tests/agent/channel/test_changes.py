@@ -52,7 +52,7 @@ class Shop(Bot):
             item: str,
             kg: int,
             note: str = "",
-            quality: Literal["best", "good"] = "good",
+            quality: Literal["best", "good", "no", ""] = "good",
             express: bool = False,
         ) -> str:
             """Order goods."""
@@ -261,6 +261,14 @@ def test_value_that_no_preview_shows_is_not_named(shop):
     assert bot.open_action().action.changes_of == old[1:23]
 
 
+@pytest.mark.parametrize("preview", ["Order 25 crates of {item}", "Order {item} for 2.50"])
+def test_value_inside_a_longer_number_of_the_preview_is_not_named(shop, preview):
+    """The preview shows 25 and 2.50, but not the weight."""
+    bot = shop([FIRST], [{"item": "pears", "kg": 2}], editable=(), preview=preview)
+    bot.say("order apples")
+    assert "Changed: Item: ~~apples~~ → pears\n" in bot.say("yes, but pears")
+
+
 def test_another_request_is_no_change(shop):
     """After an answered question, the same tool is asked about without a comparison."""
     bot = shop([FIRST], [{"item": "apples", "kg": 2}])
@@ -412,6 +420,32 @@ def test_value_that_cannot_be_taken_is_asked_for_again(shop):
     assert bot.say("two").startswith("Please enter a whole number.\n\nKg: 5\n")
     bot.say("2")
     assert "Changed: Kg: ~~5~~ → 2" in bot.say(tap=bot.button("Keep"))
+
+
+def test_wrong_choice_is_answered_with_the_choices_once(shop):
+    """Both the problem and the request for a field name them."""
+    bot = shop([FIRST], editable=("quality",))
+    bot.say("order apples")
+    bot.say("change")
+    assert bot.say("bad").count("best, good") == 1
+
+
+@pytest.mark.parametrize("word", ["no", "No"])
+def test_choice_that_is_a_no_can_be_typed(shop, word):
+    """For any other field a no ends the change."""
+    bot = shop([FIRST], editable=("quality",))
+    bot.say("order apples")
+    bot.say("change")
+    assert "Changed: Quality: ~~good~~ → no" in bot.say(word)
+
+
+def test_empty_choice_has_a_button_with_a_label(shop):
+    """Platforms refuse a message that has a button without a label."""
+    bot = shop([FIRST], editable=("quality",))
+    bot.say("order apples")
+    bot.say("change")
+    assert [button.label for button in bot.buttons] == ["Keep", "best", "good", "no", EMPTY]
+    assert f"Changed: Quality: ~~good~~ → {EMPTY}" in bot.say(tap=bot.button(EMPTY))
 
 
 @pytest.mark.parametrize("word", ["cancel", "no", "Cancel."])
