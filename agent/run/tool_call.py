@@ -204,8 +204,12 @@ class ToolCaller:
         """Run the call, and report its start, its chunks and its end.
 
         A *chunk* is a piece of a result that the tool sends while it runs. Of a call that is denied
-        or proposed, no start is reported. `suspicions` is the list of the call's tool environment,
-        into which the screening of the result writes what kinds of prompt injection it finds.
+        or proposed, no start is reported. If `confirm_action` is asked, the start is reported
+        before.
+
+        `suspicions` is a list of the call's ToolEnvironment. While the call runs, the screening of
+        its result writes into it which kinds of prompt injection it finds.
+
         Raises nothing: the model reads the error, and can correct itself.
         """
         call = request.call
@@ -313,16 +317,22 @@ class ToolCaller:
         except ToolCallRefused as exc:
             return ToolRun(CallOutcome(call, f"Error: {exc}", not_run=True), error=exc)
         except EffectUnknownError as exc:
-            if tool.repeatable or _has_no_effect(tool):
+            if tool.repeatable or _prevent_effect(tool):
                 return ToolRun(await _error_outcome(request, exc), error=exc)
             text = str(exc)
             content = unknown_outcome_result(await result_for_model(tool, text))
             return ToolRun(replace(_outcome(call, content, text), is_unknown=True), error=exc)
-        except PreviewError as exc:  # what the preview raised is for the log alone
+        except PreviewError as exc:
+            # What the preview raised is for the log alone. `not_run` stays False, so that people
+            # see that the step failed: a broken preview is no refusal.
             text = f"Error: {exc} (reference {self._reference(call)})"
             return ToolRun(CallOutcome(call, text), error=exc)
         except ToolError as exc:
-            return ToolRun(await _error_outcome(request, exc), error=exc)
+            outcome = await _error_outcome(request, exc)
+            if not request.runs_now:
+                # Nothing was asked, for example because the arguments cannot be stored.
+                outcome = replace(outcome, not_run=True)
+            return ToolRun(outcome, error=exc)
 
     async def _apply_policy(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
         """Run the tool, propose the call or ask for approval, as the policy decided.
@@ -373,8 +383,9 @@ class ToolCaller:
         config = self._config
         decision = request.decision
 
-        # The person approves the arguments that run, even if defaults are created anew for each
-        # call. A value that JSON cannot represent, such as a secret, runs as it was given.
+        # The person must approve the very arguments that run, although a default may be created
+        # anew each time the arguments are checked. So the record is approved, and it runs.
+        checked: ValidatedArguments | None = None
         try:
             parameters: Mapping[str, Any] = tool.validate_record(request.call.parameters)
             approved = deepcopy(dict(parameters))
@@ -387,16 +398,17 @@ class ToolCaller:
                 if isinstance(draft.preview, ToolResult):
                     return ToolRun(await _proposal_outcome(request, draft.preview))
 
-        # `draft` checks the same arguments again, so an error of it means the same: they cannot be
-        # stored. The call is approved by its arguments alone, without a preview.
+        # A value would read differently from a record, or `draft` found the same. Then the
+        # arguments that were checked before the call are approved and run, without a preview.
         except ToolParameterError:
             approved = request.checked.json
             parameters = request.call.parameters
+            checked = request.checked
 
         await require_approval(
             tool, approved, decision.reason, config.confirm_action, config.approval_timeout
         )
-        value = await invoke(tool, parameters, config.tool_timeout_seconds, chunks)
+        value = await invoke(tool, parameters, config.tool_timeout_seconds, chunks, checked=checked)
         return await self._finished_run(request, value)
 
     async def _open_call(self, request: ToolRequest) -> CallOutcome:
@@ -454,7 +466,9 @@ class ToolCaller:
         they waited.
         """
         run = self._run
-        if [message.content for message in run.request.messages] != [DECIDED_MESSAGE]:
+        # A run that only goes on after decisions has this one message, which Sayso wrote.
+        has_no_new_message = [each.content for each in run.request.messages] == [DECIDED_MESSAGE]
+        if not has_no_new_message:
             return []
         denied = [each for each in run.decided if each.outcome == "denied"]
         return [
@@ -467,8 +481,8 @@ class ToolCaller:
         An action is stored with the name of its tool. Two agents may have tools of one name that
         look the same to a person, such as refunds of two accounts.
         """
-        # Outside of a channel no yes can follow. Of a name, a yes finds the tool of the channel's
-        # own agent first.
+        # Outside of a channel no yes can follow. The tools of the channel's own agent need no check:
+        # a yes looks for the name among them first.
         channel_run = call_context().run
         if channel_run is None or not self._run.request.is_inner:
             return
@@ -515,12 +529,10 @@ class ToolCaller:
         tool = request.tool
         config = self._config
 
-        key = ""
+        key = self._cache_key(request)
         cached_result = None
-        if config.tool.cache is not None:
-            key = cache_key(tool, request.checked.json)
-            if key:
-                cached_result = await load_result(config.tool.cache, key)
+        if key and config.tool.cache is not None:
+            cached_result = await load_result(config.tool.cache, key)
 
         if cached_result is None:
             value = await invoke(
@@ -546,6 +558,16 @@ class ToolCaller:
                 _outcome(call, content, cached_result.raw), has_result=True, full_text=full_text
             )
         )
+
+    def _cache_key(self, request: ToolRequest) -> str:
+        """Return the key of the call's result in the cache; "" if the result is not cached."""
+        if self._config.tool.cache is None or not request.tool.cacheable:
+            return ""
+        try:
+            return cache_key(request.tool, request.checked.json)
+        except ToolParameterError:
+            # JSON cannot express the arguments, so equal calls cannot be recognized.
+            return ""
 
     async def _finished_run(self, request: ToolRequest, value: Any, key: str = "") -> ToolRun:
         """Return the finished call of a tool that returned `value`.
@@ -669,11 +691,11 @@ def _proposal_in(tool: Tool, value: Any) -> Any:
     return PendingConfirmation(action=tool.name, preview=preview)
 
 
-def _has_no_effect(tool: Tool) -> bool:
-    """Return whether the call that runs now has certainly had no effect.
+def _prevent_effect(tool: Tool) -> bool:
+    """Prevent the effect of the running call from beginning later. Return whether it had not begun.
 
-    Only a tool with `marks_effect` can tell. If its effect has not begun, this call prevents it
-    from beginning later.
+    Only a tool with `marks_effect` says where its effect begins. Of any other tool the effect
+    cannot be prevented.
     """
     if not tool.marks_effect:
         return False
@@ -697,7 +719,11 @@ def original_error(error: Exception) -> BaseException:
 
 
 class _ChunkReporter:
-    """Reports the chunks of a result to observers in order. It may be called from any thread."""
+    """Reports the chunks of a result to observers in order. It may be called from any thread.
+
+    A tool that took too long may still run in its thread after `close`. Its chunks are then dropped
+    without an error, also if the event loop is closed meanwhile.
+    """
 
     def __init__(self, events: RunEvents, call: ToolCall) -> None:
         self._events = events
@@ -711,7 +737,7 @@ class _ChunkReporter:
     def __call__(self, chunk: Any) -> None:
         """Report one chunk, at once if this is the thread of the event loop."""
         self.count += 1
-        if not self._events.has_observer_of("tool_chunk"):
+        if self._is_closed or not self._events.has_observer_of("tool_chunk"):
             return
 
         text = str(chunk)
@@ -731,7 +757,7 @@ class _ChunkReporter:
             del self._tasks[0]
 
     def close(self) -> None:
-        """Stop reporting: the call has ended, and a tool that still runs has no listeners."""
+        """Stop reporting: the call has ended."""
         self._is_closed = True
         for task in self._tasks:
             task.cancel()

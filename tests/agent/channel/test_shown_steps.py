@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator
 
 from sayso.agent import (
     Agent,
@@ -42,6 +43,17 @@ def pay(to: str) -> str:
     return f"Paid {to}."
 
 
+def with_sign(text: str) -> str:
+    """Return the text with one more sign, so that reading it again changes it again."""
+    return f"{text}!"
+
+
+@tool(requires_approval=True)
+def shout(text: Annotated[str, AfterValidator(with_sign)]) -> str:
+    """Shout a text that no record can hold."""
+    return text
+
+
 @tool
 def look(what: str = "") -> str:
     """Look."""
@@ -64,7 +76,7 @@ class WatchedBot(Bot):
         self.channel = FakeChannel()
         self.steps = Steps()
         config = AgentConfig(tool_policy=ToolPolicy(allow=["look"], deny=["wipe"]))
-        agent = Agent([pay, look, wipe], ScriptedProvider([list(calls), "There."]), config)
+        agent = Agent([pay, shout, look, wipe], ScriptedProvider([list(calls), "There."]), config)
         self.agent = ChannelAgent(agent, self.rig.store, journals=self.rig.journals)
         channels = {"chat": self.channel}
         sender = make_sender(self.rig.outbox, channels)
@@ -90,6 +102,7 @@ STATES = {
     "denied": (ToolCall("wipe"), "not_run"),
     "unknown": (ToolCall("fly"), "not_run"),
     "wrong arguments": (ToolCall("pay", {"whom": "ana"}), "not_run"),
+    "arguments that no record can hold": (ToolCall("shout", {"text": "hi"}), "not_run"),
     "raised": (ToolCall("look", {"what": "moon"}), "failed"),
     "done": (ToolCall("look"), "done"),
 }

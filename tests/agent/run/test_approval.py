@@ -1,10 +1,13 @@
 """Approval: no reviewed call runs without a yes."""
 
 import asyncio
+import itertools
 import json
 import threading
+from typing import Annotated
 
 import pytest
+from pydantic import AfterValidator, Field
 
 from sayso.agent import (
     Agent,
@@ -306,3 +309,26 @@ def test_policy_allow_does_not_waive_approval(delete_invoice, deleted):
     """requires_approval holds although the policy allows the tool."""
     run_agent([delete_invoice], [DELETE, "ok"], tool_policy=ToolPolicy(allow=["*"]))
     assert deleted == []
+
+
+def test_approved_arguments_run_also_if_no_record_can_hold_them():
+    """A default that is made for each call is made once: what was shown is what runs."""
+    shown = []
+    numbers = itertools.count()
+
+    @tool(requires_approval=True)
+    def pay(
+        to: Annotated[str, AfterValidator(lambda text: f"{text}!")],
+        number: Annotated[int, Field(default_factory=lambda: next(numbers))],
+    ) -> str:
+        """Pay a person."""
+        return f"{to} {number}"
+
+    def approve(name, args, reason):
+        shown.append(args)
+        return True
+
+    call = ToolCall("pay", {"to": "ana"})
+    _, provider = run_agent([pay], [call, "done"], confirm_action=approve)
+    result = provider.requests[1].messages[-1].content
+    assert result == f"{shown[0]['to']} {shown[0]['number']}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from typing import Annotated
 
 import pytest
+from pydantic import AfterValidator
 
 from sayso.agent import (
     Agent,
@@ -29,6 +31,13 @@ from sayso.pending.proposals import stash_pending
 from tests.agent.run.test_compression import LONG, Summarizer
 
 AGAIN = [ToolCall("price", {"of": "tea"}), ToolCall("price", {"of": "tea"}), "done"]
+
+
+class Sku:
+    """The number of an article, which pydantic does not write as JSON."""
+
+    def __init__(self, text):
+        self.text = text
 
 
 @pytest.fixture
@@ -399,3 +408,15 @@ def test_memory_cache_is_bounded_in_characters():
     assert (cache.get("a"), cache.get("b")) == (None, CachedResult("xxxx"))
     cache.put("b", CachedResult("x" * 11), 10)
     assert (cache.get("b"), cache._results._chars) == (None, 0)
+
+
+@pytest.mark.parametrize("cacheable", [False, True])
+def test_cache_refuses_no_call_whose_arguments_fit_into_no_json(cacheable):
+    """Such a call runs each time, with a cache as without one."""
+
+    @tool(cacheable=cacheable)
+    def price(of: Annotated[str, AfterValidator(Sku)]) -> str:
+        """Return a price."""
+        return f"price of {of.text}"
+
+    assert run_agent([price], AGAIN)[1] == ["price of tea"] * 2

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, Role, ScriptedProvider, Tool, ToolCall, ToolMetadata
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    AgentObserver,
+    Role,
+    ScriptedProvider,
+    Tool,
+    ToolCall,
+    ToolMetadata,
+    tool,
+)
 from sayso.agent.decisions import UNKNOWN_NOTE
 
 #: A limit of the tool itself, and one of the agent.
@@ -52,3 +63,29 @@ def test_call_that_only_reads_failed_and_may_be_made_again(metadata, seconds):
     slow = SlowPayment(metadata, seconds, read_only=True)
     assert all(text.startswith("Error: ") and "timed out" in text for text in slow.told)
     assert (slow.begun, slow.result.unknown_outcomes) == (2, ())
+
+
+def test_tool_that_took_too_long_is_not_cut_off_by_its_next_chunk():
+    """Its loop is closed by then. An error at the chunk would stop the tool in the middle of its effect."""
+    may_go_on = threading.Event()
+    has_ended = threading.Event()
+
+    @tool
+    def copy():
+        """Copy in two steps."""
+        yield "one"
+        may_go_on.wait(5)
+        yield "two"
+        has_ended.set()
+
+    config = AgentConfig(tool_timeout_seconds=0.01, observers=[ChunkObserver()])
+    asyncio.run(Agent([copy], ScriptedProvider([ToolCall("copy"), "sorry"]), config).arun("copy"))
+    may_go_on.set()
+    assert has_ended.wait(5)
+
+
+class ChunkObserver(AgentObserver):
+    """Receives chunks, so that they are reported."""
+
+    def on_tool_chunk(self, *_):
+        """Ignore the chunk."""
