@@ -19,11 +19,12 @@ from typing import Any
 from sayso.infra.redaction import redact
 from sayso.pending.error_texts import error_text, readable_text
 
-#: Longest list of parameter names in an error, in characters.
+#: Longest list of parameter names in the text of an error, in characters.
 MAX_NAME_CHARS = 200
 #: The border of the box that is drawn around a validation error, so that models notice it.
 _RULE = "=" * 60
-#: Matches such a box, and finds in it what is wrong.
+#: Matches the box that `ToolValidationError.__init__` draws, and finds the issue in it. The agent
+#: loop puts "Error: " before the text of an error in a result.
 _BOX = re.compile(
     rf"^(?:Error: )?{_RULE}\n❌.*?^Issue: (?P<issue>.*?)\n\n(?:💡|{_RULE})",
     re.MULTILINE | re.DOTALL,
@@ -31,17 +32,26 @@ _BOX = re.compile(
 
 
 class ToolError(Exception):
-    """Base of all errors of tools. Secrets of this process are redacted from its text."""
+    """Base of all errors of tools. Secrets of this process are redacted from its text.
+
+    The attributes of the subclasses, such as `issue` and `params`, are not redacted. Do not log
+    them.
+    """
 
     def __init__(self, *args: object) -> None:
+        # `repr` and tracebacks read `args`, not `__str__`.
         super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
 
     def __str__(self) -> str:
+        # Once more: an argument that is no text may hold a secret.
         return redact(super().__str__())
 
     @property
     def words_for_person(self) -> str:
-        """The text for the user who confirmed the call; "" if the error's text is not for users."""
+        """The text for the user who confirmed the call; "" if the error's text is not for users.
+
+        For "" the user reads the type of the error and a reference to the log.
+        """
         return str(self)
 
 
@@ -53,8 +63,8 @@ class ToolValidationError(ToolError):
     """Raised when a tool is defined wrongly, or called with arguments that its schema refuses.
 
     `issue` says what is wrong with the parameter `param_name` of the tool `tool_name`, and
-    `suggestion` what to do. "" where there is none. Without a `message`, the text is a box with
-    these four.
+    `suggestion` what to do. `param_name` may name several, separated by ", ". "" where there is
+    none. Without a `message`, the text is a box with these four.
     """
 
     def __init__(
@@ -69,6 +79,8 @@ class ToolValidationError(ToolError):
         names = param_name
         if len(param_name) > MAX_NAME_CHARS:
             names = f"{param_name[:MAX_NAME_CHARS]}..."
+
+        # `_BOX` must match these lines.
         lines = [_RULE, f"❌ Tool Validation Error: {tool_name!r}", _RULE, ""]
         if names:
             lines.append(f"Parameter: {names}")
@@ -76,6 +88,7 @@ class ToolValidationError(ToolError):
         if suggestion:
             lines += ["", f"💡 Suggestion: {suggestion}"]
         super().__init__(message or "\n".join([*lines, "", _RULE]))
+
         self.tool_name = tool_name
         self.param_name = param_name
         self.issue = issue
@@ -83,8 +96,15 @@ class ToolValidationError(ToolError):
 
     @property
     def words_for_person(self) -> str:
-        """The issue on one line, without the box around it, which is for models."""
-        return issue_in_box(str(self)) or str(self)
+        """The issue on one line, without the box around it, which is for models.
+
+        It is read from the text and not from `issue`: the text is redacted, and a `message` may be
+        the box of another error. A box without an issue gives the suggestion.
+        """
+        text = str(self)
+        if _BOX.match(text) is None:
+            return text
+        return issue_in_box(text) or redact(self.suggestion)
 
 
 class ToolParameterError(ToolValidationError):
@@ -97,8 +117,10 @@ class ToolParameterError(ToolValidationError):
 class ToolExecutionError(ToolError):
     """Raised when a tool's code failed.
 
-    `error` is the cause, which is chained too; None if Sayso itself found the failure. `params` are
-    the call's arguments. They are left out of the text, since they contain the user's words.
+    `error` is the exception behind the failure; None if there is none. It decides whether users
+    read the text: with an `error` they do not, since the text may quote that exception. Chain it as
+    well: `raise ToolExecutionError(..., error=exc) from exc`. `params` are the call's arguments.
+    They are left out of the text, since they contain the user's words.
     """
 
     def __init__(
@@ -110,8 +132,9 @@ class ToolExecutionError(ToolError):
         params: Mapping[str, Any] | None = None,
     ) -> None:
         if not message:
-            text = "None" if error is None else error_text(error)
-            message = f"Error executing tool {tool_name!r}: {type(error).__name__}: {text}"
+            message = f"Error executing tool {tool_name!r}"
+            if error is not None:
+                message = f"{message}: {type(error).__name__}: {error_text(error)}"
         super().__init__(message)
         self.tool_name = tool_name
         self.error = error
@@ -119,7 +142,7 @@ class ToolExecutionError(ToolError):
 
     @property
     def words_for_person(self) -> str:
-        """The text; "" for an exception that the tool's author did not write for users."""
+        """The text; "" if there is an `error`, which nobody wrote for users."""
         if self.error is None:
             return str(self)
         return ""
@@ -130,20 +153,6 @@ class EffectUnknownError(ToolExecutionError):
 
     Another system gave no answer, or the tool took too long.
     """
-
-
-def readable_error(error: Exception, tool_name: str, params: Mapping[str, Any]) -> ToolError:
-    """Return the error of a tool's code as a ToolError whose text can be read.
-
-    A ToolError is returned unchanged. Any other exception was not written for users, and becomes a
-    ToolExecutionError. So does a ToolError of the tool's author that raises when its text is read.
-    """
-    if isinstance(error, ToolError) and readable_text(error) is not None:
-        return error
-    if isinstance(error, EffectUnknownError):
-        message = f"tool {tool_name!r} does not know whether it took effect"
-        return EffectUnknownError(message, tool_name=tool_name, error=error, params=params)
-    return ToolExecutionError(tool_name=tool_name, error=error, params=params)
 
 
 class PreviewError(ToolExecutionError):
@@ -158,8 +167,27 @@ class ToolLoadError(ToolError):
     """Raised when a module of tools cannot be found or imported."""
 
 
+def readable_error(error: Exception, tool_name: str, params: Mapping[str, Any]) -> ToolError:
+    """Return the error of a tool's code as a ToolError whose text can be read.
+
+    A ToolError is returned unchanged. Any other exception was not written for users, and becomes
+    the `error` of a ToolExecutionError, which the caller raises `from error`.
+    """
+    if isinstance(error, ToolError) and readable_text(error) is not None:
+        return error
+
+    # A class of the tool's author may raise when its text is read. Only its type still counts.
+    if isinstance(error, EffectUnknownError):
+        message = f"tool {tool_name!r} does not know whether it took effect"
+        return EffectUnknownError(message, tool_name=tool_name, error=error, params=params)
+    return ToolExecutionError(tool_name=tool_name, error=error, params=params)
+
+
 def issue_in_box(text: str) -> str:
-    """Return the issue in the text of a ToolValidationError, as one line; "" for other texts."""
+    """Return the issue in the text of a ToolValidationError, as one line; "" for other texts.
+
+    `text` may be a call's result, where the error itself is not known.
+    """
     box = _BOX.match(text)
     if box is None:
         return ""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sayso.agent import Tool, ToolParameter, ToolParameterError, tool
+from sayso.agent.tools.errors import ToolExecutionError
 
 
 @tool
@@ -155,3 +156,23 @@ def test_parameter_that_a_pattern_allows_is_not_called_unexpected():
     """Else the model would leave out a valid argument."""
     schema = {"properties": {"a": {}}, "patternProperties": {"^x-": {}}}
     assert refusal_of(schema, {"x-1": 1, "c": 2}).param_name == "c"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ToolParameterError(issue="no such\nroom", suggestion="Give another"), "no such room"),
+        (ToolParameterError(tool_name="book", suggestion="Give a room"), "Give a room"),
+        (ToolParameterError(tool_name="book"), ""),
+        (ToolParameterError("The hotel is full"), "The hotel is full"),
+    ],
+)
+def test_people_never_read_the_box_for_models(error: ToolParameterError, words: str):
+    """A tool's author may raise the error with any of its parts."""
+    assert error.words_for_person == words
+
+
+def test_failure_without_message_and_cause_names_the_tool():
+    """People read the text of such an error, so it has no name of a Python type."""
+    error = ToolExecutionError(tool_name="book")
+    assert error.words_for_person == "Error executing tool 'book'"
