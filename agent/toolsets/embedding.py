@@ -24,7 +24,7 @@ from sayso.agent.messages import Message, Role
 from sayso.agent.providers.offline_words import words_of
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.word_ranking import WordRanking
-from sayso.channels.base import web_address, without_secrets
+from sayso.channels.base import server_address, without_secrets
 from sayso.infra.http import tls
 from sayso.pending.error_texts import error_text
 
@@ -296,7 +296,8 @@ class HttpEmbedder:
 
     The user's last message and the descriptions of the tools are sent there. `api_key` is sent in
     the Authorization header only, "" for no header; redirects are not followed. `transport` is that
-    of httpx, for tests and proxies. Raises ValueError for a `base_url` that is no address.
+    of httpx, for tests and proxies. Raises ValueError for a `base_url` that is no address, and for
+    one with a user or password, which would be logged with it.
     """
 
     def __init__(
@@ -309,7 +310,7 @@ class HttpEmbedder:
     ) -> None:
         self.model = model
         try:
-            self.base_url = web_address(base_url)
+            self.base_url = server_address(base_url)
         except ValueError as exc:
             raise ValueError(f"base_url {without_secrets(base_url)!r} {exc}") from None
         self._api_key = api_key

@@ -79,6 +79,13 @@ def test_wrong_address_of_a_server_is_refused_at_once(url):
     assert "s3cr3t" not in str(caught.value)
 
 
+def test_address_of_a_server_with_a_password_is_refused():
+    """The address is logged when the server fails."""
+    with pytest.raises(ValueError, match="base_url 'https://host/v1' holds a user") as caught:
+        HttpEmbedder(base_url="https://bot:s3cr3t@host/v1")
+    assert "s3cr3t" not in str(caught.value)
+
+
 def test_nearest_tools_are_shown_in_the_given_order():
     """Direction counts and length does not; of two equally near tools the first is shown."""
     assert names(EmbeddingSelector(top_k=2, embedder=Table())) == ["north", "north_too"]
