@@ -96,8 +96,8 @@ class AgentLoop:
     A run has three parts:
 
     * `_prepare` loads the history and what the memories know.
-    * `_iteration` gets one answer of the model and runs the calls in it. It is repeated until it
-      returns a RunEnd; None means that the run goes on.
+    * `_run_to_end` repeats `_iteration`, which gets one answer of the model and runs the calls in
+      it, until that returns a RunEnd; None means that the run goes on.
     * `_finish` stores the run in the memory and returns its result.
     """
 
@@ -153,17 +153,21 @@ class AgentLoop:
         run = self._create_state(request)
         try:
             await self._prepare(run, session)
-            end = await self._run_until_cancelled(run)
+            end = await self._run_to_end(run)
             return await self._finish(run, end, session)
         except BaseException as exc:
             run.events.note("error", error=f"{type(exc).__name__}: {error_text(exc)}")
-            is_cancelled = isinstance(exc, asyncio.CancelledError | KeyboardInterrupt)
-            if is_cancelled and not run.is_end_reported:
-                await run.events.tell("cancelled", run.iterations, "task cancelled")
-            # Anything else, such as a SystemExit, ends the process, and is not an error of the run.
-            elif isinstance(exc, Exception) and not run.is_end_reported:
-                await run.events.tell("error", exc, {"iteration": run.iterations})
+            if not run.is_end_reported:
+                await self._report_exception(run, exc)
             raise
+
+    async def _report_exception(self, run: RunState, exc: BaseException) -> None:
+        """Tell observers that an exception ends the run."""
+        if isinstance(exc, asyncio.CancelledError | KeyboardInterrupt):
+            await run.events.tell("cancelled", run.iterations, "task cancelled")
+        elif isinstance(exc, Exception):
+            await run.events.tell("error", exc, {"iteration": run.iterations})
+        # Anything else, such as a SystemExit, ends the process, and is not an error of the run.
 
     def _create_state(self, request: RunRequest) -> RunState:
         """Return the state of a run before its first step.
@@ -211,7 +215,8 @@ class AgentLoop:
         if request.response_format is None and not is_checked:
             run.on_text = request.on_text
 
-        # A run that goes on after a pause counts on.
+        # A run that goes on after a pause counts on. Its messages and calls are in the snapshot, or
+        # on a channel in the memory.
         if counts is not None:
             run.iterations = counts.iterations
             run.usage = counts.usage
@@ -243,34 +248,35 @@ class AgentLoop:
         run.stable_context = await run.run_memory.stable_context()
         run.changing_context = await run.run_memory.changing_context(run.request_text)
 
-    async def _run_until_cancelled(self, run: RunState) -> RunEnd:
-        """Run all iterations inside the tool environment of this run. Return how the run ends.
-
-        A run whose cancellation token is cancelled ends with the stop reason "cancelled".
-        """
-        token = run.request.cancellation_token
+    async def _run_to_end(self, run: RunState) -> RunEnd:
+        """Run all iterations inside the tool environment of this run. Return how the run ends."""
         run.may_pause = self._may_pause(run.request)
         with own_context(ToolEnvironment) as own:
             own.may_pause = run.may_pause
             own.artifacts = run.artifacts
             own.memory_scope = run.run_memory.tool_scope
             own.find_result = _result_finder(run, own.load_text)
-            if token is None:
-                return await self._run(run)
-            try:
-                async with token.scope():
-                    return await self._run(run)
-            except RunCancelled as exc:
-                run.is_end_reported = True
-                await run.events.tell("cancelled", run.iterations, exc.reason)
-                run.events.note("cancelled", summary=exc.reason or "stopped from outside")
-                # Every call in progress gets a result: vendors refuse a transcript without it.
-                if run.open_round is not None:
-                    run.close_round(run.open_round.final_outcomes())
-                # A program must not carry out what a cancelled run has chosen.
-                if self._config.routing_only:
-                    run.tool_calls.clear()
-                return RunEnd(stop_text("cancelled"), stop_reason="cancelled")
+            return await self._run_until_cancelled(run)
+
+    async def _run_until_cancelled(self, run: RunState) -> RunEnd:
+        """Run all iterations, or up to the cancellation of the run's token. Return how it ends."""
+        token = run.request.cancellation_token
+        if token is None:
+            return await self._run_iterations(run)
+        try:
+            async with token.scope():
+                return await self._run_iterations(run)
+        except RunCancelled as exc:
+            run.is_end_reported = True
+            await run.events.tell("cancelled", run.iterations, exc.reason)
+            run.events.note("cancelled", summary=exc.reason or "stopped from outside")
+            # Every call in progress gets a result: vendors refuse a transcript without it.
+            if run.open_round is not None:
+                run.close_round(run.open_round.final_outcomes())
+            # A program must not carry out what a cancelled run has chosen.
+            if self._config.routing_only:
+                run.tool_calls.clear()
+            return RunEnd(stop_text("cancelled"), stop_reason="cancelled")
 
     def _may_pause(self, request: RunRequest) -> bool:
         """Return whether a call may wait for a decision of the program that started the run."""
@@ -281,7 +287,8 @@ class AgentLoop:
         outer = tool_environment()
         if request.is_inner:
             return outer.may_pause
-        # Inside any other tool no call may wait: the code of that tool could not go on later.
+        # Inside any other tool no call may wait: the code of that tool could not go on later. Only
+        # the environment of a run can find results, so a tool called this one if that is set.
         is_inside_tool = outer.find_result is not None
         return self._config.pause_for_approval and not is_inside_tool
 
@@ -291,7 +298,7 @@ class AgentLoop:
         Return how the run ends, or None if the model is asked next.
         """
         # The person's role may have changed since the run paused: a hidden tool does not run.
-        known_tools = self._shown_tools.callable_tools(run, None)
+        known_tools = self._shown_tools.callable_tools(run, names=None)  # all tools
         tools = {
             name: tool
             for name, tool in known_tools.items()
@@ -300,15 +307,15 @@ class AgentLoop:
         caller = ToolCaller(run, self._provider, self._config, self._analytics)
         end = await DecisionRunner(run, tools, self._config, caller).carry_out()
         if run.session is not None and run.memory is not None and run.decided:
-            # Now, because the next step asks the model, which may fail or never end.
+            # Not only at the end of the run: the model is asked before, and may fail or never end.
             await run.session.save(run.memory, run.events)
         return end
 
-    async def _run(self, run: RunState) -> RunEnd:
-        """Run all iterations. Return how the run ends.
+    async def _run_iterations(self, run: RunState) -> RunEnd:
+        """Carry out decisions if the run goes on with them, then run iterations up to its end.
 
-        The transcript has the user's messages as the guardrails pass or rewrite them. Raises
-        LeaseLost if another worker has taken over the conversation.
+        The messages of the request join the transcript as the guardrails pass or rewrite them.
+        Raises LeaseLost if another worker has taken over the conversation.
         """
         is_observed = run.events.has_observer_of("iteration_start", "iteration_end")
         iteration = self._iteration
@@ -352,6 +359,7 @@ class AgentLoop:
         content = await apply_guardrails(guardrails, "input", message.content, run.events)
         if content == message.content:
             return message
+        # Without `text_file`: a file would have the text as it was before.
         return Message(message.role, content, media=message.media)
 
     async def _observed_iteration(self, run: RunState) -> RunEnd | None:
@@ -422,7 +430,9 @@ class AgentLoop:
             self._model_caller.count_calls(message.tool_calls)
         if self._config.routing_only:
             run.tool_calls += message.tool_calls
-            return RunEnd(message.content, stop_reason="routing")
+            return RunEnd(
+                message.content, stop_reason="routing", finish_reason=_finish_reason(message)
+            )
         if journaled is None and not run.request.journal.record_answer(answer):
             return _too_many_steps(run)
         return await self._call_tools(run, journaled or JournaledAnswer(answer))
@@ -444,17 +454,15 @@ class AgentLoop:
         if pipeline is not None:
             content = await apply_guardrails(pipeline, "output", content, run.events)
         if response_format is not None:
-            return await self._validate_answer(run, content, response_format)
-
-        finish_reason: FinishReason = ""
-        if answer.details:
-            finish_reason = answer.details.finish_reason
-        cause = ""
-        if _is_empty(run, content):
-            cause = self._model_caller.log_empty_answer(run)
-        return RunEnd(
-            content, stop_reason="answer", failure_cause=cause, finish_reason=finish_reason
-        )
+            end = await self._validate_answer(run, content, response_format)
+        else:
+            cause = ""
+            if _is_empty(run, content):
+                cause = self._model_caller.log_empty_answer(run)
+            end = RunEnd(content, stop_reason="answer", failure_cause=cause)
+        if end is None:
+            return None
+        return end._replace(finish_reason=_finish_reason(answer))
 
     async def _validate_answer(
         self, run: RunState, content: str, response_format: ResponseFormat
@@ -463,7 +471,7 @@ class AgentLoop:
 
         An answer of another form ends the run where no iteration is left.
         """
-        # `rejected` has each rejected answer and, behind it, its correction.
+        # `rejected` has two messages for each earlier attempt: the answer and its correction.
         attempt = len(run.rejected) // 2 + 1
         try:
             parsed = parse_and_validate(content, response_format)
@@ -499,7 +507,8 @@ class AgentLoop:
         run.open_round = OpenRound(answer, dict(journaled.outcomes))
         tools = self._shown_tools.callable_tools(run, journaled.answer.tools)
         if any(call.tool_name == READ_RESULT for call in answer.tool_calls):
-            # The model may call `read_result` from memory, although it is not shown in this step.
+            # The model may have seen `read_result` in an earlier step, and may call it although it is
+            # not shown in this one.
             tools.setdefault(READ_RESULT, read_result_tool())
         caller = ToolCaller(run, self._provider, self._config, self._analytics)
         outcomes = await run_calls(run, run.open_round, tools, self._config, caller)
@@ -518,14 +527,15 @@ class AgentLoop:
         if end is not None:
             run.close_round(outcomes)
             return end
-        return await self._close_round(run, answer, outcomes)
+        return await self._close_round_and_detect_loop(run, answer, outcomes)
 
-    async def _close_round(
+    async def _close_round_and_detect_loop(
         self, run: RunState, answer: Message, outcomes: Sequence[CallOutcome]
     ) -> RunEnd | None:
         """Close a round. Return how the run ends, None to ask the model again.
 
         A model that begins to repeat its calls gets a note about it. If it goes on, the run ends.
+        Without a loop detector in the settings, the round is only closed.
         """
         if run.loop_watch is None and self._config.loop_detector is not None:
             run.loop_watch = self._config.loop_detector.watch()
@@ -541,8 +551,7 @@ class AgentLoop:
         if not verdict:
             return None
 
-        # The last call of the round stands for all of them.
-        tool_names = [call.tool_name for call in run.tool_calls[-1:]]
+        tool_names = list(dict.fromkeys(call.tool_name for call in answer.tool_calls))
         details = {"verdict": verdict, "tools": tool_names}
         await run.events.tell("tool_loop_detected", watch.kind, details)
         run.events.note("loop_detected", summary=f"{verdict}: {', '.join(tool_names)}")
@@ -553,7 +562,7 @@ class AgentLoop:
     async def _finish(self, run: RunState, end: RunEnd, session: Session | None) -> AgentResult:
         """Close the transcript, store it in the memory and report the end. Return the result."""
         # Before `close`, which adds the reply: a paused run has none.
-        paused = _paused(run, end)
+        paused = _resumable_snapshot(run, end)
 
         # A vendor's error text is for operators and stays out of the transcript.
         closing = end.content
@@ -561,8 +570,9 @@ class AgentLoop:
             closing = end.refusal or stop_text("model_away")
         run.close(closing)
 
-        # A text that did not arrive piece by piece is passed on as a whole.
-        was_streamed = end.stop_reason == "answer" and run.on_text is not None
+        # A text that did not arrive piece by piece is passed on as a whole. Only what the model wrote
+        # has arrived, and only if no check of the complete reply came first.
+        was_streamed = end.stop_reason in ("answer", "routing") and run.on_text is not None
         if run.request.on_text is not None and not was_streamed:
             text = end.content
             if end.stop_reason == "terminal":  # the result of a tool, as the model would read it
@@ -582,11 +592,13 @@ class AgentLoop:
         config = self._config
         memory = run.memory
         run_memory = run.run_memory
-        earlier = [] if run.remembers_earlier else run.earlier
-        messages = shorten_for_history([*earlier, *run.messages])
+        messages = run.messages
+        if not run.remembers_earlier:
+            messages = [*run.earlier, *messages]
+        messages = shorten_for_history(messages)
 
         # Learning takes time, in which other runs may change the conversation. So this run works on
-        # a draft, which is committed at the end.
+        # a draft, which is committed at the end. `run_memory` then writes to the draft.
         takes_time = (
             config.summarize_on_trim
             or config.entity_memory is not None
@@ -628,6 +640,13 @@ def _is_empty(run: RunState, content: str) -> bool:
     return shows_nothing(content) and not (run.artifacts or run.choices)
 
 
+def _finish_reason(answer: Message) -> FinishReason:
+    """Return why the model ended this answer; "" if the vendor does not say it."""
+    if answer.details is None:
+        return ""
+    return answer.details.finish_reason
+
+
 def _result_finder(run: RunState, load: TextLoader | None) -> ResultFinder:
     """Return the function by which `read_result` finds an earlier result of this conversation.
 
@@ -643,16 +662,23 @@ def _result_finder(run: RunState, load: TextLoader | None) -> ResultFinder:
     return find
 
 
-def _paused(run: RunState, end: RunEnd) -> RunSnapshot | None:
-    """Return the run as its program can go on with it; None if it is over."""
-    if run.open_calls or run.inner:
-        return run.snapshot
-    if run.request.snapshot is None:
-        return None
-    # The calls were decided and carried out, but no model has read their results. The run can go on
-    # without further decisions.
+def _resumable_snapshot(run: RunState, end: RunEnd) -> RunSnapshot | None:
+    """Return the run as its program can go on with it; None if it is over.
+
+    | the run                                                       | is over |
+    |---------------------------------------------------------------|---------|
+    | has calls that wait, its own or those of agents that it asked | no      |
+    | went on after decisions, and its model could not answer       | no      |
+    | any other                                                     | yes     |
+
+    In the second case the calls were carried out. The run goes on without further decisions.
+    """
+    has_waiting_calls = bool(run.open_calls or run.inner)
+    went_on = run.request.snapshot is not None
     has_no_answer = end.stop_reason in ("provider_error", "cancelled", "budget")
-    return run.snapshot if has_no_answer else None
+    if has_waiting_calls or (went_on and has_no_answer):
+        return run.snapshot
+    return None
 
 
 def end_after_calls(outcomes: Sequence[CallOutcome], *, may_pause: bool) -> RunEnd | None:
@@ -678,7 +704,10 @@ def end_after_calls(outcomes: Sequence[CallOutcome], *, may_pause: bool) -> RunE
 
 
 def _too_many_steps(run: RunState) -> RunEnd:
-    """Return the end of a run that has no iteration left, or no room in its journal."""
+    """Return the end of a run that has no iteration left, or no room in its journal.
+
+    A channel shows the person another text, in their language.
+    """
     return RunEnd(
         f"I stopped after {run.iterations} steps without reaching an answer.",
         stop_reason="max_iterations",

@@ -27,7 +27,9 @@ from sayso.agent import (
 )
 from sayso.agent.guards.coherence import CoherenceCheck
 from sayso.agent.guards.guardrails import Guardrail, GuardrailAction, GuardrailsPipeline
+from sayso.agent.guards.loop_detection import LoopDetector
 from sayso.agent.memory.sessions import InMemorySessionStore, SessionStoreUnavailable
+from sayso.agent.messages import AnswerDetails
 from sayso.agent.result import StreamChunk
 from sayso.agent.run.cache import InMemoryCache
 from sayso.agent.run.state import NOT_RUN, WITHHELD
@@ -504,6 +506,37 @@ def test_routing_runs_no_tool():
         "echo",
         {"text": "hi"},
     )
+
+
+def test_text_beside_a_chosen_tool_is_streamed_once():
+    """It arrived while the model wrote, so it is not passed on again at the end."""
+    answer = Message(Role.ASSISTANT, "I will echo.", tool_calls=(ECHO,))
+    pieces: list[str] = []
+    result = agent_with(answer, routing_only=True).run("go", pieces.append)
+    assert (result.stop_reason, pieces) == ("routing", ["I will echo."])
+
+
+def test_answer_of_the_wrong_form_says_that_it_was_cut_off():
+    """The length is then the reason that it has no form: the author raises `max_tokens`."""
+    cut = Message(Role.ASSISTANT, '{"n": 1', details=AnswerDetails(finish_reason="length"))
+    result = agent_with(cut, max_iterations=1).run("go", response_format=Form)
+    assert (result.stop_reason, result.finish_reason) == ("invalid_answer", "length")
+
+
+def test_loop_is_reported_with_all_tools_of_its_round():
+    """Observers read each tool that the model repeats, and not only the last one."""
+    reports = []
+
+    class Watches(AgentObserver):
+        def on_tool_loop_detected(self, run_id, detector_name, details):
+            reports.append(details["tools"])
+
+    both = [[ECHO, ToolCall("number", {})]] * 3
+    agent = agent_with(
+        *both, "done", loop_detector=LoopDetector(max_repeats=3), observers=[Watches()]
+    )
+    agent.run("go")
+    assert reports == [["echo", "number"]]
 
 
 def test_cancelled_routing_has_no_choice():

@@ -122,10 +122,10 @@ MUTANTS = (
     Mutant("believe whatever a provider gives", asking, "acall", _believe_anything),
     Mutant("let ids repeat themselves", asking, "_with_unique_ids", _let_ids_be),
     Mutant("count usage twice", asking.ModelCaller, "_call", _count_twice),
-    Mutant("remember before the end", loop.AgentLoop, "_run_until_cancelled", _remember_early),
+    Mutant("remember before the end", loop.AgentLoop, "_run_to_end", _remember_early),
     Mutant("leave out what no guardrail passed", RunState, "close", _leave_out_what_was_withheld),
     Mutant("end a call in silence", call_watch.ToolCaller, "_report_end", _end_in_silence),
     Mutant("tell the end twice", RunEvents, "tell", _tell_twice),
-    Mutant("one step more", loop.AgentLoop, "_run", _one_step_more),
+    Mutant("one step more", loop.AgentLoop, "_run_iterations", _one_step_more),
     Mutant("leave the rest of a batch behind", batch, "gather_all", _leave_others_behind),
 )  # fmt: skip
