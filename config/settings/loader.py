@@ -28,7 +28,7 @@ from sayso.config.settings.schema import (
     keys_beside,
     secret_fields,
 )
-from sayso.config.settings.tools import Path_
+from sayso.config.settings.tools import YamlPath
 from sayso.infra.redaction import remember, secrets_of
 from sayso.infra.spelling import did_you_mean, nearest
 
@@ -304,15 +304,15 @@ class _Reader:
     #: Whether a secret below `channels` may be missing.
     channel_secrets_may_miss: bool = False
     #: The problems that were met, each with the path of its value.
-    problems: list[tuple[Path_, str]] = field(default_factory=list)
+    problems: list[tuple[YamlPath, str]] = field(default_factory=list)
     #: Where each value stands in the file.
-    marks: dict[Path_, yaml.Mark] = field(default_factory=dict)
+    marks: dict[YamlPath, yaml.Mark] = field(default_factory=dict)
     #: What the file says where a value is a reference.
-    references: dict[Path_, str] = field(default_factory=dict)
+    references: dict[YamlPath, str] = field(default_factory=dict)
     #: The keys whose values are secrets.
     secrets: set[str] = field(default_factory=set)
 
-    def read(self, node: yaml.Node, path: Path_ = ()) -> Any:
+    def read(self, node: yaml.Node, path: YamlPath = ()) -> Any:
         """Return the value of a node. Problems are collected, so that all are reported together."""
         self.marks.setdefault(path, node.start_mark)
         if isinstance(node, yaml.MappingNode):
@@ -352,18 +352,18 @@ class _Reader:
         problems.sort(key=lambda problem: lines.get(problem[0], 0))
         return [text for _, text in problems]
 
-    def _path_in_file(self, loc: Path_) -> Path_:
+    def _path_in_file(self, loc: YamlPath) -> YamlPath:
         """Return the path of the value that an error of pydantic is about.
 
         `loc` is that of the error. It also names branches of unions and missing keys.
         """
-        path: Path_ = ()
+        path: YamlPath = ()
         for part in loc:
             if (*path, part) in self.marks:
                 path = (*path, part)
         return path
 
-    def _pairs(self, node: yaml.MappingNode, path: Path_) -> Iterator[tuple[str, Any]]:
+    def _pairs(self, node: yaml.MappingNode, path: YamlPath) -> Iterator[tuple[str, Any]]:
         """Yield the keys of a section with their values. A key that stands twice is a problem."""
         keys: set[str] = set()
         for key_node, value_node in node.value:
@@ -380,7 +380,7 @@ class _Reader:
             self.marks[*path, key] = key_node.start_mark
             yield key, self.read(value_node, (*path, key))
 
-    def _scalar(self, node: yaml.Node, path: Path_) -> Any:
+    def _scalar(self, node: yaml.Node, path: YamlPath) -> Any:
         """Return the value of a single value, with its references looked up."""
         text = str(node.value)
         if self._is_secret_in_clear(path, text):
@@ -400,7 +400,7 @@ class _Reader:
         is_quoted = bool(getattr(node, "style", None))
         return text if is_quoted else _plain_value(text)
 
-    def _is_secret_in_clear(self, path: Path_, text: str) -> bool:
+    def _is_secret_in_clear(self, path: YamlPath, text: str) -> bool:
         """Return whether the file holds a secret or a part of one.
 
         The default of a reference counts, too, as in `${TOKEN:-abc}`.
@@ -414,10 +414,10 @@ class _Reader:
             literal = re.sub(r"^(Bearer|Basic|Token) (?=$)", "", literal)
         return self._is_secret(path) and bool(re.search(r"\w", literal))
 
-    def _is_secret(self, path: Path_) -> bool:
+    def _is_secret(self, path: YamlPath) -> bool:
         return _last(path) in self.secrets or is_secret_place(path)
 
-    def _resolve(self, match: re.Match[str], path: Path_) -> str:
+    def _resolve(self, match: re.Match[str], path: YamlPath) -> str:
         """Return what a reference stands for, of a match of `_REFERENCE` in the value at `path`."""
         if self.without_secrets and self._is_secret(path):
             return UNREAD
@@ -440,7 +440,7 @@ class _Reader:
             cure += f", or write ${{{name}:-default}}"
         return self._missing(path, f"{_last(path)}: {name} is not set: {cure}")
 
-    def _from_file(self, name: str, path: Path_) -> str:
+    def _from_file(self, name: str, path: YamlPath) -> str:
         """Return the content of a file that a reference names. Relative names start at the YAML."""
         try:
             text = (self.file.parent / name).read_text(encoding="utf-8").strip()
@@ -453,7 +453,7 @@ class _Reader:
         remember([text])
         return text
 
-    def _missing(self, path: Path_, message: str) -> str:
+    def _missing(self, path: YamlPath, message: str) -> str:
         """Note that a reference leads to nothing, unless it may. Return the value to go on with."""
         is_secret = self._is_secret(path)
         may_miss = is_secret and self.channel_secrets_may_miss and path[:1] == ("channels",)
@@ -461,7 +461,7 @@ class _Reader:
             self._refuse(path, message)
         return UNREAD if is_secret else ""
 
-    def _message(self, error: dict[str, Any], path: Path_) -> str:
+    def _message(self, error: dict[str, Any], path: YamlPath) -> str:
         """Return an error of pydantic in the words of a person who writes YAML."""
         kind = error["type"]
         if kind == "extra_forbidden":
@@ -480,7 +480,7 @@ class _Reader:
             return message
         return message + self._value_text(path, error["input"])
 
-    def _value_text(self, path: Path_, value: Any) -> str:
+    def _value_text(self, path: YamlPath, value: Any) -> str:
         """Return the value for a message, in brackets after a space.
 
         It is "" for a secret. Of a reference it is what the file says.
@@ -498,11 +498,11 @@ class _Reader:
             return " (it is empty)"
         return f" (it is {value!r})"
 
-    def _refuse(self, path: Path_, message: str) -> None:
+    def _refuse(self, path: YamlPath, message: str) -> None:
         """Note a problem of the value at `path`."""
         self.problems.append((path, self._at(path, message)))
 
-    def _at(self, path: Path_, message: str) -> str:
+    def _at(self, path: YamlPath, message: str) -> str:
         """Return a message after the place of a value."""
         mark = self.marks.get(path)
         place = self._place(mark) if mark else self.file
@@ -512,12 +512,12 @@ class _Reader:
         return f"{self.file}:{mark.line + 1}:{mark.column + 1}"
 
 
-def _is_redis(path: Path_) -> bool:
+def _is_redis(path: YamlPath) -> bool:
     """Return whether a value is the URL of a Redis, which may hold a password."""
     return _last(path) in ("redis_url", "queue_url")
 
 
-def _last(path: Path_) -> str:
+def _last(path: YamlPath) -> str:
     return str(path[-1]) if path else ""
 
 

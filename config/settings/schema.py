@@ -42,8 +42,8 @@ from sayso.config.settings.tools import (
     AuthSettings,
     BasicSettings,
     EmbeddingSettings,
-    Path_,
     RefusedValue,
+    YamlPath,
     refuse_values,
 )
 
@@ -62,7 +62,7 @@ class Origin:
     #: The folder of the YAML file, where relative paths in it begin.
     folder: Path = Path()
     #: `file:line:column` of every value, by its path.
-    places: Mapping[Path_, str] = field(default_factory=dict)
+    places: Mapping[YamlPath, str] = field(default_factory=dict)
 
     def at(self, *path: str | int) -> str:
         """Return the place of a value as the beginning of an error: `file:line:column: `.
@@ -280,7 +280,7 @@ class Settings(Section):
         """The places of the values, for errors that are found later."""
         return self._origin
 
-    def problem(self, path: Path_, text: str, *below: str | int) -> str:
+    def problem(self, path: YamlPath, text: str, *below: str | int) -> str:
         """Return a line for an error: the place in the file, the key, and the text.
 
         The key is `path`. The place is that of the value at `path`, or of the one at `below` inside
@@ -383,7 +383,7 @@ def _ids_without_effect(
 
     A rule for such an id would have no effect, and no one would notice. Paths are below `channels`.
     """
-    ids_by_path: dict[Path_, str] = {}
+    ids_by_path: dict[YamlPath, str] = {}
     access = channel.access
     if access:
         for key in ("allow", "block", "chats"):
@@ -430,7 +430,7 @@ def secret_fields(platforms: Iterable[str] = ()) -> set[str]:
     return keys
 
 
-def is_secret_place(path: Path_) -> bool:
+def is_secret_place(path: YamlPath) -> bool:
     """Return whether a value is a secret by its place, whatever its key is called.
 
     These are the variables and headers of MCP servers: `tools[0].mcp.env.TOKEN`.
@@ -439,7 +439,7 @@ def is_secret_place(path: Path_) -> bool:
     return path[:1] == ("tools",) and is_below_mcp and len(path) > 4
 
 
-def keys_beside(loc: Path_) -> list[str]:
+def keys_beside(loc: YamlPath) -> list[str]:
     """Return the keys of the section in which pydantic found an unknown key.
 
     `loc` is that of pydantic's error: it ends with the unknown key, and names the branch of each
@@ -451,7 +451,7 @@ def keys_beside(loc: Path_) -> list[str]:
     return keys
 
 
-def _sections(hint: Any, loc: Path_) -> Iterator[type[BaseModel]]:
+def _sections(hint: Any, loc: YamlPath) -> Iterator[type[BaseModel]]:
     """Yield the classes of sections that may stand at a place inside a value of a type.
 
     `hint` is the type, and `loc` the path from its value to the place. For `Settings` and

@@ -23,7 +23,6 @@ from sayso.channels.base import (
     Count,
     Number,
     OptionalSecret,
-    OptionalUrl,
     Secret,
     Section,
     is_http_url,
@@ -33,8 +32,9 @@ from sayso.config.settings.agent import OptionalServerUrl, ServerUrl
 
 #: A namespace is the beginning of tool names, which have at most 64 characters.
 NAMESPACE = r"^[A-Za-z0-9_-]{1,32}$"
-#: The path of a value in the YAML, from the root.
-Path_ = tuple[str | int, ...]
+#: The keys and indexes that lead to a value of the YAML: from the root, or from a section where that
+#: is said.
+YamlPath = tuple[str | int, ...]
 #: A section below `tools` has exactly one of these keys, which says what kind of source it is.
 SOURCE_KINDS = ("mcp", "openapi", "toolbox", "module")
 
@@ -42,8 +42,8 @@ SOURCE_KINDS = ("mcp", "openapi", "toolbox", "module")
 class RefusedValue(NamedTuple):
     """A value that a section cannot have, because of other values in it."""
 
-    #: The path of the value below the section.
-    path: Path_
+    #: The path of the value, from the section.
+    path: YamlPath
     #: What is wrong, with the cure.
     problem: str
     value: Any
@@ -82,42 +82,45 @@ class RolesSettings(Section):
     @field_validator("allowed")
     @classmethod
     def _each_once(cls, allowed: dict[str, list[str]]) -> dict[str, list[str]]:
+        # RoleBasedSelector ignores the case of roles.
         if len({role.lower() for role in allowed}) < len(allowed):
             raise ValueError("a role is given twice, in upper and lower case: keep one")
         return allowed
 
     @model_validator(mode="after")
     def _roles_exist(self) -> Self:
-        roles: dict[Path_, str] = {("users", user): role for user, role in self.users.items()}
+        roles: list[tuple[YamlPath, str]] = [
+            (("users", user), role) for user, role in self.users.items()
+        ]
         if self.default:
-            roles["default",] = self.default
+            roles.append((("default",), self.default))
+
         known = {role.lower() for role in self.allowed}
         problem = f"names no role of allowed; known: {', '.join(self.allowed)}"
         unknown = [
-            RefusedValue(path, problem, role)
-            for path, role in roles.items()
-            if role.lower() not in known
+            RefusedValue(path, problem, role) for path, role in roles if role.lower() not in known
         ]
         refuse_values(type(self), unknown)
         return self
 
 
 class EmbeddingSettings(Section):
-    """The selector that shows the tools of a large catalog that a conversation needs."""
+    """The selector that shows the tools of a large catalog that a conversation needs.
+
+    Tools that were shown stay shown in the conversation, as far as there is room.
+    """
 
     top_k: Count = Field(default=5, ge=1, le=1000)
-    """How many tools a message may add to those that its conversation is shown: the nearest to it.
-
-    Example: `8`.
+    """How many tools a message may add to those shown before in its conversation: the nearest to
+    the message. Example: `8`.
     """
     show_all_tokens: Count = Field(default=10_000, ge=0, le=1_000_000)
-    """Up to how many tokens of their schemas all tools are shown that a role may use.
-
-    Example: `4000`.
+    """All tools are shown while their schemas have at most this many tokens together. Tools that
+    the user may not use do not count. Example: `4000`.
     """
     model: str = Field(default="text-embedding-3-small", min_length=1)
     """The embedding model at `base_url`. Example: `text-embedding-3-large`."""
-    base_url: OptionalUrl = None
+    base_url: OptionalServerUrl = None
     """The server that computes vectors. Without it tools and message are compared by their words,
     then by their letters. Example: `https://api.openai.com/v1`.
     """
@@ -134,7 +137,7 @@ class EmbeddingSettings(Section):
 
 
 def _list_means_all(value: object) -> object:
-    """Read a list of selectors as `all`: each chooses from what the one before it left."""
+    """Return the section that a list of selectors stands for: one with the list as `all`."""
     if isinstance(value, list):
         return {"all": value}
     return value
@@ -161,12 +164,14 @@ class SelectorSettings(Section):
     `{}` for the defaults. Example: `{top_k: 8}`.
     """
     any_of: list[Selector] | None = Field(default=None, alias="any", min_length=1)
-    """A tool is shown if one of these shows it.
+    """A tool is shown if one of these shows it. So a selector without roles shows its tools to every
+    user.
 
     Example: `[{embedding: {}}, {keyword: {refund: [refund]}}]`.
     """
     all_of: list[Selector] | None = Field(default=None, alias="all", min_length=1)
-    """Selectors that must all show a tool. A list in place of a section means the same. Example:
+    """Selectors that must all show a tool: each chooses from what those before it chose. A list in
+    place of a section means the same. Example:
     `[{roles: {allowed: {staff: ['*']}, default: staff}}, {embedding: {}}]`.
     """
     plugin: str | None = None
@@ -193,26 +198,30 @@ class SelectorSettings(Section):
         for option, kind in _SELECTOR_OPTIONS.items():
             if option in self.model_fields_set and kind != kinds[0]:
                 raise ValueError(f"{option} belongs to {kind}: remove it")
-        if self.always and self.restricts:
+        if self.always and self.has_roles:
             raise ValueError(
                 "always would give the tools of roles to everybody: name them in allowed, for each role"
             )
         return self
 
     @property
-    def restricts(self) -> bool:
-        """Whether the selector decides who may use which tool: it or a part of it has roles."""
+    def has_roles(self) -> bool:
+        """Whether the selector or a part of it has roles.
+
+        An `any` counts too, although a part of it without roles shows its tools to every user.
+        """
         if self.roles is not None:
             return True
         parts = [*(self.any_of or ()), *(self.all_of or ())]
-        return any(part.restricts for part in parts)
+        return any(part.has_roles for part in parts)
 
 
 #: The kinds of selectors. A selector has exactly one of these fields.
 _SELECTORS = ("keyword", "roles", "embedding", "any_of", "all_of", "plugin")
 #: The kind that each option belongs to, for options of one kind only.
 _SELECTOR_OPTIONS = {"whole_words": "keyword", "options": "plugin", "on_error": "plugin"}
-#: A selector, or a list of selectors that must all show a tool.
+#: A selector, or a list of selectors that must all show a tool. `SelectorSettings` names it before
+#: this line: pydantic resolves the name when the class is first used.
 Selector = Annotated[
     SelectorSettings,
     BeforeValidator(
@@ -335,10 +344,12 @@ class AuthSettings(Section):
                 "calls are signed in one way: give one of bearer, header, query, cookie, basic"
             )
         needs_value = named[0] in ("header", "query", "cookie")
-        if needs_value != (self.value is not None):
+        if needs_value and self.value is None:
             raise ValueError(
                 "header, query and cookie name where the key goes: the key itself is value: ${KEY}"
             )
+        if not needs_value and self.value is not None:
+            raise ValueError(f"value is for header, query or cookie, not for {named[0]}: remove it")
         return self
 
 
@@ -389,31 +400,36 @@ class ModuleSource(SourceSettings):
     """The module, file or folder with `@tool` functions. Example: `sayso.examples.invoices`."""
 
 
-def _kind_of_source(source: object) -> str | None:
-    """Return the tag of a source, by which pydantic chooses its type; None for no known kind.
+#: The tag of an entry that is a text: a module, a file or a folder.
+_TEXT_TAG = "text entry"
 
-    Pydantic puts the tag into the path of an error. A tag with a space cannot be a key of the YAML,
-    so it is told from one.
+
+def _tag_of(entry: object) -> str | None:
+    """Return the tag by which pydantic chooses the type of an entry; None for no known kind.
+
+    Pydantic puts the tag into the path of an error, between the keys of the YAML. The loader drops
+    each part of the path that is no key of the file (`_path_in_file`). So that it drops the tag, no
+    tag may be a key: "mcp" would be one. Our keys have no spaces, so each tag has one.
     """
-    if isinstance(source, str):
-        return "a module"
-    if isinstance(source, SourceSettings):
-        return next(f"an {kind} section" for kind in SOURCE_KINDS if hasattr(source, kind))
-    kinds = [kind for kind in SOURCE_KINDS if isinstance(source, dict) and kind in source]
+    if isinstance(entry, str):
+        return _TEXT_TAG
+    if isinstance(entry, SourceSettings):
+        return next(f"{kind} source" for kind in SOURCE_KINDS if hasattr(entry, kind))
+    kinds = [kind for kind in SOURCE_KINDS if isinstance(entry, dict) and kind in entry]
     if len(kinds) == 1:
-        return f"an {kinds[0]} section"
+        return f"{kinds[0]} source"
     return None
 
 
 #: An entry of `tools`: a source of any kind.
 AnySource = Annotated[
-    Annotated[str, Tag("a module")]
-    | Annotated[McpSource, Tag("an mcp section")]
-    | Annotated[OpenApiSource, Tag("an openapi section")]
-    | Annotated[ToolboxSource, Tag("an toolbox section")]
-    | Annotated[ModuleSource, Tag("an module section")],
+    Annotated[str, Tag(_TEXT_TAG)]
+    | Annotated[McpSource, Tag("mcp source")]
+    | Annotated[OpenApiSource, Tag("openapi source")]
+    | Annotated[ToolboxSource, Tag("toolbox source")]
+    | Annotated[ModuleSource, Tag("module source")],
     Discriminator(
-        _kind_of_source,
+        _tag_of,
         custom_error_type="source_kind",
         custom_error_message="write a module, a file, or a section with one of mcp, openapi, toolbox, module",
     ),

@@ -76,7 +76,7 @@ from sayso.config.settings.agent import (
 from sayso.config.settings.channels import AnyChannel, PolicySettings
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.config.settings.tools import Path_
+from sayso.config.settings.tools import YamlPath
 from sayso.config.wiring.data_folder import open_data
 from sayso.config.wiring.models import Models
 from sayso.config.wiring.observability import TracingError, set_up_tracing
@@ -262,7 +262,7 @@ def _guardrails(settings: Settings) -> GuardrailsPipeline | None:
     )
 
 
-def _guardrail(settings: Settings, guardrail: GuardrailSettings, path: Path_) -> Guardrail:
+def _guardrail(settings: Settings, guardrail: GuardrailSettings, path: YamlPath) -> Guardrail:
     """Return one guardrail. Its section stands at `path`, which errors name."""
     if guardrail.plugin is not None:
         return load_plugin(settings, guardrail.plugin, Guardrail, (*path, "plugin"))
@@ -279,7 +279,7 @@ def _guardrail(settings: Settings, guardrail: GuardrailSettings, path: Path_) ->
         raise ConfigError([settings.problem(path, str(exc))]) from exc
 
 
-def load_plugin(settings: Settings, name: str, kind: type[T], path: Path_) -> T:
+def load_plugin(settings: Settings, name: str, kind: type[T], path: YamlPath) -> T:
     """Import the class `module:Class` and return an instance, created without arguments.
 
     Modules in the folder of the YAML are found, too. Raises ConfigError, which names the line at

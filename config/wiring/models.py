@@ -39,7 +39,7 @@ from sayso.config.settings.agent import (
 )
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.config.settings.tools import Path_
+from sayso.config.settings.tools import YamlPath
 
 _PROVIDERS: dict[str, type[VendorProvider]] = {
     "openai": OpenAIProvider,
@@ -50,13 +50,13 @@ _PROVIDERS: dict[str, type[VendorProvider]] = {
 }
 
 
-def configured_models(settings: Settings, channel: str) -> Iterator[tuple[Path_, str]]:
+def configured_models(settings: Settings, channel: str) -> Iterator[tuple[YamlPath, str]]:
     """Yield the models of a channel, each with its path in the YAML.
 
     The channel's own model is the first one. Its fallbacks follow, then the models of side tasks.
     """
     agent = settings.agent_of(channel)
-    path: Path_ = ("agent", "model")
+    path: YamlPath = ("agent", "model")
     if settings.channels[channel].agent.model is not None:
         path = ("channels", channel, "agent", "model")
     yield path, agent.model
@@ -65,7 +65,7 @@ def configured_models(settings: Settings, channel: str) -> Iterator[tuple[Path_,
         for index, fallback in enumerate(agent.fallback):
             yield ("agent", "fallback", index), fallback.model
 
-    tasks: dict[Path_, SideSettings | None] = {
+    tasks: dict[YamlPath, SideSettings | None] = {
         ("agent", "memory", "summarize"): agent.memory.summarize,
         ("agent", "memory", "entities"): agent.memory.entities,
         ("agent", "memory", "relationships"): agent.memory.relationships,
@@ -124,7 +124,7 @@ class Models:
         self._load_media = load_media
         self._providers: dict[_Connection, VendorProvider] = {}
         #: Where the YAML names each of them first, for errors.
-        self._paths: dict[_Connection, Path_] = {}
+        self._paths: dict[_Connection, YamlPath] = {}
         self._by_channel: dict[str, Provider] = {}
         self._offline = OfflineProvider()
 
@@ -202,7 +202,7 @@ class Models:
             return provider
         return TextToolProvider(provider)
 
-    def _provider(self, section: ModelAccess, agent: AgentSettings, path: Path_) -> Provider:
+    def _provider(self, section: ModelAccess, agent: AgentSettings, path: YamlPath) -> Provider:
         """Return the provider of a section that names a model, created on first use.
 
         `section` stands at `path`; `agent` is the section of the channel's agent.
@@ -245,7 +245,7 @@ class Models:
                 return each
         return section
 
-    def _key_of_environment(self, vendor: str, base_url: str | None, path: Path_) -> str:
+    def _key_of_environment(self, vendor: str, base_url: str | None, path: YamlPath) -> str:
         """Return the key in the vendor's usual variable, "" where none is needed.
 
         It is sent to the vendor alone, never to a `base_url` of the YAML: who may change the file
@@ -267,7 +267,7 @@ class Models:
             )
         return key
 
-    def _create(self, connection: _Connection, path: Path_) -> VendorProvider:
+    def _create(self, connection: _Connection, path: YamlPath) -> VendorProvider:
         """Create a provider. Raises ConfigError, which names the line at `path`."""
         options: dict[str, Any] = {
             "api_key": connection.api_key or None,
@@ -289,5 +289,5 @@ class Models:
         except (ProviderConfigurationError, ValueError) as exc:
             raise self._problem(path, str(exc)) from exc
 
-    def _problem(self, path: Path_, reason: str) -> ConfigError:
+    def _problem(self, path: YamlPath, reason: str) -> ConfigError:
         return ConfigError([self._settings.problem(path, reason)])

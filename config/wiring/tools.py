@@ -54,10 +54,10 @@ from sayso.config.settings.tools import (
     McpSource,
     ModuleSource,
     OpenApiSource,
-    Path_,
     SelectorSettings,
     SourceSettings,
     ToolboxSource,
+    YamlPath,
 )
 from sayso.infra.concurrency import run_sync
 from sayso.infra.spelling import did_you_mean
@@ -538,7 +538,7 @@ def build_selector(settings: Settings, channel: str) -> ToolSelector | None:
 
 def _configured_selectors(
     settings: Settings, channel: str
-) -> Iterator[tuple[SelectorSettings, Path_]]:
+) -> Iterator[tuple[SelectorSettings, YamlPath]]:
     """Yield the selectors of a channel with their places.
 
     Users in roles are spelled as the channel's people are.
@@ -552,7 +552,7 @@ def _configured_selectors(
         yield chosen.selector, ("channels", channel, "selector")
 
 
-def _build(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolSelector:
+def _build(settings: Settings, selector: SelectorSettings, path: YamlPath) -> ToolSelector:
     """Return a selector, with the tools that it always shows.
 
     `path` is that of its section in the YAML. Raises ConfigError with the line of what cannot be
@@ -592,7 +592,9 @@ def _build(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolS
     return built
 
 
-def _plugin(settings: Settings, selector: SelectorSettings, name: str, path: Path_) -> ToolSelector:
+def _plugin(
+    settings: Settings, selector: SelectorSettings, name: str, path: YamlPath
+) -> ToolSelector:
     """Return the selector of another distribution, by the name of its entry point.
 
     Raises ConfigError where there is none, and where it refuses the options.
@@ -612,8 +614,8 @@ def _plugin(settings: Settings, selector: SelectorSettings, name: str, path: Pat
 
 
 def _parts(
-    settings: Settings, selector: SelectorSettings, path: Path_
-) -> Iterator[tuple[SelectorSettings, Path_]]:
+    settings: Settings, selector: SelectorSettings, path: YamlPath
+) -> Iterator[tuple[SelectorSettings, YamlPath]]:
     """Yield the selectors inside a selector, each with its path in the YAML."""
     for key, parts in (("any", selector.any_of), ("all", selector.all_of)):
         # A list that stands in place of a section means `all`, and has no such key.
@@ -704,8 +706,8 @@ def _arguments_of(tools: Iterable[Tool]) -> list[str]:
 
 
 def _patterns_in(
-    settings: Settings, selector: SelectorSettings, path: Path_
-) -> Iterator[tuple[Path_, Path_, str]]:
+    settings: Settings, selector: SelectorSettings, path: YamlPath
+) -> Iterator[tuple[YamlPath, YamlPath, str]]:
     """Yield every name or pattern of tools in a selector and its parts.
 
     Before it come two paths: that of the selector, and from there that of the name.

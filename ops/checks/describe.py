@@ -31,7 +31,7 @@ from sayso.config.settings.agent import (
 from sayso.config.settings.channels import AccessSettings, AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.config.settings.tools import Path_
+from sayso.config.settings.tools import YamlPath
 from sayso.config.wiring.agents import (
     AgentDeps,
     channel_after,
@@ -368,7 +368,7 @@ def _pattern_warnings_of_sources(
         if isinstance(source, str) or index not in own_names:
             continue
         names = list(own_names[index])
-        path: Path_ = ("tools", index)
+        path: YamlPath = ("tools", index)
         yield from _list_warnings(settings, (*path, "include"), source.include or [], names)
         yield from _list_warnings(settings, (*path, "exclude"), source.exclude, names)
         # `confirm` may name a tool with or without its namespace.
@@ -390,7 +390,7 @@ def _pattern_warnings_of_policies(settings: Settings, opened: OpenTools) -> Iter
         policy = channel.policy
         if policy is None:
             continue
-        path: Path_ = ("channels", channel_name, "policy")
+        path: YamlPath = ("channels", channel_name, "policy")
         for index, rule in enumerate(policy.deny_when):
             yield from _warning(settings, (*path, "deny_when", index, "tool"), rule.tool, names)
         yield from _list_warnings(settings, (*path, "allow"), policy.allow, names)
@@ -403,14 +403,16 @@ def _pattern_warnings_of_policies(settings: Settings, opened: OpenTools) -> Iter
 
 
 def _list_warnings(
-    settings: Settings, path: Path_, patterns: Sequence[str], names: Sequence[str]
+    settings: Settings, path: YamlPath, patterns: Sequence[str], names: Sequence[str]
 ) -> Iterator[str]:
     """Yield a warning for each pattern of the list at `path` that matches none of the names."""
     for index, pattern in enumerate(patterns):
         yield from _warning(settings, (*path, index), pattern, names)
 
 
-def _warning(settings: Settings, path: Path_, pattern: str, names: Sequence[str]) -> Iterator[str]:
+def _warning(
+    settings: Settings, path: YamlPath, pattern: str, names: Sequence[str]
+) -> Iterator[str]:
     """Yield a warning, with a suggestion if there is one, unless the pattern matches a name.
 
     `path` is that of the pattern in the YAML.

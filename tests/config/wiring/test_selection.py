@@ -56,6 +56,9 @@ MISTAKES = {
     "no tools shown": ("{embedding: {top_k: 0}}", "28@.embedding.top_k: must be greater than or"),
     "model without server": ("{embedding: {model: m}}", "16@.embedding: model and api_key are for"),
     "server": ("{embedding: {base_url: x}}", "28@.embedding.base_url: is not a URL"),
+    "server with a user": (
+        "{embedding: {base_url: 'https://bot:pw@e.example'}}", "28@.embedding.base_url: holds a user",
+    ),
     "key in clear": ("{embedding: {base_url: 'https://e.example', api_key: k}}", "59: api_key: a secret in clear"),
     "other's option": ("{embedding: {}, whole_words: true}", "5@: whole_words belongs to keyword"),
     "in a list": ("[{embedding: {}}, {keyword: {nope: [a]}}]", "44@.1: 'nope' names no tool"),

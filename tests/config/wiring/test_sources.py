@@ -112,6 +112,10 @@ MISTAKES = {
         "tools:\n  - openapi: a.yaml\n    auth: {query: key}",
         ":3:5: tools.0.auth: header, query and cookie name wh",
     ),
+    "value of no key": (
+        "tools:\n  - openapi: a.yaml\n    auth: {bearer: '${SECRET}', value: '${SECRET}'}",
+        ":3:5: tools.0.auth: value is for header, query or cookie, not for bearer: remove it",
+    ),
     "no password": (
         "tools:\n  - openapi: a.yaml\n    auth: {basic: {user: a}}",
         "auth.basic.password: missing: add it",
