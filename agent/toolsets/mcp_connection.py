@@ -71,6 +71,9 @@ MAX_ANSWER_BYTES = 50_000_000
 SEND_SECONDS = 30.0
 #: Longest line of a program's standard error, in characters; a longer one is passed on in parts.
 MAX_STDERR_CHARS = 65_536
+#: Shortest line of a value with several lines that is a secret by itself, in characters. A shorter
+#: one may be a bracket or a word of JSON, which a result needs.
+MIN_SECRET_LINE_CHARS = 16
 #: Log levels of the SDK and its HTTP client, by their loggers. They would log what a server wrote,
 #: and every URL, and both may hold secrets.
 _SDK_LOG_LEVELS = {
@@ -692,8 +695,9 @@ class McpServer:
         # Without a word such as "Bearer".
         last_words = [value.rpartition(" ")[2] for value in values]
         # Of a value with several lines, such as a private key: logs are read line by line.
-        lines = [line for value in values for line in value.splitlines()]
-        return [*values, *last_words, *lines, *_secrets_in_url(self.url)]
+        lines = [line.strip() for value in values for line in value.splitlines()]
+        long_lines = [line for line in lines if len(line) >= MIN_SECRET_LINE_CHARS]
+        return [*values, *last_words, *long_lines, *_secrets_in_url(self.url)]
 
     @property
     def cure(self) -> str:

@@ -321,9 +321,11 @@ def test_standard_error_of_a_server_is_logged_without_secrets(capfd: pytest.Capt
 
 
 def test_secret_with_several_lines_is_hidden_in_each():
-    """A private key, of which a log shows one line at a time."""
-    server = McpServer("tiny", ("tiny",), env={"KEY": "first-line\nsecond-line\n"})
-    assert scrub("read second-line", server.secrets) == "read [hidden]"
+    """A private key, of which a log shows one line at a time. Brackets around it are no secret."""
+    key = "{\n  0123456789abcdef\n  },\n}"
+    server = McpServer("tiny", ("tiny",), env={"KEY": key})
+    text = "  },\nread 0123456789abcdef"
+    assert scrub(text, server.secrets) == "  },\nread [hidden]"
 
 
 def test_secrets_of_the_url_are_hidden():
