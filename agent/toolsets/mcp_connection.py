@@ -692,8 +692,8 @@ class McpServer:
         that are named like a secret.
         """
         values = [*self.env.values(), *self.headers.values()]
-        # Without a word such as "Bearer".
-        last_words = [value.rpartition(" ")[2] for value in values]
+        # Without a word such as "Bearer", and without a line break at the end.
+        last_words = [value.strip().rpartition(" ")[2] for value in values]
         # Of a value with several lines, such as a private key: logs are read line by line.
         lines = [line.strip() for value in values for line in value.splitlines()]
         long_lines = [line for line in lines if len(line) >= MIN_SECRET_LINE_CHARS]
