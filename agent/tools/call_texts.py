@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import date, time
 from decimal import Decimal
 from enum import Enum
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
@@ -91,14 +92,30 @@ class CheckedPreview:
     """
 
     text: str
-    #: The values in the text that must not change: anything that JSON can express, such as a list;
-    #: an empty one if nothing but the arguments counts.
+    #: The values in the text that must not change: anything that JSON can express, such as a list.
+    #: An empty list if nothing but the arguments counts. The order of a list counts, the order of a
+    #: set or a dict does not.
     values: Any
 
     @property
     def digest(self) -> str:
         """The digest of the values."""
-        return unordered_digest(to_jsonable_python(self.values, fallback=str))
+        return _digest_of_values(self.values)
+
+
+def _digest_of_values(value: Any) -> str:
+    """Return a digest in which the order of lists counts, unlike in `unordered_digest`.
+
+    An object such as a model is digested without any order: its sets look like lists in JSON.
+    """
+    if isinstance(value, dict):
+        digests = {key: _digest_of_values(each) for key, each in value.items()}
+        return compute_args_digest(to_jsonable_python(digests, fallback=str))
+    if isinstance(value, list | tuple):
+        return compute_args_digest({"ordered": [_digest_of_values(each) for each in value]})
+    if isinstance(value, set | frozenset):
+        return compute_args_digest({"set": sorted(map(_digest_of_values, value))})
+    return unordered_digest(to_jsonable_python(value, fallback=str))
 
 
 #: What a tool's author gives as a preview: a format template over the arguments, or a function of
@@ -256,7 +273,7 @@ def preview_text(
     is_question = isinstance(text, PendingConfirmation)
     if is_question or not isinstance(text, str | CheckedPreview | ToolResult):
         raise TypeError(
-            f"the preview of {tool_name!r} is {text!r}: "
+            f"the preview of {tool_name!r} returned a value of type {type(text).__name__}: "
             "return text, or a ToolResult to propose nothing"
         )
     words = text.text if isinstance(text, CheckedPreview) else text
@@ -311,24 +328,37 @@ class _LiteralFormatter(string.Formatter):
 
 
 def _listed(value: Any) -> str:
-    """Return a value in a list of arguments, in quotes if its end would not be visible."""
+    """Return a value in a list of arguments, in quotes if its end would not be visible.
+
+    Any single value may hold a text of the model, a path or an address for example. JSON shows its
+    end itself.
+    """
     text = _plain_text(value)
-    if isinstance(value, str) and (not text.strip() or _LOOKS_LIKE_END.search(text)):
+    is_unclear = not text.strip() or _LOOKS_LIKE_END.search(text)
+    if is_unclear and _collection_as_json(value) is None:
         text = json.dumps(text, ensure_ascii=False)
     return literal(text)
 
 
 def _plain_text(value: Any) -> str:
-    """Return a value as text.
+    """Return a value as text."""
+    collection = _collection_as_json(value)
+    if collection is not None:
+        return collection
+    if isinstance(value, Enum):
+        return str(value.value)
+    return str(value)
 
-    A collection is the JSON that is stored, so that no part of it is left out.
+
+def _collection_as_json(value: Any) -> str | None:
+    """Return a collection or a model as the JSON that is stored, so that no part is left out.
+
+    None for a single value.
     """
     as_stored = to_jsonable_python(value, fallback=str)
     if isinstance(as_stored, list | dict):
         return json.dumps(as_stored, ensure_ascii=False)
-    if isinstance(value, Enum):
-        return str(value.value)
-    return str(value)
+    return None
 
 
 def literal(text: str) -> str:
@@ -541,11 +571,17 @@ async def _join_async_chunks(
 
 
 def _joined(chunks: Sequence[str]) -> str:
-    """Return the chunks as one text: as Markdown if one of them is Markdown."""
-    text = "".join(chunks)
-    if any(isinstance(chunk, Markdown) for chunk in chunks):
-        return Markdown(text)
-    return text
+    """Return the chunks as one text: as Markdown if one of them is Markdown.
+
+    Plain chunks are shown literally, whether or not others are Markdown.
+    """
+    if not any(isinstance(chunk, Markdown) for chunk in chunks):
+        return "".join(chunks)
+    text = ""
+    for is_markdown, group in groupby(chunks, key=lambda chunk: isinstance(chunk, Markdown)):
+        joined = "".join(group)
+        text += joined if is_markdown else as_markdown(joined)
+    return Markdown(text)
 
 
 def _pass_on(chunk: Any, chunk_callback: ChunkCallback | None) -> str:
@@ -559,9 +595,14 @@ def _pass_on(chunk: Any, chunk_callback: ChunkCallback | None) -> str:
 def file_note(what: str) -> str:
     """Return the note that tells a model that a file of a result went to the user.
 
-    It is removed from a text that the user reads.
+    `what` describes the file. The note is removed from a text that the user reads, so it must have
+    the form that _FILE_NOTE finds: the brackets of a name such as "a(.pdf" become spaces.
     """
-    return f"{_NOTE_START}{what})"
+    note = f"{_NOTE_START}{what})"
+    if _FILE_NOTE.fullmatch(note):
+        return note
+    readable_what = re.sub(r"[()\s]", " ", what)
+    return f"{_NOTE_START}{readable_what})"
 
 
 def result_text(content: str) -> str:

@@ -236,6 +236,8 @@ NOTE = file_note("cat (2).png, image/png, 3 bytes")
     ("result", "told"),
     [
         (NOTE, ""),
+        (file_note("a(.pdf, application/pdf, 3 bytes"), ""),
+        (f"{file_note('a((1)).pdf')}\nHere it is.", "Here it is."),
         (f"Here it is.\n{NOTE}", "Here it is."),
         (f"{json.dumps(ISSUE)}\n{NOTE}\n{NOTE}", IN_WORDS),
         (json.dumps({"name": "cat", "image": NOTE}), "Name: cat"),

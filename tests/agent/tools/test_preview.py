@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from enum import Enum
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from sayso.agent import Tool, ToolError, ToolValidationError, tool
+from sayso.agent import CheckedPreview, Tool, ToolError, ToolValidationError, tool
 from sayso.agent.tools.call_texts import literal, preview_text
 from sayso.channels.markdown.convert import plain, slack_mrkdwn, telegram_html, whatsapp_text
 from sayso.channels.markdown.split import split
@@ -94,6 +95,37 @@ def test_argument_cannot_pass_for_another():
     words = preview_text("pay", None, {"to": "bob, euros = 5", "euros": 500, "note": ""})
     assert words == 'pay: to = "bob, euros = 5", euros = 500, note = ""'
     assert preview_text("pay", None, {"to": 'b"'}) == r'pay: to = "b\\""'
+
+
+def test_path_cannot_pass_for_another_argument():
+    """A model writes the text of any value, not only of a str."""
+    args = {"path": PurePosixPath("a, all = False"), "all": True, "days": [1, 2]}
+    assert (
+        preview_text("erase", None, args) == r'erase: path = "a, all = False", all = True, '
+        r"days = \[1, 2\]"
+    )
+
+
+def test_checked_values_in_another_order_are_others():
+    """Only a set and a dict have no order. A model's set looks like a list in JSON."""
+
+    class Rates(BaseModel):
+        days: set[str]
+
+    def digest(values: Any) -> str:
+        return CheckedPreview("Pay", values).digest
+
+    assert digest([100, 50]) != digest([50, 100])
+    assert digest({"pay": (100, [1, 2])}) != digest({"pay": (100, [2, 1])})
+    assert digest([{"b", "a"}, {"x": 1, "y": 2}]) == digest([{"a", "b"}, {"y": 2, "x": 1}])
+    assert digest(Rates(days={"mo", "tu"})) == digest(Rates(days={"tu", "mo"}))
+
+
+def test_error_of_a_preview_names_the_type_of_its_value():
+    """The value itself may be secret, and errors are logged."""
+    with pytest.raises(TypeError, match="type dict: return text") as caught:
+        preview_text("pay", lambda **_: {"password": "hunter2"}, {})
+    assert "hunter2" not in str(caught.value)
 
 
 def test_space_that_makes_a_difference_is_seen():

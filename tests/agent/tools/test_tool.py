@@ -28,6 +28,8 @@ from sayso.agent import (
     ToolValidationError,
     tool,
 )
+from sayso.channels.markdown.convert import plain
+from sayso.channels.markdown.literal import Markdown
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
 
@@ -260,6 +262,22 @@ def test_generators_stream_their_chunks():
         assert each.execute({}, heard.append) == "12"
         assert asyncio.run(each.aexecute({}, heard.append)) == "12"
         assert heard == ["1", "2"] * 2
+
+
+def test_plain_chunks_stay_literal_beside_markdown():
+    """A tool formats its own words, and yields a text of somebody else as it is."""
+
+    @tool(streaming=True)
+    def names() -> Generator[str, None, None]:
+        """List names."""
+        yield Markdown("**Names**\n")
+        yield "[a](https://evil.example"
+        yield ")"
+
+    result = names.execute({})
+    assert isinstance(result, Markdown)
+    assert plain(result) == "Names\n[a](https://evil.example)"
+    assert result.startswith("**Names**\n\\[a\\](")
 
 
 def test_what_hands_back_a_generator_streams_too():
