@@ -236,6 +236,8 @@ class Message:
 
         Raises ValueError or TypeError for anything else.
         """
+        if not isinstance(data, Mapping):
+            raise TypeError(f"a message is {type(data).__name__!r}")
         reasoning = data.get("reasoning", {})
         if not isinstance(reasoning, Mapping):
             raise TypeError(f"a message has {type(reasoning).__name__!r} for its reasoning")

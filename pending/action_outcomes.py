@@ -157,7 +157,8 @@ def result_to_store(
             correction = ""
             if place is not None:
                 shown = as_kind_of(end.text, texts.shortened(end.text, MAX_CORRECTION_CHARS))
-                reply = Reply(f"{DONE} {texts.correction(action.preview, shown)}")
+                text = f"{DONE} {texts.correction(action.preview, shown)}"
+                reply = Reply(text, language=action.language)
                 correction = outbox_entry(place, reply, later=True)
             return ActionResult(
                 "done",

@@ -514,7 +514,7 @@ def refusal(texts: Texts, outcome: Outcome) -> Reply:
             text = texts.crowded()
         case _:
             text = texts.busy()
-    return Reply(text, collapse=REFUSAL)
+    return Reply(text, language=texts.language, collapse=REFUSAL)
 
 
 def waited_ms(seconds: float) -> int:

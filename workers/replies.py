@@ -161,6 +161,7 @@ def _as_piece(piece: Reply, reply: Reply) -> Reply:
     return replace(
         piece,
         collapse="",
+        language=reply.language,
         only_for=reply.only_for,
         only_for_act=reply.only_for_act,
         answers_tap=reply.answers_tap,

@@ -294,9 +294,7 @@ class TurnProcessor:
         channel = self.channels.get(queued.turn.conversation.channel)
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
-            return TurnChange(
-                replies=(TurnReply(Reply(texts().channel_gone())),), ended="channel_gone"
-            )
+            return self._change_with_text(queued, texts().channel_gone(), "channel_gone")
         given_up = _reply_without_agent(queued, texts)
         if given_up is not None:
             return await self._give_up(lease, queued, *given_up)
@@ -339,14 +337,21 @@ class TurnProcessor:
         """
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
-            return TurnChange(replies=(TurnReply(Reply(text)),), ended=ended)
+            return self._change_with_text(queued, text, ended)
         try:
             return replace(await agent.give_up(queued, lease, text), ended=ended)
         except (LeaseLost, StaleTurn, RedisError):
             raise
         except Exception:
             log.exception("turn.not_given_up")
-            return TurnChange(replies=(TurnReply(Reply(text)),), ended=ended)
+            return self._change_with_text(queued, text, ended)
+
+    def _change_with_text(
+        self, queued: QueuedTurn, text: str, ended: TurnEnd | Literal[""]
+    ) -> TurnChange:
+        """Return the change that ends a turn with only this text, one of `texts_for` the turn."""
+        reply = Reply(text, language=self.texts_for(queued.turn).language)
+        return TurnChange(replies=(TurnReply(reply),), ended=ended)
 
     async def _forward(self, queued: QueuedTurn) -> bool:
         """Forward a turn that came in under another address of its conversation to the main one.

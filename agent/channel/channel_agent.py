@@ -2,8 +2,8 @@
 
 A turn goes this way: `answer` gathers what is known about it (TurnContext), `_answer_by_kind` lets
 the part answer that knows this kind of turn, and `_run_agent` runs the agent if a model has to
-answer. The result is one TurnChange with the replies and everything else to store. `give_up` is
-called in place of that for a turn that could not be answered.
+answer. The result is one TurnChange with the replies and everything else to store. For a turn that
+could not be answered, the worker calls `give_up`, which returns another TurnChange.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ from sayso.infra.concurrency import run_sync
 from sayso.pending.action import is_choice_token
 from sayso.pending.call_context import own_context
 from sayso.pending.consent.parser import ConfirmParser, read_answer, reads_phrases
-from sayso.pending.plans import plan_of
+from sayso.pending.plans import Proposal, plan_of
 from sayso.pending.repository import Claim
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore
-from sayso.pending.stored_action import WAITING_STATES
+from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turn_changes import TurnChange
 from sayso.pending.turns import (
     CHOICE_KIND,
@@ -90,7 +90,7 @@ class ChannelAgent:
     """One agent on one channel, for all its users.
 
     Each scope (a person in a conversation) has its own history and its own pending action. The
-    object keeps no state of a turn, so it answers many at once.
+    object keeps no state of a turn, so it answers many turns at once. Lives as long as its agent.
 
     A worker takes turns from a mailbox. For it, `answer` returns everything that a turn changes, to
     be stored in one commit. Without a worker, `ask_channel` and `take` apply the changes at once,
@@ -127,6 +127,8 @@ class ChannelAgent:
         self._journals = journals
         self._text_files = texts
         self._assemble(TurnFiles(media))
+        # After a yes, the store finds the tool that runs among those that the agent has then: tools
+        # and settings may have changed since the question.
         self.store.executors.kinds = ToolExecutors(lambda: agent.tools, lambda: agent.config)
 
     def _assemble(self, files: TurnFiles) -> None:
@@ -248,37 +250,37 @@ class ChannelAgent:
         )
         answer = await self._answer(context)
 
-        language = context.texts.language
-        replies = tuple(
-            replace(turn_reply, reply=replace(turn_reply.reply, language=language))
-            for turn_reply in answer.change.replies
-        )
         tools: tuple[str, ...] = ()
         if answer.result:
             tools = tuple(call.tool_name for call in answer.result.tool_calls)
+        language = context.texts.language
         return replace(
-            answer.change,
-            replies=replies,
+            _with_replies_in(language, answer.change),
             history=await history_to_store(memory, long_texts),
             language=language,
             tools=tools,
         )
 
     async def _answer(self, context: TurnContext) -> TurnAnswer:
-        """Answer a turn. A reply that would be many messages becomes its beginning and a file."""
+        """Answer a turn, and fit the answer: an untold outcome above it, a long reply as a file."""
         # An action has ended whose outcome its continuation must tell. If a message comes in first,
-        # the answer to it tells the outcome.
+        # the answer to it tells the outcome. The note is taken before the answer, because this turn
+        # may itself end an action and leave a new note.
         action_id = context.memory.notes.pop(OUTCOME_TO_TELL, "")
-        answer = await self._answer_in_full(context)
+        answer = await self._answer_with_tools(context)
         if action_id and context.turn.kind != "continuation":
             answer = await self._continuations.with_outcome_to_tell(context, answer, action_id)
         if context.returns_text:  # a file would not reach the caller
             return answer
+        # A reply that would be many messages becomes its beginning and a file.
         change = await self._long_replies.bounded(context.turn, context.texts, answer.change)
         return replace(answer, change=change)
 
-    async def _answer_in_full(self, context: TurnContext) -> TurnAnswer:
-        """Answer a turn. Tools know who the user is, and can read the files that the user sent."""
+    async def _answer_with_tools(self, context: TurnContext) -> TurnAnswer:
+        """Answer a turn so that tools know who the user is, and can read the files of the user.
+
+        Tools run in a turn of any kind: the model calls them, and a yes carries one out.
+        """
         with own_context(ToolEnvironment) as own:
             own.run = context.channel_run
             own.received_files = lambda: self._files.received(context)
@@ -291,15 +293,16 @@ class ChannelAgent:
         if turn.kind == "continuation":
             return await self._continuations.go_on(context)
 
-        # An earlier attempt at this turn has carried out its yes, and then its worker died. This
-        # does not hold for a choice, which settles no action: the tap is answered once more.
+        # An earlier attempt at this turn has carried out its yes, and then its worker died: only
+        # the outcome is left to tell. A tap on an offered answer is answered as if for the first
+        # time, because what follows it, the model's answer, was not stored.
         settled = context.settled_action
         if settled and not (turn.tap and is_choice_token(turn.tap.data)):
             effects = await self.store.finished_actions.effects(turn.scope, settled)
             answer = await self._answers.answer_ended(context, settled, effects, is_deciding=True)
             return answer.marked_about(settled)
 
-        # A form without the token of its button changes nothing.
+        # A form comes with the tap on its button. One without it was made up: it is rejected there.
         if turn.tap or turn.kind == "form":
             answer = await self._confirmation.answer_tap(context)
             return answer.marked_about(context.named_action)
@@ -309,9 +312,7 @@ class ChannelAgent:
         if self._commands:
             if turn.is_stop:  # a worker answers it before it gets here
                 return await self._stop(context)
-            command = ""
-            if turn.text.lstrip().startswith("/"):
-                command = self._commands.find(turn)
+            command = self._commands.find(turn)
             if command:
                 return await self._commands.answer(command, context)
 
@@ -325,22 +326,25 @@ class ChannelAgent:
         """Answer /stop without a worker: nothing can be running, so only an open question ends."""
         if context.waiting_action is None:
             return TurnAnswer(text_change(context.texts.nothing_to_stop()))
+        # As for a turn that was stopped: the question is cancelled, and the reply says only that.
         change = await self._failed_turns.settle(context, "", InterruptedRun(), for_history="")
         return TurnAnswer(change)
 
     async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:
-        """Answer a message that is not about the action of this conversation, if there is one.
+        """Answer a message that is not about an action of this person in this conversation.
 
-        The first row that fits counts:
+        There may be an action that has ended or is carried out by another process. The first row
+        that fits counts:
 
-        | the message                                      | the answer                           |
-        |--------------------------------------------------|--------------------------------------|
-        | repeats the yes or no that was answered last     | none                                 |
-        | yes, and a question is open in another thread    | names that question; if there is a   |
-        |                                                  | history here, above the model's      |
-        | yes or no, and Redis has lost data since         | says that the question is lost       |
-        | anything else, after an action's process died    | the model's, below the outcome       |
-        | anything else                                    | the model's                          |
+        | the message                                       | the answer                          |
+        |---------------------------------------------------|-------------------------------------|
+        | repeats the yes or no that was answered last      | none                                |
+        | yes, and a question is open in another thread     | names that question; with a history |
+        |                                                   | here, the model's answer follows    |
+        | yes or no, after Redis has lost data, no action   | says that the question is lost      |
+        | anything, while the process of an action is dead  | the outcome of that action, and     |
+        |                                                   | below it the model's answer         |
+        | anything else                                     | the model's                         |
         """
         turn = context.turn
         stored = context.open_action
@@ -360,18 +364,23 @@ class ChannelAgent:
                 if context.memory.get_history():
                     return await self._run_agent(context, elsewhere_text)
                 return fixed_answer(context, elsewhere_text)
-        has_lost_question = stored is None and context.lost_at and not context.is_loss_told
-        if intent in ("confirm", "cancel") and has_lost_question:
+
+        # The person is told of the loss once: the next yes or no goes to the model again.
+        may_answer_lost_question = stored is None and context.lost_at and not context.is_loss_told
+        if intent in ("confirm", "cancel") and may_answer_lost_question:
             return self._confirmation.answer_lost_question(context)
 
-        if stored is None or not stored.is_stale:
-            return await self._run_agent(context)
-        # The process that carried out the action has died.
-        recovered = await self.store.settlement.recover(
-            Claim(turn.scope, stored.action_id, turn.event_id), stored
-        )
-        outcome = self._answers.as_line(stored, recovered.record.state, recovered.outcome_text)
+        outcome = ""
+        if stored and stored.is_stale:
+            outcome = await self._recover(context, stored)
         return await self._run_agent(context, outcome)
+
+    async def _recover(self, context: TurnContext, stored: StoredAction) -> str:
+        """End an action whose process has died. Return the outcome as the person is told it."""
+        turn = context.turn
+        claim = Claim(turn.scope, stored.action_id, turn.event_id)
+        recovered = await self.store.settlement.recover(claim, stored)
+        return self._answers.as_line(stored, recovered.record.state, recovered.outcome_text)
 
     async def _run_agent(
         self, context: TurnContext, preface: str = "", *, paused: RunCounts | None = None
@@ -379,11 +388,10 @@ class ChannelAgent:
         """Run the agent for a turn, or let a paused run go on.
 
         `preface`: a text about an action, which is put above the reply; "" for none. It is left out
-        if the sender may be another person than that of the action. `paused`: the counts of the run
-        that goes on, None for a new run.
+        if the sender may be another person than that of the action: the text names what was asked.
+        `paused`: the counts of the run that goes on, None for a new run.
         """
         turn = context.turn
-        channel_run = context.channel_run
         if turn.maybe_other_person:
             preface = ""
 
@@ -399,11 +407,13 @@ class ChannelAgent:
 
         # The results of earlier calls must say how their actions have ended since.
         await self._outcomes.refresh(context)
+        # The model reads a copy of the history if long texts, which are in files, are put into it.
         memory = await load_history(context)
         listener = None
         if may_stream(self.agent.config):
             listener = context.stream_listener
 
+        # This adds to the environment of `_answer_with_tools`.
         with own_context(ToolEnvironment) as own:
             own.timers = timers
             own.load_text = context.long_texts.load if context.long_texts else None
@@ -418,15 +428,7 @@ class ChannelAgent:
         if memory is not context.memory:
             copy_changes_of_run(memory, context.memory, result)
 
-        # A program may propose with a function that carries the action out. It cannot be stored, so
-        # it is kept in this process.
-        for action_id, executor in channel_run.executors.items():
-            self.store.executors.keep_closure(action_id, executor)
-        actions = [
-            replace(each.action, requested_at=context.received_at)
-            for each in channel_run.proposed_actions
-        ]
-        proposal = plan_of(actions) if actions else None
+        proposal = self._proposal_of_run(context)
         answer = await self._replies.reply(
             context, result, proposal, preface, goes_on=paused is not None
         )
@@ -435,6 +437,24 @@ class ChannelAgent:
         return answer.with_changes(
             timers=tuple(timers.added), cancelled_timers=tuple(timers.cancelled)
         )
+
+    def _proposal_of_run(self, context: TurnContext) -> Proposal | None:
+        """Return what the tools of a run have proposed, as one question; None for nothing.
+
+        The actions of several proposals become the steps of a plan.
+        """
+        channel_run = context.channel_run
+        # A tool may propose with a function that carries the action out. It cannot be stored, so it
+        # is kept in this process.
+        for action_id, executor in channel_run.executors.items():
+            self.store.executors.keep_closure(action_id, executor)
+        actions = [
+            replace(each.action, requested_at=context.received_at)
+            for each in channel_run.proposed_actions
+        ]
+        if not actions:
+            return None
+        return plan_of(actions)
 
     async def _continue_run(self, context: TurnContext, counts: RunCounts) -> TurnAnswer:
         """Let a paused run go on. `Continuations` calls this."""
@@ -463,16 +483,17 @@ class ChannelAgent:
         except (ValueError, KeyError, TypeError):  # this may be why the turn failed
             memory = memory_from_json("", self.agent.memory)
             is_readable = False
-        context = self._contexts.queued(queued, lease, memory)
-        # A failed turn is answered in the language of its own message.
-        texts = self.texts_for_turn(queued.turn)
-        context = replace(context, texts=texts)
         before = memory.to_dict()
+        context = self._contexts.queued(queued, lease, memory)
+        language = context.texts.language
         if queued.turn.kind == "continuation":
             change = await self._continuations.give_up(context, run, is_stopped=not failure_text)
         else:
+            # In the language of the message alone, as the worker's `failure_text` is.
+            context = replace(context, texts=self.texts_for_turn(queued.turn))
             change = await self._give_up(context, queued, run, failure_text)
-        change = await self._long_replies.bounded(queued.turn, texts, change)
+        change = await self._long_replies.bounded(queued.turn, context.texts, change)
+        change = replace(_with_replies_in(context.texts.language, change), language=language)
         # An unreadable history is not overwritten: an operator may want to look at it.
         if not is_readable or memory.to_dict() == before:
             return change
@@ -482,7 +503,7 @@ class ChannelAgent:
     async def _give_up(
         self, context: TurnContext, queued: QueuedTurn, run: InterruptedRun, failure_text: str
     ) -> TurnChange:
-        """Return what a turn of a person that could not be answered changes. See `give_up`."""
+        """Return what a turn of a person changes that could not be answered. See `give_up`."""
         texts = context.texts
         unknown = [texts.unknown(literal(call.tool_name)) for call in run.unknown_outcomes]
         text = paragraphs([*unknown, failure_text])
@@ -506,6 +527,9 @@ class ChannelAgent:
             return True
         if stored is None:
             return not self._reader.repeats_answer(turn, queued.last_answer)
+        # Of the messages to an action, the person expects no answer to one kind: they ask for time
+        # again, and know already that the question stays. That needs an open question which was
+        # repeated, so any other message need not be read here.
         facts = self._reader.facts_of(stored, turn.event_id, queued.received_at)
         if facts.phase != "open" or not facts.unclear_answers:
             return True
@@ -515,10 +539,11 @@ class ChannelAgent:
     def may_settle(self, queued: QueuedTurn) -> bool:
         """Return whether this turn may settle an action, or has done so in an earlier attempt.
 
-        A worker never interrupts such a turn because of /stop.
+        A worker never interrupts such a turn because of /stop: its effect may have begun.
         """
         turn = queued.turn
         if turn.tap:
+            # A tap on an offered answer settles nothing: the model answers it.
             return queued.tapped_action is None or queued.tapped_action.action.kind != CHOICE_KIND
         stored = queued.open_action
         if stored is None:
@@ -528,7 +553,10 @@ class ChannelAgent:
         return stored.decided_by_event == turn.event_id
 
     def texts_for_turn(self, turn: Turn) -> Texts:
-        """Return the texts in the sender's language: of this message, the app, or the channel."""
+        """Return the texts in the sender's language.
+
+        It is that of this message, else that of their app, else that of the channel.
+        """
         return self._contexts.texts(turn)
 
     def ask_channel(
@@ -585,10 +613,23 @@ class ChannelAgent:
         return await self._direct_turns.take(turn)
 
 
-def _journal_of(context: TurnContext, listener: StreamListener | None) -> Journal | None:
-    """Return the journal of a turn's run, which also tells those who watch the run.
+def _with_replies_in(language: str, change: TurnChange) -> TurnChange:
+    """Return a change whose replies are marked as texts in this language.
 
-    `on_step` of the context is told of calls, and the `listener` that a new text begins.
+    A text that is added to a reply later, such as "(sent again ...)", is then in this language.
+    """
+    replies = tuple(
+        replace(turn_reply, reply=replace(turn_reply.reply, language=language))
+        for turn_reply in change.replies
+    )
+    return replace(change, replies=replies)
+
+
+def _journal_of(context: TurnContext, listener: StreamListener | None) -> Journal | None:
+    """Return the journal of a turn's run; None without one.
+
+    It also reports each call to `on_step` of the context, and to the `listener` that the text of a
+    new answer begins.
     """
     journal: Journal | None = context.journal
     if context.on_step:
@@ -599,8 +640,9 @@ def _journal_of(context: TurnContext, listener: StreamListener | None) -> Journa
 
 
 def may_stream(config: AgentConfig) -> bool:
-    """Return whether the text may be shown while it arrives.
+    """Return whether the text of an answer may be shown while it arrives.
 
-    It may not where a check follows, of the answer or of its calls.
+    It may not if a check follows that may reject it: a guardrail checks the whole answer, and
+    `coherence` checks whether its calls fit the request.
     """
     return not (config.coherence or (config.guardrails and config.guardrails.output))

@@ -335,6 +335,8 @@ class ConversationMemory:
 
         Raise KeyError, ValueError or TypeError for anything else.
         """
+        if not isinstance(data, Mapping):
+            raise TypeError("it is no object")
         summary = data.get("summary", "")
         notes = data.get("notes", {})
         if not isinstance(summary, str) or not isinstance(notes, dict):

@@ -201,7 +201,8 @@ class Journal(Protocol):
     async def save(self, *started: int) -> None:
         """Write what was recorded, and that the calls `started` start.
 
-        No later attempt starts these calls again: one without a recorded outcome is unknown. Raises LeaseLost if another worker has taken over the conversation.
+        No later attempt starts these calls again: one without a recorded outcome is unknown. Raises
+        LeaseLost if another worker has taken over the conversation.
         """
 
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:

@@ -563,6 +563,13 @@ def test_replies_stay_apart_where_no_message_costs_money():
     assert split_replies(TurnChange(replies=replies), OneMessage()).replies == replies
 
 
+def test_each_message_of_a_long_reply_has_its_language():
+    """The mark of a message that is sent a second time is in this language."""
+    change = TurnChange(replies=(TurnReply(Reply("eins|zwei", language="de")),))
+    messages = split_replies(change, FakeChannel()).replies
+    assert [each.reply.language for each in messages] == ["de", "de"]
+
+
 @pytest.mark.parametrize(
     ("paid_channels", "heard"), [((), [ENGLISH.still_working(), "answer"]), (("chat",), ["answer"])]
 )

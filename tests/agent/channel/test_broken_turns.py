@@ -13,6 +13,7 @@ import pytest
 from sayso.agent import Agent, AgentConfig, Role, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import Refused
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope
 from sayso.pending import stash_pending
 from sayso.pending.executors import PendingConfirmation
@@ -63,6 +64,39 @@ def test_message_that_may_be_another_person_s_is_not_told_what_was_asked(make_bo
     assert told == (ENGLISH.broken() if breaks else "Hello.")
     bot.say("yes")
     assert bot.deleted == []
+
+
+def test_message_about_a_broken_turn_has_its_language(make_bot):
+    """What is added if it is sent a second time must be in the same language."""
+    bot = make_bot()
+    bot.behave(languages=("en", "de"))
+    turns = replace(bot.processor.turns, texts_for=bot.agent.texts_for_turn)
+    bot.processor = replace(bot.processor, turns=turns)
+    break_down(bot)
+    bot.say("Kannst du mir bitte sagen, was ich noch bezahlen muss?")
+    reply = bot.channel.sent[-1].reply
+    assert (reply.text, reply.language) == (texts_for("de").broken(), "de")
+
+
+@pytest.mark.parametrize(
+    "history", ["{}", "[]", '{"max_messages": 9, "max_tokens": 9, "messages": [7]}']
+)
+def test_question_ends_although_the_history_is_unreadable(make_bot, history):
+    """The message cannot be answered, so it must not leave the question open."""
+    bot = make_bot("A")
+    bot.say("delete it")
+    load = bot.rig.mailbox.lease
+
+    async def broken(*args: object):
+        lease, queued = await load(*args)
+        if queued:
+            queued = replace(queued, history=history)
+        return lease, queued
+
+    bot.rig.mailbox.lease = broken
+    told = bot.say("what do I owe?")
+    assert told.startswith("You did not say yes, so nothing was done: “Delete A”")
+    assert told.endswith(ENGLISH.broken())
 
 
 @pytest.mark.parametrize("breaks", [False, True])

@@ -27,6 +27,7 @@ from sayso.agent import (
 from sayso.agent.channel import continuations
 from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.messages import AnswerDetails
+from sayso.channels.i18n.texts import texts_for
 from sayso.infra import tracing
 from sayso.infra.metrics import REGISTRY
 from sayso.workers.turn_processor import MAX_TURN_ATTEMPTS
@@ -364,6 +365,22 @@ def test_model_that_hangs_keeps_no_outcome_from_its_person(make_continuing, monk
     model.acomplete = hang
     bot.say("yes")
     assert new_texts(bot) == [f"{DONE}\n\n{ENGLISH.rest_missing()}"]
+
+
+def test_continuation_that_hangs_says_so_in_the_language_of_the_chat(make_continuing, monkeypatch):
+    """It has no message of the person, so the language is that of the messages before."""
+    monkeypatch.setattr(continuations, "OUTCOME_SECONDS", 0.01)
+    model = ScriptedProvider([calls("A")])
+    bot = make_continuing(model)
+    bot.behave(after="continue", is_one_message=True, languages=("en", "de"))
+    bot.say("Bitte lösche die Rechnung A, ich brauche sie nicht mehr")
+
+    async def hang(**_: object):
+        await asyncio.Event().wait()
+
+    model.acomplete = hang
+    assert bot.say("ja").endswith(texts_for("de").rest_missing())
+    assert bot.channel.sent[-1].reply.language == "de"
 
 
 def test_stop_during_the_effect_leaves_the_outcome(make_continuing):
