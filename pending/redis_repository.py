@@ -29,6 +29,7 @@ from sayso.pending.turn_changes import NewAction, TurnChange
 class RedisActionRepository:
     """Stores actions in Redis, for any number of processes. One per process.
 
+    As in the port, `conversation` is the id of a conversation, and `user` the id of a scope in it.
     Every method raises redis.RedisError.
     """
 
@@ -50,7 +51,10 @@ class RedisActionRepository:
         return [StoredAction.from_json(text) for text in texts]
 
     async def open_form(self, conversation: str, action_id: str) -> StoredAction | None:
-        """Return an action whose person opens its form, and keep its question open for FORM_MS."""
+        """Return an action whose person opens its form, and extend its question's window.
+
+        The question then stays open for at least FORM_MS (in `stored_limits.py`) more.
+        """
         text = await self._scripts.arun("open_form", conversation, {"action_id": action_id})
         return StoredAction.from_json(text)
 
@@ -60,7 +64,10 @@ class RedisActionRepository:
         return [StoredAction.from_fields(json.loads(text)) for text in texts]
 
     async def save_question_place(self, chat: str, user: str, place: str) -> None:
-        """Save in which thread of a chat a user was last asked something."""
+        """Save in which thread of a chat a user was last asked something.
+
+        The note is about the chat as a whole, so `chat` is its conversation without a thread.
+        """
         await self._scripts.arun("save_question_place", chat, {"user": user, "place": place})
 
     async def load_question_place(self, chat: str, user: str) -> str:
@@ -68,19 +75,26 @@ class RedisActionRepository:
         return str(await self._scripts.arun("load_question_place", chat, {"user": user}))
 
     async def save(self, conversation: str, new_action: NewAction) -> float | None:
-        """Store an action as shown, without a lease. Return when its window closes, or None."""
+        """Store an action as shown, without a lease.
+
+        Return when its window to answer closes, in Unix seconds. None if another action occupies
+        the scope.
+        """
         answer = await self._scripts.arun(
             "save_action", conversation, {"action": new_action.to_dict()}
         )
-        # Else the script answers with the milliseconds at which the window closes.
         if answer == "exists":
             return None
-        return int(answer) / 1000
+        closes_at_ms = int(answer)
+        return closes_at_ms / 1000
 
     async def change(
         self, conversation: str, change: TurnChange
     ) -> tuple[ChangeStatus, StoredAction | None]:
-        """Make a transition or store new actions. Return a status and the action."""
+        """Make a transition or store new actions, or both in one step.
+
+        Return the status, and with "ok" the last new action, or that of the transition.
+        """
         text = await self._scripts.arun("change", conversation, {"change": change.to_dict()})
         answer = json.loads(text)
         return answer["status"], _action_of(answer)
@@ -88,7 +102,10 @@ class RedisActionRepository:
     async def claim(
         self, claim: Claim, stored: StoredAction
     ) -> tuple[ClaimStatus, ActionState | Literal[""]]:
-        """Claim a shown action, once. Return the status and the action's state after the claim."""
+        """Claim a shown action, once. Return the status and the action's state after the claim.
+
+        The script compares the stored record and MAC with those of `stored`, which were verified.
+        """
         args = {
             **_lease_args(claim),
             "action_id": claim.action_id,
@@ -97,6 +114,7 @@ class RedisActionRepository:
             "mac": stored.mac,
             "seq": claim.seq,
         }
+        # The record is no part of the arguments' JSON: it is compared byte by byte.
         text = await self._scripts.arun("claim", claim.conversation, args, stored.record)
         answer = json.loads(text)
         return answer["status"], answer["state"]
@@ -119,7 +137,10 @@ class RedisActionRepository:
         return answer["verdict"], _action_of(answer)
 
     async def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
-        """Store that the effect begins now. Return whether this attempt may go ahead."""
+        """Store that the effect begins now. Return whether this attempt may go ahead.
+
+        The script compares record and MAC as in `claim`.
+        """
         args = {
             **_lease_args(claim),
             "action_id": claim.action_id,
@@ -129,15 +150,16 @@ class RedisActionRepository:
         verdict: StartVerdict = await self._scripts.arun(
             "start", claim.conversation, args, stored.record
         )
-        # After the script: an effect is noted only if it may begin. The end of one is noted before
-        # its script: it took place, even if Redis then does not answer.
+        # An action as the second argument notes that its effect begins. After the script: an effect
+        # that may not begin is not noted.
         if self._note_effect and verdict == "go":
             self._note_effect(claim, stored.action)
         return verdict
 
     async def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
         """Record how the effect of an attempt ended."""
-        # Before the result is stored: the note must say how the effect ended even if Redis fails.
+        # A result as the second argument notes that the effect ended. Before the script: the effect
+        # took place, even if Redis fails.
         if self._note_effect:
             self._note_effect(claim, result)
         args = {
@@ -162,7 +184,11 @@ def _action_of(answer: Mapping[str, Any]) -> StoredAction | None:
 
 
 def _lease_args(claim: Claim) -> dict[str, Any]:
-    """Return the arguments that prove the lease of a claim, none for a claim without a lease."""
+    """Return the arguments that prove the lease of a claim, none for a claim without a lease.
+
+    A program that decides outside of a worker has no lease. The scripts still let only one claim
+    win.
+    """
     if claim.lease:
         return claim.lease.args
     return {}
