@@ -4,8 +4,8 @@ A platform's file is copied here once, so that it outlives the platform's link. 
 the SHA-256 of its content, its `ref`: a file that two people send is stored once. Three things
 belong to a file:
 
-* a mark for each person who sent it, by which the person's limit is counted and the person's files
-  are found when the person is erased;
+* a mark for each person who sent it, or for whom a tool made it. By the marks the person's limit is
+  counted, and the person's files are found when the person is erased;
 * a signed link that expires, for platforms that download what they show;
 * a date, renewed each time the file is stored again. `sweep` removes files that are too old.
 """
@@ -89,6 +89,9 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"PK\x03\x04", "application/zip"),
     (b"\x1aE\xdf\xa3", "video/webm"),
     (b"fLaC", "audio/flac"),
+    # Office documents before 2007. Installers begin with the same bytes, so alone they prove
+    # nothing: see _CONTAINERS.
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", UNKNOWN_TYPE),
 )
 #: The type of a RIFF file by its form type, which is bytes 8 to 12.
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
@@ -101,6 +104,7 @@ _BRANDS = {
     b"mif1": "image/heic",
 }
 #: Containers that hold several types: the declared type is used if it starts with one of these.
+#: Most are whole types. One that ends with "." is the beginning of many, such as Office documents.
 _CONTAINERS: dict[str, tuple[str, ...]] = {
     "audio/ogg": ("audio/ogg", "video/ogg", "audio/opus"),
     "video/webm": ("video/webm", "audio/webm", "video/x-matroska", "audio/x-matroska"),
@@ -117,6 +121,11 @@ _CONTAINERS: dict[str, tuple[str, ...]] = {
         "application/vnd.openxmlformats-officedocument.",
         "application/vnd.oasis.opendocument.",
         "application/epub+zip",
+    ),
+    UNKNOWN_TYPE: (
+        "application/msword",
+        "application/vnd.ms-excel",
+        "application/vnd.ms-powerpoint",
     ),
 }
 #: Types without magic bytes that are safe to show as text. HTML and SVG can hold scripts, so they
@@ -167,8 +176,8 @@ class MediaFiles:
     * `keys`: secrets, at least one. The first one signs links and all of them verify links, so that
       a key can be retired while its links are still in use.
     * `public_url`: what the URLs of links begin with.
-    * `clock`: returns the time by which the age of files is measured, in Unix seconds. The disk or
-      the bucket dates them by its own clock.
+    * `clock`: returns the time from which `sweep` counts how old a file is, in Unix seconds. The
+      date of a file comes from the clock of its disk or bucket.
     * `link_clock`: returns the time by which links expire, in Unix seconds; by default `clock`. The
       machine that opens a link may be another one than the machine that made it, so this should be
       a clock that all machines share.
@@ -260,6 +269,8 @@ class MediaFiles:
         if size > MAX_FILE_BYTES:
             raise TooLarge(f"the file has {size} bytes: send at most {MAX_FILE_BYTES}")
         if owner:
+            # Only the content will show whether the person sent this file before, so it counts as
+            # a new one.
             self._room.check_person(sum(self._sizes_of(owner).values()), size)
 
         make_private(self._spool_folder)
@@ -304,7 +315,8 @@ class MediaFiles:
             # A file that the person sent before takes no more room.
             if ref not in sizes:
                 self._room.check_person(sum(sizes.values()), size)
-            # Before the file: an erasure finds the files of a person by their marks alone.
+            # Before the file: an erasure finds the files of a person by their marks alone. If the
+            # file then cannot be stored, the mark stays: a bucket that gave no answer may have it.
             self._marks.put(_Mark(owner, size, ref).object_name, b"")
 
         is_new = self._files.put(_object_name(ref), Path(file.name))
@@ -407,8 +419,8 @@ class LocalMediaStore(MediaFiles):
 
     def __init__(self, folder: Path, **options: Any) -> None:
         """Take what MediaFiles takes by name."""
-        # All of it is in one folder. The store of the files sees only its subfolders with names of
-        # two digits, so neither the marks nor the files that are being received.
+        # All of it is in one folder. The store of the files sees only the subfolders whose names
+        # are two hexadecimal digits, so neither the marks nor the files that are being received.
         files = LocalObjects(folder)
         marks = LocalObjects(folder / OWNERS)
         super().__init__(files, marks, folder / SPOOL_FOLDER, **options)
@@ -417,7 +429,8 @@ class LocalMediaStore(MediaFiles):
 class _Mark(NamedTuple):
     """The mark that a person sent a file. Two people who send the same file have a mark each.
 
-    A mark is an empty object. Its name holds everything, so that listing the marks is enough.
+    A file that a tool made for a person has their mark, too. A mark is an empty object. Its name
+    holds everything, so that listing the marks is enough.
     """
 
     owner: str
@@ -427,7 +440,7 @@ class _Mark(NamedTuple):
 
     @property
     def object_name(self) -> str:
-        """The name of the mark's object: `<2 digits>/<owner>.<size>-<ref>`."""
+        """The name of the mark's object: `<first 2 digits of owner>/<owner>.<size>-<ref>`."""
         return f"{_owner_prefix(self.owner)}.{self.size}-{self.ref}"
 
 
@@ -529,7 +542,7 @@ def _settled_type(head: bytes, declared: str, *, is_text: bool) -> str:
 
 
 def _type_by_magic(data: bytes) -> str:
-    """Return the type that the first bytes of a file prove, "" if they prove none."""
+    """Return the type or container that the first bytes of a file prove, "" if they prove none."""
     for magic, mime_type in _MAGIC:
         if data.startswith(magic):
             return mime_type
@@ -540,6 +553,9 @@ def _type_by_magic(data: bytes) -> str:
     # MP3 without an ID3 tag.
     if data[:2] in (b"\xff\xfb", b"\xff\xf3", b"\xff\xf2"):
         return "audio/mpeg"
+    # AAC outside a container (ADTS), which people send over WhatsApp.
+    if data[:2] in (b"\xff\xf1", b"\xff\xf9"):
+        return "audio/aac"
     return ""
 
 

@@ -28,6 +28,7 @@ from sayso.channels.types import owner_of
 from sayso.infra.storage.objects import DATE_SECONDS
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 32
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 
 
@@ -158,9 +159,14 @@ def test_bytes_of_an_unknown_type_are_only_downloaded(data: bytes, declared: str
         (b"%PDF-1.7", "application/octet-stream", "application/pdf"),
         (b"OggS\0", "audio/ogg; codecs=opus", "audio/ogg"),
         (b"OggS\0", "text/html", "audio/ogg"),
+        (b"\xff\xf1\x50\x80", "audio/aac", "audio/aac"),
+        (b"\xff\xf9\x50\x80", "audio/mpeg", "audio/aac"),
         (b"\0\0\0\x18ftypM4A ", "audio/mp4", "audio/mp4"),
         (b"\0\0\0\x18ftypisom", "image/png", "video/mp4"),
         (b"PK\x03\x04", DOCX, DOCX),
+        (OLE, "application/msword", "application/msword"),
+        (OLE, "application/vnd.ms-excel", "application/vnd.ms-excel"),
+        (OLE, "application/x-msi", UNKNOWN_TYPE),
         (b"PK\x03\x04", "text/html", "application/zip"),
         (
             b"PK\x03\x04",
