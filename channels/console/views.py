@@ -110,20 +110,28 @@ def console_pages(*channels: ConsoleChannel, **parts: Any) -> flask.Blueprint:
         static_url_path="/console/static",
         template_folder="templates",
     )
-    for rules, view in (
-        (("/",), views.root),
-        (("/console", "/console/<name>"), views.page),
-        (("/console/poll", "/console/<name>/poll"), views.poll),
-        (("/console/events", "/console/<name>/events"), views.events),
-        (("/console/<name>/older",), views.older),
-        (("/console/<name>/chats",), views.chats),
-        (("/console/<name>/waiting",), views.waiting),
+    # No channel is called "poll", "events" or "static": see `ConsoleSettings.reserved_names`.
+    for path, view in (
+        ("/", views.root),
+        ("/console", views.page),
+        ("/console/poll", views.poll),
+        ("/console/events", views.events),
+        ("/console/<name>", views.page),
+        ("/console/<name>/poll", views.poll),
+        ("/console/<name>/events", views.events),
+        ("/console/<name>/older", views.older),
+        ("/console/<name>/chats", views.chats),
+        ("/console/<name>/waiting", views.waiting),
     ):
-        for rule in rules:
-            pages.add_url_rule(rule, view_func=view)
-    pages.add_url_rule("/console/<name>/chats", view_func=views.edit_chats, methods=["POST"])
-    for view in (views.files, views.name, views.login, views.logout):
-        pages.add_url_rule(f"/console/<name>/{view.__name__}", view_func=view, methods=["POST"])
+        pages.add_url_rule(path, view_func=view)
+    for path, view in (
+        ("/console/<name>/chats", views.edit_chats),
+        ("/console/<name>/files", views.save_file),
+        ("/console/<name>/name", views.save_name),
+        ("/console/<name>/login", views.login),
+        ("/console/<name>/logout", views.logout),
+    ):
+        pages.add_url_rule(path, view_func=view, methods=["POST"])
     for error, status in ((Forbidden, 403), (UnknownChat, 404), (NotTaken, 415), (TooLarge, 413)):
         pages.register_error_handler(error, partial(_plain_error, status))
     pages.register_error_handler(StoreDown, _storage_down)
@@ -137,6 +145,13 @@ class Views:
     """The views of all console channels. One per process.
 
     A view returns the answer to a request. Its parameter `name` is the channel's name in the URL.
+
+    * A console is *open* if it has no password. It then answers only on this machine.
+    * A *visitor* is the user of a browser that may use the page. If there is a password, the
+      browser must be logged in.
+    * A *sender* is a visitor whose page posts the request. Each request that changes something must
+      have a sender, because another site could make the browser of a visitor send it. The forms to
+      log in and out cannot set the header that proves it, so there the origin is checked.
     """
 
     #: The channels by name. The first one also has the name "".
@@ -242,9 +257,10 @@ class Views:
         channel = self._channel(name)
         conversation = self._conversation(channel)
         statuses = {}
+        user_id = conversation.chat  # the chat of a console's conversation is its user
         for event_id in flask.request.args.getlist("id")[:MAX_WAITING]:
             if CLIENT_ID.fullmatch(event_id):
-                turn = Turn(event_id, conversation, conversation.chat)
+                turn = Turn(event_id, conversation, user_id)
                 statuses[event_id] = self.turn_status(turn)
 
         cause = ""
@@ -275,7 +291,7 @@ class Views:
                 return _plain(400, "Send new, or rename with title, or delete.\n")
         return flask.jsonify(ok=True)
 
-    def name(self, name: str) -> flask.Response:
+    def save_name(self, name: str) -> flask.Response:
         """Store the name that the person chose in a cookie, and return it as the page shows it.
 
         The name "" removes it.
@@ -292,21 +308,23 @@ class Views:
         _set_name_cookie(response, hook, channel, user_id, person)
         return response
 
-    def files(self, name: str) -> flask.Response:
+    def save_file(self, name: str) -> flask.Response:
         """Store an upload. Returns its signed name, its type and its file name.
 
         Raises NotTaken, TooLarge, and what `admit` raises.
         """
         channel = self._channel(name)
         hook = self._hook()
+        # Before `sender`, so that a page whose session has ended gets 401 and says so.
         self._visitor(channel)
         user_id = channel.sessions.sender(hook)
+        # An upload is no turn, so it has no id. `admit` reads only whose it is.
         self.admit(Turn("", channel.conversation_of(user_id, ""), user_id))
+        filename = unquote(flask.request.headers.get(FILENAME_HEADER, ""), errors="replace")
+        mime_type = flask.request.content_type or ""
         if not self._uploads.acquire(blocking=False):
             return _plain(503, "Too many files are being sent at once: try again shortly.\n")
 
-        filename = unquote(flask.request.headers.get(FILENAME_HEADER, ""), errors="replace")
-        mime_type = flask.request.content_type or ""
         try:
             with _body(flask.request) as file:
                 signed_name, media = channel.files.save(user_id, file, mime_type, filename)
@@ -339,10 +357,7 @@ class Views:
         address = sessions.client_address(flask.request.remote_addr or "", forwarded_for)
         wait = sessions.logins.failures(channel.name, address).wait(time.time())
         if wait:
-            duration = f"{math.ceil(wait)} seconds"
-            if wait >= 60:
-                duration = f"{math.ceil(wait / 60)} minutes"
-            problem = f"Too many wrong passwords. Try again in {duration}."
+            problem = f"Too many wrong passwords. Try again in {_duration(wait)}."
             return _login_page(channel, 429, problem, wait)
 
         flask.request.max_content_length = MAX_LOGIN_BYTES
@@ -394,18 +409,19 @@ class Views:
         return user_id
 
     def _conversation(self, channel: ConsoleChannel) -> Conversation:
-        """Return the conversation of the browser that the query names."""
+        """Return the conversation that the query names, one of the visitor's. Raises UnknownChat."""
         return channel.conversation_of(self._visitor(channel), flask.request.args.get("chat", ""))
 
     def _shown_chat(self, channel: ConsoleChannel, user_id: str) -> str:
         """Return the id of the conversation that the page opens with. Raises UnknownChat.
 
-        It is the one that the query names, else that of the last message, else the first one.
+        It is the one that the query names, else that of the last message, else the first one, "".
         """
         requested = flask.request.args.get("chat")
         try:
             if requested is not None:
                 return channel.conversation_of(user_id, requested).thread
+            # The conversation that was used last comes first. Those without a message have no time.
             chats = channel.chats.all(channel.name, user_id)
             return next((chat.id for chat in chats if chat.at), "")
         except StoreDown:
@@ -445,6 +461,17 @@ def _login_page(
     if wait:
         response.headers["Retry-After"] = str(math.ceil(wait))
     return response
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration in words, such as "1 second" or "15 minutes", rounded up."""
+    number = math.ceil(seconds)
+    unit = "second"
+    if seconds >= 60:
+        number = math.ceil(seconds / 60)
+        unit = "minute"
+    plural = "" if number == 1 else "s"
+    return f"{number} {unit}{plural}"
 
 
 def _set_cookie(
@@ -510,7 +537,8 @@ def _lines(
 def _body(request: flask.Request) -> Iterator[BinaryIO]:
     """Yield the whole body of an upload as a file. Raises TooLarge, and NotTaken for an empty body.
 
-    It is a file, because each thread of the server keeps the memory that it once needed.
+    A large body is written to a file, because the threads of the server would not give back the
+    memory for it.
     """
     too_large = TooLarge(f"the file is too large: send at most {MAX_FILE_BYTES} bytes")
     # A body without an announced length is cut at this length, without an error. So the limit is
