@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.infra.concurrency import run_without_loop
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import PendingAction
-from sayso.pending.action_outcomes import plan_end_state
+from sayso.pending.action_outcomes import EffectEnd, plan_end_state, result_to_store
 from sayso.pending.executors import Executors, NotFound
 from sayso.pending.repository import ActionResult, Claim, sign_action
 from sayso.pending.settlement import Settlement
@@ -609,4 +610,15 @@ def test_signed_record_leaves_out_default_values():
             replace(action, ttl_seconds=0.0), InMemoryPendingStore().signer, user="-"
         ).ttl_ms
         == 1
+    )
+
+
+def test_correction_is_in_the_language_of_its_action():
+    """What is added if it is sent a second time is in this language, too."""
+    desk = Desk()
+    result = result_to_store(desk.action, EffectEnd("done", "apagado"), HERE.conversation)
+    reply = json.loads(json.loads(result.correction)["reply"])
+    assert (reply["language"], WORDS.correction("Apagar A", "apagado") in reply["text"]) == (
+        "pt",
+        True,
     )

@@ -10,11 +10,13 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.base import DeliveryUncertain, RateLimited, Refused, Unreachable
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Button, Media, Reply
 from sayso.infra.concurrency import run_without_loop
 from sayso.pending.turn_changes import TurnChange, TurnReply
 from sayso.workers import lease, processor, sender
 from sayso.workers import progress as beside
+from sayso.workers.mailbox import refusal
 from sayso.workers.processor import MAX_TURNS
 from sayso.workers.replies import split_replies
 from sayso.workers.turn_processor import LONG_CHARS
@@ -561,6 +563,12 @@ def test_replies_stay_apart_where_no_message_costs_money():
     """A chart without a caption is easier to read above its text."""
     replies = (TurnReply(Reply("a")), TurnReply(Reply(media=PICTURE)))
     assert split_replies(TurnChange(replies=replies), OneMessage()).replies == replies
+
+
+@pytest.mark.parametrize("outcome", ["too_fast", "overloaded", "full"])
+def test_notice_of_a_refused_turn_has_its_language(outcome):
+    """It may be sent a second time, too."""
+    assert refusal(texts_for("de"), outcome).language == "de"
 
 
 def test_each_message_of_a_long_reply_has_its_language():
