@@ -31,7 +31,6 @@ from sayso.testing.platforms.slack_manifests import CREDENTIALS, METHOD_PARAMETE
 from sayso.testing.platforms.slack_oauth import FakeGrant, FakeInstallations
 from sayso.testing.platforms.slack_views import FakeViews
 
-SlackPayload = dict[str, Any]
 #: The scopes of an app with all features of our bots.
 SCOPES = frozenset(
     {
@@ -115,6 +114,7 @@ class FakeSlack:
     and the settings that tests change stay.
     """
 
+    #: The parameters that name the chat of a message.
     chat_fields = ("channel", "channel_id")
 
     def __init__(
@@ -219,6 +219,7 @@ class FakeSlack:
                 {"ok": False, "error": "missing_scope", "needed": needed, "provided": provided}
             )
 
+        # These calls are not in `calls` of the log: what they send is in `sent`.
         answers = {
             "chat.postMessage": self._post,
             "chat.postEphemeral": self._post_ephemeral,
@@ -236,16 +237,15 @@ class FakeSlack:
 
         The methods of manifests take only the configuration token, and it is taken by no others.
         """
-        is_about_manifest = method.startswith(_MANIFEST_METHODS)
         is_config_token = bool(self._config_token) and token == self._config_token
-        is_known = is_config_token or token == self._token
-        if not is_known and not is_about_manifest:
-            return self.oauth.refusal(token)
-        if is_known and is_about_manifest and method not in METHOD_PARAMETERS:
-            return "unknown_method"
-        if is_known and is_config_token == is_about_manifest:
+        is_about_manifest = method.startswith(_MANIFEST_METHODS)
+        if is_config_token != is_about_manifest:
+            return "not_allowed_token_type"
+        if is_about_manifest:
+            return "" if method in METHOD_PARAMETERS else "unknown_method"
+        if token == self._token:
             return ""
-        return "not_allowed_token_type"
+        return self.oauth.refusal(token)
 
     def _answer_about_grant(self, method: str, grant: FakeGrant) -> FakeResponse:
         """Answer auth.test or auth.revoke for a token of one workspace among many."""
@@ -384,7 +384,8 @@ class FakeSlack:
             return self.failure("invalid_arguments")
         if not str(params.get("channel_id", "")).startswith(("C", "D", "G")):
             return self.failure("channel_not_found")
-        if not _MESSAGE_TS.fullmatch(thread) or self._is_reply(thread):
+        channel = params["channel_id"]
+        if not _MESSAGE_TS.fullmatch(thread) or self._is_reply(channel, thread):
             return self.failure("invalid_thread_ts")
         if "title" in params and not 1 <= len(params["title"]) <= 200:
             return self.failure("invalid_arguments")
@@ -393,7 +394,7 @@ class FakeSlack:
         if self.title_error and "title" in params:
             return self.failure(self.title_error)
 
-        place = (params["channel_id"], thread)
+        place = (channel, thread)
         self.session_titles.setdefault(place, params.get("title", ""))
         self.sessions[place] = params["status"]
         answer = {"ok": True, "status": params["status"], "agent_status": params["status"]}
@@ -401,16 +402,13 @@ class FakeSlack:
             answer["warning"] = "missing_agent_session_stopped_event_subscription"
         return json_response(answer)
 
-    def _is_reply(self, ts: str) -> bool:
+    def _is_reply(self, channel: str, ts: str) -> bool:
         """Return whether a ts is that of a message that the bot posted in a thread.
 
         Such a message does not open a thread.
         """
-        match = _BOT_TS.fullmatch(ts)
-        number = int(match[1]) if match else 0
-        if not 0 < number <= len(self._log.sent):
-            return False
-        return bool(self._log.sent[number - 1]["thread"])
+        _, entry = self._message_at(channel, ts)
+        return bool(entry) and bool(entry["thread"])
 
     def _end_status(self, params: dict[str, Any]) -> None:
         """Remove the status of the thread that a message or file is posted in.
@@ -441,12 +439,15 @@ class FakeSlack:
         )
 
     def _post_ephemeral(self, params: dict[str, Any]) -> FakeResponse:
-        """Post a message that only one member of a channel sees."""
+        """Post a message that only one member of a channel sees.
+
+        It is not in `busiest`: Slack's limit of one message a second does not count it.
+        """
         blocks = params.get("blocks") or []
         error = _message_error("chat.postEphemeral", params, blocks)
         if error:
             return self.failure(error)
-        if not str(params.get("user", "")).startswith("U"):
+        if not str(params.get("user", "")).startswith(("U", "W")):
             return self.failure("user_not_in_channel")
         number = self._append_message(
             params["channel"],
@@ -459,41 +460,62 @@ class FakeSlack:
 
     def _update(self, params: dict[str, Any]) -> FakeResponse:
         """Edit one of the bot's messages. Without `blocks` it keeps the old ones, as at Slack."""
-        blocks = params.get("blocks")
-        error = _message_error("chat.update", params, blocks or [])
-        number, entry = self._own_message(params)
+        error = _message_error("chat.update", params, params.get("blocks") or [])
         if error:
             return self.failure(error)
+        number, entry = self._changeable_message(params)
         if not entry or entry["media"]:
             return self.failure("message_not_found")
+
+        blocks = params.get("blocks")
         if blocks is None:
             blocks = entry["raw"].get("blocks") or []
         self._log.edit_message(
-            number, text=_shown_text(params, blocks), buttons=_buttons(blocks), raw=params
+            number,
+            text=_shown_text(params, blocks),
+            buttons=_buttons(blocks),
+            raw={**params, "blocks": blocks},
         )
+        text = params.get("text", "")
         edited = {"user": "B0ACME", "ts": f"{_BOT_SECONDS}.999999"}
         return json_response(
             {
                 "ok": True,
                 "channel": params["channel"],
                 "ts": params["ts"],
-                "text": params["text"],
-                "message": {"type": "message", "text": params["text"], "edited": edited},
+                "text": text,
+                "message": {"type": "message", "text": text, "edited": edited},
             }
         )
 
-    def _own_message(self, params: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Return the number and the log's entry of the message with a ts in a channel.
+    def _changeable_message(self, params: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Return the number and the log's entry of the message that a call edits or deletes.
+
+        The entry is empty if Slack finds no message that can be changed. One that was deleted is
+        gone, and one that a single person sees cannot be changed.
+        """
+        number, entry = self._message_at(str(params.get("channel", "")), str(params.get("ts", "")))
+        if not entry:
+            return number, {}
+        raw = entry["raw"]
+        is_deleted = raw.get("method") == "chat.delete"
+        is_ephemeral = "user" in raw
+        if is_deleted or is_ephemeral:
+            return number, {}
+        return number, entry
+
+    def _message_at(self, channel: str, ts: str) -> tuple[int, dict[str, Any]]:
+        """Return the number and the log's entry of the bot's message with a ts in a channel.
 
         The entry is empty for another ts or channel, and for a message that was sent with the token
         of another workspace.
         """
-        match = _BOT_TS.fullmatch(str(params.get("ts", "")))
-        number = int(match.group(1)) if match else 0
+        match = _BOT_TS.fullmatch(ts)
+        number = int(match[1]) if match else 0
         if not 0 < number <= len(self._log.sent):
             return number, {}
         entry = self._log.sent[number - 1]
-        is_in_channel = entry["platform"] == "slack" and entry["chat"] == params.get("channel")
+        is_in_channel = entry["platform"] == "slack" and entry["chat"] == channel
         is_of_caller = entry.get("team", "") == self._calling_team
         if is_in_channel and is_of_caller:
             return number, entry
@@ -501,7 +523,7 @@ class FakeSlack:
 
     def _delete(self, params: dict[str, Any]) -> FakeResponse:
         """Delete one of the bot's messages: the log keeps its place, without text."""
-        number, entry = self._own_message(params)
+        number, entry = self._changeable_message(params)
         if not entry:
             return self.failure("message_not_found")
         raw = {"method": "chat.delete", **params}
@@ -519,12 +541,16 @@ class FakeSlack:
         )
 
     def _receive_upload(self, call: RecordedRequest) -> FakeResponse:
-        """Store the bytes of a file: the second of three calls, without a token."""
+        """Store the bytes of a file: the second of three calls. A bot must send no token here."""
         if self.upload_status != 200:
             # A test with a redirect sees whether the bot sends the file to the Web API.
             return FakeResponse(self.upload_status, b"", {"Location": f"{self._url}/api/auth.test"})
         upload = self._uploads.get(call.route.rpartition("/")[2])
-        if upload is None or len(call.body) != upload["length"] or "authorization" in call.headers:
+        if upload is None:
+            return FakeResponse(400, b"unknown upload")
+        if "authorization" in call.headers:
+            return FakeResponse(400, b"token sent to the file server")
+        if len(call.body) != upload["length"]:
             return FakeResponse(400, b"length mismatch")
         upload["media"] = self._log.save_file(upload["filename"], "", call.body)
         return FakeResponse(200, f"OK - {len(call.body)}".encode(), {"Content-Type": "text/plain"})
@@ -583,7 +609,7 @@ def _message_error(method: str, params: dict[str, Any], blocks: list[dict[str, A
         return "channel_not_found"
     if "markdown_text" in params and (params.get("text") or blocks):
         return "markdown_text_conflict"
-    if not params.get("text") and not blocks:
+    if not (params.get("text") or params.get("markdown_text") or blocks):
         return "no_text"
     if len(params.get("text", "")) > _TEXT_LIMIT:
         return "msg_too_long"
@@ -627,9 +653,13 @@ def _text(block: dict[str, Any]) -> str:
 
 
 def _shown_text(params: dict[str, Any], blocks: list[dict[str, Any]]) -> str:
-    """Return the text that people see: that of the blocks, or without sections the text itself."""
+    """Return the text that people see: that of the sections, or of a message without any its text.
+
+    Our bots write a text into sections. Blocks of other kinds only stand beside it.
+    """
     sections = [_text(block) for block in blocks if block["type"] == "section"]
-    return "\n".join(sections) or str(params.get("text", ""))
+    text = params.get("text") or params.get("markdown_text") or ""
+    return "\n".join(sections) or str(text)
 
 
 def _buttons(blocks: list[dict[str, Any]]) -> list[dict[str, str]]:

@@ -148,14 +148,34 @@ def test_only_a_message_of_that_channel_is_edited(call, platforms: FakePlatforms
     assert "edits" in platforms.sent[0]
 
 
+def test_message_that_is_gone_or_ephemeral_is_not_changed(call, platforms: FakePlatforms):
+    """Nobody sees the first any more, and Slack changes no message that a single person sees."""
+    deleted = call("chat.postMessage", **ASKED)[0]["ts"]
+    assert call("chat.delete", channel="C0OPS", ts=deleted)[0]["ok"]
+    ephemeral = call("chat.postEphemeral", **ASKED, user="W0ADA")[0]["message_ts"]
+    for ts in (deleted, ephemeral):
+        for method, more in (("chat.update", {"text": "x"}), ("chat.delete", {})):
+            answer, _ = call(method, channel="C0OPS", ts=ts, **more)
+            assert answer["error"] == "message_not_found"
+
+
+def test_message_has_text_or_blocks_or_markdown(call, platforms: FakePlatforms):
+    """Each of them is enough, in an edit too."""
+    ts = call("chat.postMessage", channel="C0OPS", markdown_text="**Hi**")[0]["ts"]
+    assert platforms.sent[0]["text"] == "**Hi**"
+    assert call("chat.update", channel="C0OPS", ts=ts, blocks=[SECTION])[0]["ok"]
+    assert platforms.sent[0]["text"] == "Sure?"
+
+
 def test_edit_without_blocks_keeps_the_old_ones(call, platforms: FakePlatforms):
-    """The buttons stay; an empty list removes them."""
+    """The buttons stay, also with a second edit; an empty list removes them."""
     ts = call("chat.postMessage", **ASKED)[0]["ts"]
-    call("chat.update", channel="C0OPS", ts=ts, text="Done.")
-    assert platforms.sent[0]["buttons"]
+    for text in ("Doing.", "Done."):
+        call("chat.update", channel="C0OPS", ts=ts, text=text)
+        assert platforms.sent[0]["buttons"]
     call("chat.update", channel="C0OPS", ts=ts, text="Done.", blocks=[])
     assert (platforms.sent[0]["text"], platforms.sent[0]["buttons"]) == ("Done.", [])
-    assert len(platforms.sent[0]["edits"]) == 2
+    assert len(platforms.sent[0]["edits"]) == 3
 
 
 def test_scopes_are_in_a_header(call):
