@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sayso.agent import otel_conventions as gen_ai
-from sayso.agent.tools.definition import loggable_name
+from sayso.agent.tools.names import loggable_name
 from sayso.infra.ids import random_id
 
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")

@@ -15,7 +15,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from sayso.channels.edit_form import EditForm, form_fields
@@ -215,6 +215,10 @@ class PendingAction:
         return cls(**{key: value for key, value in data.items() if key != "status"})
 
 
+#: The fields of an action that are always texts.
+TEXT_FIELDS = tuple(each.name for each in fields(PendingAction) if each.type == "str")
+
+
 def after_of(action: PendingAction, default: After) -> After:
     """Return what follows the outcome of an action, a plan or an undo.
 
@@ -235,9 +239,15 @@ def keeps_question(action: PendingAction, default: OtherMessage) -> bool:
 def check_proposal(action: PendingAction) -> None:
     """Refuse an action that a user cannot agree to.
 
-    Raises ValueError for a reserved kind, a preview over MAX_PREVIEW_CHARS, and a time to answer
-    outside of 0 to MAX_TTL_SECONDS.
+    Raises TypeError for a text of another type, such as `version=2`: when the record is read, it
+    would count as changed in the store. Raises ValueError for a reserved kind, a preview over
+    MAX_PREVIEW_CHARS, and a time to answer outside of 0 to MAX_TTL_SECONDS.
     """
+    for name in TEXT_FIELDS:
+        value = getattr(action, name)
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is of type {type(value).__name__}: give text")
+
     if not action.kind or action.kind.startswith(RESERVED_PREFIX):
         raise ValueError(
             f"kind {action.kind!r} is reserved: "

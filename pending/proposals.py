@@ -88,8 +88,8 @@ def stash_pending(
 
     Raises PendingActionExistsError when this turn has already proposed the same, MAX_STEPS others,
     or as much text as a question may show; ActionDeniedError when the user has just said no to the
-    same; RuntimeError in a tool that is marked read-only; TypeError when `args` is not exact JSON;
-    and ValueError when a limit of `check_proposal` is exceeded.
+    same; RuntimeError in a tool that is marked read-only; TypeError when `args` is not exact JSON or
+    a text is of another type; and ValueError when a limit of `check_proposal` is exceeded.
     """
     run = call_context().run
     if run is None or run.confirmed is not None:

@@ -104,8 +104,8 @@ class PendingActionStore:
         as long as the store's default.
 
         Raises PendingActionExistsError when the scope is occupied, TypeError when `args` is not
-        exact JSON, ValueError when a limit of `check_proposal` or of the arguments' size is
-        exceeded.
+        exact JSON or `check_proposal` finds no text where one must be, ValueError when a limit of
+        `check_proposal` or of the arguments' size is exceeded.
         """
         if ttl_seconds is None:
             ttl_seconds = self.default_ttl_seconds
@@ -125,7 +125,7 @@ class PendingActionStore:
     def create(self, action: PendingAction, executor: Executor | None = None) -> PendingAction:
         """Store an action as shown.
 
-        Raises PendingActionExistsError and ValueError, as `stash` does.
+        Raises PendingActionExistsError, TypeError and ValueError, as `stash` does.
         """
         check_proposal(action)
         scope = scope_of(action.user_id, action.channel_id, action.conversation_id)

@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, get_type_hints
+from typing import Any
 
 from sayso.channels.edit_form import form_fields
 from sayso.channels.types import Scope
-from sayso.pending.action import ActionSigner, ActionState, PendingAction
+from sayso.pending.action import TEXT_FIELDS, ActionSigner, ActionState, PendingAction
 from sayso.pending.stored_limits import STALE_MS
 
 #: States in which an action still occupies its scope.
@@ -33,9 +33,6 @@ _UNSIGNED = ("state", "expires_at", "outcome", "pending_action_id")
 SIGNED_FIELDS = {
     each.name: each.default for each in fields(PendingAction) if each.name not in _UNSIGNED
 }
-_FIELD_TYPES = get_type_hints(PendingAction)
-#: The signed fields that are always texts.
-_TEXTS = tuple(name for name in SIGNED_FIELDS if _FIELD_TYPES[name] is str)
 
 
 @dataclass(frozen=True)
@@ -254,7 +251,7 @@ def _check_types(action: PendingAction) -> None:
 
     They would fail later, where they are used.
     """
-    for name in _TEXTS:
+    for name in TEXT_FIELDS:
         if not isinstance(getattr(action, name), str):
             raise TypeError(f"{name!r} is no text")
     if not isinstance(action.args, dict):

@@ -18,8 +18,8 @@ from sayso.agent.messages import UsageStats
 from sayso.agent.observability.observer import AgentObserver, LlmCall, Source, event_reader
 from sayso.agent.providers.base import ProviderError
 from sayso.agent.result import AgentResult
-from sayso.agent.tools.definition import loggable_name
 from sayso.agent.tools.errors import ToolNotFoundError
+from sayso.agent.tools.names import loggable_name
 from sayso.infra import metrics
 from sayso.pending.call_context import call_context, context_field
 from sayso.pending.error_texts import error_text

@@ -40,7 +40,7 @@ from sayso.agent.run.state import CallOutcome, RunState, text_digest
 from sayso.agent.run.unknown_outcomes import unknown_outcome_result
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.call_texts import ChunkCallback, serialize
-from sayso.agent.tools.definition import RESULTS, SEARCH, ProposalDraft
+from sayso.agent.tools.definition import RESULTS, SEARCH
 from sayso.agent.tools.errors import (
     EffectUnknownError,
     PreviewError,
@@ -49,6 +49,7 @@ from sayso.agent.tools.errors import (
     ToolNotFoundError,
     ToolParameterError,
 )
+from sayso.agent.tools.proposal_draft import ProposalDraft
 from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.agent.trace import StepType

@@ -1,4 +1,4 @@
-"""ToolDefinition: the fields of a tool, with their checks. ProposalDraft: a call to be confirmed.
+"""ToolDefinition: the fields of a tool, with their checks.
 
 `sayso.agent.tools.tool.Tool` extends ToolDefinition by what can be done with a tool: checking
 arguments, running it, proposing a call.
@@ -8,30 +8,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import InitVar, dataclass, field, replace
 from enum import StrEnum
 from types import CodeType, NoneType
-from typing import Any, ClassVar, Literal, Self, TypedDict, get_args
+from typing import Any, Literal, Self, TypedDict, get_args
 
 from sayso.agent.tools.arguments import InjectedArguments, Injector, SchemaArguments, is_json_schema
-from sayso.agent.tools.call_texts import CheckedPreview, Preview
-from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
+from sayso.agent.tools.call_texts import Preview
+from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.json_schema import frozen, thawed
+from sayso.agent.tools.names import TOOL_NAME, normalize_namespace, split_namespace
 from sayso.agent.tools.parameter import as_parameters
 from sayso.agent.tools.signature import call_method, is_method, with_function_defaults
 from sayso.infra.concurrency import call_foreign
-from sayso.pending.action import (
-    MAX_TTL_SECONDS,
-    ActionDeniedError,
-    After,
-    OtherMessage,
-    PendingActionExistsError,
-)
-from sayso.pending.executors import PendingConfirmation, Reconciler, ToolResult
-from sayso.pending.proposals import ShownTool, current_context, stash_pending
+from sayso.pending.action import MAX_TTL_SECONDS, After, OtherMessage
+from sayso.pending.executors import Reconciler
+from sayso.pending.proposals import current_context, stash_pending
 from sayso.pending.tool_context import context_arguments, context_parameters, innermost_function
 
 #: The `source` of tools that write into an agent's memory.
@@ -42,8 +36,6 @@ RESULTS = "results"
 SEARCH = "tool_search"
 #: How long an effect can be undone, in seconds, unless the tool says otherwise.
 UNDO_SECONDS = 300.0
-#: The name of a tool. Only Gemini accepts a dot; `get_schema` refuses it for the other vendors.
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: A function that undoes a call. It takes any of the tool's arguments by name, and `result`, the
 #: text that the tool returned. Sync or async.
 Undo = Callable[..., Any]
@@ -80,16 +72,16 @@ class ToolMetadata:
     #: Whether to ask the model for a `toolcall_reason` with each call; None for what the registry
     #: says.
     think_augment: bool | None = None
-    #: How many characters of one result the model reads at most; None for
-    #: no limit of the tool.
+    #: How many characters of one result the model reads at most; None for no limit of the tool.
     max_result_size: int | None = None
     #: Where the tool comes from. MEMORY for the tools of an agent's memory, RESULTS for the one
     #: that reads the rest of a result, and SEARCH for the one that finds other tools.
     source: str = "native"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tags", frozenset(ToolTag(tag) for tag in self.tags))
-        object.__setattr__(self, "custom_tags", frozenset(self.custom_tags))
+        tags = _as_names(self.tags)
+        object.__setattr__(self, "tags", frozenset(ToolTag(tag) for tag in tags))
+        object.__setattr__(self, "custom_tags", frozenset(_as_names(self.custom_tags)))
         if self.timeout is not None and not self.timeout > 0:
             raise ValueError(
                 f"timeout={self.timeout!r} leaves a tool no time: give seconds above 0, or None"
@@ -145,13 +137,18 @@ class ToolOptions(TypedDict, total=False):
 _FIELD_TYPES: Sequence[tuple[str, Any, str]] = (
     ("name", str, "text"),
     ("description", str, "text"),
+    ("version", str, "text"),
+    ("editable", Iterable, "the names of arguments"),
+    ("undo_seconds", (int, float), "a number of seconds"),
+    ("cache_ttl", (int, float), "a number of seconds"),
     ("metadata", ToolMetadata, "a ToolMetadata"),
     ("injected_kwargs", Mapping, "a dict of names and values"),
     ("preview", (str, Callable, NoneType), "a template or a function"),
-    *(
-        (name, (Callable, NoneType), "a function")
-        for name in ("function", "callable", "config_injector", "undo", "reconcile")
-    ),
+    ("function", (Callable, NoneType), "a function"),
+    ("callable", (Callable, NoneType), "a function"),
+    ("config_injector", (Callable, NoneType), "a function"),
+    ("undo", (Callable, NoneType), "a function"),
+    ("reconcile", (Callable, NoneType), "a function"),
 )
 
 
@@ -240,48 +237,12 @@ class ToolDefinition:
     _original: InitVar[ToolDefinition | None] = None
 
     def __post_init__(self, _original: ToolDefinition | None) -> None:
+        # Each step reads what the steps before it have set.
         self._check_types()
         self._take_functions_of_tools()
         self._reconcile_aliases(_original)
-
-        # Fill what is left out, or follows from the function or from another field.
-        function = self.function
-        is_async = bool(self.is_async) or self.metadata.is_async or returns_awaitable(function)
-        tags = self.metadata.tags
-        if self.read_only:
-            tags = tags | {ToolTag.READ_ONLY}
-        proposes = self.proposes
-        if proposes is None:
-            proposes = names_stash_pending(function)
-        editable = self.editable
-        if isinstance(editable, str):
-            editable = (editable,)
-        self._set(
-            _original=self,
-            injected_kwargs=InjectedArguments(self.injected_kwargs),
-            is_async=is_async,
-            metadata=replace(self.metadata, is_async=is_async, tags=tags),
-            read_only=ToolTag.READ_ONLY in tags,
-            proposes=proposes,
-            editable=tuple(editable),
-        )
-
-        # One JSON Schema, given as `parameters`, becomes `input_schema`, and its properties become
-        # the parameters.
-        if is_json_schema(self.parameters):
-            try:
-                schema = frozen(thawed(dict(self.parameters)))
-            except RecursionError as exc:
-                raise self._undefinable("its parameters are nested too deep") from exc
-            self._set(input_schema=schema, parameters=())
-        declared = as_parameters(self.name, self.parameters)
-        self._set(parameters=with_function_defaults(declared, function))
-        if self.input_schema is not None:
-            arguments = SchemaArguments(self.name, self.input_schema)
-            # `_compiled` is a cached property of Tool: the schema need not be compiled twice.
-            self._set(
-                parameters=as_parameters(self.name, arguments.parameters), _compiled=arguments
-            )
+        self._fill_fields()
+        self._set_parameters()
         self._check()
 
     @property
@@ -308,10 +269,9 @@ class ToolDefinition:
         if not namespace:
             return self
 
-        # The part of a name before its first `-` or `.` is a namespace, too.
-        *in_name, rest = _SEPARATORS.split(self.name, maxsplit=1)
-        base_name = self.method_name or rest
-        existing = self.namespace or "".join(in_name)
+        namespace_in_name, name_after_it = split_namespace(self.name)
+        base_name = self.method_name or name_after_it
+        existing = self.namespace or namespace_in_name
         if existing and not force:
             namespace = existing
         normalized = normalize_namespace(namespace)
@@ -321,38 +281,6 @@ class ToolDefinition:
             namespace=normalized,
             method_name=base_name,
         )
-
-    def _reconcile_aliases(self, original: ToolDefinition | None) -> None:
-        """Make fields agree that say the same in two ways, such as `function` and `callable`.
-
-        In a copy, the field that differs from the original counts.
-        """
-        if original is None:
-            function = self.function or self.callable
-            self._set(function=function, callable=function)
-            return
-
-        function = self.function
-        if self.callable is not original.callable:
-            function = self.callable
-        metadata = self.metadata
-        if function is not original.function and self.is_async is original.is_async:
-            # It describes the original's function. None: detect it for the new one.
-            self._set(is_async=None)
-            metadata = replace(metadata, is_async=False)
-        if original.read_only and not self.read_only:
-            metadata = replace(metadata, tags=metadata.tags - {ToolTag.READ_ONLY})
-        has_new_parameters = self.parameters is not original.parameters
-        if has_new_parameters and self.input_schema is original.input_schema:
-            self._set(input_schema=None)
-        self._set(function=function, callable=function, metadata=metadata)
-
-    def _take_functions_of_tools(self) -> None:
-        """Replace tools that are given as preview, undo or reconciler by their functions."""
-        for name in ("preview", "undo", "reconcile"):
-            value = getattr(self, name)
-            if isinstance(value, ToolDefinition) and value.function is not None:
-                self._set(**{name: value.function})
 
     def _check_types(self) -> None:
         """Raise ToolValidationError, with the cure, for a field of the wrong type."""
@@ -371,6 +299,81 @@ class ToolDefinition:
             if _is_generator(getattr(self, name)):
                 raise self._undefinable(f"its {name} yields: return the text")
 
+    def _take_functions_of_tools(self) -> None:
+        """Replace tools that are given as preview, undo or reconciler by their functions."""
+        for name in ("preview", "undo", "reconcile"):
+            value = getattr(self, name)
+            if isinstance(value, ToolDefinition) and value.function is not None:
+                self._set(**{name: value.function})
+
+    def _reconcile_aliases(self, original: ToolDefinition | None) -> None:
+        """Make fields agree that say the same in two ways, such as `function` and `callable`.
+
+        In a copy, the field that differs from the original counts.
+        """
+        if original is None:
+            function = self.function or self.callable
+            self._set(function=function, callable=function)
+            return
+
+        function = self.function
+        if self.callable is not original.callable:
+            function = self.callable
+        metadata = self.metadata
+
+        # `is_async` describes the original's function. None: detect it for the new one.
+        if function is not original.function and self.is_async is original.is_async:
+            self._set(is_async=None)
+            metadata = replace(metadata, is_async=False)
+
+        if original.read_only and not self.read_only:
+            metadata = replace(metadata, tags=metadata.tags - {ToolTag.READ_ONLY})
+
+        # The schema describes the original's parameters.
+        has_new_parameters = self.parameters is not original.parameters
+        if has_new_parameters and self.input_schema is original.input_schema:
+            self._set(input_schema=None)
+        self._set(function=function, callable=function, metadata=metadata)
+
+    def _fill_fields(self) -> None:
+        """Set what is left out, or follows from the function or from another field."""
+        function = self.function
+        is_async = bool(self.is_async) or self.metadata.is_async or returns_awaitable(function)
+        tags = self.metadata.tags
+        if self.read_only:
+            tags = tags | {ToolTag.READ_ONLY}
+        proposes = self.proposes
+        if proposes is None:
+            proposes = names_stash_pending(function)
+        self._set(
+            _original=self,
+            injected_kwargs=InjectedArguments(self.injected_kwargs),
+            is_async=is_async,
+            metadata=replace(self.metadata, is_async=is_async, tags=tags),
+            read_only=ToolTag.READ_ONLY in tags,
+            proposes=proposes,
+            editable=tuple(_as_names(self.editable)),
+        )
+
+    def _set_parameters(self) -> None:
+        """Make `parameters` a tuple of ToolParameters, and `input_schema` a JSON Schema or None."""
+        # One JSON Schema, given as `parameters`, becomes `input_schema`. Its properties become the
+        # parameters.
+        if is_json_schema(self.parameters):
+            try:
+                schema = frozen(thawed(dict(self.parameters)))
+            except RecursionError as exc:
+                raise self._undefinable("its parameters are nested too deep") from exc
+            self._set(input_schema=schema, parameters=())
+        declared = as_parameters(self.name, self.parameters)
+        self._set(parameters=with_function_defaults(declared, self.function))
+        if self.input_schema is not None:
+            arguments = SchemaArguments(self.name, self.input_schema)
+            # `_compiled` is a cached property of Tool: the schema need not be compiled twice.
+            self._set(
+                parameters=as_parameters(self.name, arguments.parameters), _compiled=arguments
+            )
+
     def _check(self) -> None:
         """Raise ToolValidationError, with the cure, for a tool that could not be called."""
         problem = next(self._problems(), "")
@@ -387,9 +390,9 @@ class ToolDefinition:
     def _problems(self) -> Iterator[str]:
         """Yield what is wrong with single fields, and with fields that contradict each other.
 
-        Each text names the cure.
+        Each text names the cure. `_check` reports the first.
         """
-        if not _TOOL_NAME.fullmatch(self.name):
+        if not TOOL_NAME.fullmatch(self.name):
             yield "a name is 1 to 64 letters, digits, '_', '-' or '.'"
         if not self.description.strip():
             yield "give it a docstring or description=: a model chooses tools by it"
@@ -400,7 +403,10 @@ class ToolDefinition:
         if self.streaming and not _is_generator(self.function):
             yield "streaming=True needs a function that yields"
         if not 0 < self.undo_seconds <= MAX_TTL_SECONDS:
-            yield f"undo_seconds is {self.undo_seconds!r}: at most {MAX_TTL_SECONDS:g}"
+            yield (
+                f"undo_seconds is {self.undo_seconds!r}: "
+                f"give more than 0 and at most {MAX_TTL_SECONDS:g}"
+            )
 
         if self.read_only and self.proposes:
             yield (
@@ -465,6 +471,7 @@ class ToolDefinition:
 
         filled = {*names, *self.injected_kwargs, *context_parameters(function)}
         if is_method(function):
+            # Python fills the first parameter, `self`.
             filled.add(next(iter(signature)))
         required = [param.name for param in signature.values() if _is_required(param)]
         unfilled = [name for name in required if name not in filled]
@@ -474,7 +481,7 @@ class ToolDefinition:
     def _undefinable(self, issue: str, parameters: Sequence[str] = ()) -> ToolValidationError:
         message = f"tool {self.name!r} cannot be defined: {issue}"
         return ToolValidationError(
-            message, tool_name=self.name, param_name=", ".join(parameters), issue=issue
+            message, tool_name=self.name, param_name=", ".join(map(str, parameters)), issue=issue
         )
 
     def _set(self, **values: Any) -> None:
@@ -483,101 +490,11 @@ class ToolDefinition:
             object.__setattr__(self, name, value)
 
 
-@dataclass(frozen=True)
-class AlreadyPending(ToolResult):
-    """The result when the call waits for a yes already, or no more proposals fit in this turn."""
-
-    kind: ClassVar[str] = "already_pending"
-
-    message: str = ""
-
-
-@dataclass(frozen=True)
-class AlreadyDenied(ToolResult):
-    """The result when the user has just said no to the same call: nothing was asked."""
-
-    kind: ClassVar[str] = "already_denied"
-
-    message: str = ""
-
-
-@dataclass(frozen=True)
-class PreviewRefused(ToolResult):
-    """The result when a preview raised a ToolError: nothing was asked. `message` has its words."""
-
-    kind: ClassVar[str] = "refused"
-
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ProposalDraft:
-    """A call that may be proposed: the arguments to be recorded, and their preview."""
-
-    tool: ToolDefinition
-    args: dict[str, Any]
-    #: A ToolResult means that there is nothing to propose.
-    preview: CheckedPreview | str | ToolResult
-    #: The `definition_digest` of the tool.
-    tool_digest: str
-
-    @property
-    def text(self) -> str:
-        """The preview that the user reads; "" if there is nothing to propose."""
-        if isinstance(self.preview, CheckedPreview):
-            return self.preview.text
-        if isinstance(self.preview, str):
-            return self.preview
-        return ""
-
-    @property
-    def values_digest(self) -> str:
-        """The digest of the values of a CheckedPreview; "" if the whole text counts."""
-        if isinstance(self.preview, CheckedPreview):
-            return self.preview.digest
-        return ""
-
-    def propose(self, reason: str = "", form: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
-        """Ask the user of the current channel run to confirm the call.
-
-        `reason` is why they are asked, for them to read; "" for none. `form` has the fields that
-        the user may change, as `edit_fields` returns them; empty for none.
-
-        Returns a PendingConfirmation, or the result that says why nothing was asked. Raises
-        ToolExecutionError where no user could answer, and for a call that cannot be stored.
-        """
-        name = self.tool.name
-        preview = self.preview
-        if isinstance(preview, ToolResult):
-            return preview
-
-        try:
-            proposal = stash_pending(
-                kind=name,
-                preview=self.text,
-                args=self.args,
-                idempotent=self.tool.idempotent,
-                reason=reason,
-                typed_code=self.tool.typed_code,
-                version=self.tool.version,
-                shown=ShownTool(self.tool_digest, self.values_digest, form),
-            )
-        except PendingActionExistsError as exc:
-            return AlreadyPending(message=str(exc))
-        except ActionDeniedError as exc:
-            return AlreadyDenied(message=str(exc))
-        except (TypeError, ValueError) as exc:
-            raise ToolExecutionError(
-                f"cannot propose {name!r}: {exc}", tool_name=name, error=exc
-            ) from exc
-
-        if proposal is None:
-            raise ToolExecutionError(
-                f"{name!r} needs a confirmation, but there is no user to give it: "
-                "run it on a channel",
-                tool_name=name,
-            )
-        return PendingConfirmation(action=name, preview=self.text)
+def _as_names(names: Iterable[str]) -> Iterable[str]:
+    """Return the names. A text is one name, and not its characters."""
+    if isinstance(names, str):
+        return (names,)
+    return names
 
 
 def returns_awaitable(function: Any) -> bool:
@@ -674,37 +591,3 @@ async def call_undo(undo: Undo, arguments: Mapping[str, Any]) -> Any:
         kwargs = {name: value for name, value in arguments.items() if name in parameters}
     kwargs |= context_arguments(undo, current_context)
     return await call_foreign(undo, **kwargs)
-
-
-_SEPARATORS = re.compile(r"[.-]")
-#: A name that vendors accept, with a namespace before it.
-_QUALIFIED_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
-#: Logged in place of a name that no tool can have, which a model invented.
-NO_NAME = "(no name)"
-
-
-def normalize_namespace(namespace: str) -> str:
-    """Return a namespace in snake case: `MathOps` and `math ops` are `math_ops`.
-
-    Raises ToolValidationError.
-    """
-    snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", namespace)
-    normalized = re.sub(r"[^A-Za-z0-9_]+", "_", snake_case).strip("_").lower()
-    if not normalized:
-        raise ToolValidationError(
-            f"namespace {namespace!r} has no character that a name may have: use a-z and 0-9"
-        )
-    return normalized
-
-
-def loggable_name(name: str) -> str:
-    """Return the name if a tool can have it, else NO_NAME.
-
-    A model may make up a name of its user's words, which must not get into logs.
-    """
-    return name if _QUALIFIED_NAME.fullmatch(name) else NO_NAME
-
-
-def name_in_words(name: str) -> str:
-    """Return a name as words: `find_invoice` is `Find invoice`."""
-    return re.sub(r"[^A-Za-z0-9]+", " ", name).strip().capitalize()

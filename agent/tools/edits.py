@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sayso.agent.tools.definition import name_in_words
+from sayso.agent.tools.names import name_in_words
 from sayso.channels.edit_form import MAX_VALUE_CHARS, FieldType, FormField, fits_in_record
 
 log = logging.getLogger(__name__)

@@ -60,13 +60,10 @@ from sayso.agent.tools.call_texts import (
     with_reason,
 )
 from sayso.agent.tools.definition import (
-    PreviewRefused,
-    ProposalDraft,
     ToolDefinition,
     ToolMetadata,
     ToolOptions,
     call_undo,
-    name_in_words,
     returns_awaitable,
 )
 from sayso.agent.tools.environment import ArtifactsOfCall
@@ -79,6 +76,8 @@ from sayso.agent.tools.errors import (
     readable_error,
 )
 from sayso.agent.tools.json_schema import FrozenDict, frozen, thawed
+from sayso.agent.tools.names import name_in_words
+from sayso.agent.tools.proposal_draft import PreviewRefused, ProposalDraft
 from sayso.agent.tools.signature import (
     check_function,
     describe,
@@ -235,6 +234,10 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         if name_of(func) == "<lambda>" and not (name or method_name):
             raise ValueError("a lambda has no name: give the tool one with name=")
 
+        if metadata is None:
+            metadata = ToolMetadata()
+        if isinstance(metadata, ToolMetadata):  # the constructor refuses anything else
+            metadata = replace(metadata, is_async=False)
         documented, parameter_descriptions = describe(func)
         base_name = method_name or name or name_of(func)
         injected = injected_kwargs or {}
@@ -245,7 +248,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             parameters=parameters,
             function=func,
             injected_kwargs=injected,
-            metadata=replace(metadata or ToolMetadata(), is_async=False),
+            metadata=metadata,
             method_name=method_name,
             **options,
         )

@@ -105,6 +105,17 @@ def test_preview_that_a_person_cannot_read_is_refused(fields, complaint):
         check_proposal(PendingAction(**{"user_id": "ana", "kind": "k", "preview": "p", **fields}))
 
 
+@pytest.mark.parametrize("name", ["user_id", "version", "reason"])
+@pytest.mark.parametrize("value", [2, None])
+def test_number_in_place_of_a_text_is_refused(name, value):
+    """Its record would count as changed in the store, so that each yes to it is refused."""
+    kind = type(value).__name__
+    with pytest.raises(TypeError, match=f"{name} is of type {kind}: give text"):
+        check_proposal(
+            PendingAction(**{"user_id": "ana", "kind": "k", "preview": "p", name: value})
+        )
+
+
 def test_largest_allowed_action_can_be_proposed():
     """A limit is the last allowed value."""
     check_proposal(PendingAction("ana", "k", "x" * 16_000, ttl_seconds=86_400.0))

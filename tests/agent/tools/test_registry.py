@@ -208,6 +208,12 @@ def test_tools_are_chosen_by_their_tags():
     assert [each.name for each in registry.all(tags=["read_only"])] == ["read"]
 
 
+def test_text_in_place_of_tags_is_one_tag():
+    """Its letters would be tags that no policy names."""
+    slow = ToolMetadata(tags=ToolTag.SLOW, custom_tags="billing")
+    assert slow == ToolMetadata(tags={ToolTag.SLOW}, custom_tags={"billing"})
+
+
 def test_calls_of_one_answer_come_back_in_their_order_and_apart():
     """Unknown tools, wrong arguments and failures are outcomes; the others go on."""
     registry = ToolRegistry()

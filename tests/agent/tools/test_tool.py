@@ -373,6 +373,13 @@ def test_wrong_definitions_fail_at_once(options):
         ),
         (lambda: Tool("h", "h", config_injector={"x": 1}), "give a function"),
         (lambda: Tool("h", "h", metadata={"timeout": 1}), "give a ToolMetadata"),
+        (lambda: tool(name="h", metadata={"timeout": 1})(lambda a: a), "give a ToolMetadata"),
+        # A number would be stored with an action, which then could not be confirmed.
+        (lambda: Tool("h", "h", version=2), "its version is of type int: give text"),
+        (lambda: Tool("h", "h", editable=True), "editable is of type bool: give the names"),
+        (lambda: Tool("h", "h", undo_seconds="5"), "give a number of seconds"),
+        (lambda: Tool("h", "h", undo_seconds=-1), "give more than 0 and at most 86400"),
+        (lambda: Tool("h", "h", cache_ttl=None), "give a number of seconds"),
         (
             lambda: tool(name="h", param_metadata={"a": "Number."})(lambda a: a),
             "{'description': 'Number.'}",
