@@ -96,7 +96,6 @@ from sayso.agent.run.structured import (
     validation_retry_message,
 )
 from sayso.agent.run.text_tools import ParseResult, PromptBuilder, ToolCallParser
-from sayso.agent.tools.call_texts import CheckedPreview, ToolOutcome
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.environment import (
     Artifact,
@@ -116,7 +115,9 @@ from sayso.agent.tools.errors import (
 )
 from sayso.agent.tools.loading import ToolLoader
 from sayso.agent.tools.parameter import ToolParameter
+from sayso.agent.tools.previews import CheckedPreview
 from sayso.agent.tools.registry import ToolRegistry
+from sayso.agent.tools.result_texts import ToolOutcome
 from sayso.agent.tools.tool import Tool, tool
 from sayso.agent.toolsets.base import (
     MockToolProvider,

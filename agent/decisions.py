@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, get_args
 
 from sayso.agent.messages import NO_USAGE, ActionOutcome, Message, Role, UsageStats, has_valid_types
-from sayso.agent.tools.call_texts import truncate
 from sayso.agent.tools.screening import inert, inert_json
+from sayso.agent.tools.text_cuts import truncate
 from sayso.channels.types import one_line
 from sayso.pending.action import ActionSigner, compute_args_digest, encode_canonical
 

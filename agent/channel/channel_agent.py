@@ -61,8 +61,8 @@ from sayso.agent.config import AgentConfig
 from sayso.agent.result import AgentResult
 from sayso.agent.run.pause import RunCounts
 from sayso.agent.run.state import Journal, NoJournal
-from sayso.agent.tools.call_texts import literal
 from sayso.agent.tools.environment import ToolEnvironment
+from sayso.agent.tools.previews import literal
 from sayso.agent.tools.timers import TurnTimers
 from sayso.channels.base import MediaStore
 from sayso.channels.i18n.texts import Texts, texts_for

@@ -16,7 +16,7 @@ from sayso.agent.channel.context import (
 from sayso.agent.channel.endings import cancelled_or_expired_transition
 from sayso.agent.channel.questions import Questions
 from sayso.agent.guards.policy import effective_decision
-from sayso.agent.tools.call_texts import literal
+from sayso.agent.tools.previews import literal
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import roles_in, would_show
 from sayso.channels.i18n.invisible import readable

@@ -51,7 +51,7 @@ from sayso.agent.channel.outcome_answers import OutcomeAnswers
 from sayso.agent.channel.question_repeats import QuestionRepeats
 from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.value_changes import ChangeHandler
-from sayso.agent.tools.call_texts import literal
+from sayso.agent.tools.previews import literal
 from sayso.channels.types import Turn, for_sender_of
 from sayso.pending.action import ButtonPress
 from sayso.pending.repository import ActionDecision

@@ -36,7 +36,7 @@ from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.agent.channel.user_messages import user_message
 from sayso.agent.messages import Role
 from sayso.agent.run.pause import RunCounts, open_actions, run_counts_of
-from sayso.agent.tools.call_texts import literal
+from sayso.agent.tools.previews import literal
 from sayso.infra.concurrency import has_no_loop
 from sayso.infra.ids import random_id
 from sayso.pending.plans import Effect

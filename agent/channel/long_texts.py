@@ -25,7 +25,7 @@ from sayso.agent.run.long_results import (
     part_to_store,
     shorten_result,
 )
-from sayso.agent.tools.call_texts import shorten
+from sayso.agent.tools.text_cuts import shorten
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.storage.objects import DATE_SECONDS, ObjectStore, sweep
 

@@ -30,8 +30,8 @@ from sayso.agent.run.long_results import (
     shorten_result,
 )
 from sayso.agent.run.pause import rename_actions
-from sayso.agent.tools.call_texts import shorten, truncate
 from sayso.agent.tools.screening import fenced, result_for_model, screen
+from sayso.agent.tools.text_cuts import shorten, truncate
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, storable
 from sayso.pending.action import PLAN_KIND, PendingAction

@@ -15,7 +15,7 @@ from dataclasses import replace
 from sayso.agent.channel.behavior import Escalation
 from sayso.agent.channel.context import TurnAnswer, TurnContext, paragraphs, text_change
 from sayso.agent.run.unknown_outcomes import time_in_reason
-from sayso.agent.tools.call_texts import literal
+from sayso.agent.tools.previews import literal
 from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
 from sayso.channels.markdown.outcome_signs import DENIED, DONE, EXPIRED, WARNING, without_signs
 from sayso.channels.types import Button, Conversation, Reply, Turn

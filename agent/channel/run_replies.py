@@ -12,8 +12,9 @@ from sayso.agent.channel.turn_files import TurnFiles
 from sayso.agent.channel.value_changes import ChangeHandler
 from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
-from sayso.agent.tools.call_texts import WITHOUT_VALUE, literal, result_text
+from sayso.agent.tools.previews import literal
 from sayso.agent.tools.proposal_draft import PreviewRefused
+from sayso.agent.tools.result_texts import WITHOUT_VALUE, result_text
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import shows_nothing

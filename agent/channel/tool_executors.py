@@ -34,9 +34,10 @@ from sayso.agent.result import AgentResult
 from sayso.agent.run.inner_agent import inner_tools
 from sayso.agent.run.long_results import MAX_FULL_CHARS
 from sayso.agent.run.tool_call import original_error
-from sayso.agent.tools.call_texts import effect_text, result_text, serialize, shorten
 from sayso.agent.tools.errors import EffectUnknownError, ToolExecutionError, ToolParameterError
+from sayso.agent.tools.result_texts import effect_text, result_text, serialize
 from sayso.agent.tools.same_call import is_same_call, is_same_question
+from sayso.agent.tools.text_cuts import shorten
 from sayso.agent.tools.tool import Tool
 from sayso.infra.concurrency import TimedOut, call_foreign, is_in_loop, run_with_timeout
 from sayso.pending.action import PLAN_KIND, Executor, PendingAction

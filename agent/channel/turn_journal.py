@@ -50,8 +50,8 @@ from sayso.agent.run.state import (
     NoJournal,
 )
 from sayso.agent.run.unknown_outcomes import UNKNOWN_OUTCOME
-from sayso.agent.tools.call_texts import shorten
 from sayso.agent.tools.environment import Artifact
+from sayso.agent.tools.text_cuts import shorten
 from sayso.agent.tools.timers import TimerChange
 from sayso.channels.media_store import NoRoom, TooLarge
 from sayso.channels.types import Media, StepState

@@ -22,8 +22,9 @@ from sayso.agent.channel.decide import Phase
 from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.questions import Questions, seconds_to_answer
 from sayso.agent.run.edited_call import EditedCall, EditRefused, edited_call
-from sayso.agent.tools.call_texts import literal, result_text, serialize
 from sayso.agent.tools.names import name_in_words
+from sayso.agent.tools.previews import literal
+from sayso.agent.tools.result_texts import result_text, serialize
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.edit_form import EditForm, FieldProblem, FormField, UnreadableValue, value_text

@@ -21,8 +21,8 @@ from sayso.agent.providers.offline_commands import read_arguments
 from sayso.agent.providers.offline_matching import match_tools
 from sayso.agent.providers.offline_sentences import call_arguments
 from sayso.agent.providers.offline_words import words_of
-from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.errors import issue_in_box
+from sayso.agent.tools.result_texts import result_text
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.types import Media
 

@@ -31,9 +31,9 @@ from sayso.agent.run.json_in_text import json_or_text
 from sayso.agent.run.state import CallOutcome, RunState
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest, ToolRun, original_error
 from sayso.agent.run.tool_calls import check_call
-from sayso.agent.tools.call_texts import result_text, serialize
 from sayso.agent.tools.environment import Artifact, ToolEnvironment
 from sayso.agent.tools.errors import ToolError
+from sayso.agent.tools.result_texts import result_text, serialize
 from sayso.agent.tools.same_call import is_same_call, is_same_question
 from sayso.agent.tools.tool import Tool
 from sayso.channels.types import storable

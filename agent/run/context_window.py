@@ -32,7 +32,7 @@ from sayso.agent.run.long_results import (
     text_tokens,
 )
 from sayso.agent.run.state import RunState
-from sayso.agent.tools.call_texts import truncate
+from sayso.agent.tools.text_cuts import truncate
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from sayso.agent.messages import Message, Role
-from sayso.agent.tools.call_texts import cut_ends, last_boundary, next_boundary, shorten, truncate
 from sayso.agent.tools.definition import RESULTS, ToolMetadata
 from sayso.agent.tools.environment import TextLoader, tool_environment
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.screening import MAX_INLINE_CHARS, fence_parts, fenced, marked, suspicions
+from sayso.agent.tools.text_cuts import cut_ends, last_boundary, next_boundary, shorten, truncate
 from sayso.agent.tools.tool import Tool, tool
 from sayso.infra.concurrency import call_in_thread
 

@@ -59,7 +59,6 @@ from sayso.agent.run.structured import (
 )
 from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
-from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.environment import (
     LongResult,
     ResultFinder,
@@ -68,6 +67,7 @@ from sayso.agent.tools.environment import (
     tool_environment,
 )
 from sayso.agent.tools.registry import Toolset
+from sayso.agent.tools.result_texts import result_text
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.channels.i18n.invisible import shows_nothing

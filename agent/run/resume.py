@@ -42,8 +42,8 @@ from sayso.agent.run.json_in_text import json_or_text
 from sayso.agent.run.pause import DECIDED_MESSAGE, open_actions, waiting_id, with_waiting_results
 from sayso.agent.run.state import WITHHELD, RunEnd, RunState
 from sayso.agent.run.tool_call import ToolCaller
-from sayso.agent.tools.call_texts import result_text, serialize
 from sayso.agent.tools.errors import ToolError
+from sayso.agent.tools.result_texts import result_text, serialize
 from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable

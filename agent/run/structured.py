@@ -19,8 +19,8 @@ from pydantic import BaseModel, ValidationError
 
 from sayso.agent.run.json_in_text import refuse_constant, starts_in, values_in
 from sayso.agent.tools.arguments import quoted
-from sayso.agent.tools.call_texts import truncate
 from sayso.agent.tools.json_validation import StepBudget, bounded_validator, draft_of, with_budget
+from sayso.agent.tools.text_cuts import truncate
 from sayso.pending.error_texts import error_text
 
 if TYPE_CHECKING:

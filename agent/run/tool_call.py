@@ -39,7 +39,6 @@ from sayso.agent.run.result_summaries import cache_key, load_result, with_summar
 from sayso.agent.run.state import CallOutcome, RunState, text_digest
 from sayso.agent.run.unknown_outcomes import unknown_outcome_result
 from sayso.agent.tools.arguments import ValidatedArguments
-from sayso.agent.tools.call_texts import ChunkCallback, serialize
 from sayso.agent.tools.definition import RESULTS, SEARCH
 from sayso.agent.tools.errors import (
     EffectUnknownError,
@@ -50,6 +49,7 @@ from sayso.agent.tools.errors import (
     ToolParameterError,
 )
 from sayso.agent.tools.proposal_draft import ProposalDraft
+from sayso.agent.tools.result_texts import ChunkCallback, serialize
 from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.agent.trace import StepType

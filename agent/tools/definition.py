@@ -16,11 +16,11 @@ from types import CodeType, NoneType
 from typing import Any, Literal, Self, TypedDict, get_args
 
 from sayso.agent.tools.arguments import InjectedArguments, Injector, SchemaArguments, is_json_schema
-from sayso.agent.tools.call_texts import Preview
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.json_schema import frozen, thawed
 from sayso.agent.tools.names import TOOL_NAME, normalize_namespace, split_namespace
 from sayso.agent.tools.parameter import as_parameters
+from sayso.agent.tools.previews import Preview
 from sayso.agent.tools.signature import call_method, is_method, with_function_defaults
 from sayso.infra.concurrency import call_foreign
 from sayso.pending.action import MAX_TTL_SECONDS, After, OtherMessage

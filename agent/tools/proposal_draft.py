@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sayso.agent.tools.call_texts import CheckedPreview
 from sayso.agent.tools.definition import ToolDefinition
 from sayso.agent.tools.errors import ToolExecutionError
+from sayso.agent.tools.previews import CheckedPreview
 from sayso.pending.action import ActionDeniedError, PendingActionExistsError
 from sayso.pending.executors import PendingConfirmation, ToolResult
 from sayso.pending.proposals import ShownTool, stash_pending

@@ -17,7 +17,6 @@ from typing import Any, Protocol, Unpack, cast, runtime_checkable
 
 from sayso.agent.messages import ToolCall
 from sayso.agent.tools.arguments import quoted
-from sayso.agent.tools.call_texts import ToolOutcome
 from sayso.agent.tools.definition import ToolOptions
 from sayso.agent.tools.errors import (
     ToolError,
@@ -26,6 +25,7 @@ from sayso.agent.tools.errors import (
     ToolValidationError,
 )
 from sayso.agent.tools.names import normalize_namespace
+from sayso.agent.tools.result_texts import ToolOutcome
 from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.signature import is_method, name_of
 from sayso.agent.tools.tool import FunctionP, FunctionR, Tool

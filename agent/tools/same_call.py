@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from sayso.agent.tools.call_texts import unordered_digest
+from sayso.agent.tools.digests import unordered_digest
 from sayso.agent.tools.proposal_draft import ProposalDraft
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable

@@ -25,9 +25,9 @@ from importlib.resources import files
 from itertools import chain, count, product
 from typing import Any, NamedTuple
 
-from sayso.agent.tools.call_texts import truncate
 from sayso.agent.tools.definition import ToolDefinition
 from sayso.agent.tools.environment import tool_environment
+from sayso.agent.tools.text_cuts import truncate
 from sayso.channels.i18n.invisible import INVISIBLE
 from sayso.infra.concurrency import call_in_thread
 

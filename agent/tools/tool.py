@@ -46,19 +46,6 @@ from sayso.agent.tools.arguments import (
     TypedArguments,
     ValidatedArguments,
 )
-from sayso.agent.tools.call_texts import (
-    REASON,
-    ChunkCallback,
-    await_value,
-    check_preview,
-    definition_digest,
-    is_async_value,
-    join_chunks,
-    preview_text,
-    serialize,
-    shorten,
-    with_reason,
-)
 from sayso.agent.tools.definition import (
     ToolDefinition,
     ToolMetadata,
@@ -66,6 +53,7 @@ from sayso.agent.tools.definition import (
     call_undo,
     returns_awaitable,
 )
+from sayso.agent.tools.digests import definition_digest
 from sayso.agent.tools.environment import ArtifactsOfCall
 from sayso.agent.tools.errors import (
     EffectUnknownError,
@@ -77,7 +65,15 @@ from sayso.agent.tools.errors import (
 )
 from sayso.agent.tools.json_schema import FrozenDict, frozen, thawed
 from sayso.agent.tools.names import name_in_words
+from sayso.agent.tools.previews import check_preview, preview_text
 from sayso.agent.tools.proposal_draft import PreviewRefused, ProposalDraft
+from sayso.agent.tools.result_texts import (
+    ChunkCallback,
+    await_value,
+    is_async_value,
+    join_chunks,
+    serialize,
+)
 from sayso.agent.tools.signature import (
     check_function,
     describe,
@@ -85,6 +81,7 @@ from sayso.agent.tools.signature import (
     is_method,
     name_of,
 )
+from sayso.agent.tools.text_cuts import shorten
 from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
 from sayso.infra.concurrency import (
     call_in_caller_thread,
@@ -103,6 +100,12 @@ from sayso.pending.tool_context import context_parameters
 MAX_REFUSAL_CHARS = 2_000
 #: How many decorators and partials around a function are looked through.
 MAX_WRAPPERS = 100
+#: The argument that `think_augment` adds to a tool: why the model calls it.
+_REASON = "toolcall_reason"
+_REASON_SCHEMA = {
+    "type": "string",
+    "description": "Why you call this tool, and what you expect of it.",
+}
 #: Runs a sync function in a thread, and returns its result.
 ThreadRunner = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -301,7 +304,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             asks_for_reason = self.metadata.think_augment
         parameters = self._compiled.schema
         if asks_for_reason:
-            parameters = with_reason(parameters)
+            parameters = _with_reason(parameters)
         return vendor_schema(self.name, self.description, parameters, api_format)
 
     # APIs that Sayso follows call `get_schema` by these two names.
@@ -743,7 +746,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         """What `schema` returns."""
         parameters = self._compiled.schema
         if self.metadata.think_augment:
-            parameters = with_reason(parameters)
+            parameters = _with_reason(parameters)
         schema: FrozenDict = frozen(
             {"name": self.name, "description": self.description, "parameters": parameters}
         )
@@ -754,15 +757,15 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
         A parameter of the tool that has the name of the reason stays.
         """
-        if not isinstance(params, Mapping) or REASON not in params:
+        if not isinstance(params, Mapping) or _REASON not in params:
             return params
         declared_names = {
             *self._compiled.schema.get("properties", {}),
             *(each.name for each in self.parameters),
         }
-        if REASON in declared_names:
+        if _REASON in declared_names:
             return params
-        return {name: value for name, value in params.items() if name != REASON}
+        return {name: value for name, value in params.items() if name != _REASON}
 
     def _arguments(
         self,
@@ -851,6 +854,13 @@ class Tool(ToolDefinition, Generic[P, R_co]):
                 tool_name=self.name,
             )
         return self.function
+
+
+def _with_reason(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema with the reason first: a model decides better after it has written why."""
+    if _REASON in schema["properties"]:
+        return dict(schema)
+    return {**schema, "properties": {_REASON: _REASON_SCHEMA, **schema["properties"]}}
 
 
 def _existing_tool(function: Any, *, has_options: bool) -> Tool | None:

@@ -26,12 +26,13 @@ from fnmatch import fnmatchcase
 from itertools import product
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from sayso.agent.tools.call_texts import Preview, ToolOutcome
 from sayso.agent.tools.definition import ToolTag
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
 from sayso.agent.tools.json_schema import DEFINITIONS, as_object, each_part
 from sayso.agent.tools.json_validation import draft_of, linear_search
+from sayso.agent.tools.previews import Preview
 from sayso.agent.tools.registry import ToolRegistry
+from sayso.agent.tools.result_texts import ToolOutcome
 from sayso.agent.tools.tool import Tool
 
 log = logging.getLogger(__name__)

@@ -23,10 +23,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from sayso.agent.tools.call_texts import ToolOutcome, definition_digest, file_note
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
+from sayso.agent.tools.digests import definition_digest
 from sayso.agent.tools.environment import MAX_ARTIFACT_BYTES, emit_artifact
 from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.result_texts import ToolOutcome, file_note
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.base import (
     MAX_TOOLS,

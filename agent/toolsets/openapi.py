@@ -21,9 +21,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sayso.agent.tools.call_texts import Preview, ToolOutcome, definition_digest
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
+from sayso.agent.tools.digests import definition_digest
 from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.previews import Preview
+from sayso.agent.tools.result_texts import ToolOutcome
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.base import (
     MAX_TOOLS,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from sayso.agent.tools.call_texts import file_note
 from sayso.agent.tools.environment import emit_artifact
+from sayso.agent.tools.result_texts import file_note
 from sayso.agent.toolsets.base import scrub, scrub_value
 from sayso.agent.toolsets.openapi_bodies import is_json_type
 from sayso.agent.toolsets.openapi_files import download_name

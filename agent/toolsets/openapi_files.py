@@ -22,13 +22,13 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from sayso.agent.tools.call_texts import CheckedPreview, default_preview
 from sayso.agent.tools.environment import (
     UNKNOWN_MIME_TYPE,
     FileNotReceived,
     ReceivedFile,
     received_file,
 )
+from sayso.agent.tools.previews import CheckedPreview, default_preview
 from sayso.agent.toolsets.base import SourceError
 from sayso.agent.toolsets.openapi_bodies import ANY_TYPE, Place
 from sayso.channels.inbound_limits import MAX_FILE_BYTES

@@ -21,10 +21,10 @@ from sayso.agent.guards.policy import (
     effective_after,
     effective_decision,
 )
-from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.definition import MEMORY
 from sayso.agent.tools.errors import PreviewError, ToolError
 from sayso.agent.tools.registry import unknown_tool
+from sayso.agent.tools.result_texts import result_text
 from sayso.agent.toolsets.selectors import Visibility, roles_in, would_show
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings

@@ -19,7 +19,7 @@ from sayso.agent import (
 )
 from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.long_replies import BEGINNING_CHARS, MAX_REPLY_CHARS
-from sayso.agent.tools.call_texts import file_note, result_text
+from sayso.agent.tools.result_texts import file_note, result_text
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.convert import plain
 from sayso.channels.types import Conversation, Tap, Turn

@@ -28,7 +28,7 @@ from sayso.agent.run.long_results import (
     shorten_for_history,
     shorten_result,
 )
-from sayso.agent.tools.call_texts import shorten
+from sayso.agent.tools.text_cuts import shorten
 from sayso.infra.storage.objects import LocalObjects
 
 ANA = "a" * 20

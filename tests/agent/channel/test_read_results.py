@@ -8,7 +8,7 @@ import pytest
 
 from sayso.agent import NotFound, ToolMetadata, tool
 from sayso.agent.decisions import UNKNOWN_NOTE
-from sayso.agent.tools.call_texts import literal
+from sayso.agent.tools.previews import literal
 from tests.agent.channel.test_context import make as make  # a fixture
 from tests.contracts.rigs import ENGLISH
 

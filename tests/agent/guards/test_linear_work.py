@@ -24,7 +24,8 @@ from sayso.agent.guards.policy import ToolPolicy
 from sayso.agent.messages import without_notes
 from sayso.agent.providers.reasoning import ReasoningFilter
 from sayso.agent.toolbox.text import text_stats
-from sayso.agent.tools.call_texts import literal, result_text
+from sayso.agent.tools.previews import literal
+from sayso.agent.tools.result_texts import result_text
 from sayso.agent.tools.screening import fenced, suspicions, unfenced
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import as_statement, brief

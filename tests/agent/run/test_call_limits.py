@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import Agent, AgentConfig, Role, ScriptedProvider, ToolCall, ToolMetadata, tool
-from sayso.agent.tools.call_texts import truncate
+from sayso.agent.tools.text_cuts import truncate
 
 
 def results(tools, lines, **config):

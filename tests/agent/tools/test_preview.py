@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from sayso.agent import CheckedPreview, Tool, ToolError, ToolValidationError, tool
-from sayso.agent.tools.call_texts import literal, preview_text
+from sayso.agent.tools.previews import literal, preview_text
 from sayso.channels.markdown.convert import plain, slack_mrkdwn, telegram_html, whatsapp_text
 from sayso.channels.markdown.split import split
 from sayso.pending.call_context import ChannelRun, context_field

@@ -22,7 +22,7 @@ from sayso.agent import (
     ToolValidationError,
     tool,
 )
-from sayso.agent.tools.call_texts import ToolOutcome
+from sayso.agent.tools.result_texts import ToolOutcome
 
 
 def named(name: str, **options) -> Tool:
