@@ -503,6 +503,27 @@ def test_words_that_are_struck_out_or_quoted_decide_nothing(media: MemoryMedia, 
     assert read(media, signing.telegram_text(2, "yes", entities=bold)).turns[0].decides
 
 
+def test_words_that_are_struck_out_of_a_caption_are_noted(media: MemoryMedia):
+    """The model must not take them for the person's words."""
+    marks = [{"type": "strikethrough", "offset": 0, "length": 4}]
+    photo = {"photo": [{"file_id": "p"}], "caption": "5 kg or 6 kg", "caption_entities": marks}
+    message = signing.telegram_text(1, "", **photo)
+    assert read(media, message).turns[0].notes == ("struck out: 5 kg",)
+
+
+def test_edit_that_strikes_out_words_changes_the_content(media: MemoryMedia):
+    """The text stays the same. With the same content the edit would count as a reaction."""
+    entities = [{"type": "strikethrough", "offset": 0, "length": 4}]
+    updates = [
+        signing.telegram_text(1, "5 kg or 6 kg", message_id=7),
+        signing.telegram_edit(2, "5 kg or 6 kg", message_id=7, entities=entities),
+        signing.telegram_edit(3, "5 kg or 6 kg", message_id=7),
+    ]
+    written, struck_out, reaction = (read(media, update).turns[0].content for update in updates)
+    assert written == reaction
+    assert written != struck_out
+
+
 @pytest.mark.parametrize(("status", "extra", "closed"), [
     ("kicked", {}, True), ("left", {}, True), ("restricted", {"is_member": False}, True),
     ("restricted", {"is_member": True}, False), ("member", {}, False), ("administrator", {}, False),
