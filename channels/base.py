@@ -36,10 +36,8 @@ NotStored               what came in was not stored: answer 503, so that the pla
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv6Address
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -51,7 +49,6 @@ from typing import (
     Self,
     runtime_checkable,
 )
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -84,6 +81,7 @@ from sayso.channels.types import (
     WorkspaceNote,
 )
 from sayso.infra.http import DownloadError, never_sent
+from sayso.infra.urls import web_address
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -632,55 +630,6 @@ def refuse_bare_section(section: object, info: ValidationInfo) -> object:
         key = info.field_name
         raise ValueError(f"{key} has nothing below it: write `{key}: {{}}`, or leave it out")
     return section
-
-
-def is_http_url(url: str) -> bool:
-    """Return whether a request can go to a URL: it has http or https, a host, and a valid port."""
-    if re.search(r"\s", url):
-        return False
-
-    # Python raises ValueError for half a bracket, for a port that is not a number, and for a letter
-    # that Unicode normalizes to a slash.
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        port = parts.port
-        if "[" in parts.netloc:
-            IPv6Address(host)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and host != "" and port != 0
-
-
-def without_secrets(url: str) -> str:
-    """Return a URL, which may be malformed, without a login, a query and a fragment."""
-    address = re.split("[?#]", url, maxsplit=1)[0]
-    return re.sub(r"//[^/]*@", "//", address)
-
-
-def web_address(url: str) -> str:
-    """Return an http URL without its last slash.
-
-    Raises ValueError for a text that is not an http URL, and for a URL with a query or a fragment.
-    """
-    if not is_http_url(url):
-        raise ValueError("is not a URL: write it as https://bots.example.com")
-    if "?" in url or "#" in url:
-        raise ValueError("ends in a query or a fragment: leave that out")
-    return url.rstrip("/")
-
-
-def server_address(url: str) -> str:
-    """Return the URL of a server without its last slash.
-
-    Raises ValueError as `web_address` does, and for a URL with a user or a password, which would be
-    logged with it.
-    """
-    _, _, after_scheme = url.partition("://")
-    host = after_scheme.partition("/")[0]
-    if "@" in host:
-        raise ValueError("holds a user: leave it out, and sign in with headers or auth")
-    return web_address(url)
 
 
 def _not_blank(secret: SecretStr) -> SecretStr:

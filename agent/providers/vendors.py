@@ -4,7 +4,8 @@ A server with OpenAI's API, such as Azure OpenAI, vLLM or OpenRouter, needs no c
 OpenAIProvider with a `base_url`. To add another vendor, write a subclass of VendorProvider here,
 read its key in `config/settings/agent.py`, and translate its errors in `model_errors.py`.
 
-What all requests have in common is in `model_request.py`. Faults of one vendor's library are mended
+What all requests have in common is in `model_request.py`; the operator's `model_settings` are
+checked in `operator_settings.py`. Faults of one vendor's library are mended
 in `model_openai.py` and `model_gemini.py`.
 """
 
@@ -31,10 +32,15 @@ from sayso.agent.providers.base import (
 )
 from sayso.agent.providers.file_reading import MAX_BYTES_AT_ONCE, FileReading, LoadMedia
 from sayso.agent.providers.gemini_cache import ExplicitCaches
+from sayso.agent.providers.operator_settings import (
+    checked_settings,
+    is_header_value,
+    library_settings,
+)
 from sayso.agent.providers.pricing import context_tokens
 from sayso.agent.tools.vendor_schemas import ApiFormat
-from sayso.channels.base import is_http_url, without_secrets
 from sayso.infra.concurrency import call_in_thread
+from sayso.infra.urls import is_http_url, redacted_url
 
 if TYPE_CHECKING:
     import httpx2
@@ -64,34 +70,15 @@ _REQUIRES_FINISH_REASON: Any = {"openai_chat_streaming_requires_finish_reason": 
 _NO_THINKING_TAGS: Any = {"thinking_tags": ("\ufdd0", "\ufdd1")}
 #: Image types that the models of every vendor read.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-#: Fields of a request that cannot be set in model_settings -> what to do instead, as an error says.
-RESERVED: Mapping[str, str] = {
-    "model": "use model",
-    "max_tokens": "use max_tokens",
-    "max_completion_tokens": "use max_tokens",
-    "max_output_tokens": "use max_tokens",
-    "maxOutputTokens": "use max_tokens",
-    "system": "use system_prompt",
-    "messages": "the conversation is sent there",
-    "contents": "the conversation is sent there",
-    "input": "the conversation is sent there",
-    "tools": "the tools are sent there",
-    "stream": "it is chosen by itself",
-}
-#: The text of a refusal with a reason other than the prompt cache or an unknown field.
-_OTHER_REASON = re.compile(
-    r"it answered \d+: (?!.*(?:cache|extra|unknown|unrecogni[sz]ed|unexpected|unsupported|not (?:permitted|allowed)))"
-    r"|too long|content filter",
+#: The reason of a refusal in the text of an error, as in "openai: it answered 400: <reason>".
+_REASON = re.compile(r"it answered \d+: (.*)")
+#: How servers say that they do not know a field of the request.
+_UNKNOWN_FIELD = re.compile(
+    r"cache|extra|unknown|unrecogni[sz]ed|unexpected|unsupported|not (?:permitted|allowed)",
     re.IGNORECASE,
 )
 #: The fields that ask a vendor to cache the prompt, as an error names them.
 _CACHE_FIELDS = re.compile(r"cache_control|prompt_cache_key")
-#: Names that HTTP headers may have.
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-#: Values that HTTP headers may have.
-_HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
-#: Names in model_settings that are not sent as fields of the request.
-_NOT_FIELDS = ("temperature", "extra_headers", "extra_body", "thinking_budget")
 
 
 class VendorOptions(TypedDict, total=False):
@@ -126,9 +113,12 @@ class VendorProvider(ABC):
     and model (`_model`). It overrides `cache_settings` and `stable_mark` where the vendor must be
     asked to cache a prompt.
 
-    Each `__init__` of a subclass takes the API key, the model for requests that name none, the
-    address of the server, and VendorOptions. A key of None is read from the environment, an address
-    of None is the vendor's own.
+    Each `__init__` of a subclass takes:
+
+    * `api_key`: None for the key in the vendor's environment variable;
+    * `default_model`: the model for requests that name none;
+    * `base_url`: the address of the server, None for the vendor's own;
+    * VendorOptions.
     """
 
     #: The vendor's name in usage and errors.
@@ -164,21 +154,28 @@ class VendorProvider(ABC):
     ) -> None:
         """Check the options. No library is imported yet, and no connection is opened.
 
-        Raise ProviderConfigurationError for a missing library or an invalid URL, and ValueError
-        for a model setting that cannot be sent.
+        Raise ProviderConfigurationError for a missing library, an invalid key or an invalid URL,
+        and ValueError for a model setting that cannot be sent.
         """
         self.model_settings = checked_settings(options.get("model_settings"))
+        #: The same in the form that pydantic-ai takes.
         self._library_settings = library_settings(self.model_settings, self.api_format)
         for library in ("pydantic_ai", self.sdk):
             if not is_installed(library):
                 raise ProviderConfigurationError(missing_library(library, self.extra))
         if not is_http_url(base_url):
-            shown = without_secrets(base_url)
             raise ProviderConfigurationError(
-                f"base_url {shown!r} is not a URL: write it as https://api.example.com/v1"
+                f"base_url {redacted_url(base_url)!r} is not a URL: "
+                "write it as https://api.example.com/v1"
             )
 
-        self._api_key = api_key
+        # A secret that was mounted as a file often ends in a line break.
+        self._api_key = api_key.strip()
+        # The library would fail at each request with an error whose traceback has the key.
+        if not is_header_value(self._api_key):
+            raise ProviderConfigurationError(
+                f"the API key for {self.name} has a character that keys do not have: copy it again"
+            )
         #: The model for requests that name none, "" without one.
         self.default_model = default_model
         #: The URL that requests go to.
@@ -200,15 +197,17 @@ class VendorProvider(ABC):
 
     async def acomplete(self, **request: Any) -> Completion:
         """Return the model's answer; see ProviderRequest. Raise ProviderError."""
+        # Another request may change the attribute while this one is under way.
+        asks_to_cache = self.asks_to_cache
         try:
-            async with self._model_request(request) as model_request:
+            async with self._model_request(request, asks_to_cache=asks_to_cache) as model_request:
                 return await model_request.completion()
         except ProviderError as exc:
-            if not self._may_refuse_caching(request, exc):
+            if not (asks_to_cache and self._may_refuse_caching(request, exc)):
                 raise
 
         # The server may know no prompt cache, so it is asked once more without one.
-        async with self._without_caching(), self._model_request(request) as model_request:
+        async with self._uncached_request(request) as model_request:
             return await model_request.completion()
 
     async def astream(self, **request: Any) -> AsyncIterator[StreamItem]:
@@ -216,22 +215,22 @@ class VendorProvider(ABC):
 
         Raise ProviderError.
         """
+        asks_to_cache = self.asks_to_cache
         try:
             async with (
-                self._model_request(request) as model_request,
+                self._model_request(request, asks_to_cache=asks_to_cache) as model_request,
                 aclosing(model_request.stream()) as items,
             ):
                 async for item in items:
                     yield item
             return
         except ProviderError as exc:
-            if not self._may_refuse_caching(request, exc):
+            if not (asks_to_cache and self._may_refuse_caching(request, exc)):
                 raise
 
-        # As above. Nothing was yielded yet, since a server refuses a request before it answers.
+        # As in `acomplete`. Nothing was yielded yet: a server refuses a request before it answers.
         async with (
-            self._without_caching(),
-            self._model_request(request) as model_request,
+            self._uncached_request(request) as model_request,
             aclosing(model_request.stream()) as items,
         ):
             async for item in items:
@@ -293,8 +292,9 @@ class VendorProvider(ABC):
     def _may_refuse_caching(self, request: Mapping[str, Any], error: ProviderError) -> bool:
         """Return whether a server may have refused the fields for the vendor's prompt cache.
 
-        Then its error names such a field or says that some field is unknown, or Sayso cannot read
-        the error. Some servers fail at the field and answer 500.
+        `error` is the answer to a request that was allowed to have such fields. It names such a
+        field, or says that some field is unknown, or gives no reason that Sayso can read. Some
+        servers fail at the field and answer 500.
         """
         # A vendor knows its own fields, and so does a server that has answered a request with them.
         if self.base_url == self.own_url or self._has_cached:
@@ -302,26 +302,25 @@ class VendorProvider(ABC):
 
         text = str(error)
         names_a_field = _CACHE_FIELDS.search(text) is not None
-        is_unclear = error.status in (400, 422) and _OTHER_REASON.search(text) is None
+        is_unclear = error.status in (400, 422) and _may_be_about_a_field(text)
         if not (names_a_field or is_unclear):
             return False
 
-        # It can only have refused such fields if this request had any.
-        return self.asks_to_cache and bool(self.cache_settings(ProviderRequest(**request)))
+        # Only a request that had such fields can be refused for them.
+        return bool(self.cache_settings(ProviderRequest(**request)))
 
     @asynccontextmanager
-    async def _without_caching(self) -> AsyncIterator[None]:
-        """Send the requests in the block without the fields for the prompt cache.
+    async def _uncached_request(self, request: Mapping[str, Any]) -> AsyncIterator[ModelRequest]:
+        """Yield a refused request again, without the fields for the prompt cache.
 
-        If the block succeeds, the server is never sent these fields again.
+        If it is answered, the server is never sent these fields again. If it fails too, it was
+        refused for another reason.
         """
-        self.asks_to_cache = False
-        try:
-            yield
-        except BaseException:
-            self.asks_to_cache = True  # the request was refused for another reason
-            raise
-        log.warning("provider.cache_refused", extra={"provider": self.name})
+        async with self._model_request(request, asks_to_cache=False) as model_request:
+            yield model_request
+        if self.asks_to_cache:
+            self.asks_to_cache = False
+            log.warning("provider.cache_refused", extra={"provider": self.name})
 
     @abstractmethod
     def _connect(self, http: httpx2.AsyncClient) -> Any:
@@ -348,8 +347,14 @@ class VendorProvider(ABC):
         """Return pydantic-ai's model of this name."""
 
     @asynccontextmanager
-    async def _model_request(self, kwargs: Mapping[str, Any]) -> AsyncIterator[ModelRequest]:
-        """Yield one request. The bytes of its files stay in memory until the block ends."""
+    async def _model_request(
+        self, kwargs: Mapping[str, Any], *, asks_to_cache: bool
+    ) -> AsyncIterator[ModelRequest]:
+        """Yield one request. The bytes of its files stay in memory until the block ends.
+
+        `kwargs` are the fields of a ProviderRequest. With `asks_to_cache` the request has the
+        fields for the vendor's prompt cache.
+        """
         if not self._is_preloaded:
             await call_in_thread(self.preload)
         from sayso.agent.providers.model_request import ModelRequest, VendorTraits
@@ -368,7 +373,7 @@ class VendorProvider(ABC):
 
             caching: dict[str, Any] = {}
             mark: StableMark | None = None
-            if self.asks_to_cache:
+            if asks_to_cache:
                 caching = self.cache_settings(request)
                 mark = self.stable_mark(request, model.profile)
 
@@ -386,130 +391,27 @@ class VendorProvider(ABC):
             self._has_cached = self._has_cached or bool(caching)
 
 
+def _may_be_about_a_field(text: str) -> bool:
+    """Return whether the text of a refusal leaves open that the server does not know a field."""
+    if re.search("too long|content filter", text, re.IGNORECASE):
+        return False
+    reason = _REASON.search(text)
+    if reason is None:
+        return True
+    return _UNKNOWN_FIELD.search(reason[1]) is not None
+
+
 def key_of(api_key: str | None, variable: str, provider: str) -> str:
     """Return the API key or, if it is empty, the value of the environment variable.
 
     Raise ProviderConfigurationError if both are empty. `provider` is the class that needs the key.
     """
     key = api_key or os.environ.get(variable, "")
-    if not key:
+    if not key.strip():
         raise ProviderConfigurationError(
             f"{provider} needs a key: set {variable}, or pass api_key=..."
         )
     return key
-
-
-def checked_settings(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return a copy of the operator's model settings, {} for None.
-
-    Raise ValueError for a reserved field and for a value that cannot be sent.
-    """
-    settings = dict(settings or {})
-    for name, cure in RESERVED.items():
-        if name in settings:
-            raise ValueError(f"model_settings has {name!r}, which cannot be set there: {cure}")
-
-    for name in ("extra_headers", "extra_body"):
-        if not isinstance(settings.get(name) or {}, Mapping):
-            raise ValueError(
-                f"model_settings.{name}={settings[name]!r} is no mapping: "
-                f"write {name}: {{name: value}}"
-            )
-
-    headers = settings.get("extra_headers") or {}
-    for name, value in headers.items():
-        if value is None:
-            continue
-        is_valid = _HEADER_NAME.fullmatch(str(name)) and _HEADER_VALUE.fullmatch(str(value))
-        if not is_valid:
-            raise ValueError(
-                f"model_settings.extra_headers has {name!r}, which cannot be sent: "
-                "its name has letters, digits and -, its value is one line of ASCII"
-            )
-
-    # A bool is an int in Python, so it is excluded by name.
-    budget = settings.get("thinking_budget")
-    is_whole_number = isinstance(budget, int) and not isinstance(budget, bool)
-    if budget is not None and not is_whole_number:
-        raise ValueError(
-            f"model_settings.thinking_budget={budget!r} is no number of tokens: "
-            "use 2000, or 0 for none"
-        )
-
-    temperature = settings.get("temperature")
-    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if temperature is not None and not is_number:
-        raise ValueError(
-            f"model_settings.temperature={temperature!r} is no number: "
-            "use 0 to 2, or null to leave it out"
-        )
-    return settings
-
-
-def library_settings(settings: Mapping[str, Any], api_format: ApiFormat) -> dict[str, Any]:
-    """Return all settings but the temperature in the form that pydantic-ai takes.
-
-    Each setting is a field of the vendor's request (for Gemini, of its `generationConfig`). A null
-    value is not sent. Raise ValueError for a `thinking_budget` that the vendor does not have.
-    """
-    fields = {
-        name: value
-        for name, value in settings.items()
-        if name not in _NOT_FIELDS and value is not None
-    }
-
-    for_library: dict[str, Any] = {}
-    headers = settings.get("extra_headers")
-    if headers:
-        for_library["extra_headers"] = {
-            str(name): str(value) for name, value in headers.items() if value is not None
-        }
-
-    budget = settings.get("thinking_budget")
-    if budget is not None:
-        fields |= _thinking_fields(budget, api_format)
-    # Not in the body, because the library sends other fields with thinking than without.
-    if api_format == "anthropic" and "thinking" in fields:
-        for_library["anthropic_thinking"] = fields.pop("thinking")
-
-    if api_format == "gemini" and fields:
-        fields = {"generationConfig": _camel_case(fields)}
-    extra_body = settings.get("extra_body") or {}
-    body = {**fields, **extra_body}
-    if body:
-        for_library["extra_body"] = body
-    return for_library
-
-
-def _thinking_fields(budget: int, api_format: ApiFormat) -> dict[str, Any]:
-    """Return the field with which a vendor limits a model's thinking to `budget` tokens.
-
-    A budget of 0 turns thinking off. Raise ValueError for a vendor without such a field.
-    """
-    if api_format == "gemini":
-        return {"thinkingConfig": {"thinkingBudget": budget}}
-    if api_format != "anthropic":
-        raise ValueError(
-            f"model_settings.thinking_budget={budget!r} is for Anthropic and Gemini: "
-            "use reasoning_effort: low"
-        )
-    if budget:
-        return {"thinking": {"type": "enabled", "budget_tokens": budget}}
-    return {"thinking": {"type": "disabled"}}
-
-
-def _camel_case(value: Any) -> Any:
-    """Return Gemini's fields in camelCase, as its REST API spells them.
-
-    Operators may write snake_case.
-    """
-    if not isinstance(value, Mapping):
-        return value
-    spelled = {}
-    for name, each in value.items():
-        camel_case = re.sub(r"_([a-z])", lambda letter: letter[1].upper(), str(name))
-        spelled[camel_case] = _camel_case(each)
-    return spelled
 
 
 class AnthropicProvider(VendorProvider):
@@ -542,14 +444,13 @@ class AnthropicProvider(VendorProvider):
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
         """Mark the tools and the system prompt, and the last message if a request may repeat it."""
-        # System messages behind the history belong to this turn. Only the next call of the same
-        # turn repeats them, and without tools there is no such call.
-        has_next_call = bool(request.tools)
-        is_end_repeated = _is_repeated(request) and (has_next_call or not _has_notes(request))
+        # After tools have run, the next call of the same turn repeats all messages.
+        next_call_repeats_end = bool(request.tools)
+        next_turn_repeats_end = request.conversation_key is not None and not _has_notes(request)
         return {
             "anthropic_cache_tool_definitions": True,
             "anthropic_cache_instructions": True,
-            "anthropic_cache_messages": is_end_repeated,
+            "anthropic_cache_messages": next_call_repeats_end or next_turn_repeats_end,
         }
 
     def stable_mark(
@@ -586,7 +487,8 @@ def _is_repeated(request: ProviderRequest) -> bool:
 def _has_notes(request: ProviderRequest) -> bool:
     """Return whether a system message follows other messages.
 
-    The next turn repeats neither that message nor what follows it.
+    It has notes for this turn, such as facts that a memory found. The next turn repeats neither
+    the notes nor what follows them.
     """
     roles = [message.role for message in request.messages]
     after_leading = dropwhile(lambda role: role is Role.SYSTEM, roles)
@@ -635,10 +537,12 @@ class GeminiProvider(VendorProvider):
         A summary is personal, and an explicit cache, which serves all users, must hold nothing
         personal.
         """
+        # The summary of a conversation is a system message before all others. Gemini takes it as
+        # a part of the system prompt.
         has_summary = bool(request.messages) and request.messages[0].role is Role.SYSTEM
         if self._explicit_caches is None or has_summary:
             return {}
-        return {"sayso_may_cache": True}
+        return {"sayso_may_cache": True}  # MAY_CACHE of `model_gemini.py`
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop, and stop creating its caches."""
@@ -652,11 +556,15 @@ class GeminiProvider(VendorProvider):
         return self._explicit_caches is not None and is_gone
 
     @asynccontextmanager
-    async def _without_caching(self) -> AsyncIterator[None]:
-        """Forget the explicit caches, so that the request in this block uses none."""
+    async def _uncached_request(self, request: Mapping[str, Any]) -> AsyncIterator[ModelRequest]:
+        """Forget the explicit caches, and yield the request again without one.
+
+        Later requests may create new caches.
+        """
         if self._explicit_caches is not None:
             self._explicit_caches.forget_all()
-        yield
+        async with self._model_request(request, asks_to_cache=False) as model_request:
+            yield model_request
 
     def _connect(self, http: httpx2.AsyncClient) -> Any:
         from google.genai.types import HttpRetryOptions

@@ -24,8 +24,8 @@ from sayso.agent.messages import Message, Role
 from sayso.agent.providers.offline_words import words_of
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.word_ranking import WordRanking
-from sayso.channels.base import server_address, without_secrets
 from sayso.infra.http import tls
+from sayso.infra.urls import redacted_url, server_address
 from sayso.pending.error_texts import error_text
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ class HttpEmbedder:
         try:
             self.base_url = server_address(base_url)
         except ValueError as exc:
-            raise ValueError(f"base_url {without_secrets(base_url)!r} {exc}") from None
+            raise ValueError(f"base_url {redacted_url(base_url)!r} {exc}") from None
         self._api_key = api_key
         self._transport = transport
 

@@ -47,12 +47,12 @@ from sayso.agent.toolsets.base import (
     scrub_value,
 )
 from sayso.agent.toolsets.mcp_connection import McpConnection, McpServer
-from sayso.channels.base import is_http_url, without_secrets
 from sayso.channels.media_store import UNKNOWN_TYPE, settle_type
 from sayso.channels.types import extension_of
 from sayso.infra.backoff import backoff_seconds
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.threads import LoopThread
+from sayso.infra.urls import is_http_url, redacted_url
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
@@ -118,8 +118,7 @@ class McpToolProvider:
             raise ValueError("an MCP server is a command or a url: give one of them")
         if url and not is_http_url(url):
             raise ValueError(
-                f"url {without_secrets(url)!r} is not a URL: "
-                "write it as https://mcp.example.com/mcp"
+                f"url {redacted_url(url)!r} is not a URL: write it as https://mcp.example.com/mcp"
             )
 
         command_line: tuple[str, ...] = ()

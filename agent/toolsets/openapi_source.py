@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 from sayso.agent.toolsets.base import SourceError, SourceUnreachable
 from sayso.agent.toolsets.openapi_document import MAX_DOCUMENT_BYTES, Document, server_url
 from sayso.agent.toolsets.openapi_request import OriginClient, Request
-from sayso.channels.base import is_http_url, server_address, without_secrets
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.http import Resolve, origin_of
+from sayso.infra.urls import is_http_url, redacted_url, server_address
 
 if TYPE_CHECKING:
     import httpx
@@ -43,7 +43,7 @@ class DocumentSource:
         self._resolve = resolve
         if self.is_remote and not is_http_url(address):
             raise ValueError(
-                f"{without_secrets(address)!r} is not a URL: "
+                f"{redacted_url(address)!r} is not a URL: "
                 "write the document's as https://api.example.com/openapi.json"
             )
 
@@ -165,7 +165,7 @@ def _legal_base_url(url: str) -> str:
     try:
         return server_address(url)
     except ValueError as exc:
-        raise ValueError(f"base_url {without_secrets(url)!r} {exc}") from None
+        raise ValueError(f"base_url {redacted_url(url)!r} {exc}") from None
 
 
 def _read_file(path: Path) -> str:

@@ -17,9 +17,9 @@ from sayso.channels.base import (
     Section,
     none_if_empty,
     refuse_none,
-    server_address,
 )
 from sayso.infra.redis.url import RedisUrl
+from sayso.infra.urls import server_address
 
 #: The model that needs no account: it matches messages to tools, and is no language model.
 OFFLINE = "offline"

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import ValidationError
 
-from sayso.channels.base import web_address, without_secrets
 from sayso.channels.registry import platform_names
 from sayso.channels.setup import is_loopback
 from sayso.config.settings.schema import (
@@ -31,6 +30,7 @@ from sayso.config.settings.schema import (
 from sayso.config.settings.tools import YamlPath
 from sayso.infra.redaction import remember, secrets_of
 from sayso.infra.spelling import did_you_mean, nearest
+from sayso.infra.urls import redacted_url, web_address
 
 #: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start in the folder of the YAML.
 _REFERENCE = re.compile(
@@ -128,7 +128,7 @@ def find_public_url(settings: Settings, given: str = "") -> str:
     try:
         return web_address(url)
     except ValueError as exc:
-        raise ConfigError([f"SAYSO_PUBLIC_URL: {without_secrets(url)!r} {exc}"]) from None
+        raise ConfigError([f"SAYSO_PUBLIC_URL: {redacted_url(url)!r} {exc}"]) from None
 
 
 def load_settings(
@@ -427,6 +427,10 @@ class _Reader:
         # As in a shell, an empty variable has the default of the reference, if it has one.
         name = match["name"]
         value = self.environ.get(name)
+        if value is not None and self._is_secret(path):
+            # The line break at the end of a mounted secret is no part of it. No header could be
+            # sent with it, and the error of the HTTP library would show the secret.
+            value = value.strip()
         has_default = match["default"] is not None
         if value is not None and (value or not has_default):
             if self._is_secret(path) or _is_redis(path):
@@ -483,10 +487,11 @@ class _Reader:
     def _value_text(self, path: YamlPath, value: Any) -> str:
         """Return the value for a message, in brackets after a space.
 
-        It is "" for a secret. Of a reference it is what the file says.
+        It is "" for a secret and for a URL with a login. Of a reference it is what the file says.
         """
-        is_login = re.search(r"://[^/]*@", str(value))
-        if is_login or self._is_secret(path) or _is_redis(path):
+        # A URL that is refused may be malformed just because of a character in its password.
+        has_login = re.search(r":.*@", str(value), re.DOTALL)
+        if has_login or self._is_secret(path) or _is_redis(path):
             return ""
         if path in self.references:
             return f" (it is what {self.references[path]} says)"
@@ -496,6 +501,8 @@ class _Reader:
             return " (it is a section)"
         if value is None:
             return " (it is empty)"
+        if isinstance(value, str) and "://" in value:
+            value = redacted_url(value)
         return f" (it is {value!r})"
 
     def _refuse(self, path: YamlPath, message: str) -> None:

@@ -27,7 +27,7 @@ from pydantic import (
     model_validator,
 )
 
-from sayso.channels.base import Count, Number, Section, web_address
+from sayso.channels.base import Count, Number, Section
 from sayso.channels.media_store import MediaLimits
 from sayso.channels.registry import BUILT_IN, PlatformUnusable
 from sayso.config.settings.agent import (
@@ -46,6 +46,7 @@ from sayso.config.settings.tools import (
     YamlPath,
     refuse_values,
 )
+from sayso.infra.urls import web_address
 
 #: A deployment name is a part of Redis keys, of the RQ queue and of a folder name.
 DEPLOYMENT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")

@@ -25,10 +25,10 @@ from sayso.channels.base import (
     OptionalSecret,
     Secret,
     Section,
-    is_http_url,
     refuse_none,
 )
 from sayso.config.settings.agent import OptionalServerUrl, ServerUrl
+from sayso.infra.urls import is_http_url
 
 #: A namespace is the beginning of tool names, which have at most 64 characters.
 NAMESPACE = r"^[A-Za-z0-9_-]{1,32}$"

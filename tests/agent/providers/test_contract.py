@@ -284,7 +284,7 @@ def test_request_variable_does_not_show_the_key(provider: VendorProvider) -> Non
     """Error reports print local variables."""
 
     async def shown() -> str:
-        async with provider._model_request(asked().as_kwargs()) as request:
+        async with provider._model_request(asked().as_kwargs(), asks_to_cache=True) as request:
             return repr(request)
 
     assert KEY not in asyncio.run(shown())

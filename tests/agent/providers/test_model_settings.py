@@ -151,6 +151,16 @@ def test_unsendable_settings_are_refused_at_construction(given: dict[str, Any], 
         OpenAIProvider(KEY, model_settings=given)
 
 
+@pytest.mark.parametrize(
+    "headers", ["X-Api-Key: s3cr3t", [{"X-Api-Key": "s3cr3t"}], {"X-Api-Key: s3cr3t": None}]
+)
+def test_refused_headers_are_not_shown(headers: Any) -> None:
+    """They mostly hold a key."""
+    with pytest.raises(ValueError, match="extra_headers") as caught:
+        OpenAIProvider(KEY, model_settings={"extra_headers": headers})
+    assert "s3cr3t" not in str(caught.value)
+
+
 def yaml_models(tmp_path: Path, agent: str) -> tuple[Models, Any]:
     """Return the models and settings of a configuration."""
     file = tmp_path / "bot.yaml"

@@ -31,7 +31,7 @@ from sayso.config.wiring.gauges import metrics_endpoint
 from sayso.pending.store import InMemoryPendingStore
 from tests.agent.providers.api import KEY
 from tests.agent.providers.conftest import MAKERS, ROOT, Server, responses
-from tests.agent.providers.test_contract import ask, stock
+from tests.agent.providers.test_contract import ask, asked, stock
 
 #: The second turn of a conversation, with what the memories know in front of the current message.
 TURN = (
@@ -129,6 +129,21 @@ def test_proxy_that_refuses_marks_is_asked_without_them(
     answers = [ask(proxy, conversation_key="k")[0].content for _ in range(2)]
     assert answers == ["Hi", "Hi again"]
     assert ["cache_control" in json.dumps(body) for body in server.bodies] == [True, False, False]
+    assert [record.message for record in caplog.records] == ["provider.cache_refused"]
+
+
+def test_requests_that_are_refused_at_the_same_time_are_all_answered(
+    server: Server, proxy: AnthropicProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first refusal is handled when the second one arrives."""
+    server.script({**REFUSED, "delay": 0.1}, {**REFUSED, "delay": 0.5}, *[{"text": "Hi"}] * 2)
+
+    async def ask_twice() -> list[Any]:
+        asks = (acall(proxy, asked(conversation_key=key)) for key in ("a", "b"))
+        return await asyncio.gather(*asks)
+
+    answers = asyncio.run(ask_twice())
+    assert [message.content for message, _ in answers] == ["Hi", "Hi"]
     assert [record.message for record in caplog.records] == ["provider.cache_refused"]
 
 

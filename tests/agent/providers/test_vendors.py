@@ -42,7 +42,7 @@ from sayso.channels.i18n.catalogue import catalogue
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Media
 from tests.agent.providers.api import KEY
-from tests.agent.providers.conftest import MAKERS, ROOT, Server, responses
+from tests.agent.providers.conftest import MAKERS, ROOT, Make, Server, responses
 from tests.agent.providers.test_contract import STOCK_SCHEMA, ask, asked, pieces, stock
 from tests.clocks import StoppedClock
 
@@ -61,6 +61,20 @@ def test_malformed_address_of_a_server_is_refused_at_once(kind: Any) -> None:
     ) as caught:
         kind(api_key="k", base_url="http://[::1/v1?key=s3cr3t")
     assert "base_url 'http://[::1/v1'" in str(caught.value)
+
+
+def test_line_break_behind_a_key_is_not_sent(server: Server, make: Make) -> None:
+    """Mounted secrets end in one. The library would refuse the header, and show it in an error."""
+    server.script({"text": "Hi"})
+    assert ask(make(key=f"{KEY}\n"))[0].content == "Hi"
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_key_that_no_header_can_hold_is_refused_without_showing_it(kind: Any) -> None:
+    """The traceback of the library's error has the key."""
+    with pytest.raises(ProviderConfigurationError, match="copy it again") as caught:
+        kind("s3cr\n3t")
+    assert "3t" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("kind", "variable"), KEYS.items())

@@ -116,6 +116,26 @@ def test_reference_needs_no_quotes(file: Path, text: str, value: str):
     assert suggestions(file, text, A="a", B="b") == [value]
 
 
+def test_line_break_at_the_end_of_a_secret_is_no_part_of_it(file: Path):
+    """Mounted secrets have one. No header could be sent with it."""
+    file.write_text(
+        "agent: {model: 'openai:m', api_key: '${KEY}'}\nchannels: {a: {platform: console}}\n"
+    )
+    key = load_settings(file, {"KEY": "abc\n"}).agent.api_key
+    assert key is not None
+    assert key.get_secret_value() == "abc"
+
+
+@pytest.mark.parametrize(
+    "url", ["https://bot:s3/cr3t@host", "bot:s3cr3t@host", "https://host/v1?key=s3cr3t"]
+)
+def test_refused_url_is_not_shown_with_a_secret(file: Path, url: str):
+    """A password with a slash makes the URL malformed, so its owner reads it in an error."""
+    says = refusal(file, f"agent: {{model: 'openai:m', base_url: '{url}'}}\n")
+    assert "base_url" in says
+    assert "cr3t" not in says
+
+
 def test_key_is_not_substituted(file: Path):
     """A reference as a key is reported with its place, as outside braces."""
     assert refusal(file, "agent: {${A}: 1}\n", A="a").startswith(
