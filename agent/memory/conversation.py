@@ -98,9 +98,9 @@ class ConversationMemory:
     LOW_WATER_SHARE of its limits, and then nothing is removed until it is full again. So the
     history begins with the same message for many turns.
 
-    If removed messages are to be summarized, they are removed only together with their summary.
-    Until then they stay in the memory, beyond its limits (`add_many` with `trims=False`, `surplus`,
-    `remove`).
+    If removed messages are to be summarized, they stay in the memory, beyond its limits, until
+    their summary is there: `add_many` with `trims=False` removes none, `surplus` returns those that
+    have to go, and `remove` removes them. MemoryDraft does this at the end of a run.
     """
 
     max_messages: int = 20
@@ -245,10 +245,14 @@ class ConversationMemory:
         return self._first_within(validated, _low_water(self.max_messages), most_tokens)
 
     def _forgotten_size(self, validated: _Validated) -> int:
-        """Return how many of the oldest messages go because too many wait for a summary."""
+        """Return how many of the oldest messages go because too many wait for a summary.
+
+        They are forgotten without a summary.
+        """
         most = self.max_messages + MAX_WAITING_MESSAGES
         if not self._first_within(validated, most, None):
             return 0
+        # In steps too, so that the history begins with the same message for many turns.
         return self._first_within(validated, most - _low_water(self.max_messages), None)
 
     def _first_within(
@@ -272,11 +276,11 @@ class ConversationMemory:
         return most_tokens is None or sum(self._token_counts[start:]) <= most_tokens
 
     def replace_results(self, results: Mapping[str, Message]) -> None:
-        """Replace the results of tool calls that proposed these actions.
+        """Replace results of tool calls that proposed actions.
 
-        `results` has the new messages by the id of the first action of the message to replace. A
-        new result takes the place of the old one, behind the same call. One whose old result was
-        removed from the memory meanwhile is ignored.
+        `results` has the new results, each by the id of the first action of the old one. A new
+        result takes the place of the old one, behind the same call. It is ignored if the old one
+        was removed from the memory meanwhile.
         """
         with self._lock:
             for index, message in enumerate(self._messages):
@@ -285,7 +289,7 @@ class ConversationMemory:
             self._token_counts = []  # they are counted again with the next message
 
     def drop_reasoning(self) -> None:
-        """Remove the reasoning of all answers.
+        """Remove the `details` of all answers, which hold the reasoning of the model.
 
         A vendor needs it only until the run of the answer ends.
         """
@@ -480,13 +484,13 @@ async def summarize(
     provider: Provider,
     model: str,
     max_tokens: int = 150,
-    timeout: float | None = None,  # acall enforces it
+    timeout: float | None = None,
 ) -> tuple[str, UsageStats]:
     """Return the new summary on one line, and what it cost.
 
     `removed` are the messages to summarize; without any, no model is called. `previous` is the
-    summary so far, "" for none. `max_tokens` limits the summary, `timeout` the time of the model in
-    seconds, None for no limit.
+    summary so far, "" for none. `max_tokens` limits the summary. `timeout` limits the time of the
+    model, in seconds, None for no limit; `acall` enforces it.
 
     If the model fails, that is logged and the previous summary returned; nothing is raised. The
     summary is made from text of users and tools, so show it to a model as data only.
@@ -494,7 +498,9 @@ async def summarize(
     if not removed:
         return previous, UsageStats()
     summary, usage = await try_to_summarize(removed, previous, provider, model, max_tokens, timeout)
-    return previous if summary is None else summary, usage
+    if summary is None:
+        summary = previous
+    return summary, usage
 
 
 async def try_to_summarize(
@@ -503,7 +509,7 @@ async def try_to_summarize(
     provider: Provider,
     model: str,
     max_tokens: int,
-    timeout: float | None,  # acall enforces it
+    timeout: float | None,
 ) -> tuple[str | None, UsageStats]:
     """Return the new summary and its cost, as `summarize` does, but None if the summary failed."""
     usage = UsageStats()
@@ -513,16 +519,24 @@ async def try_to_summarize(
         line = " ".join(inert(answer.content).split())
         max_chars = max_tokens * MAX_CHARS_PER_TOKEN
         if is_cut_off(answer, usage, max_tokens) or len(line) > max_chars:
-            # End with the last whole sentence: half a sentence may be wrong, such as one that ends
-            # before "not". The mark says that more was known.
-            ends = [match.end() for match in _SENTENCE_END.finditer(line[:max_chars])]
-            line = f"{line[: ends[-1]]} {CUT_MARK}" if ends else ""
+            line = _whole_sentences(line[:max_chars])
         if not line:
             raise SummaryUnusable("no whole sentence")
         return line, usage
     except Exception as exc:  # a summary must never cost an answer
         log.warning("memory.summary_failed reason=%s model=%s", reason_for_log(exc), model)
         return None, usage
+
+
+def _whole_sentences(text: str) -> str:
+    """Return the whole sentences of a text that was cut off, and CUT_MARK; "" if there are none.
+
+    The rest of a sentence might be "not", so half a sentence may say the opposite.
+    """
+    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
+    if not ends:
+        return ""
+    return f"{text[: ends[-1]]} {CUT_MARK}"
 
 
 def _summary_request(
@@ -583,10 +597,12 @@ def _summary_line(message: Message, message_chars: int, output_chars: int) -> di
 def _outcome_of(message: Message) -> str:
     """Return the outcome that a tool result states of an action that needed a yes.
 
-    Return "proposed" for an action that waits for its yes, and "" for a result without an action.
-    Only the result of a call that proposed an action has an outcome: another tool may imitate one
-    in what it returns, and the summary would believe it.
+    Return "proposed" for an action that waits for its yes, and "" for a result without an action:
+    a tool that proposed nothing may return a text that looks like an outcome, and the summary would
+    believe it.
     """
+    if not message.actions:
+        return ""
     is_open = any(not link.outcome for link in message.actions)
     if is_open and not message.content:  # the call waits, and its tool has not run
         return "proposed"
@@ -599,9 +615,7 @@ def _outcome_of(message: Message) -> str:
         return ""
     if value.get("kind") == "pending_confirmation":
         return "proposed"
-    outcome = ""
-    if message.actions:
-        outcome = value.get("outcome", "")
+    outcome = value.get("outcome", "")
     return outcome if isinstance(outcome, str) else ""
 
 
