@@ -139,13 +139,13 @@ async def _send_manifest(
     if not settings.api_url:
         check_outside(target.public_url)
     apps = SlackApps(os.environ.get(CONFIG_VARIABLE, ""), settings.api_url)
+    installed_at = ""
+    if settings.has_many_workspaces:
+        installed_at = where_to_install(settings, target.public_url, target.channel)
     if create:
-        installed_at = ""
-        if settings.has_many_workspaces:
-            installed_at = where_to_install(settings, target.public_url, target.channel)
         return await apps.create(content, target.channel, installed_at=installed_at)
     if app_id is not None:
-        return await apps.update(app_id, content)
+        return await apps.update(app_id, content, installed_at=installed_at)
     return await apps.validate(content)
 
 

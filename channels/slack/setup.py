@@ -190,7 +190,7 @@ class SlackSetup(PlatformSetup):
             check_outside(self._url)
             check_https("Slack", self._url)
         return [
-            "Slack does not let a bot's token set this. At https://api.slack.com/apps, in your app:",
+            f"Slack does not let a bot's token set this. At {APPS_PAGE}, in your app:",
             f"  Event Subscriptions   on; Request URL {self._url}",
             f"                        bot events: {' '.join(events(self._settings.view))}",
             f"  Interactivity         on; Request URL {self._url}",
@@ -223,7 +223,8 @@ class SlackSetup(PlatformSetup):
             results = await self._check_workspaces()
         else:
             results = await self._check_token()
-        # Without a token that works, the other settings are not the problem.
+        # The first result is about the token, or about all workspaces together. Without a token that
+        # works, the other settings are not the problem.
         if results[0].state == "fail":
             return results
         webhook = f"Slack does not show its Request URL, which must be {bare_url(self._url)}"
@@ -232,7 +233,7 @@ class SlackSetup(PlatformSetup):
 
     async def _check_workspaces(self) -> list[CheckResult]:
         """Check each installation of the app."""
-        # Here, not above: they need a library that only apps of many workspaces have.
+        # Here, so that they are not loaded for an app of one workspace.
         from redis.exceptions import RedisError
 
         from sayso.channels.slack.installations import SlackInstallations
@@ -251,7 +252,7 @@ class SlackSetup(PlatformSetup):
                 state.key_prefix,
             )
         except ImportError:
-            # `sayso check` names the library.
+            # The library that decrypts tokens is optional. `sayso check` names it.
             says = "the installations cannot be decrypted: a library is missing"
             return [self._warn("workspaces", says, "see `sayso check`", id="workspaces-unknown")]
         checks = WorkspaceChecks(
@@ -284,7 +285,7 @@ class SlackSetup(PlatformSetup):
     async def delete_webhook(self) -> list[str]:
         """Return what to set by hand."""
         return [
-            "Slack does not let a bot's token unset this. At https://api.slack.com/apps, in your app:",
+            f"Slack does not let a bot's token unset this. At {APPS_PAGE}, in your app:",
             "  Event Subscriptions   off",
             "  Interactivity         off",
             "  Slash Commands        delete each",
@@ -452,15 +453,15 @@ def events(view: View) -> list[str]:
 def scopes(view: View) -> dict[str, list[str]]:
     """Return each scope that the bot needs, with the methods, events and features that need it."""
     subscribed = {event: EVENTS[event] for event in events(view)}
-    features = {**METHODS, **subscribed, **FEATURES}
+    scopes_of = {**METHODS, **subscribed, **FEATURES}
     if view != "none":
-        features[f"the {view} view"] = (VIEW_SCOPE,)
+        scopes_of[f"the {view} view"] = (VIEW_SCOPE,)
 
-    features_of: dict[str, list[str]] = {}
-    for feature, needed in features.items():
+    users_of: dict[str, list[str]] = {}
+    for user, needed in scopes_of.items():
         for scope in needed:
-            features_of.setdefault(scope, []).append(feature)
-    return dict(sorted(features_of.items()))
+            users_of.setdefault(scope, []).append(user)
+    return dict(sorted(users_of.items()))
 
 
 class SlackApps:
@@ -499,11 +500,13 @@ class SlackApps:
         `installed_at` is where many workspaces install it, "" for an app of one workspace. The
         secrets in Slack's answer are not printed.
         """
-        unanswered = f"check at {APPS_PAGE} whether the app exists before you run it again: each run creates one"
-        explain = partial(_manifest_problem, unanswered=unanswered)
-        async with platform_calls("Slack", explain, unanswered=unanswered):
+        # The cure wherever Slack may have created the app without saying so: if no answer came in
+        # time, after some errors, and for an answer that cannot be read.
+        unclear = f"check at {APPS_PAGE} whether the app exists before you run it again: each run creates one"
+        explain = partial(_manifest_problem, cure_if_unclear=unclear)
+        async with platform_calls("Slack", explain, unanswered=unclear):
             answer = await self._web.here().apps_manifest_create(manifest=json.dumps(manifest))
-        app_id = _app_id(answer)
+        app_id = _app_id(answer, unclear)
         if installed_at:
             return [
                 f"app {app_id} is created; what is left, by hand:",
@@ -528,30 +531,38 @@ class SlackApps:
             f"After a change: sayso channel manifest {channel} --update {app_id}",
         ]
 
-    async def update(self, app_id: str, manifest: AppManifest) -> list[str]:
-        """Replace all settings of an app. Returns what is left to do. Raises SetupError."""
+    async def update(
+        self,
+        app_id: str,
+        manifest: AppManifest,
+        *,
+        installed_at: str = "",
+    ) -> list[str]:
+        """Replace all settings of an app. Returns what is left to do. Raises SetupError.
+
+        `installed_at` as for `create`. A second update does no harm, so one whose answer is lost
+        can simply be run again.
+        """
         if not _APP_ID.fullmatch(app_id):
             raise SetupError(f"{app_id!r} is no App ID", _APP_CURE)
         async with platform_calls("Slack", partial(_manifest_problem, app_id=app_id)):
             answer = await self._web.here().apps_manifest_update(
                 app_id=app_id, manifest=json.dumps(manifest)
             )
-        app_id = _app_id(answer)
+        app_id = _app_id(answer, f"check at {APPS_PAGE} whether it was changed")
         if answer.get("permissions_updated") is False:
             return [f"app {app_id} has this manifest now; its scopes are unchanged"]
-        return [
-            f"app {app_id} has this manifest now",
-            f"If its scopes changed, install it again: {_install_page(app_id)}",
-        ]
+        step = f"install it again: {_install_page(app_id)}"
+        if installed_at:
+            step = f"have it installed again in each workspace: {installed_at}"
+        return [f"app {app_id} has this manifest now", f"If its scopes changed, {step}"]
 
 
-def _app_id(answer: Any) -> str:
-    """Return the App ID in an answer of Slack. Raises SetupError if it names none."""
+def _app_id(answer: Any, cure: str) -> str:
+    """Return the App ID in an answer of Slack. Raises SetupError with the cure if it names none."""
     app_id = str(answer.get("app_id") or "")
     if not _APP_ID.fullmatch(app_id):
-        raise SetupError(
-            "Slack's answer names no app", f"check at {APPS_PAGE} whether it was changed"
-        )
+        raise SetupError("Slack's answer names no app", cure)
     return app_id
 
 
@@ -560,11 +571,11 @@ def _install_page(app_id: str) -> str:
     return f"{APPS_PAGE}/{app_id}/install-on-team"
 
 
-def _manifest_problem(exc: Exception, *, app_id: str = "", unanswered: str = "") -> Problem:
+def _manifest_problem(exc: Exception, *, app_id: str = "", cure_if_unclear: str = "") -> Problem:
     """Return what an error of a call with a manifest means.
 
-    `app_id` is the app that was to be updated, "" for none. `unanswered` is the cure if Slack may
-    have done what it was asked to, "" for the usual cure.
+    `app_id` is the app that was to be updated, "" for none. `cure_if_unclear` is the cure if Slack
+    may have done what it was asked to, "" for the usual cure.
     """
     code = error_code(getattr(exc, "response", None))
     if code == "token_expired":
@@ -573,15 +584,15 @@ def _manifest_problem(exc: Exception, *, app_id: str = "", unanswered: str = "")
         return f"Slack does not take {CONFIG_VARIABLE} ({code})", _CONFIG_TOKEN_CURE
     if code == "invalid_manifest":
         return _faults(exc)
-    if code in _APP_ERRORS:
+    if app_id and code in _APP_ERRORS:
         return f"Slack knows no app {app_id!r} that this token may change ({code})", _APP_CURE
     says, cure = setup_problem(exc) or connection_problem("Slack", exc)
     # Without an error code there was no answer: Slack may have done it if the request was sent.
     may_be_done = not never_sent(exc)
     if code:
         may_be_done = reaction_to(code) == "unclear"
-    if unanswered and may_be_done:
-        cure = unanswered
+    if cure_if_unclear and may_be_done:
+        cure = cure_if_unclear
     return says, cure
 
 
@@ -604,6 +615,7 @@ def _faults(exc: Exception) -> Problem:
     # Several faults may have the same cure. Slack may also refuse a manifest without naming a
     # place: "/" then has the cure for any other place.
     cures = dict.fromkeys(_cure_of_fault(place) for place in places or ["/"])
+    # SetupError puts a colon between the two texts. So the cure gets a line that begins "cure:".
     return f"Slack takes no such manifest{''.join(lines)}\ncure", "; ".join(cures)
 
 

@@ -165,6 +165,28 @@ def test_app_is_updated_and_changed_scopes_need_a_new_install(shop: Shop):
     assert shop.apps.apps["A0FAKE00"]["features"]["slash_commands"][0]["command"] == "/desk"
 
 
+def test_app_of_many_workspaces_is_installed_again_in_each(shop: Shop):
+    """Slack's page for one workspace would leave all others with the old scopes."""
+    text = shop.config.read_text()
+    token = 'bot_token: "${SLACK_BOT_TOKEN}"'
+    assert token in text
+    many = 'client_id: "${SLACK_CLIENT_ID}", client_secret: "${SLACK_CLIENT_SECRET}"'
+    shop.config.write_text(text.replace(token, many))
+    assert shop.run("--create")[0] == 0
+    shop.apps.apps["A0FAKE00"]["oauth_config"]["scopes"]["bot"] = ["chat:write"]
+    code, words = shop.run("--update", "A0FAKE00")
+    assert (code, "in each workspace: " in words, "install-on-team" in words) == (0, True, False)
+
+
+def test_answer_without_an_app_asks_to_look_it_up(shop: Shop):
+    """The app may have been created, and a second run would create another one."""
+    shop.platforms.fakes["slack"].answer = lambda _: json_response(  # type: ignore[method-assign]
+        {"ok": True}
+    )
+    code, words = shop.run("--create")
+    assert (code, "whether the app exists" in words) == (3, True)
+
+
 @pytest.mark.parametrize("app_id", ["A0NONE", "", "x/../y", "validate", "create"])
 def test_foreign_app_is_not_changed(shop: Shop, app_id: str):
     """platforms.md 3.5: the cure is named, and an invalid id is not sent."""
