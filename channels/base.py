@@ -1,13 +1,13 @@
-"""What a platform implements: the Channel protocol, its errors and the base of its settings.
+"""What a platform implements: the Channel protocol, its errors, and the base of its settings.
 
 A channel is one account of the bot at a platform, as the YAML configures it. An adapter is the
 class that speaks with the platform.
 
-Every adapter is a Channel. An ability that only some platforms have is a protocol with one or two
-methods: QuoteSource, RemovesTyping, ShowsState, ShowsSteps, ShowsForms, HasAliases,
-KeepsFirstAddress, FollowsMoves, InManyWorkspaces, RecognizesPeople. The rest of Sayso asks with
-`isinstance` whether a channel has an ability, and never which platform it is. Adapters in other
-packages may have them too (docs/how-to/extend.md).
+Every adapter is a Channel. An ability that only some platforms have is a small protocol:
+QuoteSource, RemovesTyping, ShowsState, ShowsSteps, ShowsForms, HasAliases, KeepsFirstAddress,
+FollowsMoves, InManyWorkspaces, RecognizesPeople. The rest of Sayso asks with `isinstance` whether a
+channel has an ability, and never which platform it is. Adapters in other packages may have them too
+(docs/how-to/extend.md).
 
 ChannelError
 ├── Forbidden         a webhook whose signature or secret is wrong: answer 403
@@ -20,13 +20,13 @@ ChannelError
     ├── Unreachable   certainly not accepted: try again with backoff
     ├── ChannelDown   the platform refuses this channel: keep the message and tell the operator
     ├── WindowClosed  the platform takes no message before the person writes: keep it until then
-    │   └── TemplateRefused  it takes none of this approved template: tell the operator too
+    │   └── TemplateRefused  the platform refuses an approved template: tell the operator too
     ├── DeliveryUncertain  the answer was lost: the message may have arrived
     └── Refused       the message will never be accepted: give up and tell the operator
-        └── AddressClosed  no message is accepted at this address until its person writes again
-            ├── OptedOut      because the person asked for that
-            └── AddressBarred  nor then, until the bot may write there again
-                └── ChatBarred  nor in any other thread of its chat
+        └── AddressClosed  the address takes no message until its person writes again
+            ├── OptedOut       the person asked for no messages
+            └── AddressBarred  the bot may not write there, even if its person writes again
+                └── ChatBarred  the bot may not write in any thread of the chat
 
 NotStored               what came in was not stored: answer 503, so that the platform sends it again
 ├── Overloaded          too many turns are waiting
@@ -357,15 +357,15 @@ class MediaStore(Protocol):
 
 @runtime_checkable
 class HasAliases(Protocol):
-    """A channel on which a conversation may have two addresses.
+    """A channel on which a conversation may have two addresses at the same time.
 
-    On Slack a person's id is an address too, beside the direct message with that person.
+    On Slack the id of a person is an address too, beside the direct message with that person.
     """
 
-    async def place(self, conversation: Conversation) -> Conversation:
-        """Return the address under which the user writes; for most conversations the same one.
+    async def main_address(self, conversation: Conversation) -> Conversation:
+        """Return the address under which the person writes. It may be `conversation` itself.
 
-        Raises SendError and redis.RedisError.
+        May ask the platform. Raises SendError and redis.RedisError.
         """
 
 
@@ -449,14 +449,14 @@ class ShowsForms(Protocol):
 
 @runtime_checkable
 class KeepsFirstAddress(Protocol):
-    """A channel on which a conversation may get another address at the platform."""
+    """A channel whose platform may give a conversation a new address in place of the old one."""
 
     def at_first_address(self, turn: Turn) -> Turn:
         """Return the turn under the address that its conversation began with.
 
-        Everything that is stored of a conversation stays under its first address: questions, which
-        are sealed for it, history, timers and replies. Reads and writes the shared cache, and
-        raises what that raises.
+        Everything that is stored of a conversation stays under its first address: questions, whose
+        MAC covers it, history, timers and replies. Reads and writes the shared cache, and raises
+        what that raises.
         """
 
 
@@ -479,37 +479,6 @@ class InManyWorkspaces(Protocol):
 
     def note_workspace(self, workspace: WorkspaceNote) -> None:
         """Store what a webhook says of its workspace. Raises redis.RedisError."""
-
-
-def note_workspace(channel: object, received: Received) -> None:
-    """Have the channel store what a webhook says of its workspace. Raises redis.RedisError."""
-    if received.workspace and isinstance(channel, InManyWorkspaces):
-        channel.note_workspace(received.workspace)
-
-
-def note_moves(channel: object, received: Received) -> Received:
-    """Return `received` with address changes that name stored conversations.
-
-    The platform names an address of today; the conversation may be stored under an earlier one. A
-    channel that follows moves also remembers which chat got another id. Raises redis.RedisError.
-    """
-    if not (received.chat_move or received.addresses):
-        return received
-
-    if isinstance(channel, FollowsMoves):
-        return channel.note_moves(received)
-    if not isinstance(channel, RecognizesPeople):
-        return received
-
-    addresses = []
-    for change in received.addresses:
-        # A change that names a delivery needs no look-up: the delivery names its conversation.
-        if change.delivery:
-            addresses.append(change)
-        else:
-            conversation = channel.conversation_of(change.conversation)
-            addresses.append(replace(change, conversation=conversation))
-    return replace(received, addresses=tuple(addresses))
 
 
 @runtime_checkable
@@ -537,6 +506,38 @@ class RecognizesPeople(Protocol):
 
         Raises redis.RedisError.
         """
+
+
+def note_workspace(channel: object, received: Received) -> None:
+    """Have the channel store what a webhook says of its workspace. Raises redis.RedisError."""
+    if received.workspace and isinstance(channel, InManyWorkspaces):
+        channel.note_workspace(received.workspace)
+
+
+def note_moves(channel: object, received: Received) -> Received:
+    """Return `received` with each address change under the address of the stored conversation.
+
+    An address change says that an address takes no messages any more, or takes them again. The
+    platform names the address of today, while the conversation may be stored under an earlier one.
+    A channel that follows moves also remembers which chat got another id. Raises redis.RedisError.
+    """
+    if not (received.chat_move or received.addresses):
+        return received
+
+    if isinstance(channel, FollowsMoves):
+        return channel.note_moves(received)
+    if not isinstance(channel, RecognizesPeople):
+        return received
+
+    addresses = []
+    for change in received.addresses:
+        # A change that names a delivery needs no look-up: the delivery names its conversation.
+        if change.delivery:
+            addresses.append(change)
+        else:
+            conversation = channel.conversation_of(change.conversation)
+            addresses.append(replace(change, conversation=conversation))
+    return replace(received, addresses=tuple(addresses))
 
 
 class Identities(Protocol):
@@ -615,9 +616,9 @@ def none_if_empty(value: object) -> object:
 def refuse_none(value: object) -> object:
     """Return the value of a key that may be left out, but not be empty.
 
-    Raises ValueError for None, which YAML makes of a key without a value. Without the key nothing
-    is protected or restricted, and the author of the line hardly wants that. Pydantic does not
-    validate defaults, so None can still be the default.
+    Raises ValueError for None, which YAML makes of a key without a value. It is used for keys that
+    protect or restrict something. An empty one is a mistake, and would protect nothing. Pydantic
+    does not validate defaults, so None can still be the default.
     """
     if value is None:
         raise ValueError("is empty: give it a value, or leave the key out")
@@ -773,7 +774,10 @@ class PlatformSettings(Section):
         return False
 
     def user_ids(self, channel: str, user: str, identities: Identities) -> tuple[str, ...]:
-        """Return all ids under which a person's turns may be stored. Raises redis.RedisError."""
+        """Return all ids under which turns of the person `user` may be stored.
+
+        They are several where a person's ids change, as on WhatsApp. Raises redis.RedisError.
+        """
         return (user,)
 
 

@@ -369,7 +369,7 @@ class TurnProcessor:
         if is_begun_here or not isinstance(channel, HasAliases):
             return False
         try:
-            there = await channel.place(here)
+            there = await channel.main_address(here)
         except SendError:
             return False
         if there == here:

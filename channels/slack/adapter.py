@@ -263,7 +263,7 @@ class SlackChannel:
         that opened it, and "" until that message is posted. The chat keeps its workspace in front,
         by which `client_of` finds the token. Raises SendError and redis.RedisError.
         """
-        return await self._threads.at_slack(await self.place(conversation))
+        return await self._threads.at_slack(await self.main_address(conversation))
 
     async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
         """Post the first section of the unfinished answer, or edit the message that shows it.
@@ -366,7 +366,9 @@ class SlackChannel:
         receipt = await self._post(message, to, reply.only_for)
         # A message that only one person sees has no id, and opens no thread.
         if receipt.message_id and _opens_thread(delivery.conversation, to):
-            await self._threads.note(await self.place(delivery.conversation), receipt.message_id)
+            await self._threads.note(
+                await self.main_address(delivery.conversation), receipt.message_id
+            )
         return receipt
 
     async def _with_thread(
@@ -385,7 +387,7 @@ class SlackChannel:
             return to
         name = slack_mrkdwn(shown_name(media))
         receipt = await self._post(message_of([name], (), to.chat, conversation), to)
-        await self._threads.note(await self.place(conversation), receipt.message_id)
+        await self._threads.note(await self.main_address(conversation), receipt.message_id)
         return replace(to, thread=receipt.message_id)
 
     def at_first_address(self, turn: Turn) -> Turn:
@@ -404,7 +406,7 @@ class SlackChannel:
             return turn
         return replace(turn, conversation=self._threads.first_address(there))
 
-    async def place(self, conversation: Conversation) -> Conversation:
+    async def main_address(self, conversation: Conversation) -> Conversation:
         """Return the conversation with the id of the direct message in place of a person's id.
 
         The direct message is opened if needed, which shows nothing to the person. Raises SendError

@@ -22,7 +22,7 @@ SECOND = Conversation("chat", "U0ADA")
 class Names:
     """A channel on which the conversation has a second id; an unknown id raises an error."""
 
-    async def place(self, conversation: Conversation) -> Conversation:
+    async def main_address(self, conversation: Conversation) -> Conversation:
         """Return the first id."""
         if conversation.chat == "U0GONE":
             raise Refused("nobody")
@@ -31,7 +31,7 @@ class Names:
 
 def relaying(bot: Bot) -> Bot:
     """Return the bot on a channel with second ids."""
-    bot.channel.place = Names().place
+    bot.channel.main_address = Names().main_address
     return bot
 
 

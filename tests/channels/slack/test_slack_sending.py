@@ -195,7 +195,7 @@ def test_direct_message_without_a_channel_id_is_tried_again(media: MemoryMedia, 
 
     async def story() -> None:
         async with server(head + answer) as (url, _):
-            await slack(media, url).place(BY_ID)
+            await slack(media, url).main_address(BY_ID)
 
     with pytest.raises(Unreachable):
         asyncio.run(story())
