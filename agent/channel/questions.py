@@ -1,8 +1,11 @@
-"""Questions: the questions that wait for a yes, and the choices that a person may tap.
+"""Questions: asks people before an action runs, and offers them choices and undos.
 
 A *question* is the message that shows an action, with buttons for yes and no. A *choice* is one of
 several answers that a tool offers: it confirms nothing, and reaches the model as a message. Both
 are stored as actions, so that a button works once and only for its person.
+
+In this module `head` is the action that a question shows: the only one, or the head of a plan
+(`Proposal.head`).
 """
 
 from __future__ import annotations
@@ -33,12 +36,12 @@ from sayso.pending.repository import ActionResult, Claim, sign_action
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import OPEN_STATES, StoredAction
 from sayso.pending.stored_limits import KEEP_RECENT_MS
-from sayso.pending.turn_changes import NewAction, TurnReply, outbox_entry
+from sayso.pending.turn_changes import NewAction, TurnChange, TurnReply, outbox_entry
 from sayso.pending.turns import CHOICE_KIND, LeaseLost, StaleTurn
 
-#: The most characters of a text that gets the buttons of an undo or of choices itself: once it is
-#: decided, the message is sent again without them. Below a longer text, the buttons get a message
-#: of their own.
+#: The most characters of a message with an undo button or choices. Its text is stored with the
+#: action: after the decision the message is edited to this text, without the buttons. A longer text
+#: is sent first, and the buttons follow in a second message.
 MAX_KEPT_CHARS = 1000
 #: The most characters of an action's effect that a button shows.
 MAX_EFFECT_CHARS = 48
@@ -106,6 +109,8 @@ class Questions:
             answer_seconds=head.ttl_seconds,
             preview=head.preview,
         )
+        # The head comes last. Only the head is asked about, so only it needs messages for a late
+        # answer.
         *steps, action = proposal.new_actions(self._store.signer, context.scope_id)
         question = TurnReply.question(reply, head.pending_action_id)
         return question, (*steps, self._with_notices(context, action, head))
@@ -114,11 +119,12 @@ class Questions:
         """Return the lines of a question about actions that ran within the last hour, "" for none.
 
         An action ran before if a stored one has the same tool and the same arguments. The model is
-        not asked. What was undone since counts as not done.
+        not asked. An action that was undone since does not count.
         """
         scope = context.turn.scope
         recent_actions = await self._store.repository.list_started(scope.conversation.id, scope.id)
         genuine = [each for each in recent_actions if each.is_genuine(self._store.signer, scope)]
+        # The argument "of" of an undo is the id of the action that it takes back.
         undone = {
             each.action.args["of"]
             for each in genuine
@@ -137,7 +143,7 @@ class Questions:
         return "\n".join(lines)
 
     def buttons(self, head: PendingAction, context: TurnContext) -> tuple[Button, ...]:
-        """Return the buttons of a question. `head` is its action.
+        """Return the buttons of a question, with the tokens that make them work.
 
         If the question asks for a code there is no button for a yes: the code must be typed.
         """
@@ -219,39 +225,61 @@ class Questions:
     ) -> TurnAnswer:
         """Return the answer with an undo button for the effects that can be undone.
 
-        The first reply is the outcome; the button is added to it, or follows it if it is long. The
-        undo is an action itself. It does not take the place of a question that its person may have.
+        The first reply of the answer is the outcome; the button is added to it, or follows it if it
+        is long. The undo is an action itself. It does not take the place of a question that its
+        person may have.
         """
-        if context.returns_text or not answer.change.replies:
+        undoable = self._undoable(context, effects)
+        if not undoable or not answer.change.replies:
             return answer
-        undoable: list[Effect] = []
-        limits: list[float] = []
-        for effect in effects:
-            limit = self._store.executors.undo_seconds(effect.action.kind)
-            if limit:
-                undoable.append(effect)
-                limits.append(limit)
-        if not undoable:
-            return answer
+        return self._with_undo(context, answer, undoable)
 
-        seconds = min(limits)
-        first, *files = answer.change.replies
+    def _undoable(self, context: TurnContext, effects: Sequence[Effect]) -> list[Effect]:
+        """Return the effects for which an undo button can be shown."""
+        if context.returns_text:
+            return []
+        seconds_of = self._store.executors.undo_seconds
+        return [effect for effect in effects if seconds_of(effect.action.kind)]
+
+    def _with_undo(
+        self,
+        context: TurnContext,
+        answer: TurnAnswer,
+        undoable: Sequence[Effect],
+        below: Reply | None = None,
+    ) -> TurnAnswer:
+        """Return the answer with a button that undoes all of these effects.
+
+        * `answer`: its first reply is the outcome.
+        * `below`: what the message says below the offer; None for nothing.
+        """
+        outcome, *other_replies = answer.change.replies
         above: tuple[TurnReply, ...] = ()
-        text_above_button = first.reply.text
-        if len(first.reply.text) > MAX_KEPT_CHARS:
-            above = (TurnReply(first.reply),)
+        text_above_button = outcome.reply.text
+        if len(text_above_button) > MAX_KEPT_CHARS:
+            above = (TurnReply(outcome.reply),)
             text_above_button = ""
-        undo = undo_proposal(undoable, seconds, text_above_button)
-        scope = context.turn.scope
+        below = below or Reply()
+
+        seconds = min(self._store.executors.undo_seconds(each.action.kind) for each in undoable)
+        kept_text = paragraphs([text_above_button, below.text])
+        undo = undo_proposal(undoable, seconds, kept_text)
         texts = texts_for(undo.head.language)
         action_id = undo.head.pending_action_id
-        token = self._store.signer.button_token(action_id, "confirm", scope)
-        button = Button(texts.undo_label, token)
-        text = f"{text_above_button}\n\n{texts.undo_offer(seconds)}".strip()
-        reply = Reply(text, (button,), answer_seconds=seconds)
-        offer = TurnReply.question(reply, action_id)
-        new_actions = undo.new_actions(self._store.signer, scope.id, occupies_scope=False)
-        return answer.with_changes(replies=(*above, offer, *files), new_actions=new_actions)
+        token = self._store.signer.button_token(action_id, "confirm", context.turn.scope)
+        reply = Reply(
+            paragraphs([text_above_button, texts.undo_offer(seconds), below.text]),
+            (Button(texts.undo_label, token),),
+            cause=below.cause,
+            answer_seconds=seconds,
+        )
+        new_actions = undo.new_actions(
+            self._store.signer, context.turn.scope.id, occupies_scope=False
+        )
+        return answer.with_changes(
+            replies=(*above, TurnReply.question(reply, action_id), *other_replies),
+            new_actions=(*answer.change.new_actions, *new_actions),
+        )
 
     def with_outcome(
         self, context: TurnContext, answer: TurnAnswer, outcome: str, effects: Sequence[Effect]
@@ -259,31 +287,33 @@ class Questions:
         """Return the answer of the model below the outcome that it follows, with an undo button.
 
         `outcome`: "" returns the answer unchanged. `effects`: what the button takes back. Outcome
-        and answer are one message, unless the answer has a question, or begins with a file or an
-        edit.
+        and answer are one message if they can be (`_joinable_reply`).
         """
         if not outcome:
             return answer
         change = answer.change
-        above = self.offer_undo(context, TurnAnswer(text_change(outcome)), effects).change
-        replies = (*above.replies, *change.replies)
-        first = Reply()
-        if change.replies:
-            first = change.replies[0].reply
-        may_be_joined = first.text and not (first.media or first.edits or change.new_actions)
-        if may_be_joined:
-            *before, last = above.replies
-            # The joined message has the fields of the outcome if that has the undo button, and else
-            # those of the answer.
-            joined = last.reply if last.reply.buttons else first
-            joined = replace(joined, text=f"{last.reply.text}\n\n{first.text}")
-            replies = (*before, replace(last, reply=joined), *change.replies[1:])
+        undoable = self._undoable(context, effects)
+        joinable = _joinable_reply(change, outcome, has_undo=bool(undoable))
+
+        above = TurnAnswer(text_change(outcome))
+        if undoable:
+            below = joinable.reply if joinable else None
+            above = self._with_undo(context, above, undoable, below)
+        elif joinable:
+            joined = replace(joinable.reply, text=f"{outcome}\n\n{joinable.reply.text}")
+            above = above.with_changes(replies=(replace(joinable, reply=joined),))
+
+        rest = change.replies[1:] if joinable else change.replies
         return answer.with_changes(
-            replies=replies, new_actions=(*above.new_actions, *change.new_actions)
+            replies=(*above.change.replies, *rest),
+            new_actions=(*above.change.new_actions, *change.new_actions),
         )
 
     async def note_question(self, turn: Turn, action_id: str) -> None:
-        """Note a question that is asked in a thread, for the other threads of the chat."""
+        """Store in which thread a question is asked, so that the other threads of the chat find it.
+
+        A question outside of threads needs no note: it is found under the chat itself.
+        """
         here = turn.conversation
         if here.thread:
             note = json.dumps({"thread": here.thread, "action_id": action_id})
@@ -294,21 +324,22 @@ class Questions:
     async def find_question_elsewhere(self, turn: Turn, now: float) -> StoredAction | None:
         """Return the question that is open for this person in another thread of the chat, or None.
 
-        `now`: when the turn came in, in Unix seconds. A question outside of threads belongs to the
-        chat itself. The last one that was asked in a thread was noted by `note_question`.
+        The places searched are the chat itself, outside of threads, and the thread of the last
+        question (`note_question`). `now`: when the turn came in, in Unix seconds.
         """
         repository = self._store.repository
         here = turn.conversation
-        chat = replace(turn.conversation, thread="")
-        stored = None
+        chat = replace(here, thread="")
         if here.thread:
             stored = await repository.load_open(chat.id, turn.scope.id)
-        if self._is_open(stored, turn, chat, now):
-            return stored
+            if self._is_open(stored, turn, chat, now):
+                return stored
 
         note = await repository.load_question_place(chat.id, turn.scope.id)
-        place = json.loads(note) if note else {}
-        there = replace(chat, thread=place.get("thread", here.thread))
+        if not note:
+            return None
+        place = json.loads(note)
+        there = replace(chat, thread=place["thread"])
         if there == here:
             return None
         (stored,) = await repository.load(there.id, (place["action_id"],))
@@ -345,6 +376,7 @@ class Questions:
             return answer.with_changes(replies=(*above, TurnReply(Reply("\n".join(lines)))))
 
         turn = context.turn
+        # `Reply` removes characters that cannot be stored, which the record must not have either.
         args = {"labels": list(labels), "text": Reply(text).text}
         offer = PendingAction(
             user_id=turn.user_id,
@@ -400,13 +432,34 @@ class Questions:
                 raise LeaseLost(claim.conversation)
             case "moved":
                 raise StaleTurn(claim.conversation)
+        # All other statuses: the offer expired, is gone, or was taken or changed meanwhile.
         return replace(stored, state="expired")
+
+
+def _joinable_reply(change: TurnChange, outcome: str, *, has_undo: bool) -> TurnReply | None:
+    """Return the first reply of an answer if it can be one message with the outcome above it.
+
+    It cannot if the answer has a question, or begins with a file or an edit. `has_undo`: the
+    message gets an undo button. Then it must be short enough to be kept after the undo, and can
+    belong to no other action.
+    """
+    if change.new_actions or not change.replies:
+        return None
+    first = change.replies[0]
+    text = first.reply.text
+    if not text or first.reply.media or first.reply.edits:
+        return None
+    if has_undo:
+        above_button = outcome if len(outcome) <= MAX_KEPT_CHARS else ""
+        if first.action_id or len(paragraphs([above_button, text])) > MAX_KEPT_CHARS:
+            return None
+    return first
 
 
 def _closed_offer(message: str, stored: StoredAction, state: ActionState, outcome: str) -> Reply:
     """Return the reply that replaces the message of an offer that has ended.
 
-    `outcome` is the chosen label as Markdown; of an offer that expired it is another text.
+    `outcome` is the chosen label as Markdown, or any other text if no label was chosen in time.
     """
     text = str(stored.action.args["text"])
     labels = stored.action.args["labels"]
@@ -422,7 +475,9 @@ def _closed_offer(message: str, stored: StoredAction, state: ActionState, outcom
 def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: str) -> str:
     """Return the label of the button by which the person decided an action.
 
-    Return "" if the action ended by something else.
+    Return "" if the action ended by something else. An action is also cancelled when a turn fails,
+    and superseded by another message. The person tapped "no" or "change" only if the outcome begins
+    with the text for that.
     """
     preview = stored.action.preview
     match state:

@@ -26,11 +26,13 @@ from sayso.agent import (
 )
 from sayso.agent.channel import continuations
 from sayso.agent.channel.behavior import ChannelBehavior
+from sayso.agent.channel.questions import MAX_KEPT_CHARS
 from sayso.agent.messages import AnswerDetails
 from sayso.channels.i18n.texts import texts_for
 from sayso.infra import tracing
 from sayso.infra.metrics import REGISTRY
 from sayso.workers.turn_processor import MAX_TURN_ATTEMPTS
+from tests.agent.channel.test_decided import note_prompt
 from tests.contracts.rigs import ENGLISH, turn
 from tests.workers.fakes import Bot
 
@@ -336,6 +338,29 @@ def test_offer_to_undo_stands_above_what_the_model_says(make_bot):
     bot.say("yes")
     assert new_texts(bot) == [f"{DONE}\n\nYou can undo this for 5 minutes.\n\nAnything else?"]
     assert [button.label for button in bot.buttons] == ["Undo"]
+
+
+def test_tapped_undo_keeps_what_the_model_said_in_the_same_message(make_bot):
+    """The message is edited, so everything that it said must be in the new text."""
+    bot = make_bot("A", lines=["Anything else?"], undo=lambda name: f"restored {name}")
+    bot.behave(after="continue", is_one_message=True)
+    bot.say("delete A")
+    bot.say("yes")
+    undo = bot.buttons[0].data
+    note_prompt(bot.rig, undo[1:23], "outcome")
+    bot.say(tap=undo)
+    edits = [sent.reply.text for sent in bot.channel.sent if sent.reply.edits == "outcome"]
+    assert edits == [f"{DONE}\n\nAnything else?\n\n✅ Undo"]
+
+
+def test_long_answer_is_not_in_the_message_of_the_undo(make_bot):
+    """The edit after the undo would have to repeat it."""
+    answer = "x" * (MAX_KEPT_CHARS + 1)
+    bot = make_bot("A", lines=[answer], undo=lambda name: f"restored {name}")
+    bot.behave(after="continue", is_one_message=True)
+    bot.say("delete A")
+    bot.say("yes")
+    assert new_texts(bot) == [f"{DONE}\n\nYou can undo this for 5 minutes.", answer]
 
 
 @pytest.mark.parametrize("message", ["yes", "thanks a lot", "/help"])
