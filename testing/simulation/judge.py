@@ -6,7 +6,9 @@ sent), the messages that arrived in the person's chat, and the effects that the 
 * Every act has a number, which is its turn: the answer to a message repeats it as `t5`.
 * Every request for an effect names a bill, such as `b5`. It links the question, the decisions (yes
   or no), the messages about the outcome, and the effects.
-* A statement is what one message says about one bill, see `outcomes`.
+* A statement is what one message says about one bill. `outcomes.MessageKind` lists its kinds.
+* A mark is the line by which Sayso says that a message may be a repeat. The first try is the sending
+  that it repeats. It may arrive late, after the marked repeat.
 * A stranger is another member of the person's group, who answers questions that are not theirs.
 """
 
@@ -16,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sayso.pending.stored_limits import FOREIGN_TAPS_IN_ONE_GO, FOREIGN_TAPS_PER_MINUTE
 from sayso.testing.percentiles import percentile
@@ -41,6 +43,11 @@ from sayso.testing.simulation.users import (
     SimulatedUser,
     by_bill,
 )
+
+#: After how many seconds one tap of a stranger is free again.
+_TAP_SECONDS = 60.0 / FOREIGN_TAPS_PER_MINUTE
+#: After how many seconds all taps of a stranger are free again.
+_REFILL_SECONDS = _TAP_SECONDS * FOREIGN_TAPS_IN_ONE_GO
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +83,8 @@ class SimulationResult:
     dropped: int = 0
     #: The number of replies that came again.
     repeated: int = 0
-    #: The number of replies that say that they may be repeats, whether or not they are, and of
-    #: files that are asked about instead of being sent again.
+    #: The number of replies with a mark, whether or not they are repeats, and of replies that ask
+    #: whether a file arrived instead of sending it again.
     marked: int = 0
     #: For each act that was answered: when it was sent, and when its first answer came.
     answered: list[tuple[float, float]] = field(default_factory=list)
@@ -118,7 +125,7 @@ def judge_simulation(
             result=result,
             chat=person.client.chat,
             acts=person.acts,
-            messages=check_first_tries(person.inbox.messages, person.acts),
+            messages=correct_first_tries(person.inbox.messages, person.acts),
             effects=effects,
             signs=person.inbox.signs,
             droppable=droppable_taps(person.acts, person.delivery.longest_delay),
@@ -157,10 +164,10 @@ class _ConversationJudge:
 
     def judge(self) -> None:
         """Add all counts and findings of the conversation."""
-        # An act may have two first answers: a text and a file.
         answered = [*self._judge_turns(), *self._judge_bills()]
+        # An act may have two first answers: a text and a file. The earlier one counts.
         first_by_number: dict[int, AnsweredAct] = {}
-        for each in answered:
+        for each in sorted(answered, key=lambda each: each.answer.at):
             first_by_number.setdefault(each.act.number, each)
         first_answers = first_by_number.values()
 
@@ -232,6 +239,7 @@ class _ConversationJudge:
             own_files = files[act.number]
             self._count_repeats(act.number, own_texts)
             self._count_repeats(act.number, own_files)
+            # Only "want" asks for a file.
             wanted = own_files if act.verb == "want" else own_texts
             if not wanted:
                 self._add_finding("lost", act.number, f"{act.verb} was never answered")
@@ -337,7 +345,7 @@ class _ConversationJudge:
     def _without_dropped_taps(
         self, decisions: Sequence[Act], answers: Sequence[ChatMessage]
     ) -> Sequence[Act]:
-        """Return the decisions without the taps of strangers that Sayso was free to drop.
+        """Return the decisions without the taps of strangers that Sayso has dropped. Count these.
 
         These are the taps that got no answer and were beyond the limit of their stranger.
         """
@@ -458,7 +466,8 @@ class _ConversationJudge:
         """Check that the outcome is not told too often.
 
         Each tap is told the outcome. Of all typed answers only the one that decided is told; later
-        ones are small talk.
+        ones are small talk. The taps of strangers are included: `_check_strangers` finds an outcome
+        that was told to one of them.
         """
         taps = sum(act.tapped for act in decisions)
         deciding = min(len(decisions), taps + 1)
@@ -491,8 +500,8 @@ class _ConversationJudge:
     ) -> None:
         """Check that the person who decided hears the outcome, and count it.
 
-        If the decision was too early, the person is asked again and decides again. So there must be
-        an outcome, unless the person had stopped waiting when the message came.
+        A person whose decision was too early is asked again, and decides again. Then there must be
+        an outcome, too, unless the person had stopped waiting when they were asked again.
         """
         ending = bill_result.ending
         self.result.confirmed += any(act.agrees for act in own)
@@ -538,31 +547,46 @@ def droppable_taps(acts: Iterable[Act], longest_delay: float) -> set[int]:
     repeat of its webhook, up to `longest_delay` seconds later. So a tap may be dropped if the taps
     before it had used up the limit, with each of them counted as late as possible.
     """
-    interval = 60.0 / FOREIGN_TAPS_PER_MINUTE
-    refill_seconds = interval * FOREIGN_TAPS_IN_ONE_GO
-    # By stranger: when each tap was counted at the latest.
-    counted_at: dict[int, list[float]] = defaultdict(list)
-    # By stranger: when the whole limit is free again.
-    refilled_at: dict[int, float] = defaultdict(float)
+    limits: dict[int, _TapLimit] = defaultdict(_TapLimit)
     droppable = set[int]()
     for act in sorted(acts, key=lambda act: act.number):
         if not (act.tapped and act.stranger):
             continue
-        # The first taps within the time of a refill are never dropped.
-        recent = sum(at > act.sent_at - refill_seconds for at in counted_at[act.stranger])
-        is_used_up = refilled_at[act.stranger] + interval > act.sent_at + refill_seconds
-        if is_used_up and recent >= FOREIGN_TAPS_IN_ONE_GO:
+        limit = limits[act.stranger]
+        if limit.may_be_used_up(act.sent_at):
             droppable.add(act.number)
-
-        counted_latest = max(act.sent_at, act.accepted_at) + longest_delay
-        counted_at[act.stranger].append(counted_latest)
-        refilled = max(refilled_at[act.stranger], counted_latest) + interval
-        refilled = min(refilled, counted_latest + refill_seconds)
-        refilled_at[act.stranger] = max(refilled_at[act.stranger], refilled)
+        limit.count(max(act.sent_at, act.accepted_at) + longest_delay)
     return droppable
 
 
-def by_number(messages: Iterable[ChatMessage], kind: str) -> dict[int, list[ChatMessage]]:
+@dataclass(slots=True)
+class _TapLimit:
+    """The limit of one stranger, with each tap counted as late as possible."""
+
+    counted_at: list[float] = field(default_factory=list)
+    #: When the whole limit is free again.
+    refilled_at: float = 0.0
+
+    def may_be_used_up(self, at: float) -> bool:
+        """Return whether a tap at this time may be beyond the limit."""
+        recent = sum(counted_at > at - _REFILL_SECONDS for counted_at in self.counted_at)
+        if recent < FOREIGN_TAPS_IN_ONE_GO:
+            return False
+        return self.refilled_at + _TAP_SECONDS > at + _REFILL_SECONDS
+
+    def count(self, at: float) -> None:
+        """Count a tap, at the latest time at which Sayso may have counted it."""
+        self.counted_at.append(at)
+        refilled_at = max(self.refilled_at, at) + _TAP_SECONDS
+        # A tap that Sayso drops is not counted, so no refill takes longer than that of all taps.
+        refilled_at = min(refilled_at, at + _REFILL_SECONDS)
+        # The tap before may have been counted later than this one.
+        self.refilled_at = max(self.refilled_at, refilled_at)
+
+
+def by_number(
+    messages: Iterable[ChatMessage], kind: Literal["turns", "files"]
+) -> dict[int, list[ChatMessage]]:
     """Return the messages by the number of the turn that they name.
 
     `kind` says where they name it: "turns" in their text, "files" in the name of their file.
@@ -578,7 +602,8 @@ def by_number(messages: Iterable[ChatMessage], kind: str) -> dict[int, list[Chat
 def answers_to_decisions(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
     """Return the messages that answer decisions.
 
-    The others are questions, corrections and rests, or part of the answer to something else.
+    The others are questions, corrections and the rests of requests, or part of the answer to
+    something else.
     """
     answers = []
     for message in messages:
@@ -589,12 +614,12 @@ def answers_to_decisions(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
     return answers
 
 
-def check_first_tries(messages: Sequence[ChatMessage], acts: Sequence[Act]) -> list[ChatMessage]:
-    """Return the messages, with corrected statements about late first tries.
+def correct_first_tries(messages: Sequence[ChatMessage], acts: Sequence[Act]) -> list[ChatMessage]:
+    """Return the messages, in which only as many as possible are late first tries.
 
-    A late first try is the first sending of a message whose marked repeat has arrived before it. A
-    message can be one only while a decision on its bill has no other answer. If there are more such
-    messages than decisions, the surplus ones are plain repeats without a mark.
+    When the chat was read, each message whose text had come with a mark before was taken for its
+    late first try, and counts as marked. But it can be one only while a decision on its bill has no
+    other answer. Any further one is a plain repeat: here it counts as unmarked.
     """
     messages_by_bill = by_bill(messages)
     unanswered: dict[str, int] = defaultdict(int)
@@ -629,7 +654,7 @@ def _repeated_decisions(decisions: Sequence[Act], answers: Sequence[ChatMessage]
 
 
 def pair_answers(decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> Iterator[AnsweredAct]:
-    """Return the person's own decisions with their answers, in order.
+    """Yield the person's own decisions that were answered, with their answers, in order.
 
     Answers to strangers are left out, because they may come before or after those to the person.
     """
@@ -640,7 +665,9 @@ def pair_answers(decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> It
             message for message in answers if message.statement.kind not in ("foreign", "aside")
         ]
     first_answers = _first_answers(own_answers, len(own))
-    return map(AnsweredAct, own, first_answers)  # without the acts that have no answer
+    # The last acts may have no answer.
+    for act, answer in zip(own, first_answers, strict=False):
+        yield AnsweredAct(act, answer)
 
 
 def _first_answers(answers: Sequence[ChatMessage], acts: int) -> list[ChatMessage]:
@@ -704,16 +731,20 @@ def _spare_seconds(own: Sequence[Act], messages: Sequence[ChatMessage]) -> float
     questions = _of_kind(messages, "question")
     closes_at = min((message.at + open_seconds(message.text) for message in questions), default=0.0)
     accepted_at = [act.accepted_at for act in own if act.agrees]
+    # An act that no web process has accepted has the time 0.
     if accepted_at and min(accepted_at) > 0:
         return closes_at - max(accepted_at)
     return 0.0
 
 
 def _is_marked(message: ChatMessage) -> bool:
-    """Return whether a message says that it may be a repeat, or asks whether a file arrived."""
+    """Return whether a message has a mark, or asks whether a file arrived.
+
+    A late first try only counts as marked. Of a message with two parts, the second one counts.
+    """
     statement = message.statement
-    said_again = statement.marked and not statement.first_try_for and not statement.in_passing
-    return said_again or bool(_asked_about_instead(message))
+    has_mark = statement.marked and not statement.first_try_for and not statement.in_passing
+    return has_mark or bool(_asked_about_instead(message))
 
 
 def _asked_about_instead(message: ChatMessage) -> frozenset[int]:

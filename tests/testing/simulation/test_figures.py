@@ -110,3 +110,12 @@ def test_limit_of_one_repetition_in_a_thousand_applies_to_one_machine(
     assert (
         SimulationReport(Profile(machines=machines), found, interruptions=30).exceeded == exceeded
     )
+
+
+def test_wait_ends_with_a_file_that_comes_before_its_text() -> None:
+    """Both answer the act, in any order."""
+    want = Act(1, "want", "", 1.0)
+    file = {"text": "", "media": {"filename": "t1.png"}, "at": 2.0}
+    text = {"text": "You said: t1", "media": None, "at": 4.0}
+    result = judged([want], [file, text])
+    assert (result.findings, result.waits) == ([], [1.0])
