@@ -25,7 +25,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from dataclasses import replace
 from email.utils import formatdate
 from typing import Any
 from urllib.parse import urldefrag, urlencode, urlsplit
@@ -41,8 +40,8 @@ from sayso.testing.platforms.server import (
     json_response,
 )
 
-#: A sender and a messaging service that every fake account has.
-#: The number of the Sandbox is not a sender.
+#: The sender and the messaging service of every fake account. At Twilio, an account that only uses
+#: the Sandbox (a shared number for trying things out) has no sender.
 SENDER = "whatsapp:+4930123456"
 SENDER_SID = f"XE{1:032x}"
 SERVICE_SID = f"MG{1:032x}"
@@ -137,7 +136,7 @@ class TwilioRefusal(Exception):
 
 
 class FakeTwilio:
-    """The REST API of one account.
+    """The REST API of one account. Its public methods are explained at the protocol `Fake`.
 
     `url` is where the fake is reached; a request for a file is redirected below it. Messages and
     files are in `log`, so its reset removes them. Contents and the setup live as long as this.
@@ -181,6 +180,7 @@ class FakeTwilio:
 
     def answer(self, call: RecordedRequest) -> FakeResponse:
         """Return the answer of the REST API."""
+        # Before the credentials are checked, because the link to a file takes none.
         if call.route.startswith("/cdn/"):
             return self._download(call)
         if call.headers.get("authorization") != self._authorization:
@@ -188,7 +188,7 @@ class FakeTwilio:
         try:
             if self.sends(call) and call.route == f"{self._messages_path}.json":
                 return self._send(call.form)
-            if call.route == "/v1/Content":
+            if call.method == "POST" and call.route == "/v1/Content":
                 return self._create_content(json.loads(call.body))
             if call.route == "/v2/Indicators/Typing.json":
                 return self._show_typing(call.params)
@@ -205,12 +205,15 @@ class FakeTwilio:
         return self.setup.answer(call) or _not_found()
 
     def failure(self, error: str) -> FakeResponse:
-        """Return a scripted error: an HTTP status such as "503", or one of Twilio's codes."""
-        # Codes of Twilio have five digits, an HTTP status has three.
+        """Return a scripted error: an HTTP status such as "503", or one of Twilio's codes.
+
+        Twilio's codes have five digits, an HTTP status has three.
+        """
         if error == "429":
-            return replace(_error(429, 20429, "Too Many Requests"), headers={"Retry-After": "7"})
+            return _too_many_requests()
         if len(error) == 3:
             return _error(int(error), 20500, "Internal Server Error")
+        # The limits of a sender's speed and of an account's day are answered with 429 as well.
         if error in ("63018", "63038"):
             return _error(429, int(error), "The account exceeded the 50 daily messages limit")
         return _error(400, int(error), "The 'To' number whatsapp:+4915100000042 was refused")
@@ -222,8 +225,13 @@ class FakeTwilio:
         return f"https://api.twilio.com{self._messages_path}/MM{digest[:32]}/Media/ME{digest[32:]}"
 
     def _sent_message(self, call: RecordedRequest) -> FakeResponse | None:
-        """Return one message that this account sent, None for any other call."""
-        match = re.fullmatch(rf"{self._messages_path}/([SM]M([0-9a-f]{{32}}))\.json", call.route)
+        """Return one message that this account sent, None for any other call.
+
+        Its sid has its number in the log, see `_send`.
+        """
+        match = re.fullmatch(
+            rf"{self._messages_path}/((?:SM|MM)([0-9a-f]{{32}}))\.json", call.route
+        )
         if match is None or call.method != "GET":
             return None
         sid = match[1]
@@ -262,7 +270,10 @@ class FakeTwilio:
         return FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
 
     def _send(self, form: dict[str, list[str]]) -> FakeResponse:
-        """Check and log a message of the bot. Raises TwilioRefusal."""
+        """Check and log a message of the bot. Raises TwilioRefusal.
+
+        Like Twilio, this accepts a message that cannot be delivered, and reports the failure later.
+        """
         fields = {name: values[0] for name, values in form.items()}
         _check_message(fields, form)
         to = fields["To"]
@@ -286,6 +297,7 @@ class FakeTwilio:
         number = self._log.append_message(
             "twilio", to, text=text, buttons=buttons, media=media, raw=fields
         )
+        # The sid has the number, by which `_sent_message` finds the message in the log.
         return _queued(f"{sid_prefix}{number:032x}", to)
 
     def _fail_later(self, fields: dict[str, str], code: str) -> FakeResponse:
@@ -318,6 +330,7 @@ class FakeTwilio:
             urllib.request.urlopen(request, timeout=5).close()  # noqa: S310  # as above
 
     def _show_typing(self, params: dict[str, Any]) -> FakeResponse:
+        """Log that the bot shows that it types, below a person's message. Raises TwilioRefusal."""
         is_message = _MESSAGE_SID.fullmatch(str(params.get("messageId")))
         if params.get("channel") != "whatsapp" or not is_message:
             raise TwilioRefusal(20001, "The channel or the messageId is not valid")
@@ -340,7 +353,7 @@ class FakeTwilio:
         limit = 1600 if kind == "twilio/text" else 1024
         if not 1 <= utf16_len(shape["body"]) <= limit:
             raise TwilioRefusal(21617, f"The content body must have 1 to {limit} characters")
-        return shape["body"], _buttons(kind, shape)
+        return shape["body"], _checked_buttons(kind, shape)
 
     def _fetch(self, url: str) -> dict[str, Any]:
         """Fetch a file as Twilio does: the URL must work without credentials.
@@ -425,7 +438,7 @@ class FakeTwilioSetup:
             if call.method == "POST":
                 return self._change_service(call)
             return json_response(self.service)
-        return self._template(call)
+        return self._answer_about_template(call)
 
     def _change_sender(self, call: RecordedRequest) -> FakeResponse:
         """Change the webhook of the sender."""
@@ -435,7 +448,7 @@ class FakeTwilioSetup:
         urls = [urlsplit(str(value)) for value in values if value]
         are_addresses = all(url.scheme in ("http", "https") and url.hostname for url in urls)
         if set(webhook) - _WEBHOOK_FIELDS or not are_addresses:
-            return json_response({"code": 63104, "message": "Invalid webhook", "status": 400}, 400)
+            return _error(400, 63104, "Invalid webhook")
         self.sender["webhook"] = {**self.sender["webhook"], **webhook}
         return json_response(self.sender, 202)
 
@@ -443,9 +456,7 @@ class FakeTwilioSetup:
         """Change the messaging service."""
         fields = {name: values[0] for name, values in call.form.items()}
         if set(fields) - set(_SERVICE_FIELDS):
-            return json_response(
-                {"code": 20001, "message": "Unknown parameter", "status": 400}, 400
-            )
+            return _error(400, 20001, "Unknown parameter")
         changed: dict[str, Any] = {
             _SERVICE_FIELDS[name]: value or None for name, value in fields.items()
         }
@@ -455,7 +466,7 @@ class FakeTwilioSetup:
         self.service |= changed
         return json_response(self.service)
 
-    def _template(self, call: RecordedRequest) -> FakeResponse | None:
+    def _answer_about_template(self, call: RecordedRequest) -> FakeResponse | None:
         """Return a template or its approval, None for any other call."""
         match = re.fullmatch(r"/v1/Content/(HX\w+)(/ApprovalRequests)?", call.route)
         if match is None or match[1] not in self.templates:
@@ -488,7 +499,7 @@ class TwilioMessages:
         self._log = log
         self._account_path = f"/2010-04-01/Accounts/{account_sid}"
         self._account_sid = account_sid
-        #: The number of next calls that are answered with 429.
+        #: How many of the next calls are answered with 429.
         self.busy_calls = 0
 
     @property
@@ -542,8 +553,7 @@ class TwilioMessages:
             return None
         if self.busy_calls:
             self.busy_calls -= 1
-            error = {"code": 20429, "message": "Too Many Requests", "status": 429}
-            return json_response(error, 429, Retry_After="7")
+            return _too_many_requests()
         if media:
             return self._answer_media(call, media[1], media[2])
         return self._list(call)
@@ -556,7 +566,7 @@ class TwilioMessages:
             size = min(int(fields.get("PageSize", PAGE_SIZE)), MAX_PAGE_SIZE)
             page = int(fields.get("Page", 0))
         except ValueError as exc:
-            return json_response({"code": 20001, "message": str(exc), "status": 400}, 400)
+            return _error(400, 20001, str(exc))
         self._log.append_call("twilio", "list", fields)
 
         end = (page + 1) * size
@@ -570,7 +580,8 @@ class TwilioMessages:
     def _matching(self, fields: dict[str, str]) -> list[dict[str, Any]]:
         """Return the messages that a query asks for, newest first.
 
-        Only the day of a time counts, as at Twilio. Raises ValueError for a date that is not valid.
+        Of its two times only the day counts, as at Twilio, and both days are included. Raises
+        ValueError for a date that is not valid.
         """
         since = _day(fields.get("DateSent>", ""))
         until = _day(fields.get("DateSent<", ""))
@@ -607,19 +618,14 @@ class TwilioMessages:
         """List the files of a message, or delete one; `file_id` is None for the list."""
         message = next((each for each in self.messages if each["sid"] == sid), None)
         if message is None or (file_id and file_id not in message["files"]):
-            return json_response(
-                {"code": 20404, "message": "The requested resource was not found", "status": 404},
-                404,
-            )
+            return _not_found()
         if file_id and call.method == "DELETE":
             # The message itself still says how many files it had.
             del message["files"][file_id]
             self._log.append_call("twilio", "delete", file_id)
             return FakeResponse(204, b"")
         if file_id or call.method != "GET":
-            return json_response(
-                {"code": 20004, "message": "Method not allowed", "status": 405}, 405
-            )
+            return _error(405, 20004, "Method not allowed")
         listed = [
             {"sid": name, "parent_sid": sid, "content_type": kind}
             for name, kind in message["files"].items()
@@ -642,6 +648,7 @@ def _check_shape(kind: str, shape: dict[str, Any]) -> None:
     """Raise TwilioRefusal for a Content that could not be sent without an approval of Meta.
 
     Without one, only a text with up to three buttons and a list of up to ten items can be sent.
+    Texts that variables fill in are checked when the Content is sent (`_checked_buttons`).
     """
     actions = shape.get("actions", [])
     items = shape.get("items", [])
@@ -660,7 +667,7 @@ def _check_shape(kind: str, shape: dict[str, Any]) -> None:
         raise TwilioRefusal(60200, "A title must have 1 to 20 characters")
 
 
-def _buttons(kind: str, shape: dict[str, Any]) -> list[dict[str, str]]:
+def _checked_buttons(kind: str, shape: dict[str, Any]) -> list[dict[str, str]]:
     """Return the buttons or list items of a filled-in Content, as `label` and `data`.
 
     Raises TwilioRefusal for texts over the limits.
@@ -669,18 +676,18 @@ def _buttons(kind: str, shape: dict[str, Any]) -> list[dict[str, str]]:
         return []
     if kind == "twilio/list-picker":
         entries = shape["items"]
-        title = "item"
+        title_field = "item"
         max_lengths = {"item": 24, "id": 200, "description": 72}
     else:
         entries = shape["actions"]
-        title = "title"
+        title_field = "title"
         max_lengths = {"title": 20, "id": 256}
     for entry in entries:
         if any(not 1 <= utf16_len(value) <= max_lengths[field] for field, value in entry.items()):
             raise TwilioRefusal(63013, "A title, an id or a description is empty or too long")
-    if len({entry[title] for entry in entries}) < len(entries):
+    if len({entry[title_field] for entry in entries}) < len(entries):
         raise TwilioRefusal(63013, "Two titles are the same")
-    return [{"label": entry[title], "data": entry["id"]} for entry in entries]
+    return [{"label": entry[title_field], "data": entry["id"]} for entry in entries]
 
 
 def _check_file(file: dict[str, Any], caption: str) -> None:
@@ -760,8 +767,13 @@ def _not_found() -> FakeResponse:
     return _error(404, 20404, "The requested resource was not found")
 
 
-def _error(status: int, code: int, message: str) -> FakeResponse:
+def _too_many_requests() -> FakeResponse:
+    return _error(429, 20429, "Too Many Requests", Retry_After="7")
+
+
+def _error(status: int, code: int, message: str, **headers: str) -> FakeResponse:
+    """Return an error as Twilio words it. `headers` are those of `json_response`."""
     more = f"https://www.twilio.com/docs/errors/{code}"
     return json_response(
-        {"code": code, "message": message, "more_info": more, "status": status}, status
+        {"code": code, "message": message, "more_info": more, "status": status}, status, **headers
     )

@@ -209,3 +209,18 @@ def test_file_is_listed_until_it_is_deleted(twilio: FakeTwilio):
     assert listed(twilio, path=f"Messages/{sid}/Media/ME1.json", method="DELETE") == 20404
     assert listed(twilio, path=f"Messages/SM{1:032x}/Media.json") == 20404
     assert listed(twilio)["messages"][0]["num_media"] == "1"
+
+
+def test_busy_account_answers_as_json_and_says_when_to_try_again(twilio: FakeTwilio):
+    """A message and a list get the same answer, of which a client reads both headers."""
+    twilio.inbound.busy_calls = 1
+    headers = {"Content-Type": "application/json", "Retry-After": "7"}
+    assert twilio.failure("429").headers == headers
+    assert listed(twilio) == 20429
+
+
+def test_contents_are_not_listed(twilio: FakeTwilio):
+    """No bot lists them, so the fake answers like Twilio for a resource that is not there."""
+    basic = "Basic " + base64.b64encode(b"AC:token").decode()
+    call = RecordedRequest("GET", "/v1/Content", {"authorization": basic}, b"")
+    assert twilio.answer(call).status == 404
