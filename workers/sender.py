@@ -540,7 +540,7 @@ class ReplySender:
             text = texts.maybe_missing(reply.media.filename)
             if reply.text:
                 text = f"{texts.repeated(reply.text)}\n\n{text}"
-            marked = Reply(text, language=reply.language)
+            marked = replace(reply, text=text, media=None)
         if len(channel.split(marked)) > 1:
             marked = replace(reply, media=None)
         return replace(delivery, reply=marked)

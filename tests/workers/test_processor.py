@@ -215,11 +215,13 @@ def test_file_whose_answer_was_lost_is_not_sent_twice():
 
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_text_above_a_file_whose_answer_was_lost_is_sent_again_marked(pieces: int):
-    """The text is not lost with the file, which is only asked about. A text that fills a message has no mark."""
+    """The text is not lost with the file, which is only asked about. A text that fills a message has no mark.
+
+    Nobody else in a group sees it either.
+    """
     room = Room()
-    change = TurnChange(
-        replies=(TurnReply(Reply("Sales", media=Media("m", "image/png", "chart.png"))),)
-    )
+    chart = Media("m", "image/png", "chart.png")
+    change = TurnChange(replies=(TurnReply(Reply("Sales", media=chart, only_for="ana")),))
 
     async def answer(queued, lease, stream=None, on_step=None) -> TurnChange:
         return change
@@ -231,7 +233,8 @@ def test_text_above_a_file_whose_answer_was_lost_is_sent_again_marked(pieces: in
     room.channel.split = lambda reply: [reply] * pieces
     marked = f"{ENGLISH.repeated('Sales')}\n\n{ENGLISH.maybe_missing('chart.png')}"
     assert room.work() == [marked if pieces == 1 else "Sales"]
-    assert room.channel.sent[0].reply.media is None
+    sent_reply = room.channel.sent[0].reply
+    assert (sent_reply.media, sent_reply.only_for) == (None, "ana")
 
 
 def test_text_whose_answer_was_lost_is_sent_again_marked():
