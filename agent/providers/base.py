@@ -67,6 +67,8 @@ FILTERED = "content_filter"
 MAX_NOT_JSON_CHARS = 500
 #: How many characters of an error's text are kept.
 MAX_REASON_CHARS = 300
+#: How many characters of an error's text are searched for secrets; it may repeat a whole request.
+MAX_READ_CHARS = 10_000
 #: A secret in a vendor's error, which may repeat URLs and headers. The first group is the name
 #: before the secret, which is kept.
 _SECRETS = re.compile(
@@ -191,7 +193,7 @@ def reason(error: Exception) -> str:
         return class_name
     if not lines:
         return class_name
-    return f"{class_name}: {without_secrets(lines[0])}"
+    return f"{class_name}: {hide_secrets(lines[0])}"
 
 
 def reason_for_log(error: Exception) -> str:
@@ -206,9 +208,11 @@ def reason_for_log(error: Exception) -> str:
     return f"{type(original).__name__} {error.facts}"
 
 
-def without_secrets(line: str) -> str:
+def hide_secrets(line: str) -> str:
     """Return the beginning of the line, with stars in place of what looks like a secret."""
-    return _SECRETS.sub(r"\1***", line[:MAX_REASON_CHARS])
+    # Secrets are hidden before the line is cut: half a secret would not be recognized.
+    readable = line[:MAX_READ_CHARS]
+    return _SECRETS.sub(r"\1***", readable)[:MAX_REASON_CHARS]
 
 
 class UnchosenTemperature(float):
@@ -270,7 +274,7 @@ Completion = tuple[Message, UsageStats]
 class Restart:
     """An item of a stream: the answer so far is void, because it broke off or was reasoning.
 
-    A consumer drops all items that came before. What comes next is another answer.
+    A consumer drops all items that came before. The answer begins again with the next item.
     """
 
 
@@ -321,10 +325,10 @@ class StreamsAsync(Protocol):
 #:   timeout to each of them.
 #: * `separates_reasoning` (default True): False for a provider whose server may leave the reasoning
 #:   of its models in their text. The first stream of each model is then held back.
-#: * `shows_results` (default False): True for a provider without a price whose answers are the
-#:   results of tools.
+#: * `shows_results` (default False): True for a provider without a model, which answers with the
+#:   results of tools. It costs nothing, so it gets long results whole.
 Provider = CompletesAsync | Completes | StreamsAsync | Streams
-#: Receives each piece of an answer's text as it arrives. Its method `anew()`, if there is one, is
+#: Receives each piece of an answer's text as it arrives. If the object has a method `anew()`, it is
 #: called when all text so far is void.
 OnText = Callable[[str], Awaitable[None]]
 #: Called with the names of the failed and of the next provider, and the error.
@@ -396,14 +400,75 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
     return message, countable(usage)
 
 
+def _kwargs_for(provider: Provider, request: ProviderRequest) -> dict[str, Any]:
+    """Return the keyword arguments of a request for the provider.
+
+    A conversation key that it does not take is left out. For `tools` and `response_format`, the
+    code that makes the request does that.
+    """
+    kwargs = request.as_kwargs()
+    if not getattr(provider, "supports_conversation_key", False):
+        kwargs.pop("conversation_key", None)
+    return kwargs
+
+
+async def _complete(provider: Provider, kwargs: dict[str, Any]) -> Completion:
+    """Return the answer of the provider's best method.
+
+    These are the methods, the best one first: `acomplete`, `complete`, `astream`, `stream`.
+    """
+    # Not isinstance: a check against a Protocol takes as long as a round trip to Redis.
+    methods: Any = provider
+    if hasattr(methods, "acomplete"):
+        return cast("Completion", await methods.acomplete(**kwargs))
+    if hasattr(methods, "complete"):
+        return cast("Completion", await call_in_tool_thread(lambda: methods.complete(**kwargs)))
+    if hasattr(methods, "astream"):
+        return join_items([item async for item in methods.astream(**kwargs)])
+    if hasattr(methods, "stream"):
+        return join_items(await call_in_tool_thread(lambda: list(methods.stream(**kwargs))))
+    # The class, because the `repr` of an object may show a key.
+    class_name = type(provider).__name__
+    raise ProviderConfigurationError(
+        f"{class_name!r} is no provider: give it complete, acomplete, stream or astream"
+    )
+
+
+def _timeout(provider: Provider, request: ProviderRequest) -> float | None:
+    """Return the time limit of a call in seconds; None where the provider applies it itself."""
+    if getattr(provider, "keeps_time", False):
+        return None
+    return request.timeout
+
+
+def _no_answer(request: ProviderRequest) -> ProviderError:
+    """Return the error for a request whose time limit has passed."""
+    return ProviderError(f"no answer within {request.timeout} seconds")
+
+
+def _as_provider_error(exc: Exception) -> ProviderError:
+    """Return another library's error as a ProviderError, whose `kind` is what the text says."""
+    error = ProviderError(reason(exc))
+    text = str(error)
+    if says_too_long(text):
+        error.kind = "too_long"
+        error.retryable = False
+        error.fitting_share = fitting_share(text)
+    elif says_no_credit(text):
+        error.kind = "no_access"
+        error.retryable = False
+        error.access_fault = "credit"
+    return error
+
+
 async def astream_call(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
     """Call the provider like `acall`, and pass the text to `on_text` as it arrives.
 
     The request's `timeout` limits the pause before each item of the stream. The text of a provider
     that does not stream is passed on as one piece.
 
-    Where an answer breaks off, its text is void and `on_text.anew()` is called, if there is such a
-    method. Raise ProviderError, and what `on_text` raises.
+    Where an answer breaks off or was reasoning, its text is void and `on_text.anew()` is called, if
+    there is such a method. Raise ProviderError, and what `on_text` raises.
     """
     items: list[StreamItem] = []
     stream = stream_items(provider, request)
@@ -412,6 +477,7 @@ async def astream_call(provider: Provider, request: ProviderRequest, on_text: On
             async for item in stream:
                 if isinstance(item, Restart):
                     _discard(items, on_text)
+                    continue
                 items.append(item)
                 if isinstance(item, str) and item:
                     await on_text(item)
@@ -422,7 +488,7 @@ async def astream_call(provider: Provider, request: ProviderRequest, on_text: On
 
 
 def _discard(items: list[StreamItem], on_text: OnText) -> None:
-    """Clear the items of an answer that broke off. Report that to `on_text` if it got any text."""
+    """Clear the items of a void answer. Report that to `on_text` if it got any text."""
     has_text = any(isinstance(item, str) and item for item in items)
     if has_text and hasattr(on_text, "anew"):
         on_text.anew()
@@ -491,7 +557,7 @@ async def stream_items(
     Unopened reasoning is recognized only at its closing tag. So where a server may leave reasoning
     in the text, the first answer of a model is held back until it ends or such a tag arrives. Later
     answers are held back only if an earlier one had such reasoning. Where text was yielded that
-    proves to be reasoning, a Restart follows.
+    proves to be reasoning, a Restart follows, and all items other than text are yielded again.
 
     Without `astream`, a provider is called through `acomplete` or `complete`, if it has one: its
     blocking `stream` may yield text alone and lose the tool calls.
@@ -506,22 +572,33 @@ async def stream_items(
         yield usage
         return
 
-    reasoning_filter = ReasoningFilter(holds_back=_may_begin_with_reasoning(provider, request))
+    holds_back = _may_begin_with_reasoning(provider, request)
+    reasoning_filter = ReasoningFilter(holds_back=holds_back)
     has_text = False
+    # The tool calls, usages and details of the answer so far. They are no reasoning, so they are
+    # yielded again after a Restart that drops the text before them.
+    other_items: list[StreamItem] = []
     async with aclosing(_stream(provider, request)) as items:
         async for item in items:
             if isinstance(item, Restart):
                 holds_back = _may_begin_with_reasoning(provider, request)
                 reasoning_filter = ReasoningFilter(holds_back=holds_back)
-            if not isinstance(item, str):
+                has_text = False
+                other_items = []
                 yield item
-                continue
-            has_text = has_text or bool(item)
-            # An empty text shows that the model is at work, also while the filter holds text back.
-            for filtered_item in reasoning_filter.feed(item) or [""]:
-                yield _restart_or_text(filtered_item)
+            elif isinstance(item, str):
+                has_text = has_text or bool(item)
+                # An empty text shows that the model is at work, also while the filter holds text
+                # back.
+                for filtered_item in reasoning_filter.feed(item) or [""]:
+                    for output in _stream_items_of(filtered_item, other_items):
+                        yield output
+            else:
+                other_items.append(item)
+                yield item
     for filtered_item in reasoning_filter.end():
-        yield _restart_or_text(filtered_item)
+        for output in _stream_items_of(filtered_item, other_items):
+            yield output
 
     if has_text:
         has_unopened_reasoning = reasoning_filter.has_unopened_reasoning
@@ -536,11 +613,17 @@ def _should_stream(provider: Provider) -> bool:
     return hasattr(provider, "stream") and not completes
 
 
-def _restart_or_text(filtered_item: FilteredItem) -> Restart | str:
-    """Return a Restart where all text so far was reasoning, else the text."""
+def _stream_items_of(
+    filtered_item: FilteredItem, other_items: Sequence[StreamItem]
+) -> Sequence[StreamItem]:
+    """Return what to yield for an item of the reasoning filter.
+
+    Where all text so far was reasoning, these are a Restart and the `other_items` that it must not
+    drop.
+    """
     if isinstance(filtered_item, Retraction):
-        return Restart()
-    return filtered_item
+        return [Restart(), *other_items]
+    return [filtered_item]
 
 
 async def _stream(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
@@ -563,31 +646,6 @@ async def _stream(provider: Provider, request: ProviderRequest) -> AsyncGenerato
         if isinstance(exc, ProviderError):
             raise
         raise _as_provider_error(exc) from exc
-
-
-def _kwargs_for(provider: Provider, request: ProviderRequest) -> dict[str, Any]:
-    """Return those keyword arguments of a request that the provider has parameters for."""
-    kwargs = request.as_kwargs()
-    if not getattr(provider, "supports_conversation_key", False):
-        kwargs.pop("conversation_key", None)
-    return kwargs
-
-
-async def _complete(provider: Provider, kwargs: dict[str, Any]) -> Completion:
-    """Return the answer of the first method that the provider has; async methods come first."""
-    # Not isinstance: a check against a Protocol takes as long as a round trip to Redis.
-    methods: Any = provider
-    if hasattr(methods, "acomplete"):
-        return cast("Completion", await methods.acomplete(**kwargs))
-    if hasattr(methods, "complete"):
-        return cast("Completion", await call_in_tool_thread(lambda: methods.complete(**kwargs)))
-    if hasattr(methods, "astream"):
-        return join_items([item async for item in methods.astream(**kwargs)])
-    if hasattr(methods, "stream"):
-        return join_items(await call_in_tool_thread(lambda: list(methods.stream(**kwargs))))
-    raise ProviderConfigurationError(
-        f"{provider!r} is no provider: give it complete, acomplete, stream or astream"
-    )
 
 
 @asynccontextmanager
@@ -625,33 +683,6 @@ async def _read_in_thread(
         if item is _END:
             return
         yield item
-
-
-def _timeout(provider: Provider, request: ProviderRequest) -> float | None:
-    """Return the time limit of a call in seconds; None where the provider applies it itself."""
-    if getattr(provider, "keeps_time", False):
-        return None
-    return request.timeout
-
-
-def _no_answer(request: ProviderRequest) -> ProviderError:
-    """Return the error for a request whose time limit has passed."""
-    return ProviderError(f"no answer within {request.timeout} seconds")
-
-
-def _as_provider_error(exc: Exception) -> ProviderError:
-    """Return another library's error as a ProviderError, whose `kind` is what the text says."""
-    error = ProviderError(reason(exc))
-    text = str(error)
-    if says_too_long(text):
-        error.kind = "too_long"
-        error.retryable = False
-        error.fitting_share = fitting_share(text)
-    elif says_no_credit(text):
-        error.kind = "no_access"
-        error.retryable = False
-        error.access_fault = "credit"
-    return error
 
 
 def _valid_item(item: Any) -> StreamItem:
@@ -708,12 +739,13 @@ def _valid_message(message: Message) -> Message:
     calls: tuple[ToolCall, ...] = ()
     if raw_calls:
         calls = tuple(map(_valid_call, raw_calls))
-    if message.role is Role.ASSISTANT and raw_calls == calls and not message.tool_call_id:
-        return message
-
     details = None
     if isinstance(message.details, AnswerDetails):
         details = message.details
+
+    is_plain_answer = message.role is Role.ASSISTANT and not message.tool_call_id
+    if is_plain_answer and raw_calls == calls and message.details == details:
+        return message
     return Message(Role.ASSISTANT, message.content, calls, details=details)
 
 

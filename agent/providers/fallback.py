@@ -27,10 +27,10 @@ from sayso.agent.providers.base import (
     Restart,
     StreamItem,
     acall,
+    hide_secrets,
     name_of,
     stream_items,
     with_listener,
-    without_secrets,
 )
 from sayso.infra.concurrency import run_sync
 
@@ -407,7 +407,7 @@ class _Attempts:
         """
         errors = [error for _, error in self._failures]
         reasons = [
-            f"{name}: {without_secrets(str(error))[:SHORT_REASON_CHARS]}"
+            f"{name}: {hide_secrets(str(error))[:SHORT_REASON_CHARS]}"
             for name, error in self._failures
         ]
         reasons += [f"{candidate.name}: {reason}" for candidate, reason in self._skipped]

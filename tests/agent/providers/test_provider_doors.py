@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import dataclass
 
 import pytest
 
@@ -14,6 +15,7 @@ from sayso.agent.providers.base import (
     ProviderRequest,
     acall,
     astream_call,
+    hide_secrets,
     reason,
 )
 from tests.clocks import StoppedClock
@@ -340,3 +342,34 @@ def test_text_only_stream_does_not_lose_tool_calls(door):
 
     setattr(TextOnly, door, {"acomplete": acomplete, "complete": complete}[door])
     assert hear(TextOnly()) == (answer, ["thinking"])
+
+
+def test_secret_at_the_end_of_a_reason_is_hidden():
+    """A long error is cut only after its secrets are hidden."""
+    line = "x" * (MAX_REASON_CHARS - 6) + " sk-abcdefghijkl"
+    assert "sk-" not in reason(ValueError(line))
+    assert len(hide_secrets(line)) <= MAX_REASON_CHARS
+
+
+def test_object_that_is_no_provider_is_named_by_its_class():
+    """Its own text may hold a key."""
+
+    @dataclass
+    class Settings:
+        api_key: str
+
+    with pytest.raises(ProviderConfigurationError) as raised:
+        asyncio.run(acall(Settings("sk-123456789"), REQUEST))
+    assert "'Settings' is no provider" in str(raised.value)
+    assert "sk-" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["I should pay it.</think>", "I should pay it.</think>\nDone"])
+def test_tool_call_after_reasoning_without_an_opening_tag_is_kept(text):
+    """The Restart that drops the reasoning drops neither the call nor the usage."""
+    call = ToolCall("pay", {"bill": "b1"}, "c1")
+    usage = UsageStats(1, 2, 3)
+    (answer, counted), _ = hear(provider("astream", call, text, call, usage))
+    assert answer.tool_calls == (call, call)
+    assert "pay it" not in answer.content
+    assert counted == usage
