@@ -56,8 +56,14 @@ MAX_BLOCKS = 3_000
 _BLOCKS = frozenset(("heading", "paragraph", "list_item", "fence", "code_block", "hr", "table"))
 #: How deeply lists and quotes may be nested.
 MAX_NESTING = 12
-#: Characters of a line of code: more would not fit on a page.
+#: Characters of a line of code that fit on a page, outside of lists and quotes.
 _CODE_CHARS = 90
+#: By how much each list or quote indents what is in it, in points.
+_INDENT = 16
+#: How far the mark of a list item stands left of its text, in points.
+_MARK_DISTANCE = 12
+#: How many characters of code each indent takes away: one is 5.1 points wide.
+_CODE_CHARS_OF_INDENT = 4
 #: How many characters that the font lacks a message names.
 _MAX_NAMED = 10
 #: Width and height of a page (A4), in points.
@@ -80,12 +86,16 @@ _LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _MARKUP_TAGS: Mapping[str, str] = {"strong": "b", "em": "i", "s": "strike"}
 #: Invisible characters that choose whether an emoji is in color.
 _VARIATION_SELECTORS = frozenset("\ufe0e\ufe0f")
-Name = Annotated[
+PdfName = Annotated[
     str,
     Field(
         max_length=MAX_STEM_CHARS,
         description="The file's name without its ending; empty: the title",
     ),
+]
+CsvName = Annotated[
+    str,
+    Field(max_length=MAX_STEM_CHARS, description="The file's name without its ending"),
 ]
 Cell = str | float | int | bool | None
 
@@ -100,7 +110,7 @@ _reportlab_lock = threading.Lock()
 def make_pdf(
     title: Annotated[str, Field(min_length=1, max_length=120)],
     text: Annotated[str, Field(min_length=1, max_length=MAX_PDF_CHARS)],
-    file_name: Name = "",
+    file_name: PdfName = "",
 ) -> str:
     """Make a PDF file for the user from a text in Markdown.
 
@@ -127,7 +137,7 @@ def make_pdf(
 def make_csv(
     columns: Annotated[list[str], Field(min_length=1, max_length=MAX_CSV_COLUMNS)],
     rows: Annotated[list[list[Cell]], Field(max_length=MAX_CSV_ROWS)],
-    file_name: Name = "table",
+    file_name: CsvName = "table",
 ) -> str:
     """Make a CSV file for the user, which opens in a spreadsheet, from rows of cells.
 
@@ -180,9 +190,20 @@ def _csv_cell(value: Cell) -> str | float | int:
 def filename(text: str, ending: str) -> str:
     """Return a file name made of a text: letters of any script, digits, dashes, and this ending."""
     stem = re.sub(rf"\.{ending}$", "", text.strip(), flags=re.IGNORECASE)
-    words = re.findall(r"\w+", stem)
-    tidy_stem = "-".join(words)[:MAX_STEM_CHARS].strip("-_")
+    # With one code point for each letter and its accent, as file systems and people type it.
+    stem = unicodedata.normalize("NFC", stem)
+    stem = "".join(char if _is_in_word(char) else " " for char in stem)
+    tidy_stem = "-".join(stem.split())[:MAX_STEM_CHARS].strip("-_")
     return f"{tidy_stem or 'file'}.{ending}"
+
+
+def _is_in_word(char: str) -> bool:
+    """Return whether a character belongs to a word: a letter, digit, underscore or vowel sign.
+
+    Scripts such as Devanagari and Thai write vowels as combining marks, which are no letters to
+    Python.
+    """
+    return char == "_" or char.isalnum() or unicodedata.category(char) in ("Mn", "Mc")
 
 
 def refuse_undrawable(picture: str, texts: Iterable[str]) -> None:
@@ -258,14 +279,19 @@ def _describe(characters: Sequence[str]) -> str:
 def _omitted_characters(text: str) -> list[str]:
     """Return the emoji and signs of a text that a PDF leaves out.
 
-    Raise ValueError if letters would be left out. reportlab sets Arabic and Hebrew letter by letter
-    and from the wrong side, so their letters count as missing.
+    Raise ValueError if letters, their accents or digits would be left out. reportlab sets Arabic
+    and Hebrew letter by letter and from the wrong side, so their letters count as missing.
     """
     right_to_left = [
-        char for char in dict.fromkeys(text) if unicodedata.bidirectional(char) in ("R", "AL", "AN")
+        char for char in visible(text) if unicodedata.bidirectional(char) in ("R", "AL", "AN")
     ]
-    missing = _undrawable(text) + right_to_left
-    letters = [char for char in missing if unicodedata.category(char)[0] in "LMN"]
+    missing = list(dict.fromkeys([*_undrawable(text), *right_to_left]))
+    # An enclosing mark (category Me) is no letter: it is the frame of an emoji such as 1️⃣.
+    letters = [
+        char
+        for char in missing
+        if unicodedata.category(char)[0] in "LMN" and unicodedata.category(char) != "Me"
+    ]
     if letters:
         raise ValueError(
             f"no PDF was made: it cannot set {_describe(letters)}. It sets Latin, Greek and Cyrillic letters; "
@@ -348,6 +374,7 @@ def _styles() -> Mapping[str, Any]:
         "body": body,
         "quote": body.clone("quote", textColor=_GREY, fontName=f"{_FONT}-Oblique"),
         "item": body.clone("item", spaceAfter=3),
+        # The line with the mark of a list item that begins with no text, such as with a table.
         "lone mark": body.clone("lone mark", spaceAfter=0, keepWithNext=1),
         "code": body.clone("code", backColor="#f3f4f6", borderPadding=6, **code),
     }
@@ -451,8 +478,12 @@ def _indented(style: str, depth: int) -> Any:
     base = _styles()[style]
     if not depth:
         return base
-    left = 16 * depth + base.leftIndent
-    return base.clone(f"{style} {depth}", leftIndent=left, bulletIndent=16 * depth - 12)
+    indent = _INDENT * depth
+    return base.clone(
+        f"{style} {depth}",
+        leftIndent=indent + base.leftIndent,
+        bulletIndent=indent - _MARK_DISTANCE,
+    )
 
 
 def _list(node: SyntaxTreeNode, depth: int) -> list[Any]:
@@ -487,10 +518,12 @@ def _code(code: str, depth: int) -> Any:
     """Return the flowable of a block of code, with long lines broken."""
     from reportlab.platypus import XPreformatted
 
+    line_chars = _CODE_CHARS - _CODE_CHARS_OF_INDENT * depth
     lines: list[str] = []
     for line in code.rstrip("\n").expandtabs(4).split("\n"):
-        starts = range(0, max(1, len(line)), _CODE_CHARS)
-        lines += [line[start : start + _CODE_CHARS] for start in starts]
+        # An empty line stays: it has one part, which is empty.
+        starts = range(0, max(1, len(line)), line_chars)
+        lines += [line[start : start + line_chars] for start in starts]
     return XPreformatted(escape("\n".join(lines)), _indented("code", depth))
 
 
@@ -501,19 +534,22 @@ def _table(node: SyntaxTreeNode) -> Any:
     rows: list[SyntaxTreeNode] = []
     for head_or_body in node.children:
         rows += head_or_body.children
-    lengths = [[len(_text(cell)) for cell in row.children] for row in rows]
     cells = []
     for number, row in enumerate(rows):
         cells.append([_cell(cell, is_head=number == 0) for cell in row.children])
 
-    # A column is as wide as its longest cell, within limits. All together are at most as wide as
-    # the page.
+    # A column is as wide as its longest cell, from 3 to 40 characters of 6.2 points each, and the
+    # space at both sides. All together are at most as wide as the page.
+    lengths = [[len(_text(cell)) for cell in row.children] for row in rows]
     widths = [16.0 + 6.2 * min(40, max(3, *column)) for column in zip(*lengths, strict=True)]
     scale = min(1.0, (_PAGE[0] - 2 * _MARGIN) / sum(widths))
+
+    # The head is repeated on every page, unless it would fill much of it.
+    repeated_rows = 1 if max(lengths[0]) <= MAX_REPEATED_CHARS else 0
     return LongTable(
         cells,
         colWidths=[width * scale for width in widths],
-        repeatRows=max(lengths[0]) <= MAX_REPEATED_CHARS,
+        repeatRows=repeated_rows,
         splitInRow=1,
         style=[
             ("VALIGN", (0, 0), (-1, -1), "TOP"),

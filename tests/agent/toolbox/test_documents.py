@@ -178,6 +178,29 @@ def test_emoji_are_left_out_and_told():
     assert "Left out" not in made("Plan", "Größe Привет €")[1]
 
 
+def test_emoji_of_a_digit_is_left_out_and_told():
+    """Its frame is a combining mark, but no letter: the digit stays, and the PDF is made."""
+    file, told = made("Plan", "1\ufe0f\u20e3 first")
+    assert "Left out, because its font cannot draw it: '\u20e3'" in told
+    assert file.data
+
+
+def test_invisible_mark_of_direction_is_not_told():
+    """People who write from right to left type it; nothing that they see is left out."""
+    assert "Left out" not in made("Plan", "a\u200fb")[1]
+
+
+@pytest.mark.parametrize("depth", range(13))
+def test_line_of_code_fits_on_the_page_at_any_depth(depth: int):
+    """Each list and quote indents the code, so there its lines are broken earlier."""
+    from reportlab.pdfbase.pdfmetrics import stringWidth
+
+    block = pdf._code("x" * 200, depth)
+    lines = block.frags[0].text.split("\n")
+    width = max(stringWidth(line, pdf._MONO, 8.5) for line in lines)
+    assert block.style.leftIndent + width <= pdf._PAGE[0] - 2 * pdf._MARGIN
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.text(alphabet="#*_`>-|[]()!<&\n 1.ab~\\:/", min_size=1, max_size=300))
 def test_any_markdown_is_set(text: str):
@@ -303,6 +326,19 @@ def test_excel_reads_umlauts():
         make_csv(["Größe"], [["ä"]], "../x/Maße.csv")
     assert files[0].data == "\ufeffGröße\r\nä\r\n".encode()
     assert (files[0].filename, files[0].mime_type) == ("x-Maße.csv", "text/csv")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("हिन्दी रिपोर्ट", "हिन्दी-रिपोर्ट.pdf"),
+        ("รายงานที่ 1", "รายงานที่-1.pdf"),
+        ("Re\u0301sume\u0301", "R\u00e9sum\u00e9.pdf"),
+    ],
+)
+def test_a_file_name_keeps_vowel_signs_and_accents(words: str, name: str):
+    """They are combining marks, which belong to the letter before."""
+    assert filename(words, "pdf") == name
 
 
 @given(st.text(max_size=200))
