@@ -70,9 +70,9 @@ from sayso.pending.turns import (
     journal_head,
 )
 
-#: Characters of a journal, including long texts, above which no answer is recorded: its calls do not
-#: run, and the person reads that the run took too many steps. The outcome of a call is recorded in
-#: any case, because the call may have had an effect.
+#: Characters of a journal, including long texts, above which no answer is recorded: its calls do
+#: not run, and the person reads that the run took too many steps. The outcome of a call is recorded
+#: in any case, because the call may have had an effect.
 MAX_JOURNAL_CHARS = 1_000_000
 #: The most characters of one long text that count for the limit: a model is never shown more of one
 #: result.
@@ -167,7 +167,7 @@ class TurnJournal:
         self._answer_count = 0
         #: Lets one task write at a time: it writes the entries of all.
         self._write_lock = asyncio.Lock()
-        #: Guards `_unsaved`, `_saved_count` and `_size`, which the thread of a tool changes as well.
+        #: Guards `_unsaved`, `_saved_count` and `_size`, which the thread of a tool changes, too.
         self._entries_lock = threading.Lock()
 
     async def next_answer(self) -> JournaledAnswer | None:
@@ -260,7 +260,8 @@ class TurnJournal:
         """Record the outcome of a call.
 
         Return it as the model must see it: its files are stored, and its texts have at most
-        MAX_FULL_CHARS. The entry itself has only a part of a long text, and a reference to its file.
+        MAX_FULL_CHARS. The entry itself has only a part of a long text, and a reference to its
+        file.
         """
         stored_outcome = await self._with_files(outcome)
         content = part_to_store(stored_outcome.content, MAX_FULL_CHARS)

@@ -161,6 +161,12 @@ def _check_template(
             f"preview of {tool_name!r} uses unknown {unknown!r}; it has {sorted(names)!r}"
         )
 
+    # An argument that is a width or a precision could hide a part of another one.
+    if any("{" in (part.spec or "") for part in parts):
+        raise ToolValidationError(
+            f"preview of {tool_name!r} has an argument inside a format: write the format out"
+        )
+
     # A NUL stands for each argument, to see whether one is inside code or a link.
     with_marks = ""
     for part in parts:
@@ -175,16 +181,19 @@ def _check_template(
 
 
 class _TemplatePart(NamedTuple):
-    """A piece of a format template: literal text, and the field behind it."""
+    """A piece of a format template: literal text, and the field behind it, such as {euros:.2f}."""
 
     text: str
-    #: None behind the last text.
+    #: The name; None behind the last text.
     field: str | None
+    #: The format, ".2f" in the example; "" or None for none.
+    spec: str | None
 
 
 def _parts_of_template(template: str) -> list[_TemplatePart]:
     """Return the parts of a format template. Raises ValueError."""
-    return [_TemplatePart(text, field) for text, field, _, _ in string.Formatter().parse(template)]
+    parsed = string.Formatter().parse(template)
+    return [_TemplatePart(text, field, spec) for text, field, spec, _ in parsed]
 
 
 def _check_preview_function(
@@ -217,6 +226,16 @@ def _check_preview_function(
         problem = f"does not take {missing!r} by name"
         cure = "add them to its parameters, or **_ where it shows less than the whole call"
         raise ToolValidationError(f"preview of {tool_name!r} {problem}: {cure}")
+
+    by_position = [
+        name
+        for name, each in parameters.items()
+        if each.kind is inspect.Parameter.POSITIONAL_ONLY
+        and each.default is inspect.Parameter.empty
+    ]
+    if by_position:
+        problem = f"takes {by_position!r} by position only: arguments are passed by name"
+        raise ToolValidationError(f"preview of {tool_name!r} {problem}")
 
 
 def preview_text(

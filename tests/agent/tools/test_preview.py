@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from sayso.agent import CheckedPreview, Tool, ToolError, ToolValidationError, tool
-from sayso.agent.tools.previews import literal, preview_text
+from sayso.agent.tools.previews import check_preview, literal, preview_text
 from sayso.channels.markdown.convert import plain, slack_mrkdwn, telegram_html, whatsapp_text
 from sayso.channels.markdown.split import split
 from sayso.pending.call_context import ChannelRun, context_field
@@ -194,6 +194,20 @@ def test_argument_inside_code_or_a_link_is_refused(template):
     """Nothing can be made harmless there: a backtick closes the code, a bracket the link."""
     with pytest.raises(ToolError, match="inside code or a link"):
         tool(name="f", preview=template)(lambda a: a)
+
+
+def test_preview_that_would_fail_at_each_call_is_refused_when_it_is_defined():
+    """An argument as a width could also hide a part of another argument."""
+
+    def by_position(a: str, /, **_: Any) -> str:
+        return a
+
+    with pytest.raises(ToolValidationError, match=r"takes \['a'\] by position only"):
+        check_preview("send", by_position, ["a"])
+    for template in ("Send {a:{b}}", "Send {a:.{a}}"):
+        with pytest.raises(ToolValidationError, match="inside a format: write the format out"):
+            check_preview("send", template, ["a"])
+    check_preview("send", "Send {a:>8.2f}", ["a"])
 
 
 @pytest.mark.parametrize(
