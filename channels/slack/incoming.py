@@ -220,10 +220,11 @@ class RequestParser:
         if kind in _ADDRESS_EVENTS:
             if event.get("user") != bot and kind.startswith("member_"):
                 return Received(ignored=f"event of type {kind!r} about somebody else")
-            # Slack does not name the threads of the channel, which are conversations too. Each
-            # closes with the first reply that is refused there, and opens with the next message of
-            # a person. That the app may not write in a channel is stored for all of its threads at
-            # once (ChatBarred), and deleted by this change.
+            # This changes the channel's own conversation. Its threads are conversations too, but
+            # Slack does not name them: each closes with the first reply that is refused there, and
+            # opens with the next message of a person. If a reply was refused because the app may
+            # not write in the channel at all (`ChatBarred`), that is stored once for all threads,
+            # and this change deletes it.
             change = self._address_change(event["channel"], _ADDRESS_EVENTS[kind])
             return Received(addresses=(change,))
         if kind == "channel_id_changed":
@@ -247,14 +248,14 @@ class RequestParser:
 
         `team` is the id of the app's workspace, `bot` that of the bot's own user; "" if unknown.
         """
-        is_edit = event.get("subtype") == "message_changed"
-        message = event["message"] if is_edit else event
+        is_change = event.get("subtype") == "message_changed"
+        message = event["message"] if is_change else event
         if (message.get("subtype") or "") not in _SUBTYPES:
             return Received(ignored=f"message of subtype {message['subtype']!r}")
         if message.get("bot_id") or not message.get("user") or message["user"] in (bot, _SLACKBOT):
             return Received(ignored="sent by a bot")
 
-        if is_edit:
+        if is_change:
             # Slack also changes a message for a link preview or a reply.
             editor = (message.get("edited") or {}).get("user")
             if editor != message["user"]:
@@ -269,7 +270,7 @@ class RequestParser:
         # an edit added the mention, the ts of the edit.
         act = message["ts"]
         adds_mention = event["type"] == "app_mention" and message.get("edited")
-        if is_edit or adds_mention:
+        if is_change or adds_mention:
             edit_ts = message["edited"].get("ts") or event.get("event_ts") or event["ts"]
             act = f"edit:{edit_ts}"
         turn = self._message_turn(event, message, f"{team}:{event['channel']}:{act}", bot)
@@ -278,22 +279,17 @@ class RequestParser:
         return Received(turns=(turn,))
 
     def _message_turn(self, event: SlackJson, message: SlackJson, event_id: str, bot: str) -> Turn:
-        """Return the turn of a person's message. The parameters are those of `_message`."""
+        """Return the turn of a message that a person wrote or edited.
+
+        `event` is Slack's event, and `message` the message in it. `event_id` is the id of the turn.
+        `bot` is the id of the bot's own user, "" if it is unknown.
+        """
         channel = event["channel"]
         ts = message["ts"]
         text = message.get("text") or ""
         is_direct = event.get("channel_type") == "im" or channel.startswith("D")
         is_edit = bool(message.get("edited"))
         thread = self._thread(message, is_direct, later=is_edit)
-
-        is_reply = message.get("thread_ts", ts) != ts
-        thread_author = message["user"]
-        if is_reply:
-            thread_author = str(message.get("parent_user_id") or "")
-        # While the bot's own id is unknown, any author but the sender may be the bot.
-        is_known = bool(bot) or thread_author == message["user"]
-        if thread_author == bot or not is_known:
-            thread_author = ""
 
         return Turn(
             event_id=event_id,
@@ -310,7 +306,7 @@ class RequestParser:
             content=content_digest(unformatted(text)),
             written_at=float(ts),
             background=tuple(_surroundings(message)),
-            thread_author=thread_author,
+            thread_author=_thread_author(message, bot),
         )
 
     def _stop(self, event: SlackJson, team: str) -> Received:
@@ -345,6 +341,7 @@ class RequestParser:
         channel = (body.get("channel") or {}).get("id") or container.get("channel_id")
         actions = body["actions"]
         values = [(action, _value_of(action)) for action in actions]
+        # Other elements, such as a date picker, confirm and choose nothing.
         taps = [(action, value) for action, value in values if isinstance(value, str)]
         if not channel or not taps:
             return Received(ignored=f"action of type {actions[0].get('type')!r}")
@@ -358,7 +355,7 @@ class RequestParser:
 
         turns = []
         for number, (action, value) in enumerate(taps):
-            # Slack repeats a request with the same trigger.
+            # A trigger belongs to one act, and a request may have several actions.
             event_id = trigger or f"{ts}:{action.get('action_id')}:{action.get('action_ts')}"
             if number:
                 event_id = f"{event_id}:{number}"
@@ -405,6 +402,7 @@ class RequestParser:
         # A form of other code of the app: the model reads what was filled in.
         title = (view.get("title") or {}).get("text") or view.get("callback_id") or ""
         event_id = body.get("trigger_id") or f"{view['id']}:{view.get('hash')}"
+        # The other code may say where the form is answered; otherwise it is in a direct message.
         chat, thread = _place_in(view.get("private_metadata")) or (user["id"], "")
         if not chat.startswith(("C", "G")):
             thread = thread or self._new_thread(event_id)
@@ -497,15 +495,16 @@ class RequestParser:
         )
 
     def _thread(self, message: SlackJson, is_direct: bool, *, later: bool) -> str:
-        """Return the thread of a message, "" for none.
+        """Return the thread in which a message is answered, "" for none.
 
         `later`: whether the request came later than the message, such as the event of an edit.
+        Meanwhile a person may have opened a thread below the message. Slack names that thread,
+        although the message itself stands outside of it.
         """
         thread: str = message.get("thread_ts") or ""
         ts: str = message["ts"]
         if self._opens_threads(is_direct=is_direct):
             return thread or ts
-        # The message was not in the thread that a person opened below it meanwhile.
         if later and thread == ts:
             return ""
         return thread
@@ -560,6 +559,24 @@ def _all_media(message: SlackJson) -> tuple[Media, ...]:
     return tuple(media for media in map(media_of, files_of(message)) if media)
 
 
+def _thread_author(message: SlackJson, bot: str) -> str:
+    """Return the person whose message the thread begins with, "" if it is the bot or unknown.
+
+    A message outside of threads begins one. `bot` is the id of the bot's user, "" if unknown.
+    """
+    sender: str = message["user"]
+    ts = message["ts"]
+    if (message.get("thread_ts") or ts) == ts:
+        return sender
+    author = str(message.get("parent_user_id") or "")
+    if author == sender:
+        return sender
+    # While the bot's id is unknown, any author but the sender may be the bot.
+    if not bot or author == bot:
+        return ""
+    return author
+
+
 def _surroundings(message: SlackJson) -> Iterator[str]:
     """Yield what the person looks at beside the bot, one sentence each.
 
@@ -599,7 +616,10 @@ def _value_of(action: SlackJson) -> Any:
 
 
 def _place_in(metadata: object) -> tuple[str, str] | None:
-    """Return the chat and thread in a modal's metadata, such as {"chat": "C1", "thread": "1.2"}."""
+    """Return the chat and thread in a modal's metadata, such as {"chat": "C1", "thread": "1.2"}.
+
+    Return None if the metadata names no chat in this form.
+    """
     if not isinstance(metadata, str):
         return None
     try:
@@ -622,14 +642,17 @@ def slack_signed(secret: str, timestamp: str, body: bytes, signature: str, *, no
     `timestamp` and `signature` are the headers of the request, `now` is in Unix seconds. Raises
     ValueError for a malformed timestamp.
     """
-    # Integers: a float cannot hold any number that a stranger sends.
+    # As integers: a stranger may send a number that is too large for a float.
     if abs(int(now) - int(timestamp)) > SLACK_SECONDS:
         return False
     return hmac.compare_digest(_signature(secret, timestamp, body), signature.encode())
 
 
 def slack_hook(secret: str, body: bytes, now: float) -> SignedWebhook:
-    """Return the headers and body of a Slack request that is sent at `now`."""
+    """Return the headers and body of a request as Slack would send it, to test a webhook.
+
+    `secret` is the app's signing secret, `now` the time of sending in Unix seconds.
+    """
     timestamp = str(int(now))
     content_type = "application/x-www-form-urlencoded"
     if body.startswith(b"{"):
