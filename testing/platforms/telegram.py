@@ -74,7 +74,7 @@ PLAIN_MEMBER_GROUPS = "telegram plain member"
 #: The version of the Bot API that the server speaks, such as (10, 2). Without it `NEWEST`. An older
 #: server knows fewer methods, and sees a disabled button as one without an action.
 SERVER_VERSION = "telegram server version"
-#: When messages were sent or edited, by chat, in seconds of the monotonic clock.
+#: When methods of messages were called (not drafts), by chat, in seconds of the monotonic clock.
 _SENT_TIMES = "telegram times"
 
 #: The newest version that the fake knows.
@@ -189,7 +189,7 @@ class ConflictError(Exception):
 
 
 class FakeTelegram:
-    """The Bot API of one bot, which is known by its token.
+    """The Bot API of one bot, which is known by its token. Implements `server.Fake`.
 
     All its state is in `log`, so a reset of the log also resets the bot. `updates` are the updates
     that wait for getUpdates.
@@ -248,7 +248,7 @@ class FakeTelegram:
     def busiest(self, chat: str, seconds: float) -> int:
         """Return the most messages in one chat within this many seconds; 0 without messages.
 
-        Edits count, as at Telegram.
+        Edits, deletions and refused calls count, too.
         """
         times = self._log.state.get(_SENT_TIMES, {}).get(chat, [])
         # The busiest period begins with a message.
@@ -256,7 +256,7 @@ class FakeTelegram:
         return max(counts, default=0)
 
     def _answer_other_method(self, method: str, params: dict[str, Any]) -> FakeResponse:
-        """Answer a method that shows no message. Raises TelegramRefusal, ConflictError."""
+        """Log and answer a method that shows no message. Raises TelegramRefusal, ConflictError."""
         self._log.append_call("telegram", method, params)
         if method == "getFile":
             return self._file_resource(str(params.get("file_id")))
@@ -384,21 +384,28 @@ class FakeTelegram:
             raise TelegramRefusal("an ephemeral message must answer an act of its receiver")
 
     def _sent_message(self, number: int, chat: str) -> dict[str, Any] | None:
-        """Return the log's entry of a message that was sent to a chat, None if there is none."""
+        """Return the log's entry of a message in a chat; None if it was never sent or is deleted.
+
+        The number of a message is its position in the log, from 1.
+        """
         if not 0 < number <= len(self._log.sent):
             return None
         entry = self._log.sent[number - 1]
         if entry["platform"] != "telegram" or entry["chat"] != chat:
             return None
+        if entry["raw"].get("method") == "deleteMessage":
+            return None
         return entry
 
     def _delete(self, chat: str, params: dict[str, Any]) -> FakeResponse:
-        """Empty a message in the log, and log the call.
+        """Empty a message in the log, and log the call. Raises TelegramRefusal.
 
         The message itself stays in the list, because the numbers of later ones depend on it.
         """
         number = int(params.get("message_id") or 0)
-        if self._sent_message(number, chat) is None:
+        entry = self._sent_message(number, chat)
+        # An ephemeral message has no message_id, so this method cannot name it.
+        if entry is None or _receiver_of(entry):
             raise TelegramRefusal("message to delete not found")
         raw = {"method": "deleteMessage", **params}
         self._log.edit_message(number, text="", buttons=[], raw=raw)
@@ -406,7 +413,7 @@ class FakeTelegram:
         return _result(True)
 
     def _edit(self, method: str, chat: str, params: dict[str, Any]) -> FakeResponse:
-        """Edit a message in the log, and log the call."""
+        """Edit a message in the log, and log the call. Raises TelegramRefusal."""
         is_ephemeral = "Ephemeral" in method
         id_parameter = "ephemeral_message_id" if is_ephemeral else "message_id"
         number = int(params.get(id_parameter) or 0)

@@ -242,6 +242,15 @@ def test_fake_counts_the_messages_of_each_chat(platforms: FakePlatforms):
     assert [fake.busiest(chat, 60) for chat in ("-100", "1", "2")] == [3, 1, 0]
 
 
+def test_deleted_message_can_be_edited_and_deleted_no_more(platforms: FakePlatforms):
+    """A bot that still edits it would fail at Telegram."""
+    number = api(platforms, "sendMessage", chat_id=1, text="a")["message_id"]
+    message = {"chat_id": 1, "message_id": number}
+    assert api(platforms, "deleteMessage", **message) is True
+    assert "to edit not found" in api(platforms, "editMessageText", text="b", **message)
+    assert "to delete not found" in api(platforms, "deleteMessage", **message)
+
+
 def test_updates_wait_until_an_offset_confirms_them(platforms: FakePlatforms):
     """platforms.md 2.5: an offset deletes earlier updates; a call without one repeats the oldest."""
     for number in (7, 8, 9):
