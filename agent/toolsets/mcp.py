@@ -66,8 +66,8 @@ CONNECT_SECONDS = 20.0
 #: Time limit of one call, in seconds.
 CALL_SECONDS = 60.0
 #: How old the list of tools may be for a call that may change something, in seconds. Many servers
-#: do not announce changes, so an older list is read anew. A person takes longer than this to answer
-#: a question.
+#: do not announce changes, so an older list is read anew. A person takes longer than this to say
+#: yes, so the tools are always listed again before a call that was confirmed.
 MAX_AGE_SECONDS = 1.0
 #: Why the second tool of a name is left out.
 REPEATED = "the server lists an earlier tool of this name, which is offered"
@@ -122,10 +122,11 @@ class McpToolProvider:
             )
 
         command_line: tuple[str, ...] = ()
-        default_name = urlsplit(url).hostname or "server"
         if command:
             command_line = (command, *args)
             default_name = Path(command).name
+        else:
+            default_name = urlsplit(url).hostname or "server"
         self.name = name or default_name
         self._server = McpServer(
             name=self.name,
@@ -157,47 +158,57 @@ class McpToolProvider:
         They are sorted by the server's names. Of several tools of one name the first counts; the
         others, and tools that cannot be used, are in `left_out`. Raises SourceUnreachable.
         """
-        definitions, left_out = await self._connection().definitions()
+        definitions, unusable = await self._connection().definitions()
         names_of_definitions = [each.name for each in definitions]
-        self.listed_names = tuple(dict.fromkeys([*names_of_definitions, *left_out]))
+        self.listed_names = tuple(dict.fromkeys([*names_of_definitions, *unusable]))
 
         selected: dict[str, Definition] = {}
-        repeated: dict[str, str] = {}
+        left_out: dict[str, str] = {}
         for definition in definitions:
             if not self._filter.accepts(definition.name):
                 continue
             if definition.name in selected:
-                repeated[definition.name] = REPEATED
+                left_out[definition.name] = REPEATED
             else:
                 selected[definition.name] = definition
+        left_out |= {name: why for name, why in unusable.items() if self._filter.accepts(name)}
+
+        sorted_names = sorted(selected)
         if len(selected) > MAX_TOOLS:
             log.warning(
                 "mcp.too_many_tools",
                 extra={"server": self.name, "tools": len(selected), "taken": MAX_TOOLS},
             )
-        sorted_names = sorted(selected)
         names = legal_names(sorted_names[:MAX_TOOLS])
         self._own_names = {name: own_name for own_name, name in names.items()}
-        too_many = dict.fromkeys(sorted_names[MAX_TOOLS:], TOO_MANY.format(len(selected)))
 
-        unusable = {name: why for name, why in left_out.items() if self._filter.accepts(name)}
-        self.left_out = repeated | unusable
         # In a thread: a server's schemas may take long to process.
-        tools = await call_in_thread(
+        tools_or_reasons = await call_in_thread(
             lambda: [self._tool(selected[own_name], name) for own_name, name in names.items()]
         )
-        for name, why in self.left_out.items():
+        tools: list[Tool] = []
+        for own_name, tool_or_reason in zip(names, tools_or_reasons, strict=True):
+            if isinstance(tool_or_reason, Tool):
+                tools.append(tool_or_reason)
+            else:
+                left_out[own_name] = tool_or_reason
+
+        for name, why in left_out.items():
             log.warning("mcp.tool_left_out", extra={"server": self.name, "tool": name, "why": why})
         # Added after the loop: `mcp.too_many_tools` is one line in the log for all of these.
-        self.left_out |= too_many
-        return [tool for tool in tools if tool is not None]
+        too_many = dict.fromkeys(sorted_names[MAX_TOOLS:], TOO_MANY.format(len(selected)))
+        self.left_out = left_out | too_many
+        return tools
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
         """Call a tool. The files in its result are sent to the user as artifacts.
 
         The error of a failed call says whether the call may have taken effect.
         """
-        own_name = self.own_name(tool_name)
+        return await self._call(self.own_name(tool_name), parameters)
+
+    async def _call(self, own_name: str, parameters: dict[str, Any]) -> ToolOutcome:
+        """Call a tool by the server's own name of it."""
         try:
             result = await self._connection().call(own_name, parameters, self._call_seconds)
         except SourceUnreachable as exc:
@@ -221,7 +232,7 @@ class McpToolProvider:
         The policy and the person who said yes relied on that definition.
         """
         own_name = self.own_name(tool.name)
-        # A tool that changes nothing may be called by an old list.
+        # For a tool that changes nothing, a list of any age will do.
         max_age_seconds = inf if tool.read_only else MAX_AGE_SECONDS
         try:
             definition = await self._connection().definition(own_name, max_age_seconds)
@@ -231,14 +242,19 @@ class McpToolProvider:
             self._notify()
             problem = f"{self._server} has changed or removed {own_name!r} since it was offered"
             return failed_outcome(f"{problem}, so it was not called")
-        return await self.execute_tool(tool.name, parameters)
+        # By the name that was checked: if the tools were listed again meanwhile, `tool.name` may
+        # stand for another tool of the server.
+        return await self._call(own_name, parameters)
 
     def own_name(self, tool_name: str) -> str:
         """Return the server's own name of a tool that was listed under this name."""
         return self._own_names.get(tool_name, tool_name)
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever the tools should be listed again, on the connection's thread."""
+        """Call `changed` whenever the tools should be listed again.
+
+        It is called on the connection's thread, or on that of a caller of `execute_listed`.
+        """
         self._changed = changed
 
     def close(self) -> None:
@@ -249,6 +265,8 @@ class McpToolProvider:
 
     def _connection(self) -> ReconnectingConnection:
         """Return the connection of this process. A forked process does not share its parent's."""
+        # Made first and perhaps dropped, because `setdefault` lets only one of several threads win.
+        # It starts nothing before its first call.
         new = ReconnectingConnection(self._server, self._connect_seconds, self._notify)
         return self._connections.setdefault(os.getpid(), new)
 
@@ -256,8 +274,8 @@ class McpToolProvider:
         """Call the function that `watch` got last, which may be later than the connection began."""
         self._changed()
 
-    def _tool(self, definition: Definition, name: str) -> Tool | None:
-        """Return the definition as a tool. If it is unusable, add it to `left_out`, return None."""
+    def _tool(self, definition: Definition, name: str) -> Tool | str:
+        """Return the definition as a tool called `name`, or why it cannot be used."""
         hints = definition.annotations
         is_read_only = bool(hints and hints.read_only_hint)
         # By the specification, a tool that is not declared harmless is destructive, and uses the
@@ -283,11 +301,10 @@ class McpToolProvider:
                 idempotent=bool(hints and hints.idempotent_hint),
             )
         except (UnusableSchema, ToolValidationError) as exc:
-            self.left_out[definition.name] = str(exc)
+            return str(exc)
         except Exception as exc:
             # A server may send anything, and one tool must not hide the others.
-            self.left_out[definition.name] = f"{type(exc).__name__}: {exc}"
-        return None
+            return f"{type(exc).__name__}: {exc}"
 
     def _version(self, definition: Definition) -> str:
         """Return the version of a tool: a digest of its definition and of the server that runs it.
@@ -335,14 +352,15 @@ class ReconnectingConnection:
     ) -> None:
         self.server = server
         self.pid = os.getpid()
-        #: How many attempts and calls failed in a row.
+        #: How many attempts to connect failed in a row. A connection that broke during a call
+        #: counts as one.
         self.failures = 0
-        #: The time of `clock` before which the server is not called again.
+        #: The time of `clock` before which no attempt to connect is made.
         self.next_attempt_at = 0.0
         self._connect_seconds = connect_seconds
         self._changed = changed
         self._clock = clock
-        #: The connection that calls use; None before the first.
+        #: The connection that calls use; None before the first, and after one broke during a call.
         self._connection: McpConnection | None = None
         #: All connections that may not be closed yet: a broken one closes after its last call.
         self._connections: list[McpConnection] = []
@@ -404,15 +422,17 @@ class ReconnectingConnection:
         return await asyncio.wrap_future(thread.submit(work))
 
     async def _call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
-        """Call a tool, and count how many calls in a row got no answer."""
+        """Call a tool. If the connection breaks meanwhile, count that as a failure."""
         connection = await self._connected()
         try:
-            result = await connection.call(name, arguments, seconds)
+            return await connection.call(name, arguments, seconds)
         except (AnswerLost, SourceUnreachable):
-            self._count_failure()
+            # All calls under way on a connection fail together, and that counts once. Otherwise
+            # ten of them would cause the longest pause.
+            if connection is self._connection and not connection.is_open:
+                self._connection = None
+                self._count_failure()
             raise
-        self.failures = 0
-        return result
 
     async def _connected(self) -> McpConnection:
         """Return the open connection, or open one after the pause that failures demand.
@@ -461,6 +481,9 @@ MAX_ERROR_CHARS = 1000
 #: Shortest base64 that counts as binary content, in characters. Shorter ones may be ids,
 #: keys and signatures.
 MIN_BASE64_CHARS = 256
+#: Longest line of base64 that stays as text if the type of its bytes is unknown, in characters. It
+#: may be the cursor of a next page or a part of a signed URL, which the model has to repeat.
+MAX_CURSOR_CHARS = 4096
 _BASE64 = r"[A-Za-z0-9+/_-]"
 _LINE_BREAK = r"(?:\\n|\r?\n)"
 #: One long line of base64, or three and more lines of 60 to 100 characters as in mail, the last of
@@ -480,7 +503,8 @@ _SPACE_IN_BASE64 = re.compile(r"\\n|\s")
 def value_of(result: CallToolResult) -> Any:
     """Return what a model reads of a result: its structured content, or its text if it has none.
 
-    The files of the result become artifacts, which are sent to the user; the model sees the images.
+    The files of the result, at most MAX_FILES, become artifacts, which are sent to the user. The
+    model sees the images.
 
     Servers repeat structured content as text for clients that read nothing else, so that text is
     left out. A file that is written in base64 inside the content or the text becomes an artifact
@@ -489,6 +513,8 @@ def value_of(result: CallToolResult) -> Any:
     sender = FileSender()
     file_blocks = [block for block in result.content if _is_file(block)]
     notes = [_send_block(block, sender) for block in file_blocks[:MAX_FILES]]
+    if len(file_blocks) > MAX_FILES:
+        notes.append(file_note(f"nothing: {len(file_blocks) - MAX_FILES} more files are left out"))
 
     value: Any = result.structured_content
     links: list[str] = []
@@ -590,16 +616,21 @@ class FileSender:
     def send(self, data: bytes, mime_type: str, filename: str = "") -> str:
         """Send a file to the user, and return a note of it for the model.
 
-        The model sees an image itself, too. A `filename` without an ending gets one.
+        The model sees an image itself, too. A `filename` without an ending gets one. For a file that
+        cannot be sent, the note says why.
         """
         # Platforms and tools recognize the type of a file by the ending.
         if not PurePosixPath(filename).suffix:
             filename = f"{filename or 'file'}{extension_of(mime_type)}"
         if data not in self._sent:
+            is_image = mime_type.startswith("image/")
+            # The call has taken effect, so a file that is too large must not make it an error: the
+            # model would call again.
+            try:
+                emit_artifact(data, mime_type=mime_type, filename=filename, shown=is_image)
+            except ValueError as exc:
+                return file_note(f"nothing: {exc}")
             self._sent.add(data)
-            emit_artifact(
-                data, mime_type=mime_type, filename=filename, shown=mime_type.startswith("image/")
-            )
         return file_note(f"{filename}, {mime_type}, {len(data)} bytes")
 
     def without_binaries(self, value: Any) -> Any:
@@ -615,6 +646,11 @@ class FileSender:
             return match[0]
 
         mime_type = settle_type(data, match["type"] or "")
+        is_one_line = not _SPACE_IN_BASE64.search(match["data"])
+        may_be_cursor = is_one_line and len(match[0]) <= MAX_CURSOR_CHARS and not match["type"]
+        if mime_type == UNKNOWN_TYPE and may_be_cursor:
+            return match[0]
+
         is_usable = mime_type != UNKNOWN_TYPE and len(data) <= MAX_ARTIFACT_BYTES
         is_full = len(self._sent) >= MAX_FILES
         if self._is_error or is_full or not is_usable:

@@ -31,10 +31,10 @@ class Notes:
     def __iter__(self) -> Iterator[str]:
         return iter(self.path.read_text().splitlines())
 
-    def until(self, word: str) -> None:
-        """Wait until a line starts with this word."""
+    def until(self, word: str, times: int = 1) -> None:
+        """Wait until this many lines start with this word."""
         deadline = time.monotonic() + 30
-        while not any(line.startswith(word) for line in self):
+        while self.times(word) < times:
             assert time.monotonic() < deadline, list(self)
             time.sleep(0.01)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.types import CallToolResult
 from mcp.types import Tool as Definition
 
 from sayso.agent import Tool, ToolExecutionError, ToolTag
@@ -511,3 +512,43 @@ def test_successful_connection_resets_the_failure_count(tiny: Tiny):
     asyncio.run(connection.definitions())
     connection.close()
     assert connection.failures == 0
+
+
+def test_calls_that_fail_together_count_as_one_failure(tiny: Tiny, notes):
+    """The next call waits for the first pause only, and the server is started again."""
+    provider = tiny()
+
+    async def kill_during_calls() -> list[Any]:
+        pid = int((await provider.execute_tool("whoami", {})).result["pid"])
+        calls = [asyncio.create_task(provider.execute_tool("hang", {})) for _ in range(8)]
+        await asyncio.to_thread(notes.until, "hangs", len(calls))
+        os.kill(pid, signal.SIGKILL)
+        return await asyncio.gather(*calls)
+
+    outcomes = asyncio.run(kill_during_calls())
+    assert not any(outcome.success for outcome in outcomes)
+    assert provider._connection().failures == 1
+    assert call(provider, "echo", text="again").result == "again"
+
+
+def test_call_goes_to_the_tool_that_was_checked(monkeypatch: pytest.MonkeyPatch):
+    """The tools may be listed again, under other names, while a call is checked."""
+    provider = McpToolProvider("server")
+    called: list[str] = []
+    definition = Definition(name="pay.all", input_schema={"type": "object"})
+    listed = provider._tool(definition, "pay_all")
+    assert isinstance(listed, Tool)
+
+    class Connection:
+        async def definition(self, name: str, max_age_seconds: float) -> Definition:
+            provider._own_names = {"pay_all": "pay all"}
+            return definition
+
+        async def call(self, name: str, *_: Any) -> CallToolResult:
+            called.append(name)
+            return CallToolResult(content=[])
+
+    provider._own_names = {"pay_all": "pay.all"}
+    monkeypatch.setattr(provider, "_connection", Connection)
+    assert asyncio.run(provider.execute_listed(listed, {})).success
+    assert called == ["pay.all"]

@@ -19,7 +19,7 @@ from sayso.agent import Agent, AgentConfig
 from sayso.agent.messages import Message, Role, ToolCall
 from sayso.agent.run.state import CallOutcome
 from sayso.agent.tools.environment import Artifact, collect_artifacts
-from sayso.agent.toolsets.mcp import FileSender, error_text, value_of
+from sayso.agent.toolsets.mcp import MAX_CURSOR_CHARS, MAX_FILES, FileSender, error_text, value_of
 from sayso.channels.types import Media
 from tests.agent.providers.conftest import MAKERS, Server, process, server  # noqa: F401  # fixtures
 from tests.agent.providers.test_contract import ask, called
@@ -148,6 +148,42 @@ def test_base64_in_lines_is_detected() -> None:
         FileSender().without_binaries(f"file:\n{lines}")
         == "file:\n(binary data, 768 bytes, is left out)\n"
     )
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_cursor_and_signed_url_reach_the_model(encode) -> None:
+    """A model can ask for the next page; longer data of unknown type is left out."""
+    cursor = encode(json.dumps({"next": "Item 17", "filter": "x" * 400}).encode()).decode()
+    result = {"next": cursor, "url": f"https://e.org/a?X-Amz-Security-Token={cursor}&b=1"}
+    assert FileSender().without_binaries(result) == result
+    long = encode(json.dumps({"next": "Item 17" * MAX_CURSOR_CHARS}).encode()).decode()
+    assert "is left out" in FileSender().without_binaries(long)
+
+
+def file_block(data: bytes) -> EmbeddedResource:
+    """Return a file in a result."""
+    blob = base64.b64encode(data).decode()
+    resource = BlobResourceContents(uri="memo://x/a.bin", mime_type="x/unknown", blob=blob)
+    return EmbeddedResource(type="resource", resource=resource)
+
+
+def test_files_beyond_the_limit_are_counted_for_the_model() -> None:
+    """It must not tell the user that all files were sent."""
+    blocks = [file_block(b"file %d" % number) for number in range(MAX_FILES + 2)]
+    with collect_artifacts() as files:
+        told = value_of(CallToolResult(content=list(blocks)))
+    assert len(files) == MAX_FILES
+    assert told.endswith("(handed to the user: nothing: 2 more files are left out)")
+
+
+def test_file_that_is_too_large_does_not_fail_the_call(monkeypatch) -> None:
+    """The call has taken effect, so its text and a note of the file are its result."""
+    monkeypatch.setattr("sayso.agent.tools.environment.MAX_ARTIFACT_BYTES", 5)
+    text = TextContent(type="text", text="Paid.")
+    with collect_artifacts() as files:
+        told = value_of(CallToolResult(content=[text, file_block(b"123456")]))
+    assert files == []
+    assert told.startswith("Paid.\n(handed to the user: nothing: ")
 
 
 def test_links_beside_structured_content_reach_the_model():
