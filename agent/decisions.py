@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from sayso.agent.messages import NO_USAGE, ActionOutcome, Message, Role, UsageStats, has_valid_types
 from sayso.agent.tools.screening import inert, inert_json
 from sayso.agent.tools.text_cuts import truncate
-from sayso.channels.types import one_line
+from sayso.channels.types import without_invisible
 from sayso.pending.action import ActionSigner, compute_args_digest, encode_canonical
 
 #: What a model is told about a call whose outcome is unknown.
@@ -362,7 +362,7 @@ def outcome_entry(
     if words.strip():
         entry["words"] = truncate(inert(words.strip()), MAX_WORDS_CHARS)
     if decided_by.strip():
-        entry["decided_by"] = inert(one_line(decided_by)[:MAX_NAME_CHARS])
+        entry["decided_by"] = inert(without_invisible(decided_by)[:MAX_NAME_CHARS])
     if at:
         entry["at"] = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
     if arguments is not None:

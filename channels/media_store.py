@@ -32,7 +32,7 @@ from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
 from sayso.channels.base import MediaStore, Refused, Unreachable
 from sayso.channels.inbound_limits import MAX_FILE_BYTES
-from sayso.channels.types import Media, one_line
+from sayso.channels.types import Media, without_invisible
 from sayso.infra.ids import random_id
 from sayso.infra.storage.files import make_private, remove_older
 from sayso.infra.storage.objects import LocalObjects, ObjectStore, StoreUnavailable
@@ -575,7 +575,7 @@ def file_label(filename: str) -> str:
     """
     name = re.split(r"[/\\]", filename)[-1]
     spaced = "".join(" " if unicodedata.category(char) == "Zs" else char for char in name)
-    printable = one_line(spaced)
+    printable = without_invisible(spaced)
     if len(printable) <= MAX_FILENAME_CHARS:
         return printable
 

@@ -48,6 +48,10 @@ _EXTENSIONS = {
     "text/yaml": ".yaml",
     "text/markdown": ".md",
 }
+#: The zero width non-joiner and the zero width joiner.
+_JOINERS = "\u200c\u200d"
+#: The Unicode categories of control, format, surrogate and separating characters.
+_INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def storable(text: str) -> str:
@@ -59,21 +63,21 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def one_line(text: str) -> str:
+def without_invisible(text: str) -> str:
     """Return a name without characters that people cannot see.
 
     These are line ends, control characters, direction marks and others. The two joiners stay:
     letters of many scripts and parts of emoji have another shape beside them.
     """
     return "".join(
-        char for char in text if char in _JOINERS or unicodedata.category(char) not in _UNSEEN
+        char for char in text if char in _JOINERS or unicodedata.category(char) not in _INVISIBLE
     )
 
 
-#: The zero width non-joiner and the zero width joiner.
-_JOINERS = "\u200c\u200d"
-#: The Unicode categories of control, format, surrogate and separating characters.
-_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+def _make_storable(value: object, *names: str) -> None:
+    """Make texts of a frozen value `storable`, while it is constructed. `names` are its fields."""
+    for name in names:
+        object.__setattr__(value, name, storable(getattr(value, name)))
 
 
 @lru_cache(maxsize=4096)
@@ -217,6 +221,10 @@ class Media:
     #: Whether the media store has the content.
     stored: bool = False
 
+    def __post_init__(self) -> None:
+        # The app of the sender chooses both.
+        _make_storable(self, "mime_type", "filename")
+
     @property
     def kind(self) -> str:
         """The first half of the MIME type: image, audio, video, text or application."""
@@ -233,6 +241,9 @@ class Tap:
     callback_id: str = ""
     #: The label that people see, "" if the platform does not say.
     label: str = ""
+
+    def __post_init__(self) -> None:
+        _make_storable(self, "data", "label")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +271,7 @@ class Turn:
     #:
     #: * `message`: a new message, or a tap;
     #: * `edit`: an edit of an earlier message;
-    #: * `choice`: the label of a button that is not ours;
+    #: * `choice`: a tap on a button that the business sent without this bot. The text is its label;
     #: * `anonymous`: a message that an admin of a group sent in the group's name;
     #: * `form`: a filled-in form;
     #: * `continuation`: no act of a person. It follows the turn that decided an action, and lets
@@ -317,13 +328,14 @@ class Turn:
 
     def __post_init__(self) -> None:
         # What people write may hold lone surrogates, on every platform.
-        for name in ("text", "user_name", "quoted", "replied_to_button"):
-            object.__setattr__(self, name, storable(getattr(self, name)))
+        _make_storable(self, "text", "user_name", "quoted", "replied_to_button")
         if self.form:
             form = {storable(name): storable(text) for name, text in self.form.items()}
             object.__setattr__(self, "form", form)
         if self.notes:
             object.__setattr__(self, "notes", tuple(map(storable, self.notes)))
+        if self.background:
+            object.__setattr__(self, "background", tuple(map(storable, self.background)))
 
         if not _LANGUAGE.fullmatch(self.language):
             object.__setattr__(self, "language", "")
@@ -427,6 +439,10 @@ class Button:
     #: for it shows it in place of the label.
     effect: str = ""
 
+    def __post_init__(self) -> None:
+        # A tool may have read the label from JSON that holds lone surrogates.
+        _make_storable(self, "label", "effect")
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -477,14 +493,14 @@ class Reply:
     decided_buttons: tuple[Button, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", storable(self.text))
-        object.__setattr__(self, "preview", storable(self.preview))
+        _make_storable(self, "text", "preview", "cause")
 
     def with_preview(self, format_preview: Callable[[str], str]) -> Reply:
         """Return the reply with its preview formatted in the text.
 
         `format_preview` returns the preview as the platform shows it. The returned reply has no
-        `preview`, so that it is not formatted a second time.
+        `preview`, so that it is not formatted a second time. A reply whose text does not contain
+        its preview, because an adapter has cut the text, is returned unchanged.
         """
         if not self.preview:
             return self
@@ -531,11 +547,18 @@ def extension_of(mime_type: str) -> str:
 
 def readable_size(size: int) -> str:
     """Return a size in bytes as people read it: "1.5 MB"."""
-    if size >= 1024 * 1024:
-        return f"{size / (1024 * 1024):.3g} MB"
-    if size >= 1024:
-        return f"{size / 1024:.3g} KB"
-    return f"{size:.3g} B"
+    amount = float(size)
+    unit = "B"
+    for larger_unit in ("KB", "MB", "GB"):
+        # What would be rounded to 1024 is shown as 1 of the next unit.
+        if amount < 1023.5:
+            break
+        amount /= 1024
+        unit = larger_unit
+    if amount < 100:
+        return f"{amount:.3g} {unit}"
+    # `.3g` would write 1000 as "1e+03".
+    return f"{amount:.0f} {unit}"
 
 
 def joined_labels(buttons: Sequence[Button]) -> str:
@@ -633,8 +656,8 @@ class AddressChange:
     conversation: Conversation
     #: Why the address takes no messages, "" if it takes them again.
     closed: str = ""
-    #: Whether the report is about an earlier message. A message that the person wrote after that
-    #: proves the report outdated.
+    #: Whether the report is about a message that the bot sent earlier. If the person has written
+    #: since then, the report is outdated.
     late: bool = False
     #: The id of the delivery of that message, "" if the platform does not say. The delivery decides
     #: which conversation the report is about.
@@ -705,7 +728,8 @@ class Received:
     answer: WebhookResponse = field(default_factory=WebhookResponse)
     #: Why the webhook has no turns, "" if it has some or none was expected.
     ignored: str = ""
-    #: Whether the platform answered a poll. This ends an alert that nothing comes in.
+    #: Whether the platform answered a poll, with turns or without. This ends an alert that nothing
+    #: comes in.
     is_contact: bool = False
     #: The old and the new id of a chat that got another id, None if none did.
     chat_move: tuple[str, str] | None = None

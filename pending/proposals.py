@@ -16,7 +16,7 @@ from secrets import randbelow
 from typing import Any, NamedTuple, TypeVar
 
 from sayso.channels.markdown.literal import as_markdown
-from sayso.channels.types import Scope, one_line
+from sayso.channels.types import Scope, without_invisible
 from sayso.pending.action import (
     MAX_NAME_CHARS,
     Executor,
@@ -124,7 +124,7 @@ def stash_pending(
         reason=reason,
         version=version,
         asked_by=asked_by,
-        user_name=one_line(run.user_name)[:MAX_NAME_CHARS],
+        user_name=without_invisible(run.user_name)[:MAX_NAME_CHARS],
         tool_digest=shown.tool_digest,
         values_digest=shown.values_digest,
         form=shown.form,

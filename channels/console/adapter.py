@@ -59,7 +59,7 @@ from sayso.channels.types import (
     Turn,
     WebhookRequest,
     WebhookResponse,
-    one_line,
+    without_invisible,
 )
 from sayso.infra.ids import random_id
 from sayso.infra.records import OtherVersion
@@ -212,7 +212,9 @@ class ConsoleChannel:
         rows = []
         for step in steps:
             seconds = round(step.seconds, 3)
-            rows.append({"name": one_line(step.name), "state": step.state, "seconds": seconds})
+            rows.append(
+                {"name": without_invisible(step.name), "state": step.state, "seconds": seconds}
+            )
         entry = {"type": "steps", "event": event, "steps": rows}
         return await _reach(self.feed.append, turn.conversation.id, entry, shown_id)
 

@@ -20,7 +20,7 @@ from typing import Any
 import redis
 
 from sayso.channels.base import StorageDown
-from sayso.channels.types import Conversation, digest, one_line
+from sayso.channels.types import Conversation, digest, without_invisible
 
 #: About how many entries of one conversation are stored. A message is one, and so is each later
 #: edit of it.
@@ -250,7 +250,7 @@ class Chats:
 
 def title_of(text: str, max_chars: int = MAX_TITLE_CHARS) -> str:
     """Return the beginning of a text as a title or name: one line without invisible characters."""
-    line = " ".join(one_line(text.replace("\n", " ")).split())
+    line = " ".join(without_invisible(text.replace("\n", " ")).split())
     if len(line) <= max_chars:
         return line
     return f"{line[: max_chars - 1].rstrip()}…"

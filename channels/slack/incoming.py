@@ -45,7 +45,6 @@ from sayso.channels.types import (
     WebhookResponse,
     WorkspaceNote,
     content_digest,
-    storable,
 )
 
 if TYPE_CHECKING:
@@ -364,7 +363,7 @@ class RequestParser:
                 conversation=self._place_of_tap(action, user["id"], channel, thread, ts),
                 user_id=user["id"],
                 user_name=user.get("username") or "",
-                tap=Tap(data=storable(value), callback_id=trigger),
+                tap=Tap(data=value, callback_id=trigger),
                 message_id=ts,
                 in_group=not channel.startswith("D"),
             )
@@ -426,10 +425,10 @@ class RequestParser:
             conversation=Conversation(self.channel, place.chat, place.thread),
             user_id=user["id"],
             user_name=user.get("username") or "",
-            tap=Tap(data=storable(place.token)),
+            tap=Tap(data=place.token),
             message_id=place.message,
             kind="form",
-            form={name: storable(value) for name, value in values.items()},
+            form=values,
             in_group=place.chat.startswith(("C", "G")),
         )
 

@@ -29,7 +29,7 @@ from sayso.channels.slack.installations import (
     hash_of,
 )
 from sayso.channels.slack.setup import scopes
-from sayso.channels.types import one_line
+from sayso.channels.types import without_invisible
 from sayso.infra.http import PooledSessions
 from sayso.infra.ids import random_id
 from sayso.infra.metrics import WORKSPACES, of_labels
@@ -310,7 +310,7 @@ def _installation_of(answer: Any, now: float) -> Installation:
     return Installation(
         place["id"],
         token,
-        name=one_line(str(place.get("name") or ""))[:MAX_NAME_CHARS],
+        name=without_invisible(str(place.get("name") or ""))[:MAX_NAME_CHARS],
         organization=organization_id,
         user=str((answer.get("authed_user") or {}).get("id") or ""),
         scopes=tuple(scope for scope in str(answer.get("scope") or "").split(",") if scope),

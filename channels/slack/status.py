@@ -26,7 +26,7 @@ from weakref import WeakValueDictionary
 from sayso.channels.base import ShownState
 from sayso.channels.slack.address import split_place
 from sayso.channels.slack.client import error_code, reaction_to
-from sayso.channels.types import Turn, one_line
+from sayso.channels.types import Turn, without_invisible
 from sayso.infra.http import retry_after
 
 if TYPE_CHECKING:
@@ -432,7 +432,7 @@ def title_of(turn: Turn) -> str:
     if not text and turn.media:
         text = turn.media[0].filename
     words_on_one_line = " ".join(text.replace("<", " ").replace(">", " ").split())
-    text = " ".join(one_line(words_on_one_line).split())
+    text = " ".join(without_invisible(words_on_one_line).split())
     if len(text) <= MAX_TITLE_CHARS:
         return text
     cut = text[: MAX_TITLE_CHARS - 1]

@@ -25,7 +25,7 @@ from sayso.channels.base import (
     Unreachable,
 )
 from sayso.channels.setup import Problem, no_connection, too_many_calls
-from sayso.channels.types import one_line
+from sayso.channels.types import without_invisible
 from sayso.infra.http import (
     ANSWER_SECONDS,
     CALL_SECONDS,
@@ -245,7 +245,7 @@ _UNSENDABLE = str.maketrans({";": ",", '"': "'", "\\": "_", "/": "_"})
 
 def _sendable_name(filename: str) -> str:
     """Return a file name that arrives unchanged in a form: one line, without special characters."""
-    return one_line(filename.translate(_UNSENDABLE)) or "file"
+    return without_invisible(filename.translate(_UNSENDABLE)) or "file"
 
 
 def reaction(exc: Exception) -> TelegramReaction:

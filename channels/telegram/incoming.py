@@ -30,7 +30,6 @@ from sayso.channels.types import (
     Turn,
     WebhookRequest,
     content_digest,
-    storable,
 )
 
 #: The kinds of updates that Telegram is asked to send: those that are parsed here. `setWebhook`
@@ -229,7 +228,7 @@ class UpdateParser:
             user_id=str(person["id"]),
             user_name=full_name(person),
             # A tap on a disabled button has no data: it is answered like one on an outdated button.
-            tap=Tap(data=storable(str(query.get("data") or "")), callback_id=query["id"]),
+            tap=Tap(data=str(query.get("data") or ""), callback_id=query["id"]),
             message_id=_message_id(message, person),
             language=str(person.get("language_code") or ""),
             in_group=_in_group(message),

@@ -30,7 +30,6 @@ from sayso.channels.types import (
     Turn,
     WebhookRequest,
     WebhookResponse,
-    storable,
 )
 from sayso.channels.whatsapp.client import reaction_to
 from sayso.channels.whatsapp.people import ADDRESS, is_user_id
@@ -285,7 +284,7 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
     payload = _payload(form)
     tap = None
     if payload:
-        tap = Tap(payload, label=storable(_label(form)))
+        tap = Tap(payload, label=_label(form))
 
     # A message of WhatsApp has at most one file. Where it is a document or a contact, Twilio puts the
     # name of the file, or of the person, in place of the text.

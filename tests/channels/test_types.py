@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sayso.channels.types import Conversation, Reply, Turn
+from sayso.channels.types import Button, Conversation, Media, Reply, Tap, Turn, readable_size
 
 WHERE = Conversation("tg", "1")
 
@@ -71,3 +71,55 @@ def test_a_stored_hint_is_checked_again():
     """Another client may have written it."""
     stored = json.loads(turn("de").to_json()) | {"language": "../de"}
     assert Turn.from_json(json.dumps(stored)).language == ""
+
+
+def test_turn_with_lone_surrogates_is_stored():
+    """Names of files, labels and what a person looks at come from apps of others."""
+    broken = "a\ud83d"
+    sent = Turn(
+        "e1",
+        WHERE,
+        "ana",
+        broken,
+        tap=Tap(broken, label=broken),
+        media=(Media("r1", f"image/{broken}", broken),),
+        notes=(broken,),
+        background=(broken,),
+        form={broken: broken},
+    )
+    assert Turn.from_json(sent.to_json()) == sent
+    assert sent.media[0].filename == sent.background[0] == "a?"
+
+
+def test_reply_with_lone_surrogates_is_stored():
+    """A tool may read the labels of choices, and the name of a file, from JSON."""
+    broken = "a\ud83d"
+    button = Button(broken, "token", effect=broken)
+    reply = Reply(
+        broken,
+        (button,),
+        Media("r1", "image/png", broken),
+        cause=broken,
+        decided_buttons=(button,),
+    )
+    assert Reply.from_json(reply.to_json()) == reply
+    assert reply.buttons[0].label == "a?"
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (0, "0 B"),
+        (1000, "1000 B"),
+        (1024, "1 KB"),
+        (1536, "1.5 KB"),
+        (1020 * 1024, "1020 KB"),
+        (1024**2 - 1, "1 MB"),
+        (1000 * 1024**2, "1000 MB"),
+        (5 * 1024**3, "5 GB"),
+        (2000 * 1024**3, "2000 GB"),
+    ],
+)
+def test_size_of_a_file_is_shown_in_plain_digits(size: int, words: str):
+    """People read it beside the name of the file."""
+    assert readable_size(size) == words
