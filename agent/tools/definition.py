@@ -385,7 +385,7 @@ class ToolDefinition:
             names = [str(name) for name in self.input_schema.get("properties", {})]
         elif self.function is not None:
             self._check_signature(self.function, names)
-        _check_undo(self.name, self.undo, [*names, *self.injected_kwargs, "result"])
+        _check_undo(self.name, self.undo, [*names, *self.injected_kwargs])
 
     def _problems(self) -> Iterator[str]:
         """Yield what is wrong with single fields, and with fields that contradict each other.
@@ -552,7 +552,10 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 
 def _check_undo(tool_name: str, undo: Undo | None, names: Collection[str]) -> None:
-    """Raise ToolValidationError for an undo that needs other arguments than those in `names`."""
+    """Raise ToolValidationError for an undo that needs other arguments than it can get.
+
+    It can get the tool's arguments, `names`, and the `result` of the call.
+    """
     if undo is None:
         return
     try:
@@ -562,12 +565,19 @@ def _check_undo(tool_name: str, undo: Undo | None, names: Collection[str]) -> No
             f"undo of {tool_name!r} is a built-in whose parameters Python does not know: "
             "write a function around it"
         ) from exc
-    known = {*names, *context_parameters(undo)}
+    takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in parameters.values())
+    if "result" in names and ("result" in parameters or takes_any):
+        raise ToolValidationError(
+            f"undo of {tool_name!r} takes 'result', which is an argument of the tool and also what "
+            "the tool returned: rename the argument"
+        )
+    given = [*names, "result"]
+    known = {*given, *context_parameters(undo)}
     required = {name: param for name, param in parameters.items() if _is_required(param)}
     unknown = sorted(name for name in required if name not in known)
     if unknown:
         raise ToolValidationError(
-            f"undo of {tool_name!r} needs unknown {unknown!r}; it may take {sorted(names)!r}"
+            f"undo of {tool_name!r} needs unknown {unknown!r}; it may take {sorted(given)!r}"
         )
     unnamed = [
         name for name, param in required.items() if param.kind is inspect.Parameter.POSITIONAL_ONLY

@@ -340,7 +340,7 @@ _SECTION = re.compile(
 )
 
 
-def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+def read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     """Return the description in a function's docstring, and those of its parameters by name.
 
     The docstring may have the style of Google, NumPy or Sphinx. The description is the whole text

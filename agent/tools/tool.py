@@ -76,10 +76,10 @@ from sayso.agent.tools.result_texts import (
 )
 from sayso.agent.tools.signature import (
     check_function,
-    describe,
     infer_parameters,
     is_method,
     name_of,
+    read_docstring,
 )
 from sayso.agent.tools.text_cuts import shorten
 from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
@@ -125,8 +125,8 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     ToolDefinition explains its fields. All methods work on these fields, and the methods of a group
     stand together: the tool as a Python function, its descriptions, checking arguments, running,
-    proposing. For type checkers `Tool[P, R]` is the function itself: they
-    refuse a wrong call, and know its result.
+    proposing. For type checkers `Tool[P, R]` is the function itself: they refuse a wrong call, and
+    know its result.
 
     The constructor raises ToolValidationError for a tool that could not be called, so that a
     mistake shows when the program starts, and not in front of a user.
@@ -240,8 +240,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         if metadata is None:
             metadata = ToolMetadata()
         if isinstance(metadata, ToolMetadata):  # the constructor refuses anything else
+            # ToolDefinition detects it, and would believe True.
             metadata = replace(metadata, is_async=False)
-        documented, parameter_descriptions = describe(func)
+        documented, parameter_descriptions = read_docstring(func)
         base_name = method_name or name or name_of(func)
         injected = injected_kwargs or {}
         parameters = infer_parameters(func, param_metadata or {}, parameter_descriptions, injected)
@@ -364,9 +365,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def run_raw(
         self, parameters: Mapping[str, Any], chunk_callback: ChunkCallback | None = None
     ) -> Any:
-        """Run the tool from sync code, in this thread, and return its own value.
+        """Run the tool from sync code, and return its own value.
 
-        `chunk_callback` receives each piece of a streamed result; None if nothing reads them.
+        A sync function without a time limit runs in this thread. `chunk_callback` receives each piece of a streamed result; None if nothing reads them.
         Raises ToolParameterError, and what the tool raises.
         """
         if self.is_async or self.metadata.timeout is not None:
@@ -435,7 +436,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def _as_running_tool(self) -> AbstractContextManager[Any]:
         """Return a block in which `stash_pending` knows the tool that calls it.
 
-        It refuses a tool that declares to change nothing, for example.
+        For example, `stash_pending` refuses a tool that declares to change nothing.
         """
         return running_tool(
             RunningTool(
@@ -481,13 +482,13 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         An injector may be a context manager, such as a database connection. It is opened and closed
         `in_thread`, since both may block, and stays open until the value is there.
         """
+        # What must stay open for an async function after `begin` has returned.
         still_open = ExitStack()
 
         def begin() -> Any:
             with ExitStack() as stack:
                 injected = stack.enter_context(self._hidden_arguments.opened())
                 value = call(injected)
-                # An async function goes on after this thread: what is open stays open for it.
                 if is_async_value(value):
                     still_open.push(stack.pop_all())
                 return value
@@ -506,14 +507,16 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         """Run the tool like `run_raw`, but return an error as text, with a DeprecationWarning."""
         try:
             return self.run_raw(parameters)
-        except (Exception, *FATAL_ERRORS) as exc:  # every error becomes text, as documented
+        # FATAL_ERRORS too: the function may run in this thread, and `SystemExit` would end the
+        # program. In `arun`, the code that runs the function turns them into Escaped.
+        except (Exception, *FATAL_ERRORS) as exc:
             return self._error_text(exc)
 
     async def arun(self, parameters: Mapping[str, Any]) -> Any:
         """Run the tool like `arun_raw`, but return an error as text, with a DeprecationWarning."""
         try:
             return await self.arun_raw(parameters)
-        except Exception as exc:  # every error becomes text, as documented
+        except Exception as exc:
             return self._error_text(exc)
 
     def _error_text(self, error: BaseException) -> str:
@@ -552,7 +555,10 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def execute(
         self, params: Mapping[str, Any], chunk_callback: ChunkCallback | None = None
     ) -> str:
-        """Run `aexecute` from sync code. A sync tool runs in the calling thread."""
+        """Run the tool like `run_raw`, and return its result as the model sees it.
+
+        Raises like `ainvoke`.
+        """
         try:
             return serialize(self.run_raw(params, chunk_callback))
         except Exception as exc:
@@ -560,14 +566,14 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             if readable is exc:
                 raise
             raise readable from exc
-        except FATAL_ERRORS as exc:
+        except FATAL_ERRORS as exc:  # see `run`
             raise ToolExecutionError(tool_name=self.name, error=exc, params=params) from exc
 
     async def aundo_raw(self, params: Mapping[str, Any], result: str = "") -> Any:
         """Undo the effect of a run with these arguments that returned the text `result`.
 
-        Return the undo's own value. Raises like `ainvoke`, and ToolExecutionError for a tool
-        without an undo.
+        Return the undo's own value. The time limit of the tool does not count: the caller limits
+        the undo. Raises like `ainvoke`, and ToolExecutionError for a tool without an undo.
         """
         if self.undo is None:
             raise ToolExecutionError(f"tool {self.name!r} cannot be undone", tool_name=self.name)
@@ -611,7 +617,8 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         """Return the fields of the form for these arguments of a call, ready for a record.
 
         `names` are the arguments that the person may change; without any the form is empty. See
-        `sayso.agent.tools.edits`. The schema must be loaded if the tool has an injector.
+        `sayso.agent.tools.edits`. It reads the schema, so the first call for a tool with a
+        `config_injector` may block, like `schema`.
         """
         if not names:
             return ()
@@ -625,6 +632,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         """
         args = self._in_stored_order(self.validate_record(params))
         values = self.validate(args)
+        # A preview without a template leaves these out where they are None.
         optional = {
             each.name for each in self.parameters if not each.required and each.default is None
         }
@@ -635,6 +643,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             _ = draft.values_digest
             if isinstance(preview, ToolResult):
                 preview.to_json()
+            return draft
         except (Exception, *FATAL_ERRORS) as exc:
             words = ""
             if isinstance(exc, ToolError):
@@ -642,8 +651,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             if not words.strip():
                 raise PreviewError(tool_name=self.name, error=exc) from exc
             refused = PreviewRefused(message=shorten(words, MAX_REFUSAL_CHARS))
-            draft = ProposalDraft(self, args, refused, self.definition_digest)
-        return draft
+            return ProposalDraft(self, args, refused, self.definition_digest)
 
     def _in_stored_order(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments in the order of the parameters, and the keys in them by alphabet.
@@ -801,14 +809,14 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     ) -> dict[str, Any]:
         """Return the model's arguments, checked, with the injected ones. Raises like `_arguments`.
 
-        The injector may give other names than before. So an argument may be filled twice, or not at
-        all.
+        The injector may give other names than at the call from which the model knows the schema.
+        So an argument may be filled twice, or not at all.
         """
         model_names = model_params if isinstance(model_params, Mapping) else {}
         filled_twice = [name for name in self._hide_injected(injected) if name in model_names]
         if filled_twice:
             raise ToolExecutionError(
-                f"{filled_twice!r} of {self.name!r} is injected by now, and the model fills it: "
+                f"{filled_twice!r} of {self.name!r} is injected at this call, and the model fills it: "
                 "inject it always, or never",
                 tool_name=self.name,
             )
@@ -902,6 +910,7 @@ def _tool_behind(function: Any) -> Tool | None:
         elif isinstance(function, MethodType):
             function = function.__func__
         else:
+            # Not by `getattr`: an object with `__getattr__` may have any attribute.
             function = getattr(function, "__dict__", {}).get("__wrapped__")
     return None
 

@@ -121,7 +121,7 @@ def test_injected_value_never_replaces_a_shown_one():
     hijacked = replace(pay, config_injector=lambda: injected)
     asked = proposed(hijacked, cents=5)
     injected["cents"] = 999
-    with pytest.raises(ToolExecutionError, match=r"\['cents'\] of 'pay' is injected by now"):
+    with pytest.raises(ToolExecutionError, match=r"\['cents'\] of 'pay' is injected at this call"):
         hijacked.execute(asked.args)
     assert RAN == []
 

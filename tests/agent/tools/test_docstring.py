@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from sayso.agent import Tool
-from sayso.agent.tools.signature import describe
+from sayso.agent.tools.signature import read_docstring
 
 GOOGLE = """Delete a file.
 
@@ -94,7 +94,7 @@ def documented(docstring):
 )
 def test_all_that_is_written_reaches_the_model(docstring, last):
     """What stands behind the parameters too: that is where warnings are. Errors are nothing that a model handles."""
-    description, described = describe(documented(docstring))
+    description, described = read_docstring(documented(docstring))
     assert described == {"path": "Where it is, from the root.", "mode": "How."}
     assert description.startswith("Delete a file.\n\nIt is gone for good.\n\n")
     assert "Never call this for anything under /keep." in description
@@ -107,7 +107,7 @@ def test_all_that_is_written_reaches_the_model(docstring, last):
 def test_an_entry_for_several_parameters_describes_each():
     """NumPy allows it."""
     text = "Move.\n\nParameters\n----------\nx, y : int\n    In millimeters.\nz: int\n    Up.\n"
-    assert describe(documented(text)) == (
+    assert read_docstring(documented(text)) == (
         "Move.",
         {"x": "In millimeters.", "y": "In millimeters.", "z": "Up."},
     )
@@ -118,7 +118,7 @@ def test_a_warning_with_a_colon_behind_numpy_entries_stays():
     parameters = "Parameters\n----------\npath: str\nmode:str\n    How.\n"
     warning = "Warning: this cannot be undone."
     for behind in (warning, f"{warning}\n\nReturns\n-------\nstr\n    What."):
-        description, described = describe(documented(f"Delete.\n\n{parameters}\n{behind}"))
+        description, described = read_docstring(documented(f"Delete.\n\n{parameters}\n{behind}"))
         assert description == f"Delete.\n\n{behind}"
         assert described == {"mode": "How."}
 
@@ -135,10 +135,10 @@ def test_a_docstring_of_parameters_alone_describes_nothing_else():
 )
 def test_words_that_begin_no_section_stay(words):
     """A section has something indented, or a line under its title."""
-    description, _ = describe(documented(f"Delete.\n\n{words}"))
+    description, _ = read_docstring(documented(f"Delete.\n\n{words}"))
     assert description == f"Delete.\n\n{words}"
 
 
 def test_a_partial_is_described_as_its_function():
     """And not as Python describes partials."""
-    assert describe(functools.partial(documented("Delete."), "x"))[0] == "Delete."
+    assert read_docstring(functools.partial(documented("Delete."), "x"))[0] == "Delete."

@@ -105,3 +105,16 @@ def test_what_could_not_be_called_is_refused_when_the_tool_is_defined(
     """An undo that yields would run none of its code, and be told as done."""
     with pytest.raises(ToolValidationError, match=issue):
         made(**options)
+
+
+@pytest.mark.parametrize("given", [lambda result: result, lambda **given: given])
+def test_undo_that_could_mistake_the_result_for_an_argument_is_refused(given: Any):
+    """A tool with an argument `result` would be undone with what it returned."""
+    with pytest.raises(ToolValidationError, match="an argument of the tool and also what the tool"):
+        Tool(
+            "record",
+            "Record.",
+            {"type": "object", "properties": {"result": {"type": "string"}}},
+            dict,
+            undo=given,
+        )
