@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -72,7 +72,7 @@ class WorkerProcesses:
         self._known: set[int] = set()
         #: Workers that got SIGTERM, as long as they are alive.
         self._stopping: set[int] = set()
-        #: Workers whose end is not a surprise, because a fault caused it.
+        #: Workers whose end a fault causes, and ended workers that were counted.
         self._expected_to_end: set[int] = set()
 
     def at_work(self) -> set[int]:
@@ -104,7 +104,7 @@ class WorkerProcesses:
 
     def kill_parent(self, rng: Random) -> None:
         """Kill a parent. Its workers stop by themselves, and `restart_ended` starts it again."""
-        # Which workers it forked is not known, so the end of none is a surprise.
+        # Which workers it forked is not known, so each of them may end.
         self._expected_to_end |= self._known
         parent = rng.choice(self.parents)
         if parent.process is not None:
@@ -137,9 +137,10 @@ class WorkerProcesses:
         ended = [parent for parent in self.parents if not parent.is_alive()]
         for parent in ended:
             parent.start()
-        surprises = {pid for pid in self._known - self._expected_to_end if not _is_alive(pid)}
-        self._expected_to_end |= surprises
-        return len(ended) + len(surprises)
+
+        unexpected = {pid for pid in self._known - self._expected_to_end if not _is_alive(pid)}
+        self._expected_to_end |= unexpected  # each is counted once
+        return len(ended) + len(unexpected)
 
 
 def pick(pids: set[int], rng: Random) -> int:
@@ -164,7 +165,7 @@ def _is_alive(pid: int) -> bool:
 
 def _signal(pid: int, number: int) -> None:
     """Send a signal to a process, if it still exists."""
-    if _is_alive(pid):
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
@@ -196,8 +197,12 @@ class RedisServer(EmbeddedRedis):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
     def kill(self) -> None:
-        """Kill Redis and wait until it has ended. After `restart` it reads what it had written."""
-        os.kill(self.pid or 0, signal.SIGKILL)
+        """Kill Redis, if it has not ended by itself, and wait until it has ended.
+
+        After `restart` it reads what it had written.
+        """
+        if self.is_alive():
+            os.kill(self._server_pid(), signal.SIGKILL)
         deadline = time.monotonic() + GONE_SECONDS
         while self.is_alive() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -230,13 +235,21 @@ class RedisServer(EmbeddedRedis):
         has ended already.
         """
         sizes = [file.stat().st_size for file in Path(self.folder, "appendonlydir").iterdir()]
-        _limit_file_size(self.pid or 0, max(sizes) + LAST_BYTES)
+        _limit_file_size(self._server_pid(), max(sizes) + LAST_BYTES)
 
     def unlimit(self) -> None:
-        """Lift both limits. Raises RedisError."""
-        _limit_file_size(self.pid or 0, resource.RLIM_INFINITY)
+        """Lift both limits. Raises RedisError, and OSError if Redis has ended."""
+        _limit_file_size(self._server_pid(), resource.RLIM_INFINITY)
         with self._client() as client:
             client.config_set("maxmemory", 0)
+
+    def _server_pid(self) -> int:
+        """Return the process id of the server. Raises ProcessLookupError before its start."""
+        pid = self.pid
+        # To the system, 0 would mean this process, or all processes of its group.
+        if pid is None:
+            raise ProcessLookupError("Redis was not started")
+        return pid
 
     def _client(self) -> Redis:
         return connect(self.url)
@@ -276,7 +289,7 @@ def simulated_settings(profile: Profile, platforms: FakePlatforms, url: str) -> 
     simulated = {
         **settings,
         "limits": {**settings.get("limits", {}), **HIGH_LIMITS},
-        # No "still working" notices: the judge could not tell them from stray messages.
+        # No "still working" notices: `judge.py` could not tell them from stray messages.
         "workers": {**settings.get("workers", {}), "still_after": 0},
         "public_url": url,
         "redis_url": "${REDIS_URL}",
@@ -331,7 +344,8 @@ class BotProcesses:
     Use it in one thread that outlives it, because the processes die with that thread.
 
     `data` is the data folder. `make_settings` returns the configuration for the URL of the first
-    web. With a `redis_url` no Redis is started, and that one is used.
+    web. With a `redis_url` no Redis is started, and that one is used. `workers` then does not know
+    the workers, so no fault can be injected.
     """
 
     def __init__(
@@ -357,7 +371,8 @@ class BotProcesses:
         self._has_own_redis = not redis_url
         self._log: IO[bytes] | None = None
         self._stack = ExitStack()
-        self._proxy = self._child("proxy", self._proxy_command())
+        #: The proxy in front of Redis; None without one.
+        self._proxy: Child | None = None
         #: The numbers of the folders of further machines.
         self._folder_numbers = itertools.count(1)
 
@@ -379,7 +394,10 @@ class BotProcesses:
         self._stack.close()
 
     def restart_web(self, web: Child, number: int) -> None:
-        """End a web process with a signal and start it again."""
+        """End a web process with a signal and start it again.
+
+        Raises subprocess.TimeoutExpired if it does not end.
+        """
         _send_signal(web, number)
         if web.process is not None:
             web.process.wait(READY_SECONDS)
@@ -434,8 +452,9 @@ class BotProcesses:
         self.webs = [self._child("web", self._web_command(each)) for each in self.addresses]
         for web in self.webs:
             web.start()
-        self.workers = WorkerProcesses(self._worker_parents(), self.redis.workers)
-        self.workers.restart_ended()
+        self.workers.parents = self._worker_parents()
+        for parent in self.workers.parents:
+            parent.start()
 
         for address in self.addresses:
             _wait_until(partial(self._is_ready, address), f"not ready: see {self._log_path}")
@@ -460,7 +479,8 @@ class BotProcesses:
 
     def _worker_parent(self, place: int) -> Child:
         """Return the parent of workers at a place in the list of parents."""
-        # If clocks are wrong, every second parent is ahead and the others are behind.
+        # As `Profile.clock_skew` says, half the parents are behind. The first is one of them, so a
+        # single parent and its web disagree.
         skew = self._profile.clock_skew
         if place % 2 == 0:
             skew = -skew
@@ -493,7 +513,10 @@ class BotProcesses:
         children = [*self.workers.parents, *self.webs]
         for child in children:
             _send_signal(child, signal.SIGTERM)
-        for child in [*children, self._proxy]:
+        # The proxy is last: webs and workers need it until they have ended.
+        if self._proxy is not None:
+            children.append(self._proxy)
+        for child in children:
             child.stop()
 
     @property

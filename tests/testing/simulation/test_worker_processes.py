@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from sayso.ops.server.processes import Child
-from sayso.testing.simulation.processes import BotProcesses, WorkerProcesses, children_of
+from sayso.testing.simulation.processes import (
+    BotProcesses,
+    RedisServer,
+    WorkerProcesses,
+    children_of,
+)
 from sayso.testing.simulation.profile import Profile
 
 
@@ -46,3 +52,32 @@ def test_killed_machine_loses_every_process_of_its_parent() -> None:
     parent.start()
     assert workers.restart_ended() == 0
     parent.stop()
+
+
+def test_redis_that_ended_by_itself_can_be_killed(tmp_path: Path) -> None:
+    """An outage may begin just when a full disk has ended it."""
+    server = RedisServer(tmp_path)
+    server._server = Child("redis", ["true"], os.environ)
+    server._server.start()
+    while server.is_alive():
+        time.sleep(0.01)
+    server.kill()
+    assert not server.is_alive()
+
+
+def test_redis_that_was_never_started_is_left_alone(tmp_path: Path) -> None:
+    """The process id 0 would mean the simulation itself."""
+    server = RedisServer(tmp_path)
+    server.kill()
+    with pytest.raises(ProcessLookupError):
+        server.unlimit()
+
+
+def test_worker_that_has_ended_can_be_told_to_stop() -> None:
+    """It may end after it was chosen."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    workers = WorkerProcesses([], set)
+    workers.tell_to_stop(ended.pid)
+    workers.kill(ended.pid)
+    assert workers.stopping == set()
