@@ -563,7 +563,7 @@ def _queue_servers(services: Services) -> list[Redis]:
     if away:
         log.warning("queue.away", extra={"reason": away.says, "advice": away.cure})
         return []
-    problem = wrong_server(services.queue)
+    problem = wrong_server(services.queue, "QUEUE_URL")
     if problem:
         says, cure = problem
         raise RedisUnfit(f"the server of QUEUE_URL {says}: {cure}")

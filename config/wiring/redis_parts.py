@@ -91,7 +91,7 @@ class RedisParts:
         A `patient` client waits while Redis restarts, as a worker does; another one fails soon.
         Raises ConfigError for a malformed URL.
         """
-        queue_url = _check_queue(find_queue(settings), url) or url
+        queue_url = check_queue_url(find_queue(settings), url) or url
         prefix = settings.key_prefix
         client = _open(url, "REDIS_URL (or redis_url)", patient=patient)
         connections = Connections.of(client)
@@ -204,10 +204,10 @@ def _open(url: str, name: str, *, patient: bool = False) -> Redis:
         raise ConfigError([f"{name}: {exc}"]) from exc
 
 
-def _check_queue(queue_url: str, url: str) -> str:
-    """Return `queue_url`, "" for the server of `url`. Raises ConfigError where RQ cannot run there.
+def check_queue_url(queue_url: str, url: str) -> str:
+    """Return `queue_url` unchanged. Raises ConfigError if RQ cannot run on its server.
 
-    RQ's scripts use keys of several slots at once, which a Redis Cluster refuses.
+    `url` is that of the conversations. `queue_url` is "" if the queue is on the same server. RQ's scripts use keys of several slots at once, which a Redis Cluster refuses.
     """
     if is_cluster(queue_url):
         raise ConfigError(

@@ -37,10 +37,11 @@ def sentinel_of(client: Redis) -> SentinelService | None:
     return service
 
 
-def wrong_server(client: Redis) -> tuple[str, str] | None:
+def wrong_server(client: Redis, variable: str = "REDIS_URL") -> tuple[str, str] | None:
     """Return what a server is if it is not a usable primary, and the cure; None if it is one.
 
-    A server that hides its INFO counts as usable. Raises redis.RedisError.
+    `variable` is the name of the variable with the URL of the server: REDIS_URL or QUEUE_URL. A
+    server that hides its INFO counts as usable. Raises redis.RedisError.
     """
     try:
         info = client.info()
@@ -51,21 +52,24 @@ def wrong_server(client: Redis) -> tuple[str, str] | None:
         port = client.connection_pool.connection_kwargs.get("port", 6379)
         groups = [value for value in info.values() if isinstance(value, dict)]
         services = ", ".join(group["name"] for group in groups if "name" in group)
-        cure = f"write redis+sentinel://HOST:{port}/SERVICE into REDIS_URL, with all Sentinels"
+        cure = f"write redis+sentinel://HOST:{port}/SERVICE into {variable}, with all Sentinels"
         return "is a Sentinel, not a Redis", f"{cure}; its services: {services or 'none'}"
     if info.get("cluster_enabled") and not isinstance(client, ClusterClient):
-        return cluster_node(address_of(client))
+        return cluster_node(address_of(client), variable)
     if info.get("role") == "slave":
         primary = f"{info.get('master_host')}:{info.get('master_port')}"
         return (
             "is a read-only replica",
-            f"set REDIS_URL to its primary, {primary}, or to Sentinels that name it",
+            f"set {variable} to its primary, {primary}, or to Sentinels that name it",
         )
     return None
 
 
-def cluster_node(place: str) -> tuple[str, str]:
+def cluster_node(place: str, variable: str = "REDIS_URL") -> tuple[str, str]:
     """Return what is wrong with the URL of one server for a node of a cluster, and the cure."""
+    if variable == "QUEUE_URL":
+        cure = "RQ does not run on a cluster: name a server in QUEUE_URL that is in none"
+        return "is a node of a Redis Cluster", cure
     cure = f"write redis+cluster://{place} into REDIS_URL, and another Redis, for the queue, into QUEUE_URL"
     return "is a node of a Redis Cluster", cure
 

@@ -42,7 +42,13 @@ from sayso.config.wiring.bot_state import find_state
 from sayso.config.wiring.data_folder import bot_ids, known_keys
 from sayso.config.wiring.ingress import find_missed_messages, poll_lock
 from sayso.config.wiring.libraries import library_problems
-from sayso.config.wiring.redis_parts import find_queue, find_redis, open_deliveries, risks_of
+from sayso.config.wiring.redis_parts import (
+    check_queue_url,
+    find_queue,
+    find_redis,
+    open_deliveries,
+    risks_of,
+)
 from sayso.config.wiring.stores import FileStores, open_bucket
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.manual import manual
@@ -88,7 +94,7 @@ _RISK_IDS = {
     "this Redis forbids": "redis-forbidden",
     "Sentinels": "redis-failover",
 }
-#: The results of the server's last writes to its disk.
+#: The fields of INFO with the results of the server's last writes to its disk.
 _WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
 #: How far back missed messages are looked for, in seconds.
 MISSED_SECONDS = 3600.0
@@ -124,15 +130,15 @@ class Doctor:
         self._url = find_public_url(settings, given_url)
         #: Whether it is known where the web answers. Otherwise `_url` is only a default.
         self._has_url = bool(settings.public_url or given_url)
-        #: Whether webhooks may be sent there. It becomes False when another bot answers, or none.
-        self._takes_webhooks = self._has_url
+        #: Whether test webhooks may be sent there. `_check_address` sets it.
+        self._takes_webhooks = False
 
         #: What our web calls itself in health checks, one name for each secret key.
         self._bot_ids: list[str] = []
         with suppress(OSError):  # the keys belong to another user
             self._bot_ids = bot_ids(settings, known_keys(data))
-        #: What has connections to platforms. They are held, so that they stay open as long as the
-        #: event loop.
+        #: Everything that has connections to platforms. It is held here, so that the connections
+        #: stay open as long as the event loop.
         self._setups: list[PlatformSetup | MessageLog] = []
 
     async def results(self) -> AsyncIterator[CheckResult]:
@@ -152,11 +158,12 @@ class Doctor:
         groups = [
             _each(self._check_redis()),
             _each(_check_files(self._settings, self._data)),
+            # Before the channels: it finds out whether their webhooks may be sent.
             self._check_address(),
         ]
         for name, channel in self._settings.channels.items():
             groups.append(self._check_channel(name, channel))
-        groups.append(self._paid_messages())
+        groups.append(self._check_paid_messages())
         for group in groups:
             try:
                 async for result in group:
@@ -233,32 +240,21 @@ class Doctor:
         yield from self._check_queue(client)
 
     def _check_queue(self, client: Redis) -> Iterator[CheckResult]:
-        """Check RQ's queue, on its own server if it has one, else on the bot's Redis."""
+        """Check RQ's queue. `client` is that of the bot's Redis, which has it unless QUEUE_URL is set.
+
+        Raises redis.RedisError of the bot's Redis.
+        """
         url = find_queue(self._settings)
-        queue = client
-        problem = None
         try:
-            if url:
-                queue = connect(url)
-                problem = wrong_server(queue)
-            if problem:
-                says, cure = problem
-                says = f"the server of QUEUE_URL {says}: messages are kept"
-                yield CheckResult("queue", "fail", says, cure, id="queue-away")
-            elif is_suspended(queue):
-                says = "the queue is suspended: messages are kept, and no worker takes them"
-                cure = "run `rq resume` on its Redis"
-                yield CheckResult("queue", "fail", says, cure, id="queue-suspended")
-            elif url:
-                yield CheckResult("queue", "ok", f"{address_of(queue)} answers")
-        except ValueError as exc:
-            yield CheckResult("queue", "fail", f"QUEUE_URL: {exc}", "correct it", id="queue-away")
-        except RedisError as exc:
-            if not url:
-                raise
-            failure = unreachable(queue, exc, "QUEUE_URL")
-            says = f"{failure.says}: messages are kept"
-            yield CheckResult("queue", "fail", says, failure.cure, id="queue-away")
+            check_queue_url(url, find_redis(self._settings, self._data))
+        except ConfigError as exc:
+            says, _, cure = str(exc).partition(": ")
+            yield CheckResult("queue", "fail", says, cure, id="queue-away")
+            return
+        if url:
+            yield from _check_queue_server(url)
+        elif is_suspended(client):
+            yield _suspended_queue()
 
     def _compare_clocks(self, client: Redis) -> CheckResult:
         """Return the result for the clocks of this machine and of all servers of a Redis."""
@@ -275,6 +271,7 @@ class Doctor:
     async def _check_address(self) -> AsyncIterator[CheckResult]:
         """Check that the web answers on this machine, and at the address that platforms use."""
         if self._running and self._running.url != self._url:
+            # On this machine the web has another address than for platforms.
             cure = "see its log; it listens on this machine"
             yield await self._check_health("web", self._running.url, cure)
         if not self._has_url:
@@ -291,7 +288,11 @@ class Doctor:
             cure = "set public_url to the https address at which your proxy or tunnel answers from outside"
             yield CheckResult("public_url", "fail", says, cure)
         cure = "start the web, and see that public_url leads to it"
-        yield await self._check_health("healthz", self._url, cure)
+        result = await self._check_health("healthz", self._url, cure)
+        # To a foreign server, such as a proxy, the forged webhook is sent all the same: its answer,
+        # such as a redirect, often shows the cure.
+        self._takes_webhooks = result.id not in ("web-away", "web-other-bot")
+        yield result
 
     async def _check_health(self, check: str, url: str, cure: str) -> CheckResult:
         """Return whether this bot answers at a URL.
@@ -303,8 +304,6 @@ class Doctor:
             answer = await self._web.get(f"{url}/healthz")
             is_sayso = answer.status_code == 200 and answer.json() == {"status": "ok"}
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            if url == self._url:
-                self._takes_webhooks = False
             says = f"{shown_url} does not answer from here ({type(exc).__name__})"
             return CheckResult(check, "fail", says, cure, id="web-away")
         except ValueError:  # the answer is not JSON
@@ -317,8 +316,6 @@ class Doctor:
         # Without the header it is an older version.
         bot_id = answer.headers.get(BOT_HEADER, "")
         if bot_id and self._bot_ids and bot_id not in self._bot_ids:
-            if url == self._url:
-                self._takes_webhooks = False
             says = (
                 f"another bot of Sayso answers at {shown_url}, or this one with other secret keys"
             )
@@ -338,36 +335,45 @@ class Doctor:
         checks = await setup.check()
         for finding in checks:
             yield finding
-        # The first check is that of the account. Without it the platform lists no messages.
+        # The first check of each platform is that of its account. Without a valid account the
+        # platform lists no messages.
         if checks[0].state != "fail":
             async for finding in self._check_messages(name, setup):
                 yield finding
-        async for finding in self._check_silence(name, channel):
+        for finding in self._check_silence(name, channel):
             yield finding
-        if channel.polls:
-            yield self._check_poller(name, channel)
+        for finding in self._check_poller(name, channel):
+            yield finding
 
         forged = setup.probe(self._clock(), forged=True)
         signed = setup.probe(self._clock())
         if forged and signed and self._takes_webhooks:
             yield await _probe(self._web, name, hook_url(self._url, name), forged, signed)
 
-    def _check_poller(self, name: str, channel: AnyChannel) -> CheckResult:
-        """Return whether a process polls for the updates of a channel."""
-        is_polled = False
-        with suppress(ConfigError, ValueError, RedisError):  # another check reports it
+    def _check_poller(self, name: str, channel: AnyChannel) -> Iterator[CheckResult]:
+        """Check that a process polls for the updates of a channel, if the channel needs one.
+
+        While Redis is away there is no result: the poller's lock cannot be read.
+        """
+        if not channel.polls:
+            return
+        try:
             client = connect(find_redis(self._settings, self._data))
             lock = LeaderLock(client, poll_lock(channel), prefix=self._settings.key_prefix)
             is_polled = lock.is_held()
+        except (ConfigError, ValueError, RedisError):
+            return  # that Redis is away is reported by another check
         if is_polled:
-            return CheckResult("poller", "ok", "a process polls for its updates", channel=name)
-        cure = "run `sayso poll`; `sayso up` does"
-        return CheckResult("poller", "fail", "no process polls for its updates", cure, name)
+            yield CheckResult("poller", "ok", "a process polls for its updates", channel=name)
+        else:
+            cure = "run `sayso poll`; `sayso up` does"
+            yield CheckResult("poller", "fail", "no process polls for its updates", cure, name)
 
-    async def _check_silence(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
+    def _check_silence(self, name: str, channel: AnyChannel) -> Iterator[CheckResult]:
         """Check when a message of the channel came in last.
 
-        Silence is only a warning: people may have written nothing.
+        Silence is only a warning: people may have written nothing. On a channel with its own page
+        it means nothing, because no platform stands between the page and the bot.
         """
         if channel.has_page:
             return
@@ -385,15 +391,14 @@ class Doctor:
             says = f"no message has come in for {seconds / 86400:.0f} days"
             yield CheckResult("silence", "warn", says, cure, name)
         else:
-            yield CheckResult(
-                "silence", "ok", f"a message came in {seconds / 3600:.0f} hours ago", channel=name
-            )
+            says = f"the last message came in {seconds / 3600:.1f} hours ago"
+            yield CheckResult("silence", "ok", says, channel=name)
 
-    async def _paid_messages(self) -> AsyncIterator[CheckResult]:
-        """Count what the channels sent whose platform takes money for each message.
+    async def _check_paid_messages(self) -> AsyncIterator[CheckResult]:
+        """Count the messages that were sent on channels whose platform takes money for each.
 
         Also warn of settings that add such messages. While Redis is away, which another check
-        says, nothing is counted.
+        reports, nothing is counted.
         """
         channels = self._settings.channels.items()
         charged = {name: channel for name, channel in channels if channel.charges_per_message}
@@ -419,7 +424,7 @@ class Doctor:
         """Check whether the platform's log has messages that never reached us.
 
         There is no result for a platform without a log, and none while Redis is away, which another
-        check says.
+        check reports.
         """
         try:
             message_log = setup.message_log()
@@ -434,7 +439,7 @@ class Doctor:
                 name,
                 message_log,
                 MISSED_SECONDS,
-                take=False,
+                take=False,  # the doctor changes nothing: only `sayso channel recover` stores them
                 newest=MAX_LOGGED_MESSAGES,
                 clock=self._clock,
             )
@@ -454,6 +459,37 @@ class Doctor:
         else:
             says = f"{len(messages)} on the platform's list of the last hour, none that never reached us"
             yield CheckResult("messages", "ok", says, channel=name)
+
+
+def _check_queue_server(url: str) -> Iterator[CheckResult]:
+    """Check the separate server of the queue. While it cannot be used, messages wait in Redis."""
+    try:
+        queue = connect(url)
+    except ValueError as exc:
+        yield CheckResult("queue", "fail", f"QUEUE_URL: {exc}", "correct it", id="queue-away")
+        return
+
+    try:
+        problem = wrong_server(queue, "QUEUE_URL")
+        if problem:
+            says, cure = problem
+            says = f"the server of QUEUE_URL {says}: messages are kept"
+            yield CheckResult("queue", "fail", says, cure, id="queue-away")
+        elif is_suspended(queue):
+            yield _suspended_queue()
+        else:
+            yield CheckResult("queue", "ok", f"{address_of(queue)} answers")
+    except RedisError as exc:
+        failure = unreachable(queue, exc, "QUEUE_URL")
+        says = f"{failure.says}: messages are kept"
+        yield CheckResult("queue", "fail", says, failure.cure, id="queue-away")
+
+
+def _suspended_queue() -> CheckResult:
+    """Return the result for a queue that `rq suspend` has stopped."""
+    says = "the queue is suspended: messages are kept, and no worker takes them"
+    cure = "run `rq resume` on its Redis"
+    return CheckResult("queue", "fail", says, cure, id="queue-suspended")
 
 
 def _added_messages(settings: Settings, name: str, channel: AnyChannel) -> Iterator[CheckResult]:
@@ -593,14 +629,14 @@ def clock_result(seconds_ahead: Mapping[str, float]) -> CheckResult:
     `seconds_ahead` says by the address of each server how far its clock is ahead of ours, negative
     for one behind. It is empty where no server told its time.
     """
-    fastest = max(seconds_ahead, key=seconds_ahead.__getitem__, default="")
-    slowest = min(seconds_ahead, key=seconds_ahead.__getitem__, default="")
+    if not seconds_ahead:
+        return CheckResult("clock", "ok", "not compared, because no server tells its time")
+
+    fastest = max(seconds_ahead, key=seconds_ahead.__getitem__)
+    slowest = min(seconds_ahead, key=seconds_ahead.__getitem__)
     # In seconds: the largest difference between two servers, and between a server and us.
-    apart = 0.0
-    offset = 0.0
-    if seconds_ahead:
-        apart = seconds_ahead[fastest] - seconds_ahead[slowest]
-        offset = max(seconds_ahead.values(), key=abs)
+    apart = seconds_ahead[fastest] - seconds_ahead[slowest]
+    offset = max(seconds_ahead.values(), key=abs)
 
     if apart > CLOCK_SECONDS:
         says = (
@@ -619,26 +655,31 @@ def clock_result(seconds_ahead: Mapping[str, float]) -> CheckResult:
 
 
 def _check_fitness(client: Redis, place: str, settings: Settings) -> Iterator[CheckResult]:
-    """Yield the settings of a server that may lose messages, or one result that says it is fit."""
+    """Yield what may make a server lose messages, or that it keeps what it acknowledged.
+
+    A missing replica alone is a warning beside that: only the loss of the machine loses messages.
+    """
+    findings = []
     risks: list[str] = []
     try:
         risks = risks_of(client, settings)
     except RedisUnfit as exc:
-        yield CheckResult("redis", "fail", f"{place} is not fit", str(exc), id=_risk_id(str(exc)))
-    else:
-        if not risks:
-            yield CheckResult("redis", "ok", f"{place} answers, and keeps what it acknowledged")
-
+        says = f"{place} is not fit"
+        findings.append(CheckResult("redis", "fail", says, str(exc), id=_risk_id(str(exc))))
     for risk in risks:
         says, _, cure = risk.partition(": ")
-        yield CheckResult("redis", "warn", f"{place}: {says}", cure or risk, id=_risk_id(risk))
+        result = CheckResult("redis", "warn", f"{place}: {says}", cure or risk, id=_risk_id(risk))
+        findings.append(result)
 
     # Sentinels and a cluster report a missing replica among the risks, too.
     reported_ids = [_risk_id(risk) for risk in risks]
     for server in servers_of(client):
-        for finding in _check_safety(server, address_of(server)):
-            if finding.id not in reported_ids:
-                yield finding
+        safety = _check_safety(server, address_of(server))
+        findings += [finding for finding in safety if finding.id not in reported_ids]
+
+    if not risks and all(finding.id == "redis-no-replica" for finding in findings):
+        yield CheckResult("redis", "ok", f"{place} answers, and keeps what it acknowledged")
+    yield from findings
 
 
 def _away(failure: Failure) -> CheckResult:
@@ -723,7 +764,9 @@ def _check_files(settings: Settings, data: Path) -> Iterator[CheckResult]:
         if bucket:
             bucket.check()
             yield CheckResult("files", "ok", f"{bucket.url} keeps files and long texts")
-        full = FileStores.open(settings, data, ["no link is made"]).media.why_full()
+        # The keys sign links to files, and no link is made here.
+        unused_keys = ["unused"]
+        full = FileStores.open(settings, data, unused_keys).media.why_full()
     except ConfigError as exc:
         yield CheckResult("files", "fail", str(exc), "correct it, as the line says")
     except StoreUnavailable as exc:

@@ -444,6 +444,13 @@ def test_another_bot_at_the_public_url_gets_no_webhook(
     assert ("doctor.md#web-other-bot" in wrong["healthz"], "POST" in seen) == (True, False)
 
 
+def test_poller_is_not_judged_while_redis_is_away(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
+    """Its lock cannot be read, so the doctor must not send the operator to start a second one."""
+    clinic.config = written(clinic.folder, clinic.platforms, telegram=", polling: true")
+    monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{free_port()}")
+    assert clinic.wrong().keys() == {"redis", "tg polling"}
+
+
 def test_remote_redis_without_a_replica_is_a_warning(redis_client: Redis):
     """A local Redis needs none: a lost machine takes the bot with it anyway."""
     for place, ids in {
