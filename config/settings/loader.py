@@ -21,13 +21,14 @@ from pydantic import ValidationError
 from sayso.channels.registry import platform_names
 from sayso.channels.setup import is_loopback
 from sayso.config.settings.schema import (
+    CHANNEL_NAME,
     Origin,
     Settings,
     is_secret_place,
     keys_beside,
     secret_fields,
 )
-from sayso.config.settings.tools import YamlPath
+from sayso.config.settings.tools import NAMESPACE, YamlPath
 from sayso.infra.redaction import remember, secrets_of
 from sayso.infra.spelling import did_you_mean, nearest
 from sayso.infra.urls import redacted_url, web_address
@@ -53,15 +54,19 @@ _MESSAGES = {
     "string_too_short": "is empty: give it a value",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
-    "string_pattern_mismatch": "a name has 1 to 64 letters, digits and . _ -",
     "missing": "missing: add it",
+}
+#: What the patterns of names mean, by the pattern.
+_PATTERN_MESSAGES = {
+    CHANNEL_NAME: "a name has 1 to 64 letters, digits and . _ -",
+    NAMESPACE: "a namespace has 1 to 32 letters, digits and _ -",
 }
 #: The value in place of a secret that was not looked up, or that the file has in clear.
 UNREAD = "unread"
-#: The cure where there is no configuration.
-_GIVE_ONE = "give a YAML file with --config or SAYSO_CONFIG"
+#: The cure where the configuration file cannot be read.
+_FILE_CURE = "give a YAML file with --config or SAYSO_CONFIG"
 #: The configuration in the current folder that is used when none is given.
-DEFAULT = Path("sayso.yaml")
+DEFAULT_FILE = Path("sayso.yaml")
 #: The address of the bot where none is configured.
 DEFAULT_URL = "http://127.0.0.1:8000"
 #: What `sayso demo` runs: it needs no account.
@@ -109,11 +114,11 @@ def default_config() -> Path:
 
     Raises ConfigError without either.
     """
-    file = given_config() or DEFAULT
-    if file is DEFAULT and not file.exists():
+    given = given_config()
+    if given is None and not DEFAULT_FILE.exists():
         cure = "run this where sayso.yaml is, give one with --config or SAYSO_CONFIG, or write one with `sayso init`"
         raise ConfigError([f"no configuration: there is no sayso.yaml in {Path.cwd()}: {cure}"])
-    return file
+    return given or DEFAULT_FILE
 
 
 def find_public_url(settings: Settings, given: str = "") -> str:
@@ -140,7 +145,9 @@ def load_settings(
     looked up, so that it may still be missing. Raises ConfigError with all problems of the file.
     """
     variables = os.environ if environ is None else environ
-    return _validate(_Reader(file, variables, without_secrets), _compose(file))
+    root = _compose(file)
+    reader = _Reader(file, variables, _secret_keys(root), without_secrets=without_secrets)
+    return _validate(reader, root)
 
 
 def load_for_terminal(
@@ -153,35 +160,45 @@ def load_for_terminal(
     channel that the file does not have.
     """
     root = _compose(file)
+    _keep_one_channel(root, channel, file)
     variables = os.environ if environ is None else environ
-    reader = _Reader(file, variables, channel_secrets_may_miss=True)
-
-    channels = _value(root, "channels")
-    if isinstance(channels, yaml.MappingNode):
-        names = [name.value for name, _ in channels.value]
-        if channel is not None and channel not in names:
-            hint = did_you_mean(channel, names, "{} ")
-            raise UnknownChannel(
-                [f"no channel {channel!r} in {file}; {hint}known: {', '.join(map(str, names))}"]
-            )
-        wanted = channel or names[0]
-        channels.value = [pair for pair in channels.value if pair[0].value == wanted]
-        # The channel that it would escalate to is left out, so `escalate` would name no channel.
-        for _, only_channel in channels.value:
-            only_channel.value = [
-                pair for pair in only_channel.value if getattr(pair[0], "value", "") != "escalate"
-            ]
+    reader = _Reader(file, variables, _secret_keys(root), channel_secrets_may_be_missing=True)
     return _validate(reader, root)
+
+
+def _keep_one_channel(root: yaml.Node, channel: str | None, file: Path) -> None:
+    """Remove all channels from the nodes of a file but one: `channel`, or the first for None.
+
+    Raises UnknownChannel. A section of channels that is empty or malformed is left as it stands,
+    for the validation to report.
+    """
+    channels = _value_node(root, "channels")
+    if not isinstance(channels, yaml.MappingNode) or not channels.value:
+        return
+
+    names = [name.value for name, _ in channels.value]
+    if channel is not None and channel not in names:
+        hint = did_you_mean(channel, names, "{} ")
+        known = ", ".join(map(str, names))
+        raise UnknownChannel([f"no channel {channel!r} in {file}; {hint}known: {known}"])
+    wanted = channel or names[0]
+    channels.value = [pair for pair in channels.value if pair[0].value == wanted]
+
+    # The channel that it would escalate to is left out, so `escalate` would name no channel.
+    for _, only_channel in channels.value:
+        if isinstance(only_channel, yaml.MappingNode):
+            only_channel.value = [
+                pair for pair in only_channel.value if pair[0].value != "escalate"
+            ]
 
 
 def _validate(reader: _Reader, root: yaml.Node) -> Settings:
     """Return the checked settings of a file. Raises ConfigError with all problems of it."""
     # From here on the secrets of the environment are left out of every message and log line.
     remember(secrets_of(reader.environ))
-    reader.secrets = secret_fields(_platforms_in(root))
     data = reader.read(root)
 
-    # Without a name, a bot has that of its file, in the letters that a name may have.
+    # The default name of a bot is that of its file, in the letters that DEPLOYMENT_NAME allows.
     if isinstance(data, dict) and data.get("name") is None:
         letters = re.sub(r"[^a-z0-9_-]+", "-", reader.file.stem.lower()).strip("-_")
         data["name"] = letters[:32].rstrip("-_") or "sayso"
@@ -197,17 +214,19 @@ def _validate(reader: _Reader, root: yaml.Node) -> Settings:
     return settings
 
 
-def _platforms_in(root: yaml.Node) -> list[str]:
-    """Return the names of platforms in a file. Those of other distributions have secrets, too."""
-    channels = _value(root, "channels")
+def _secret_keys(root: yaml.Node) -> set[str]:
+    """Return the keys whose values are secrets, also those of the platforms that plugins add."""
+    channels = _value_node(root, "channels")
     if not isinstance(channels, yaml.MappingNode):
-        return []
-    names = [_value(node, "platform") for _, node in channels.value]
-    return [str(name.value) for name in names if isinstance(name, yaml.ScalarNode)]
+        return secret_fields()
+    platforms = [_value_node(node, "platform") for _, node in channels.value]
+    return secret_fields(
+        str(platform.value) for platform in platforms if isinstance(platform, yaml.ScalarNode)
+    )
 
 
-def _value(node: yaml.Node, key: str) -> yaml.Node | None:
-    """Return the value of a key, None for a node without it."""
+def _value_node(node: yaml.Node, key: str) -> yaml.Node | None:
+    """Return the node of a key's value, None if `node` does not have the key."""
     if not isinstance(node, yaml.MappingNode):
         return None
     for name, value in node.value:
@@ -226,10 +245,10 @@ def check_consoles(settings: Settings, public_url: str) -> None:
     if host == "localhost" or host.endswith(".localhost") or is_loopback(host):
         return
     cure = "write `password: ${CONSOLE_PASSWORD}` there"
-    says = f"this console has no password, and the bot's address {public_url} is not this machine: {cure}"
+    problem = f"this console has no password, and the bot's address {public_url} is not this machine: {cure}"
     open_pages = [name for name, channel in settings.channels.items() if channel.is_open_page]
     if open_pages:
-        raise ConfigError([settings.problem(("channels", name), says) for name in open_pages])
+        raise ConfigError([settings.problem(("channels", name), problem) for name in open_pages])
 
 
 def _compose(file: Path) -> yaml.Node:
@@ -256,13 +275,13 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(
-            [f"{file}: no such file: {_GIVE_ONE}, or write one with `sayso init`"]
+            [f"{file}: no such file: {_FILE_CURE}, or write one with `sayso init`"]
         ) from None
     except UnicodeDecodeError as exc:
         line = exc.object[: exc.start].count(b"\n") + 1
-        raise ConfigError([f"{file}:{line}: not text in UTF-8: {_GIVE_ONE}"]) from None
+        raise ConfigError([f"{file}:{line}: not text in UTF-8: {_FILE_CURE}"]) from None
     except OSError as exc:
-        raise ConfigError([f"{file}: cannot be read ({exc.strerror}): {_GIVE_ONE}"]) from exc
+        raise ConfigError([f"{file}: cannot be read ({exc.strerror}): {_FILE_CURE}"]) from exc
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -299,18 +318,18 @@ class _Reader:
     file: Path
     #: The variables that references name.
     environ: Mapping[str, str]
+    #: The keys whose values are secrets.
+    secret_keys: set[str]
     #: Whether no secret is looked up.
     without_secrets: bool = False
     #: Whether a secret below `channels` may be missing.
-    channel_secrets_may_miss: bool = False
+    channel_secrets_may_be_missing: bool = False
     #: The problems that were met, each with the path of its value.
     problems: list[tuple[YamlPath, str]] = field(default_factory=list)
     #: Where each value stands in the file.
     marks: dict[YamlPath, yaml.Mark] = field(default_factory=dict)
     #: What the file says where a value is a reference.
     references: dict[YamlPath, str] = field(default_factory=dict)
-    #: The keys whose values are secrets.
-    secrets: set[str] = field(default_factory=set)
 
     def read(self, node: yaml.Node, path: YamlPath = ()) -> Any:
         """Return the value of a node. Problems are collected, so that all are reported together."""
@@ -409,13 +428,13 @@ class _Reader:
         if _is_redis(path):
             has_password = re.search(r"://[^/@]*:[^/@]*\w[^/@]*@", literal)
             return bool(has_password)
-        # Of `Bearer ${TOKEN}` the first word is not secret.
-        if is_secret_place(path):
-            literal = re.sub(r"^(Bearer|Basic|Token) (?=$)", "", literal)
+        # A header such as `Bearer ${TOKEN}`: its first word is not secret.
+        if is_secret_place(path) and re.fullmatch(r"(Bearer|Basic|Token) \n?", literal):
+            return False
         return self._is_secret(path) and bool(re.search(r"\w", literal))
 
     def _is_secret(self, path: YamlPath) -> bool:
-        return _last(path) in self.secrets or is_secret_place(path)
+        return _last(path) in self.secret_keys or is_secret_place(path)
 
     def _resolve(self, match: re.Match[str], path: YamlPath) -> str:
         """Return what a reference stands for, of a match of `_REFERENCE` in the value at `path`."""
@@ -460,8 +479,8 @@ class _Reader:
     def _missing(self, path: YamlPath, message: str) -> str:
         """Note that a reference leads to nothing, unless it may. Return the value to go on with."""
         is_secret = self._is_secret(path)
-        may_miss = is_secret and self.channel_secrets_may_miss and path[:1] == ("channels",)
-        if not may_miss:
+        is_channel_secret = is_secret and path[:1] == ("channels",)
+        if not (is_channel_secret and self.channel_secrets_may_be_missing):
             self._refuse(path, message)
         return UNREAD if is_secret else ""
 
@@ -479,7 +498,11 @@ class _Reader:
             return f"unknown platform: one of {', '.join(platform_names())}{value}"
 
         pydantic_text = str(error["msg"]).removeprefix("Value error, ")
-        message = _MESSAGES.get(kind) or pydantic_text.replace("Input should be", "must be")
+        message = pydantic_text.replace("Input should be", "must be")
+        if kind == "string_pattern_mismatch":
+            message = _PATTERN_MESSAGES.get(error["ctx"]["pattern"], message)
+        else:
+            message = _MESSAGES.get(kind, message)
         if kind in ("missing", "too_short"):
             return message
         return message + self._value_text(path, error["input"])

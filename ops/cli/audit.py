@@ -270,14 +270,14 @@ def erase(options: Options, user: str) -> None:
     Long texts in a bucket are erased if the configuration is at hand: in this folder,
     or named with --config.
     """
-    from sayso.config.settings.loader import DEFAULT, given_config
+    from sayso.config.settings.loader import DEFAULT_FILE, given_config
     from sayso.config.wiring.erasure import erase_memories, erase_notes, erase_texts
 
     data = options.data
     ledger = _ledger(options)
     # Only the settings say whether long texts are in a bucket.
     settings = None
-    has_file = options.config or given_config() or DEFAULT.exists()
+    has_file = options.config or given_config() or DEFAULT_FILE.exists()
     if has_file:
         settings = options.load(prefer_running=False, without_secrets=True)
 

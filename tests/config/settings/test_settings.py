@@ -43,6 +43,7 @@ MISTAKES = {
     "platform": ("channels:\n  a: {platform: discord}\n", ":2:3: channels.a: unknown platform: one of whatsapp"),
     "no platform": ("channels:\n  a: {}\n", ":2:3: channels.a: platform is missing: one of"),
     "key": ("channels:\n  a:\n    platform: console\n    titel: x\n", ":4:5: channels.a.titel: unknown key: did you"),
+    "namespace": ("tools: [{module: a.py, namespace: a b}]\n", "a namespace has 1 to 32 letters, digits and _ - (it"),
     "text for number": ("channels:\n  a: {platform: console, confirm_ttl: soon}\n", "confirm_ttl: must be a number "),
     "number for text": ("channels:\n  a: {platform: console, title: 5}\n", "title: must be text: put it in quotes"),
     "text for list": ("tools: x\n", ":1:1: tools: must be a list, such as [a, b] (it is 'x')"),
@@ -606,6 +607,22 @@ def test_the_terminal_needs_only_the_settings_of_its_channel(file: Path):
     with pytest.raises(ConfigError, match="SID is not set") as refused:
         load_for_terminal(file, None, {})
     assert not re.search("TOKEN|AUTH", str(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("channels: {}\n", "channels: is empty: add one"),
+        ("channels:\n  web: [platform]\n", "channels.web: .*it is a list"),
+        ("channels:\n  web:\n", "channels.web: .*it is empty"),
+        ("channels:\n  web: console\n", "channels.web: .*it is 'console'"),
+    ],
+)
+def test_malformed_channels_are_reported_in_the_terminal(file: Path, text: str, problem: str):
+    """`sayso chat` says what is wrong, as `sayso check` does."""
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=problem):
+        load_for_terminal(file, None, {})
 
 
 def test_files_of_tools_are_found_beside_the_configuration(
