@@ -323,7 +323,9 @@ class Faults:
         """End the faults that are over, and restart what ended by itself."""
         self.counts[PROCESSES_ENDED] += self._bot.restart_ended()
         self.outage.update(now)
-        self._full.update(now)
+        # It would restart Redis, which the outage keeps away.
+        if not self.outage.is_on:
+            self._full.update(now)
         self.counts[_REDIS_ENDED] = self._full.deaths
         self.counts[_COUNT_NAMES["outage"]] = int(self.outage.record.began > 0)
         self._wake(now)

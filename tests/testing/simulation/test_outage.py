@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from sayso.testing.simulation.faults import (
     FULL_SECONDS,
     OUTAGE_BEGINS_SECONDS,
     PROCESSES_ENDED,
+    Faults,
     FullStorage,
     Outage,
     OutageRecord,
@@ -94,6 +97,21 @@ def test_redis_that_ends_on_a_full_disk_is_restarted_until_there_is_room() -> No
         full.update(now)
     assert server.done == ["disk full", "started", "disk full", "room"]
     assert (full.deaths, full.is_on) == (1, False)
+
+
+def test_outage_that_begins_on_a_full_disk_is_not_cut_short() -> None:
+    """Redis starts once, when the outage is over: a second server would write to the same files."""
+    server = Server()
+    workers = SimpleNamespace(note_workers=set)
+    bot: Any = SimpleNamespace(redis=server, addresses=(), workers=workers, restart_ended=lambda: 0)
+    faults = Faults(bot, Profile(outage_seconds=300), Random(1), 0.0)
+    assert faults._full.begin("disk", OUTAGE_BEGINS_SECONDS - 1)
+
+    begins = OUTAGE_BEGINS_SECONDS
+    for now in (begins, begins + 0.5, begins + FULL_SECONDS, begins + 300, begins + 301):
+        faults.update(now)
+    assert server.done == ["disk full", "killed", "started", "room"]
+    assert not faults.is_timed_fault_pending
 
 
 def test_full_memory_does_not_begin_while_redis_is_down() -> None:
