@@ -414,7 +414,10 @@ class SimulatedUser:
                 step = replace(step, text=BUTTON)
 
     async def _sleep_until_closed(self, bill: str) -> None:
-        """Wait until the question has closed; one whose text does not say when closes at once."""
+        """Wait until the question has closed.
+
+        The time is that in its text. A text without one counts as a question that closes at once.
+        """
         closes_at = 0.0
         for message in about(self.inbox.messages, bill):
             if message.statement.kind == "question":
@@ -465,7 +468,8 @@ class SimulatedUser:
         self.acts.append(act)
         for further_bill in further_bills:
             step_number = int(further_bill.removeprefix("b"))
-            self.acts.append(Act(step_number, "next", further_bill, act.sent_at, request=request))
+            next_act = Act(step_number, "next", further_bill, act.sent_at, request=request)
+            self.acts.append(next_act)
 
         if button:
             self.inbox.bill_of_tap[number] = bill
@@ -589,19 +593,23 @@ class SimulatedUsers:
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._live()), name="simulated users", daemon=True
         )
-        #: The error of a user that failed.
+        #: Set when the thread has a loop and plays, so that it can be cancelled.
+        self._playing_began = threading.Event()
+        #: The error of a user, or of a reader of messages, that failed.
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._playing: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
+        self._playing_began.wait()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        # In this order: the thread closes its loop once `_over` is set.
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._cancel)
+        self._over.set()
         self._thread.join()
         self.delivery.close()
 
@@ -609,37 +617,48 @@ class SimulatedUsers:
     def is_done(self) -> bool:
         """Whether all users have played their stories and have their answers.
 
-        Raises the error of a user that failed.
+        Raises the error of a user, or of a reader of messages, that failed.
         """
-        if self._error is not None:
-            raise self._error
+        self._raise_error()
         return self._done.is_set()
 
     @property
     def message_count(self) -> int:
-        """The number of replies that have arrived."""
+        """The number of replies that have arrived. Raises like `is_done`."""
+        self._raise_error()
         return sum(len(person.inbox.messages) for person in self.people)
 
     async def _live(self) -> None:
         """Play all stories, and read messages until the `with` block ends."""
         inboxes = {person.client.chat: person.inbox for person in self.people}
-        following = [
+        readers = [
             asyncio.create_task(follow_messages(lambda: self._platforms.sent, inboxes)),
             asyncio.create_task(follow_typing_signs(lambda: self._platforms.calls, inboxes)),
             asyncio.create_task(follow_tap_answers(lambda: self._platforms.calls, inboxes)),
         ]
         self._loop = asyncio.get_running_loop()
         self._playing = asyncio.create_task(self._play())
+        # A reader must not fail unnoticed: the judge would count what it did not read as lost.
+        for task in (*readers, self._playing):
+            task.add_done_callback(self._note_error)
+        self._playing_began.set()
+
         await asyncio.wait({self._playing})
-        # It is cancelled if the `with` block ends before the users are done.
-        if not self._playing.cancelled():
-            self._error = self._playing.exception()
         self._done.set()
 
         # The judge waits for replies that are still on their way.
         await asyncio.to_thread(self._over.wait)
-        for task in following:
+        for task in readers:
             task.cancel()
+
+    def _note_error(self, task: asyncio.Task[None]) -> None:
+        """Keep the error of a task that failed. One that was cancelled has not failed."""
+        if not task.cancelled():
+            self._error = self._error or task.exception()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
 
     async def _play(self) -> None:
         async with asyncio.TaskGroup() as group:

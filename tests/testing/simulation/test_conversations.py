@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,8 +13,16 @@ import pytest
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.testing.simulation.judge import SimulationResult, droppable_taps, judge_simulation
+from sayso.testing.simulation.profile import Profile, Repertoire
 from sayso.testing.simulation.tools import EffectEntry
-from sayso.testing.simulation.users import PATIENCE, Act, ChatInbox, SimulatedUser, TurnBudget
+from sayso.testing.simulation.users import (
+    PATIENCE,
+    Act,
+    ChatInbox,
+    SimulatedUser,
+    SimulatedUsers,
+    TurnBudget,
+)
 from sayso.testing.simulation.webhooks import WebhookDelivery
 
 TEXTS = texts_for("en")
@@ -256,3 +265,28 @@ def test_late_first_attempt_is_not_out_of_order() -> None:
     heard = [ASKED, "Paid b2.", MARK + "Paid b2.", asked, "Paid b5.", "Paid b2."]
     found = judged([ASK, YES, twice, new, yes], heard, [EFFECT, EffectEntry("b5", "effect", "", 1)])
     assert (promises(found), found.repeated) == ([], 1)
+
+
+def test_reader_of_messages_that_fails_ends_the_simulation(monkeypatch: pytest.MonkeyPatch):
+    """Its messages would count as lost replies of the bot."""
+
+    class BrokenPlatforms:
+        calls: Sequence[Any] = ()
+
+        @property
+        def sent(self) -> Sequence[Any]:
+            raise ValueError("unreadable")
+
+    monkeypatch.setattr("sayso.testing.simulation.users.webhook_clients", lambda *_: [])
+    platforms: Any = BrokenPlatforms()
+    bot: Any = SimpleNamespace(addresses=list, hooks=[])
+    users = SimulatedUsers(Profile(), platforms, bot, Repertoire((), ""))
+    with users, pytest.raises(ValueError, match="unreadable"):
+        wait_for_replies(users)
+
+
+def wait_for_replies(users: SimulatedUsers) -> None:
+    """Wait until a reply has arrived, at most 30 seconds."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and not users.message_count:
+        time.sleep(0.01)
