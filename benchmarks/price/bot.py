@@ -129,7 +129,7 @@ class Bot:
     def reload(self, source: str) -> None:
         """Load a source of tools again in the worker, as an edit of its file does."""
         tools = self._worker.tools
-        tools.replace(source, tools.watched[source].load())
+        tools.replace_source(source, tools.watched[source].load())
 
     def say(self, text: str) -> str:
         """Send a message of the person and answer it. Return the text of the last reply."""

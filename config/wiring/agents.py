@@ -511,7 +511,7 @@ def reload_on_edit(
     """
 
     def replace_tools(source: str, loaded: LoadedTools) -> None:
-        opened.replace(source, loaded)
+        opened.replace_source(source, loaded)
         for kind, factory in loaded.executor_factories.items():
             for agent in agents.values():
                 agent.store.register_executor_factory(kind, factory)

@@ -7,12 +7,14 @@ OpenAPI document, or an MCP server. A source is *remote* if a server has to be a
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from sayso.agent import (
     AllOf,
@@ -70,7 +72,7 @@ from sayso.workers.access import role_names
 OPEN_SECONDS = 10.0
 #: The most tools of one source that are listed as left out.
 MAX_LEFT_OUT_LINES = 20
-#: The end of the error about a remote source that does not answer.
+#: The end of the message about a remote source that does not answer.
 _GOES_ON = "the bot runs without its tools, and tries again until it answers"
 
 
@@ -82,25 +84,25 @@ class OpenTools:
     registry: ToolRegistry = field(default_factory=ToolRegistry)
     #: By the kind of a stored action, what rebuilds the function that runs it.
     executor_factories: dict[str, ExecutorFactory] = field(default_factory=dict)
-    #: The modules, files and folders that can be loaded again and given to `replace`. Open remote
-    #: sources put their tools into the `registry` whenever they list them.
+    #: The modules, files and folders that are loaded again when they change, by the id of the
+    #: source. Then `replace_source` takes the new contents.
     watched: dict[str, WatchedSource] = field(default_factory=dict)
     #: Files that could not be loaded and sources that did not answer.
     problems: tuple[str, ...] = ()
     #: The positions in the YAML of the remote sources that did not answer.
     unreachable: frozenset[int] = frozenset()
-    #: The tools of open sources that cannot be used, or not as a whole: the place of the source,
-    #: and the reason.
+    #: A warning for each tool of an open source that is left out, or that is offered without some
+    #: of its parameters.
     left_out: tuple[str, ...] = ()
-    #: What each source itself calls all its tools, without `include`, `exclude` and `namespace`, by
-    #: its position in the YAML. A source that could not be listed has no entry.
+    #: The names of all tools of each source, before `include`, `exclude` and `namespace` are
+    #: applied, by its position in the YAML. A source that could not be listed has no entry.
     own_names: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    #: What keeps the tools of remote sources up to date, None without such a source.
+    #: Puts the tools of remote sources into the `registry` whenever a source lists them; None
+    #: without such a source.
     live: ToolsetRefresher | None = None
     #: What each source of this machine has loaded, by its id and in the order of the YAML.
     _contents: dict[str, Sequence[Tool]] = field(default_factory=dict)
-    #: The tools that each of them put into the registry. A tool that several sources import belongs
-    #: to the first of them.
+    #: The tools that each of them put into the registry (see `_owned_tools`).
     _owned: dict[str, list[Tool]] = field(default_factory=dict)
 
     @property
@@ -114,27 +116,20 @@ class OpenTools:
             return self.registry
         return SelectedTools(self.registry, patterns)
 
-    def replace(self, source: str, loaded: LoadedTools) -> None:
+    def replace_source(self, source: str, loaded: LoadedTools) -> None:
         """Replace the tools of a source of this machine, by the source's id.
 
-        Several sources may import one tool, which belongs to the first of them. That is decided
-        anew here for all sources, so that the result is the same as after a restart. Raises
-        ToolValidationError, and has changed nothing then.
+        Which source owns a tool is decided anew for all sources, so that the result is the same as
+        after a restart. Raises ToolValidationError, and has changed nothing then.
         """
         contents = {**self._contents, source: loaded.tools}
-        owned: dict[str, list[Tool]] = {}
-        claimed_tools: list[Tool] = []
-        for each, tools in contents.items():
-            owned[each] = [
-                tool for tool in dict.fromkeys(tools) if not _is_among(tool, claimed_tools)
-            ]
-            claimed_tools += owned[each]
-
-        changed = []
-        for each, tools_now in owned.items():
-            if each == source or tools_now != self._owned.get(each, []):
-                changed.append(each)
-        self.registry.replace_sources({each: owned[each] for each in changed})
+        owned = _owned_tools(contents)
+        changed = {
+            each: tools
+            for each, tools in owned.items()
+            if each == source or tools != self._owned.get(each, [])
+        }
+        self.registry.replace_sources(changed)
         self._contents.update(contents)
         self._owned.update(owned)
 
@@ -143,6 +138,22 @@ class OpenTools:
         if self.live is not None:
             atexit.unregister(self.live.close)
             self.live.close()
+
+
+def _owned_tools(contents: Mapping[str, Sequence[Tool]]) -> dict[str, list[Tool]]:
+    """Return the tools that each source owns, by the id of the source.
+
+    `contents` are the tools that each source has loaded, in the order of the YAML. Several modules
+    may import the same tool. It belongs to the first of them.
+    """
+    owned: dict[str, list[Tool]] = {}
+    claimed_tools: list[Tool] = []
+    for source, tools in contents.items():
+        owned[source] = [
+            tool for tool in dict.fromkeys(tools) if not _is_among(tool, claimed_tools)
+        ]
+        claimed_tools += owned[source]
+    return owned
 
 
 def _is_among(tool: Tool, tools: Sequence[Tool]) -> bool:
@@ -171,13 +182,14 @@ def open_tools(
 ) -> OpenTools:
     """Load the tools that the configuration names.
 
-    With `remote`, which every process that runs tools sets, the remote sources are asked, too. A
-    source that cannot be loaded is one of the `problems` of the result. So is a remote source that
-    does not answer within `seconds`; it is asked again until it does. Relative paths start in the
-    folder of the YAML.
+    * `remote`: whether the remote sources are asked, too. Every process that runs tools sets it.
+    * `strict`: whether a source of this machine that cannot be loaded is an error. Otherwise it is
+      one of the `problems` of the result.
+    * `seconds`: how long to wait for the remote sources. One that does not answer in time is one of
+      the `problems`, and is asked again until it answers.
 
-    Raises ConfigError: with `remote` for a missing library, which no later attempt would find; with
-    `strict` for all problems but those of remote sources.
+    Relative paths start in the folder of the YAML. Raises ConfigError: with `strict`, and with
+    `remote` for a missing library, which no later attempt would find.
     """
     if remote:
         require_tool_libraries(settings)
@@ -200,22 +212,13 @@ def open_tools(
     if problems and strict:
         raise ConfigError(problems)
 
-    # The refresher puts the tools of remote sources into the registry. What remains is to collect
-    # what is wrong with them.
     live = None
     unreachable: dict[int, str] = {}
     if remote:
         live, unreachable = _open_remote(settings, opened.registry, seconds)
     if live:
-        left_out_by_source = live.left_out()
-        missing_by_source = live.missing()
-        names_by_source = live.listed_names()
-        for index, source in enumerate(settings.tools):
-            unusable = left_out_by_source.get(_id(index), {})
-            missing = missing_by_source.get(_id(index), {})
-            left_out += _left_out_lines(settings, index, source, unusable, missing)
-            if is_remote(source) and index not in unreachable:
-                own_names[index] = names_by_source[_id(index)]
+        left_out += _left_out_of_remote(settings, live)
+        own_names |= _own_names_of_remote(settings, live, unreachable)
     return replace(
         opened,
         problems=(*problems, *unreachable.values()),
@@ -226,6 +229,30 @@ def open_tools(
     )
 
 
+def _left_out_of_remote(settings: Settings, live: ToolsetRefresher) -> Iterator[str]:
+    """Yield the warnings about the tools of all remote sources."""
+    left_out = live.left_out()
+    missing = live.missing()
+    for index, source in enumerate(settings.tools):
+        if is_remote(source):
+            id_ = _id(index)
+            yield from _left_out_lines(
+                settings, index, source, left_out.get(id_, {}), missing.get(id_, {})
+            )
+
+
+def _own_names_of_remote(
+    settings: Settings, live: ToolsetRefresher, unreachable: Collection[int]
+) -> dict[int, tuple[str, ...]]:
+    """Return the names of all tools of each remote source that answered, by its position."""
+    names = live.listed_names()
+    return {
+        index: names[_id(index)]
+        for index, source in enumerate(settings.tools)
+        if is_remote(source) and index not in unreachable
+    }
+
+
 def _left_out_lines(
     settings: Settings,
     index: int,
@@ -233,26 +260,25 @@ def _left_out_lines(
     left_out: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> Iterator[str]:
-    """Yield a line for each tool of a source that cannot be used, or not as a whole.
+    """Yield a warning for each tool that is left out, or that is offered without a parameter.
 
     `left_out` and `missing` have the reason by the name of the tool. Of each kind there are at most
     MAX_LEFT_OUT_LINES, and then a line that counts the others.
     """
-    place = settings.origin.at("tools", index)
-    source_name = _name(source)
+    start = f"{settings.origin.at('tools', index)}warning: tools: "
+    source_name = repr(_name(source))
 
     for name, why in islice(left_out.items(), MAX_LEFT_OUT_LINES):
-        yield f"{place}warning: tools: {name!r} of {source_name!r} is left out: {why}"
+        yield f"{start}{name!r} of {source_name} is left out: {why}"
     more = len(left_out) - MAX_LEFT_OUT_LINES
     if more > 0:
-        yield f"{place}warning: tools: {more} more of {source_name!r} are left out"
+        yield f"{start}{more} more of {source_name} are left out"
 
     for name, why in islice(missing.items(), MAX_LEFT_OUT_LINES):
-        problem = f"{name!r} of {source_name!r} is not offered as a whole"
-        yield f"{place}warning: tools: {problem}: {why}"
+        yield f"{start}{name!r} of {source_name} is not offered as a whole: {why}"
     more = len(missing) - MAX_LEFT_OUT_LINES
     if more > 0:
-        yield f"{place}warning: tools: {more} more of {source_name!r} are not offered as a whole"
+        yield f"{start}{more} more of {source_name} are not offered as a whole"
 
 
 def mcp_library_problems(settings: Settings) -> list[str]:
@@ -303,22 +329,22 @@ def _open_local(
     """Load a source of this machine into `opened`. Return its contents and its problems."""
     loaded = LoadedTools()
     folder = settings.origin.folder
-    says = ""
+    problem = ""
     try:
         loaded = _load(source, folder)
-        opened.replace(_id(index), loaded)
+        opened.replace_source(_id(index), loaded)
         for kind, factory in loaded.executor_factories.items():
             claim(opened.executor_factories, kind, factory, _name(source))
     except SystemExit:
-        says = f"{_name(source)!r} ends the program when imported"
+        problem = f"{_name(source)!r} ends the program when imported"
     except (ToolLoadError, SourceError) as exc:
-        says = str(exc)
+        problem = str(exc)
     except ToolError as exc:
-        says = f"cannot load tools from {_name(source)!r}: {exc}"
+        problem = f"cannot load tools from {_name(source)!r}: {exc}"
     else:
         is_empty = not (loaded.tools or loaded.executor_factories or loaded.problems)
         if is_empty:
-            says = f"nothing is taken from {_name(source)!r}: {_cure_of_empty_source(source)}"
+            problem = f"nothing is taken from {_name(source)!r}: {_cure_of_empty_source(source)}"
 
     # Also a source that could not be loaded is watched: its next save may mend it.
     if isinstance(source, str | ModuleSource):
@@ -326,8 +352,8 @@ def _open_local(
         opened.watched[_id(index)] = WatchedSource(_name(source), loaded.files, load_again)
 
     problems = list(loaded.problems)
-    if says:
-        problems.insert(0, settings.problem(("tools",), says, index))
+    if problem:
+        problems.insert(0, settings.problem(("tools",), problem, index))
     return loaded, problems
 
 
@@ -353,7 +379,7 @@ def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTool
             loaded = load_tools(source.module, folder, again=again)
             return _apply_section(source, loaded)
         case ToolboxSource():
-            file_folder = folder / source.folder if source.folder else None
+            file_folder = _path_below(folder, source.folder) if source.folder else None
             tools = open_toolbox(source.toolbox, folder=file_folder, hosts=source.hosts)
             return _apply_section(source, LoadedTools(tuple(tools)))
         case _:
@@ -370,10 +396,10 @@ def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTool
 
 
 def _apply_section(source: SourceSettings, loaded: LoadedTools) -> LoadedTools:
-    """Return what was loaded, as the section of a source wants it.
+    """Return what was loaded with the settings of its source applied.
 
     `include` and `exclude` choose tools; `namespace`, `confirm` and `timeout` change them. The
-    patterns are over the tools' own names, without the namespace.
+    patterns are for the names without the namespace.
     """
     choice = ToolFilter(source.include, source.exclude)
     namespace = source.namespace
@@ -431,7 +457,8 @@ def _open_remote(
     def replace_tools(source: str, tools: list[Tool]) -> Mapping[str, str]:
         """Replace the tools of a remote source.
 
-        Of two with a tool of one name, the first in the YAML counts.
+        Of two remote sources with tools of the same name, the first in the YAML keeps its tools. A
+        name of a local tool raises ToolValidationError.
         """
         return registry.replace_source(source, tools, gives_way=ids[ids.index(source) + 1 :])
 
@@ -449,7 +476,10 @@ def _open_remote(
 
 
 def _id(index: int) -> str:
-    """Return the id of a source in the registry. Two lines of the YAML may name the same module."""
+    """Return the id of the source at this position in the YAML, as the registry knows it.
+
+    The name of a source is no id, because two lines may name the same module.
+    """
     return f"tools.{index}"
 
 
@@ -469,7 +499,7 @@ def tool_provider(
         return _mcp_provider(source, folder)
     document: str | Path = source.openapi
     if not is_remote(source):
-        document = folder / Path(source.openapi).expanduser()
+        document = _path_below(folder, source.openapi)
     return OpenApiToolProvider(
         document,
         base_url=source.base_url or "",
@@ -482,13 +512,19 @@ def tool_provider(
     )
 
 
+def _path_below(folder: Path, path: str) -> Path:
+    """Return a path of the YAML. A relative one starts at the folder, ~ is the home folder."""
+    # `Path.expanduser` would raise an error for the ~ of a person who does not exist.
+    return folder / os.path.expanduser(path)  # noqa: PTH111
+
+
 def _mcp_provider(source: McpSource, folder: Path) -> McpToolProvider:
     """Return what lists and runs the tools of an MCP server, not connected yet."""
     server = source.mcp
     command, *args = server.command or [""]
     working_folder = None
     if server.command:
-        working_folder = folder / (server.cwd or "")
+        working_folder = _path_below(folder, server.cwd or "")
     return McpToolProvider(
         command,
         args,
@@ -539,9 +575,10 @@ def build_selector(settings: Settings, channel: str) -> ToolSelector | None:
 def _configured_selectors(
     settings: Settings, channel: str
 ) -> Iterator[tuple[SelectorSettings, YamlPath]]:
-    """Yield the selectors of a channel with their places.
+    """Yield the selectors of a channel, each with its path in the YAML.
 
-    Users in roles are spelled as the channel's people are.
+    The YAML may spell a user id with or without the platform's prefix (`user_id_prefix`). The
+    selector of the roles gets the spelling that turns have.
     """
     chosen = settings.channels[channel]
     if chosen.access and chosen.access.roles:
@@ -618,7 +655,7 @@ def _parts(
 ) -> Iterator[tuple[SelectorSettings, YamlPath]]:
     """Yield the selectors inside a selector, each with its path in the YAML."""
     for key, parts in (("any", selector.any_of), ("all", selector.all_of)):
-        # A list that stands in place of a section means `all`, and has no such key.
+        # A list in place of a section means `all`. Then its parts stand right below the path.
         list_path = path
         if (*path, key) in settings.origin.places:
             list_path = (*path, key)
@@ -629,8 +666,9 @@ def _parts(
 def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> list[str]:
     """Return a problem for each name of a tool or an argument that a channel gets wrong.
 
-    `tools` are those of the channel. Checked are the tools in its selector, and the arguments in
-    `deny_when` and `editable` of its policy.
+    `tools` are those of the channel. The tools in its selector are checked, and the arguments in
+    `deny_when` and `editable` of its policy. A pattern of the policy that names no tool is not
+    reported here: it may be older than its tool, so `sayso check` warns about it.
     """
     return [
         *_unknown_in_selectors(settings, channel, [tool.name for tool in tools]),
@@ -641,15 +679,17 @@ def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> li
 
 def _unknown_in_selectors(settings: Settings, channel: str, names: Sequence[str]) -> Iterator[str]:
     """Yield a problem for each name or pattern in a channel's selectors that names no tool."""
+    lower_names = [name.lower() for name in names]
     for selector, path in _configured_selectors(settings, channel):
-        for section, below, pattern in _patterns_in(settings, selector, path):
-            if below[0] == "keyword":  # its keys are names of tools, in upper or lower case
-                is_known = pattern.lower() in [name.lower() for name in names]
+        for named in _patterns_in(settings, selector, path):
+            pattern = named.pattern
+            if named.is_keyword:
+                is_known = pattern.lower() in lower_names
             else:
                 is_known = any(fnmatchcase(name, pattern) for name in names)
             if not is_known:
                 says = f"{pattern!r} names no tool of this channel{_hint(pattern, names)}"
-                yield settings.problem(section, says, *below)
+                yield settings.problem(named.section, says, *named.below)
 
 
 def _unknown_in_deny_when(settings: Settings, channel: str, tools: Sequence[Tool]) -> Iterator[str]:
@@ -662,12 +702,15 @@ def _unknown_in_deny_when(settings: Settings, channel: str, tools: Sequence[Tool
     if policy is None:
         return
     for index, rule in enumerate(policy.deny_when):
+        # As in ToolPolicy: a rule that restricts names a tool in any case, `editable` does not.
         pattern = rule.tool.casefold()
         matching = [tool for tool in tools if fnmatchcase(tool.name.casefold(), pattern)]
+        if not matching:
+            continue
         known = _arguments_of(matching)
         schemas = [tool.input_schema for tool in matching if tool.input_schema is not None]
         takes_any = any(schema.get("additionalProperties", True) is not False for schema in schemas)
-        if matching and rule.arg not in known and not takes_any:
+        if rule.arg not in known and not takes_any:
             tool_names = ", ".join(tool.name for tool in matching)
             says = f"{rule.arg!r} is not an argument of {tool_names}{_hint(rule.arg, known)}"
             path = ("channels", channel, "policy", "deny_when", index)
@@ -677,13 +720,15 @@ def _unknown_in_deny_when(settings: Settings, channel: str, tools: Sequence[Tool
 def _unknown_editable(settings: Settings, channel: str, tools: Sequence[Tool]) -> Iterator[str]:
     """Yield a problem for each argument in a channel's `editable` that no person could change.
 
-    None of the tools has it that the pattern names, or it fits in no form.
+    None of the tools that the pattern names has the argument, or it fits in no form.
     """
     policy = settings.channels[channel].policy
     if policy is None:
         return
     for pattern, arguments in policy.editable.items():
         matching = [tool for tool in tools if fnmatchcase(tool.name, pattern)]
+        if not matching:
+            continue
         names = ", ".join(tool.name for tool in matching)
         known = _arguments_of(matching)
         for index, argument in enumerate(arguments):
@@ -692,7 +737,7 @@ def _unknown_editable(settings: Settings, channel: str, tools: Sequence[Tool]) -
                 says = f"{argument!r} is not an argument of {names}{_hint(argument, known)}"
             elif not any(tool.edit_fields([argument], {}) for tool in matching):
                 says = f"{argument!r} of {names} fits in no form, so no person can change it"
-            if matching and says:
+            if says:
                 path = ("channels", channel, "policy", "editable", pattern)
                 yield settings.problem(path, says, index)
 
@@ -705,21 +750,30 @@ def _arguments_of(tools: Iterable[Tool]) -> list[str]:
     return sorted(arguments)
 
 
+class _NamedTools(NamedTuple):
+    """A name or pattern of tools in a selector."""
+
+    pattern: str
+    #: The path of the selector in the YAML.
+    section: YamlPath
+    #: The path of the name below the selector.
+    below: YamlPath
+    #: Whether it is a key of `keyword`: a name of one tool, in upper or lower case.
+    is_keyword: bool = False
+
+
 def _patterns_in(
     settings: Settings, selector: SelectorSettings, path: YamlPath
-) -> Iterator[tuple[YamlPath, YamlPath, str]]:
-    """Yield every name or pattern of tools in a selector and its parts.
-
-    Before it come two paths: that of the selector, and from there that of the name.
-    """
+) -> Iterator[_NamedTools]:
+    """Yield every name or pattern of tools in a selector and its parts."""
     for name in selector.keyword or ():
-        yield path, ("keyword", name), name
+        yield _NamedTools(name, path, ("keyword", name), is_keyword=True)
     for index, pattern in enumerate(selector.always):
-        yield path, ("always", index), pattern
+        yield _NamedTools(pattern, path, ("always", index))
     if selector.roles:
         for role, patterns in selector.roles.allowed.items():
             for index, pattern in enumerate(patterns):
-                yield path, ("roles", "allowed", role, index), pattern
+                yield _NamedTools(pattern, path, ("roles", "allowed", role, index))
     for part, part_path in _parts(settings, selector, path):
         yield from _patterns_in(settings, part, part_path)
 

@@ -92,7 +92,7 @@ def follow(tmp_path: Path):
             f"tools: {tools}\nchannels: {{web: {{platform: console}}}}\n"
         )
         opened = open_tools(load_settings(tmp_path / "sayso.yaml", {}))
-        return opened, ToolReloader(opened.watched, tmp_path, opened.replace)
+        return opened, ToolReloader(opened.watched, tmp_path, opened.replace_source)
 
     return begin
 

@@ -12,7 +12,7 @@ from sayso.agent import ToolExecutionError, ToolTag
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import load_bot_tools, terminal_agent
-from sayso.config.wiring.tools import open_tools
+from sayso.config.wiring.tools import open_tools, tool_provider
 from sayso.ops.checks.describe import describe
 from tests.config.processes import sayso
 
@@ -336,6 +336,24 @@ def test_toolbox_uses_its_folder_and_selection(file: Path):
         ("box-read_file", True),
     ]
     assert "found" in str(loaded["box-read_file"].run_raw({"file": "note.txt"}))
+
+
+def test_home_folder_may_be_written_as_a_tilde(file: Path, monkeypatch: pytest.MonkeyPatch):
+    """Every path of a source is read in the same way."""
+    home = file.parent / "home"
+    (home / "own").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    text = "tools:\n  - {toolbox: [files], folder: ~/own}\n  - mcp: {command: [run], cwd: ~/own}\n"
+    read = settings(file, text)
+    assert open_tools(read).problems == ()
+    provider = tool_provider(read.tools[1], file.parent)
+    assert provider._server.cwd == home / "own"
+
+
+def test_path_with_the_tilde_of_nobody_is_a_problem_of_its_line(file: Path):
+    """It is not an error that ends the process."""
+    opened = open_tools(settings(file, "tools:\n  - openapi: ~nobody-at-all/api.json"))
+    assert "~nobody-at-all/api.json: cannot be read" in opened.problems[0]
 
 
 def test_unreachable_server_does_not_stop_the_bot(file: Path):

@@ -66,7 +66,7 @@ from sayso.config.wiring.tools import open_tools
 opened = open_tools(load_settings(Path(sys.argv[1]), {}), remote=True, seconds=120)
 assert not opened.problems, opened.problems
 if "mine.py" in sys.argv:
-    opened.replace("tools.0", opened.watched["tools.0"].load())
+    opened.replace_source("tools.0", opened.watched["tools.0"].load())
 if "server.py" in sys.argv:
     listed, until = opened.registry.get("ask"), time.monotonic() + 120
     opened.registry.execute_tool("tell", to="Ada", how="mail")  # the server announces other tools then
@@ -199,5 +199,5 @@ def test_shared_tool_moves_as_in_a_process_that_starts_now(
     assert [tool.name for tool in opened.tools] == ["shared", "a", "b"]
     for text, names in ((own, ["a", "shared", "b"]), (importing + own, ["shared", "a", "b"])):
         (tmp_path / "one.py").write_text(text.format("a"))
-        opened.replace("tools.0", opened.watched["tools.0"].load())
+        opened.replace_source("tools.0", opened.watched["tools.0"].load())
         assert [tool.name for tool in opened.tools] == names
