@@ -196,7 +196,7 @@ class ToolDefinition:
     - `reconcile(record)` says how an interrupted run ended: True, or words for the user, when it
       took effect; False when it certainly did not; None when that is unknown.
     - `undo` takes the effect back, for `undo_seconds` after the reply. It is called with the tool's
-      arguments, and with `result` if it has such a parameter.
+      arguments, and with `result`, the text that the tool returned, if it has such a parameter.
     """
 
     name: str
