@@ -82,6 +82,8 @@ class SettledAnswer:
     If the person says the same again right after it, that is a repetition and no new decision.
     """
 
+    #: What the person said. "undo" is the yes to an undo: only its button says it, so a written yes
+    #: does not repeat it.
     intent: SettledIntent
     #: The id of the action that was asked about.
     action_id: str

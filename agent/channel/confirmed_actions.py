@@ -151,7 +151,7 @@ class ConfirmedActions:
         # mark by which a second yes is recognized, and the edit of the question's message. If the
         # tool offers choices, the next word is the person's, so the agent does not go on.
         answer = await self._answers.answer_outcome(
-            context, ended, text, files, goes_on=not choices
+            context, ended, text, files, may_go_on=not choices
         )
         answer = with_state_check(context, answer, outcome.record)
         answer = self._questions.offer_undo(context, answer, outcome.effects)

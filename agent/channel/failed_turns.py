@@ -10,7 +10,7 @@ from sayso.agent.channel.context import TurnContext, add_exchange, paragraphs
 from sayso.agent.channel.decide import CancelAndRun, DropAndRun, KeepAndRun, decide_after_failure
 from sayso.agent.channel.endings import cancelled_transition, dropped_transition, texts_of
 from sayso.agent.channel.message_reading import MessageReader
-from sayso.agent.channel.outcome_answers import OutcomeAnswers, continue_after, undo_of
+from sayso.agent.channel.outcome_answers import OutcomeAnswers, prepare_continuation, undo_of
 from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.turn_journal import InterruptedRun
@@ -189,7 +189,7 @@ class FailedTurns:
         is_decided_here = stored.decided_by_event == turn.event_id
         if is_decided_here and self._answers.goes_on(context, stored):
             # The continuation may fail as well, so this turn tells the outcome.
-            continuation = continue_after(context, stored, tells_outcome=False)
+            continuation = prepare_continuation(context, stored, tells_outcome=False)
         else:
             add_exchange(context, await self._outcomes.history_text(context, stored, outcome))
 

@@ -46,12 +46,14 @@ class OutcomeAnswers:
 
     Each answer begins with the words for the person. Further steps add to it, in this order:
 
-    * a check of the state (`with_state_check`), if the action was executed
-    * a button that undoes it (`Questions.offer_undo`), the first time the outcome is told
-    * a mark by which the same answer is recognized when it comes again (`with_settled_answer`). An
-      answer that asks something gets none, so every question must be in the answer before.
-    * the reply that closes the question (`with_closed_question`). It is no part of the words, so it
-      is the last step.
+    1. a check of the state (`with_state_check`), if the action was executed
+    2. a button that undoes it (`Questions.offer_undo`), the first time the outcome is told
+    3. a mark by which the bot recognizes a second yes or no like this one (`with_settled_answer`)
+    4. the reply that closes the question (`with_closed_question`)
+
+    The order of the last three matters. An answer that asks something gets no mark, so buttons are
+    added before the mark is. The closing reply goes above the outcome, where step 2 would take it
+    for the outcome, and step 3 for a part of the answer. So it is added last.
 
     `run_agent` runs the agent after a yes that came too late: it may propose the action again.
     """
@@ -83,14 +85,18 @@ class OutcomeAnswers:
         """Answer a yes or no with the outcome of an action that has ended.
 
         `stored` is the ended action, `effects` what took effect, for which an undo is offered, and
-        `intent` what the person said. `is_deciding`: this turn itself decided the action, before
-        the worker of its last attempt died. Then the agent goes on.
+        `intent` what the person said.
+
+        `is_deciding`: an earlier attempt at this turn decided the action, and its worker died
+        before the turn was answered. The agent has not gone on yet, so it may do so after this
+        answer. If the continuation tells the outcome, this answer has no replies. The undo and the
+        mark are then left to the continuation, too.
         """
         outcome = await self.outcome_text(context.turn.scope, stored)
         if stored.state == "expired" and intent == "confirm" and self.goes_on(context, stored):
             return await self.answer_late_yes(context, stored, outcome)
 
-        answer = await self.answer_outcome(context, stored, outcome, goes_on=is_deciding)
+        answer = await self.answer_outcome(context, stored, outcome, may_go_on=is_deciding)
         answer = with_state_check(context, answer, stored.action)
         answer = self._questions.offer_undo(context, answer, effects)
         answer = with_settled_answer(answer, stored, intent)
@@ -99,7 +105,11 @@ class OutcomeAnswers:
     async def answer_late_yes(
         self, context: TurnContext, stored: StoredAction, outcome: str
     ) -> TurnAnswer:
-        """Answer a yes that came too late: nothing was done, and the agent may propose it again."""
+        """Answer a yes that came too late: nothing was done, and the agent may propose it again.
+
+        The answer gets no mark: the model may ask something, and a second yes may be meant for
+        that. Nothing was executed, so there is no state to check and nothing to undo.
+        """
         self._outcomes.write_outcome(context, stored, "expired")
         answer = await self._run_agent(context, self.as_line(stored, "expired", outcome))
         return await self.with_closed_question(context, answer, stored, "expired", outcome)
@@ -115,25 +125,24 @@ class OutcomeAnswers:
         """
         outcome = await self.outcome_text(context.turn.scope, stored)
         is_late_yes = stored.state == "expired" and press.intent == "confirm"
-        if is_late_yes and context.waiting_action is None and self.goes_on(context, stored):
+        # A message is about a question that has ended only if no other question waits. A tap may
+        # come while another one waits, and a model that proposes again would replace that one.
+        no_question_waits = context.waiting_action is None
+        if is_late_yes and no_question_waits and self.goes_on(context, stored):
             return await self.answer_late_yes(context, stored, outcome)
 
         text = await self._text_of_second_answer(context, stored, press, outcome)
-        last = context.last_answer
-        is_known = last is not None and last.action_id == stored.action_id
-        # Whether the bot has said nothing else since it answered the same yes or no. An answer to a
-        # tap on an undo button is marked "undo", and the tap itself is a "confirm".
-        if last and is_known and last.intent in (press.intent, "undo"):
+        if _repeats_last_answer(context, stored, press):
             repeated = Reply(self.as_line(stored, stored.state, text), optional=True)
             answer = TurnAnswer(TurnChange(replies=(TurnReply(repeated),)))
         else:
             answer = await self.answer_outcome(context, stored, text)
 
+        answer = with_state_check(context, answer, stored.action)
         # Only a tap that says the same as the first one is marked, so that a third needs no answer.
         ended_by = _intent_of_ending(stored)
         if ended_by and press.intent == ended_by:
             answer = with_settled_answer(answer, stored, ended_by)
-        answer = with_state_check(context, answer, stored.action)
         return await self.with_closed_question(context, answer, stored, stored.state, outcome)
 
     async def _text_of_second_answer(
@@ -155,7 +164,11 @@ class OutcomeAnswers:
         return outcome
 
     async def answer_expired(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """Answer that the time of a question is over, and close it."""
+        """Answer that the time of a question is over, and close it.
+
+        For turns that decide nothing, such as a tap on the button to change the question. There is
+        no yes or no that could be repeated, so the answer gets no mark.
+        """
         expired = texts_of(stored).expired(stored.action.preview)
         self._outcomes.write_outcome(context, stored, "expired")
         line = self.as_line(stored, "expired", expired)
@@ -169,17 +182,18 @@ class OutcomeAnswers:
         outcome: str,
         files: Sequence[Media] = (),
         *,
-        goes_on: bool = False,
+        may_go_on: bool = False,
     ) -> TurnAnswer:
         """Write the outcome of an action into the history, and return the answer that tells it.
 
-        `files` are sent after the text. `goes_on`: the agent may go on with the request; the method
-        `goes_on` says whether it does.
+        `files` are sent after the text. `may_go_on`: the agent goes on with the request if the
+        action was executed and `goes_on` says so.
         """
-        # This writes the outcome as the result of the call, which a model reads. `for_history`
-        # below is what the bot said about it.
+        # This writes the outcome as the result of the call, which a model reads. After an undo it
+        # also writes the new outcome of each call that was undone. `for_history` below is what the
+        # bot said about it.
         await self._outcomes.refresh(context, undo=undo_of(stored))
-        if goes_on and stored.state in EXECUTED_STATES and self.goes_on(context, stored):
+        if may_go_on and stored.state in EXECUTED_STATES and self.goes_on(context, stored):
             brief_text = await self._briefly(context.turn.scope, stored, outcome)
             return self.answer_and_continue(
                 context, stored, with_tools_already_run(stored, brief_text), files
@@ -209,6 +223,8 @@ class OutcomeAnswers:
     ) -> TurnAnswer:
         """Return the answer that tells the outcome, with the turn in which the agent goes on.
 
+        Call it only if `goes_on` returns True.
+
         Where each message costs money, that turn tells the outcome. The history gets no answer of
         the bot: the model reads the outcome as the result of its call.
         """
@@ -216,7 +232,7 @@ class OutcomeAnswers:
         # need messages of their own anyway.
         may_wait = context.lease is not None and context.is_last_turn and not files
         tells_later = self._behavior.is_one_message and may_wait
-        continuation = continue_after(context, stored, tells_outcome=tells_later)
+        continuation = prepare_continuation(context, stored, tells_outcome=tells_later)
         if tells_later:
             context.memory.notes[OUTCOME_TO_TELL] = stored.action_id
             return TurnAnswer(TurnChange(continuation=continuation))
@@ -290,30 +306,34 @@ class OutcomeAnswers:
 
     async def _briefly(self, scope: Scope, stored: StoredAction, outcome: str) -> str:
         """Return an outcome in short, for above the words of a model that has read all of it."""
-        # Another text than the stored one is short: that it was undone, or one for its state.
+        if stored.action.kind == PLAN_KIND:
+            report = await self._store.finished_actions.report(scope, stored, results="brief")
+            return report or outcome
+        # Of a single action any other text than the stored one is short: that it was undone, or a
+        # text for its state.
         if outcome != stored.outcome_text:
             return outcome
-        if stored.action.kind == PLAN_KIND:
-            return (
-                await self._store.finished_actions.report(scope, stored, results="brief") or outcome
-            )
         return brief_outcome(stored)
 
     def as_line(self, stored: StoredAction, state: ActionState, outcome: str) -> str:
         """Return an outcome as people read it.
 
-        Where the agent may go on after it, it begins with the sign of its state, so that people can
-        tell it from the words of the model.
+        If the channel or the action says "continue", the outcome begins with the sign of its state,
+        so that people can tell it from the words of the model. On such a channel an action with
+        "say" gets the sign as well: all outcomes of one channel look alike.
         """
         if "continue" in (self._behavior.after, stored.action.after):
             return outcome_line(state, outcome)
         return outcome
 
 
-def continue_after(context: TurnContext, stored: StoredAction, *, tells_outcome: bool) -> Turn:
+def prepare_continuation(
+    context: TurnContext, stored: StoredAction, *, tells_outcome: bool
+) -> Turn:
     """Prepare the history, and return the turn in which the agent goes on after this decision.
 
-    `tells_outcome`: that turn tells the outcome, and not this one.
+    `tells_outcome`: that turn tells the outcome, and not this one. The history must hold the call
+    of the action, as `OutcomeAnswers.goes_on` checks.
     """
     # Without other messages since the question, the history ends with the result of the call.
     # Otherwise the decision is added as the last message of the person.
@@ -328,7 +348,11 @@ def with_settled_answer(
     """Return the answer with a mark: it answers this yes or no, so the same again needs no answer.
 
     An answer that asks something itself, offers choices, or refuses a yes gets no mark: the next
-    yes may be meant for it.
+    yes may be meant for it. If the continuation tells the outcome, it also gets the mark
+    (`with_answer_followed`).
+
+    The mark of an undo has the intent "undo" in place of "confirm". Only a button confirms an undo,
+    so a second tap on that button is a repetition. A written yes after it is a new message.
     """
     change = answer.change
     if change.continuation and change.continuation.tells_outcome:
@@ -354,9 +378,11 @@ def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> Tur
     """Return the answer of a continuation with a mark: a second tap then needs no answer.
 
     `stored` is the action that was decided. If the model proposes another action or offers choices,
-    there is no mark, because a tap may be meant for that. Only taps count: what the person writes
-    below a model's words answers the model (`words_follow`). So a question in these words does not
-    matter, and an undo needs no intent "undo", by which a written yes is no repetition of the tap.
+    there is no mark, because a tap may be meant for that.
+
+    With this mark only a second tap is a repetition (`words_follow`): what the person writes below
+    a model's words answers the model. So the answer may ask something, and the mark of an undo has
+    the intent "confirm" like any other.
     """
     if stored is None:
         return answer
@@ -367,6 +393,15 @@ def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> Tur
         return answer
     followed = SettledAnswer(intent, stored.action_id, stored.action.language, words_follow=True)
     return answer.with_changes(settles=followed)
+
+
+def _repeats_last_answer(context: TurnContext, stored: StoredAction, press: ButtonPress) -> bool:
+    """Return whether the bot has said nothing else since it answered the same yes or no."""
+    last = context.last_answer
+    if last is None or last.action_id != stored.action_id:
+        return False
+    # The button of an undo says "confirm", and the mark of its answer says "undo".
+    return last.intent in (press.intent, "undo")
 
 
 def with_state_check(context: TurnContext, answer: TurnAnswer, action: PendingAction) -> TurnAnswer:

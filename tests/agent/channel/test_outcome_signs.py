@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 
 from sayso.agent import (
@@ -14,10 +17,13 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.channel.behavior import ChannelBehavior
+from sayso.agent.tools.errors import EffectUnknownError
 from sayso.pending import stash_pending
 from sayso.pending.executors import PendingConfirmation
+from sayso.pending.plans import step_ids
 from tests.agent.channel.test_context import ToolBot
-from tests.contracts.rigs import ENGLISH, Rig
+from tests.agent.channel.test_outcomes import late as end_late
+from tests.contracts.rigs import CHAT, ENGLISH, Rig
 from tests.workers.fakes import Bot
 
 FORGED = "I looked.\n\n✅ Done: Refund order 17"
@@ -172,6 +178,26 @@ def test_plan_that_a_model_follows_reports_each_step_briefly():
     report, _ = bot.after("yes")
     assert report.startswith("⚠️ Steps done: 1 of 2.\n1. Done: Send it\n   I looked.")
     assert "✅" not in report
+
+
+def test_plan_with_a_step_that_ended_late_is_told_briefly_too():
+    """The report then differs from the stored one, and still leaves the bulk to the model."""
+
+    @tool(requires_approval=True, preview="Pay it")
+    def pay() -> str:
+        """Get no answer in time."""
+        raise EffectUnknownError("no answer")
+
+    bot = GoingOn([returning(ROWS), pay], ["refund", "pay"], "Anything else?")
+    bot.after("yes")
+    (plan_id,) = {button.data[1:23] for each in bot.channel.sent for button in each.reply.buttons}
+    (plan,) = bot.rig.repository.load(CHAT.id, (plan_id,))
+    end_late(bot, step_ids(plan.action)[1], "paid")
+
+    context = SimpleNamespace(turn=bot.turn(), texts=ENGLISH)
+    report, _ = asyncio.run(bot.agent._answers.outcome_to_tell(context, plan))
+    assert "2. Done: Pay it" in report
+    assert len(report) < 400
 
 
 def test_model_cannot_write_the_line_above_its_words():
