@@ -16,7 +16,8 @@ import pytest
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.tools import open_tools
 
-#: An MCP server that lists its tools and choices in the order of a set. It lists them only once the test allows it.
+#: An MCP server that lists its choices in the order of a set, and its tools each time the other way round. It lists them
+#: only once the test allows it.
 SERVER = """
 import json, sys, urllib.request
 
@@ -26,11 +27,13 @@ SCHEMA = {
     "required": [*{"to", "how"}],
 }
 CAPABILITIES = {"tools": {"listChanged": True}}
+listings = 0
 for line in sys.stdin:
     request = json.loads(line)
     if request.get("method") == "tools/list":
         urllib.request.urlopen(sys.argv[1] + "/mcp").read()
-        names = {"tell", "ask", "warn", "call"}
+        listings += 1
+        names = sorted({"tell", "ask", "warn", "call"}, reverse=listings % 2 == 0)
         result = {"tools": [{"name": name, "description": name, "inputSchema": SCHEMA} for name in names]}
     elif request.get("method") == "tools/call":
         print(json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}), flush=True)
