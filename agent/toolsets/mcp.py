@@ -595,9 +595,8 @@ def _send_block(block: Any, sender: FileSender) -> str:
         filename = ""
 
     mime_type = content.mime_type or "application/octet-stream"
-    try:
-        data = base64.b64decode(encoded, validate=True)
-    except ValueError:
+    data = _base64_bytes(encoded)
+    if data is None:
         return file_note(f"nothing: what was called {mime_type} is no base64")
     return sender.send(data, mime_type, filename)
 
@@ -641,7 +640,7 @@ class FileSender:
         """Send the file in a piece of base64, and return a note of it; other text unchanged."""
         data = None
         if len(match[0]) >= MIN_BASE64_CHARS:
-            data = _decode_base64(match["data"])
+            data = _bytes_in_text(match["data"])
         if data is None:
             return match[0]
 
@@ -658,17 +657,25 @@ class FileSender:
         return self.send(data, mime_type)
 
 
-def _decode_base64(text: str) -> bytes | None:
-    """Return the bytes that base64 stands for.
+def _bytes_in_text(text: str) -> bytes | None:
+    """Return the bytes of a piece of text that is base64.
 
     Return None for text that only looks like base64, such as a hexadecimal number.
+    """
+    base64_text = _SPACE_IN_BASE64.sub("", text)
+    if all(re.search(kind, base64_text) for kind in ("[A-Z]", "[a-z]", "[0-9]")):
+        return _base64_bytes(base64_text)
+    return None
+
+
+def _base64_bytes(text: str) -> bytes | None:
+    """Return the bytes that base64 stands for, None for other text.
+
+    Servers write it with line breaks, in the URL-safe alphabet or without padding, too.
     """
     base64_text = _SPACE_IN_BASE64.sub("", text).rstrip("=")
     # The URL-safe alphabet has two other characters.
     base64_text = base64_text.replace("-", "+").replace("_", "/")
-    has_all_kinds = all(re.search(kind, base64_text) for kind in ("[A-Z]", "[a-z]", "[0-9]"))
-    if not has_all_kinds or len(base64_text) % 4 == 1:
-        return None
     padding = "=" * (-len(base64_text) % 4)
     try:
         return base64.b64decode(base64_text + padding, validate=True)

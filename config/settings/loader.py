@@ -348,7 +348,7 @@ class _Reader:
         )
 
     def all_problems(self, invalid: ValidationError | None = None) -> list[str]:
-        """Return all problems in the order of the file.
+        """Return all problems, sorted by line.
 
         `invalid` are those that pydantic found, None for none. A value that could not be read has
         its own problem already, so pydantic's is left out.

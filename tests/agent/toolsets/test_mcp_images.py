@@ -167,6 +167,33 @@ def file_block(data: bytes) -> EmbeddedResource:
     return EmbeddedResource(type="resource", resource=resource)
 
 
+@pytest.mark.parametrize(
+    "encode",
+    [
+        base64.b64encode, base64.encodebytes, base64.urlsafe_b64encode,
+        lambda data: base64.urlsafe_b64encode(data).rstrip(b"="),
+    ],
+)  # fmt: skip
+def test_file_in_any_form_of_base64_reaches_the_user(encode) -> None:
+    """Line breaks, the URL-safe alphabet and missing padding lose no file."""
+    data = bytes(range(256)) * 2
+    resource = BlobResourceContents(uri="memo://x/a.bin", blob=encode(data).decode())
+    with collect_artifacts() as files:
+        value_of(CallToolResult(content=[EmbeddedResource(type="resource", resource=resource)]))
+    assert [file.data for file in files] == [data]
+
+
+def test_file_that_is_no_base64_is_reported_to_the_model() -> None:
+    """Nothing is sent."""
+    resource = BlobResourceContents(uri="memo://x/a.bin", blob="a")
+    with collect_artifacts() as files:
+        told = value_of(
+            CallToolResult(content=[EmbeddedResource(type="resource", resource=resource)])
+        )
+    assert files == []
+    assert "is no base64" in told
+
+
 def test_files_beyond_the_limit_are_counted_for_the_model() -> None:
     """It must not tell the user that all files were sent."""
     blocks = [file_block(b"file %d" % number) for number in range(MAX_FILES + 2)]
