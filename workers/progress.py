@@ -2,8 +2,10 @@
 
 ProgressIndicator shows the typing sign, and after a while a notice that the turn takes longer.
 DraftMessage shows the answer while the model writes it, in a message that the answer then replaces.
-StepsMessage shows which tools are called. None of them delays the turn, and their failures are only
-logged.
+StepsMessage shows which tools are called.
+
+Their failures are only logged. The turn waits for them at its end only, for a call to the platform
+that is under way: LAST_CALL_SECONDS, and as long again to show how the last tool calls ended.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from sayso.infra.metrics import MESSAGES
 from sayso.infra.redis.shared_cache import SharedCache
 from sayso.pending.turns import LeaseLost, QueuedTurn
 
-#: How many seconds a call under way may still take when the turn is over.
+#: How many seconds a call to the platform that is under way may still take when the turn is over.
 LAST_CALL_SECONDS = 3.0
 #: Seconds between the first piece of an answer and its first draft. A model writes a few words in
 #: this time, and a short answer is whole, so it needs no draft.
@@ -74,14 +76,16 @@ class BackgroundTask:
     def __init__(self) -> None:
         #: Whether the turn is over: then no further call is made.
         self.is_over = False
-        #: Whether a call is under way, or about to begin, that should not be cancelled.
+        #: Whether a call to the platform is under way, or about to begin, that should not be
+        #: cancelled.
         self._calling = False
         self._task: asyncio.Task[Any] | None = None
 
     def begin(self, work: Coroutine[Any, Any, Any], *, with_a_call: bool = False) -> None:
-        """Start the task. `with_a_call`: make its first call however soon the turn is over.
+        """Start the task.
 
-        The task counts as calling from now on, so `end` waits for that call.
+        With `with_a_call` it makes its first call even if the turn is over at once: it counts as
+        calling from now on, so `end` waits for that call.
         """
         self._task = asyncio.create_task(work)
         self._calling = with_a_call
@@ -95,10 +99,10 @@ class BackgroundTask:
         finally:
             self._calling = False
 
-    def end_in_background(self) -> asyncio.Task[Any] | None:
-        """End the task without waiting for it.
+    def end_without_waiting(self) -> asyncio.Task[Any] | None:
+        """Cancel the task, unless a call is under way. Then return the task, else None.
 
-        Return the task if a call is under way, which may finish; otherwise None.
+        The caller may wait for the returned task, and must cancel it.
         """
         self.is_over = True
         if self._task is None or self._task.done():
@@ -121,10 +125,10 @@ class BackgroundTask:
 
 
 class DraftRateLimiter:
-    """Limits the drafts of one channel in this process. One per channel and process.
+    """Limits how often this process shows drafts on one channel. One per channel and process.
 
     Drafts get a share of the channel's rate, because replies come first. On a channel without a
-    rate, all drafts together are shown as often as one.
+    rate, all turns together show one draft in a `draft_gap`.
     """
 
     def __init__(self, limit: RateLimit, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -137,7 +141,10 @@ class DraftRateLimiter:
         self._free_at = 0.0
 
     async def book_slot(self, sleep: Callable[[float], Awaitable[None]]) -> None:
-        """Wait until the next draft may be shown, and book that slot. `sleep`: takes seconds."""
+        """Wait until the next draft may be shown, and book that slot.
+
+        `sleep` waits for a number of seconds.
+        """
         # Another draft may take the slot during the sleep.
         while True:
             wait = self._free_at - self._clock()
@@ -147,15 +154,15 @@ class DraftRateLimiter:
         self._free_at = self._clock() + self._gap
 
     def pause(self, seconds: float) -> None:
-        """Pause all drafts: the platform asks to wait."""
+        """Show no draft for this many seconds, because the platform asks to wait."""
         self._free_at = max(self._free_at, self._clock() + seconds)
 
 
 class DraftMessage:
     """The draft of an answer, for one attempt at a turn. Call it with each piece of the answer.
 
-    It is shown with the first words, and then at most once in a `draft_gap` of the channel; the
-    first time not before the turn has taken its `draft_delay`.
+    It is shown with the first words, and then at most once in the `draft_gap` of the channel. It is
+    not shown before the `draft_delay` of the channel is over.
     """
 
     def __init__(
@@ -169,10 +176,14 @@ class DraftMessage:
         before_first: Callable[[], Awaitable[None]] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`notes`: tell all processes which message shows a draft, and that a platform asked to
-        wait. `limit`: that of the channel in this conversation. `rate_limiter`: that of all drafts
-        of the channel. `before_first`: awaited before the first words of an answer are shown, None
-        for nothing; while it fails, no words are shown.
+        """Show nothing yet; `begin` does.
+
+        * `notes`: tell all processes which message shows a draft, and that a platform asked to
+          wait.
+        * `limit`: that of the channel in this conversation.
+        * `rate_limiter`: that of all drafts of the channel.
+        * `before_first`: awaited before the first words of an answer are shown, None for nothing.
+          While it fails, no words are shown.
         """
         self._channel = channel
         self._queued = queued
@@ -184,10 +195,10 @@ class DraftMessage:
         self._rate_limiter = rate_limiter
         self._before_first = before_first
         self._sleep = sleep
-        #: The names of two entries in `notes`: which message shows this draft, and that the platform
+        #: The keys of two entries in `notes`: which message shows this draft, and that the platform
         #: asked to wait with all drafts of the channel.
         self._key = f"draft:{queued.turn.conversation.id}#{queued.seq}"
-        self._pause_key = f"rest:{channel.name}"
+        self._pause_key = f"draft_pause:{channel.name}"
         self._task = BackgroundTask()
         #: Set while there is something that the message does not show yet.
         self._changed = asyncio.Event()
@@ -197,28 +208,30 @@ class DraftMessage:
         self._notice_text = ""
         #: What the message shows now; "" before it was sent.
         self._shown_text = ""
-        #: Whether the model has called tools since the last piece. Then the next piece begins a new
-        #: text.
-        self._step_is_over = False
+        #: Whether the next piece begins a new text.
+        self._begins_anew = False
         #: The platform's id of the message with the draft, which the answer is to replace; "" for
         #: none.
-        self.shown = ""
+        self.message_id = ""
 
     async def __call__(self, piece: str) -> None:
         """Add the next piece of the answer."""
-        if self._step_is_over:
+        if self._begins_anew:
             self._text = ""
-            self._step_is_over = False
+            self._begins_anew = False
         self._text += piece
         if self._text.strip():
             self._changed.set()
 
     def anew(self) -> None:
-        """Begin a new text with the next piece: the model calls tools in between."""
-        self._step_is_over = True
+        """Begin a new text with the next piece.
 
-    def say(self, text: str) -> None:
-        """Show this notice while there is no text of the answer."""
+        The text so far is not the answer: the model calls tools, or its answer broke off.
+        """
+        self._begins_anew = True
+
+    def show_notice(self, text: str) -> None:
+        """Show this notice that the turn takes longer, until there is text of the answer."""
         self._notice_text = text
         self._changed.set()
 
@@ -227,27 +240,27 @@ class DraftMessage:
         if self._queued.attempt > 1:
             with suppress(RedisError):
                 message_id = await call_in_thread(self._notes.get, self._key)
-                self.shown = message_id or ""
-        self._task.begin(self._show())
+                self.message_id = message_id or ""
+        self._task.begin(self._keep_showing())
 
     async def end(self, *, at_once: bool = False) -> None:
         """Send no more drafts."""
         await self._task.end(at_once=at_once)
 
-    async def _show(self) -> None:
+    async def _keep_showing(self) -> None:
         """Show the draft each time that it has changed, until the turn is over."""
         if self._delay > 0:
             await self._sleep(self._delay)
         await self._changed.wait()
-        # How long to wait before the draft is shown again; None: never, because showing it failed.
-        pause: float | None = FIRST_WORDS_SECONDS
-        while pause is not None and not self._task.is_over:
-            await self._sleep(pause)
+        # Seconds until the draft may be shown next. None: never again, because showing it failed.
+        wait_seconds: float | None = FIRST_WORDS_SECONDS
+        while wait_seconds is not None and not self._task.is_over:
+            await self._sleep(wait_seconds)
             await self._changed.wait()
             await self._rate_limiter.book_slot(self._sleep)
             self._changed.clear()
             with self._task.calling():
-                pause = await self._show_now()
+                wait_seconds = await self._show_now()
 
     async def _show_now(self) -> float | None:
         """Show the draft as it is now.
@@ -260,23 +273,17 @@ class DraftMessage:
         if text in ("", self._shown_text):
             return self._gap
 
-        # The platform may have asked another process to wait. If Redis does not answer, the draft is
-        # shown: the platform then says itself that it must wait.
-        asked_to_wait = None
-        with suppress(RedisError):
-            asked_to_wait = await call_in_thread(self._notes.get, self._pause_key)
-
-        # The turn may have ended during that call. In all cases the text waits for the next time.
-        if asked_to_wait is not None or self._task.is_over or not await self._may_show(text):
+        # The turn may end during these calls. In all three cases the text waits for the next time.
+        if await self._is_paused() or self._task.is_over or not await self._may_show(text):
             self._changed.set()
             return self._gap
         try:
-            shown = await self._channel.draft(self._queued.turn, text, self.shown)
+            message_id = await self._channel.draft(self._queued.turn, text, self.message_id)
         except ConversationRateLimited as exc:
             self._changed.set()
             return max(self._gap, min(exc.retry_after, MAX_PAUSE_SECONDS))
         except RateLimited as exc:
-            return await self._pause(min(exc.retry_after, MAX_PAUSE_SECONDS))
+            return await self._pause_channel(min(exc.retry_after, MAX_PAUSE_SECONDS))
         except SendError as exc:
             log.info("draft.ended", extra={"reason": type(exc).__name__})
             return None
@@ -288,21 +295,32 @@ class DraftMessage:
             log.exception("draft.failed")
             return None
 
-        is_new = shown not in ("", self.shown)
-        self.shown = shown
+        is_new = message_id not in ("", self.message_id)
+        self.message_id = message_id
         self._shown_text = text
         # The next worker continues with this message if this one dies.
         if is_new:
             with suppress(RedisError):
-                await call_in_thread(self._notes.put, self._key, shown, seconds=KEEP_SECONDS)
+                await call_in_thread(self._notes.put, self._key, message_id, seconds=KEEP_SECONDS)
         return self._gap
+
+    async def _is_paused(self) -> bool:
+        """Return whether the platform has asked this or another process to wait with drafts.
+
+        If Redis does not answer, the draft is shown. The platform then says itself that it must
+        wait.
+        """
+        try:
+            return await call_in_thread(self._notes.get, self._pause_key) is not None
+        except RedisError:
+            return False
 
     async def _may_show(self, text: str) -> bool:
         """Return whether a text may be shown now.
 
-        Before the first text of the answer, `before_first` is called, until it succeeds once. In a
-        group it stores that something stands below the last question now, so that a plain yes may
-        be meant for the answer. A notice asks nothing, so it needs no such note.
+        Before the first text of the answer, `before_first` must succeed once. In a group it stores
+        that a text will stand below the last question. From then on a plain yes may be meant for
+        that text. A notice asks nothing, so it needs no such note.
         """
         if self._before_first is None or text == self._notice_text:
             return True
@@ -313,7 +331,7 @@ class DraftMessage:
         self._before_first = None
         return True
 
-    async def _pause(self, seconds: float) -> float:
+    async def _pause_channel(self, seconds: float) -> float:
         """Show no draft of the channel for this many seconds, in any process.
 
         Return after how many seconds this draft may be shown again.
@@ -352,11 +370,17 @@ class StepsMessage:
         self._task = BackgroundTask()
         #: Set while a call has changed that the message does not show yet.
         self._changed = asyncio.Event()
+        #: Whether the calls could not be shown the last time. Then the message says less than it
+        #: should, so it is shown once more at the end of the turn.
+        self._has_failed = False
         #: The platform's id of the message with the calls, "" for none.
-        self._shown = ""
+        self._message_id = ""
 
     def note(self, number: int, name: str, state: StepState | None) -> None:
-        """Note that a call is "running", or how it ended; None takes the call back (`OnStep`)."""
+        """Note that a call is "running", or how it ended; None takes the call back.
+
+        `number` is that of the call in the turn (see `OnStep`).
+        """
         has_room = number in self._steps or len(self._steps) < MAX_STEPS
         if state is None:
             self._steps.pop(number, None)
@@ -380,7 +404,8 @@ class StepsMessage:
                 seconds = self._clock() - self._began_at[number]
                 self._steps[number] = replace(step, state="stopped", seconds=seconds)
                 self._changed.set()
-        if self._changed.is_set() and not at_once:
+        is_outdated = self._changed.is_set() or self._has_failed
+        if is_outdated and not at_once:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_CALL_SECONDS):
                     await self._show_now()
@@ -400,7 +425,7 @@ class StepsMessage:
         self._changed.clear()
         # The only call was taken back before the message was sent. A message that was sent must be
         # updated even if it shows no call any more.
-        if not (self._steps or self._shown):
+        if not (self._steps or self._message_id):
             return
 
         now = self._clock()
@@ -411,21 +436,22 @@ class StepsMessage:
             else:
                 steps.append(step)
 
+        self._has_failed = False
         try:
-            self._shown = await self._channel.show_steps(self._turn, steps, self._shown)
+            self._message_id = await self._channel.show_steps(self._turn, steps, self._message_id)
         except SendError as exc:
+            self._has_failed = True
             log.info("steps.not_shown", extra={"reason": type(exc).__name__})
         except Exception:
+            self._has_failed = True
             log.exception("steps.failed")
 
 
 class ProgressIndicator:
-    """Shows that a turn is under work, inside of an `async with` block. For one attempt at the
-    turn.
+    """Shows that a turn is under work, inside of an `async with` block.
 
-    It shows the typing sign, and once the notice that the turn takes longer. The notice is shown in
-    the draft, if that takes notices and the turn decides nothing; then the answer replaces it.
-    Otherwise the notice is a separate message.
+    It is for one attempt at the turn. It shows the typing sign, and once the notice that the turn
+    takes longer: in the draft (see `_begin_notice`), or as a separate message.
     """
 
     def __init__(
@@ -439,9 +465,11 @@ class ProgressIndicator:
         notice_after: float = 0.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`texts`: returns the texts in the language of the turn. `draft`, `steps`: shown
-        meanwhile, None for none. `notice_after`: after how many seconds the notice is shown, 0 for
-        never.
+        """Show nothing yet; the `async with` block does.
+
+        * `texts`: returns the texts in the language of the turn.
+        * `draft`, `steps`: shown meanwhile, None for none.
+        * `notice_after`: after how many seconds the notice is shown, 0 for never.
         """
         self._channel = channel
         self._queued = queued
@@ -475,7 +503,10 @@ class ProgressIndicator:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End all that is shown: whatever came after the answer would stay."""
+        """End all that is shown. What the platform got after the answer would stay there.
+
+        If the attempt failed, calls under way are cancelled: the next attempt need not wait.
+        """
         if self._notice_timer:
             self._notice_timer.cancel()
 
@@ -483,24 +514,26 @@ class ProgressIndicator:
         ends = [self._notice.end(at_once=has_failed)]
         if self._draft:
             ends.append(self._draft.end(at_once=has_failed))
-        # Where the sign must be removed, `remove_typing` ends it.
+        # Where the sign must be removed, the caller calls `end_signs`, which ends it.
         if has_failed or not isinstance(self._channel, RemovesTyping):
             ends.append(self._typing.end(at_once=has_failed))
         if self._steps:
             ends.append(self._steps.end_showing(at_once=has_failed))
         await asyncio.gather(*ends)
 
-    async def remove_typing(self, *, replied: bool, state: ShownState | None = None) -> None:
-        """Remove the typing sign after the turn, where it would stay. No reply waits for this.
+    async def end_signs(self, *, replied: bool, state: ShownState | None = None) -> None:
+        """Remove the typing sign and show the state of the conversation, where a channel has them.
 
-        `replied`: whether the turn's reply is a new message. `state`: the state of the conversation
-        to show, where the channel shows states; None if it is shown later. If the turn failed, the
-        next attempt shows the sign again, so nothing is removed then.
+        It is called after the block, in the background: no reply waits for it. It is not called if
+        the attempt failed, because the next attempt shows the sign again.
+
+        * `replied`: whether the turn's reply is a new message.
+        * `state`: the state of the conversation, None if it is shown later.
         """
         channel = self._channel
         if not isinstance(channel, RemovesTyping | ShowsState) or self._is_foreign_tap():
             return
-        under_way = self._typing.end_in_background()
+        under_way = self._typing.end_without_waiting()
         if under_way is not None:
             await asyncio.wait({under_way}, timeout=LAST_CALL_SECONDS)
             under_way.cancel()
@@ -510,16 +543,16 @@ class ProgressIndicator:
         with suppress(Exception):
             async with asyncio.timeout(LAST_CALL_SECONDS):
                 if isinstance(channel, RemovesTyping):
-                    # A sign that was on its way when the reply went out may have come after it.
+                    # A reply ends the sign, but not a sign that the platform got after it.
                     ended_by_reply = replied and under_way is None
                     await channel.remove_typing(turn, replied=ended_by_reply)
                 if isinstance(channel, ShowsState) and state is not None:
                     await channel.show_state(turn.conversation, state, after=turn.event_id)
 
     def _is_foreign_tap(self) -> bool:
-        """Return whether another member of a group tapped on a person's button.
+        """Return whether the turn is a tap in a group on the button of another person.
 
-        The person of an action is "" if its record cannot be read; then nothing is foreign.
+        The person of an action is "" if its record cannot be read. Then no tap is foreign.
         """
         turn = self._queued.turn
         tapped = self._queued.tapped_action
@@ -540,23 +573,31 @@ class ProgressIndicator:
     def _begin_notice(self) -> None:
         """Show the notice that the turn takes longer.
 
-        If the turn may decide an action, the notice is a message of its own. In the draft, it would
-        be replaced by the outcome with an edit, and platforms do not notify people of edits.
+        It is shown in the draft, which the answer then replaces, if the draft takes notices. If the
+        turn may decide an action, the notice is a separate message: the outcome would replace it
+        with an edit, and platforms do not notify people of edits.
         """
-        decides = self._queued.open_action or self._queued.tapped_action
-        if self._draft and self._draft.takes_notice and not decides:
-            self._draft.say(self._texts().still_working())
+        may_decide = self._queued.open_action or self._queued.tapped_action
+        if self._draft and self._draft.takes_notice and not may_decide:
+            self._draft.show_notice(self._texts().still_working())
         else:
             self._notice.begin(self._send_notice())
 
     async def _send_notice(self) -> None:
-        """Send the notice as a message. It has no number, so its status is not tracked."""
+        """Send the notice as a message.
+
+        It is not in the outbox, so it has no number there, and its status is not tracked.
+        """
         queued = self._queued
         conversation = queued.turn.conversation
         reply = for_readers_of(queued.turn, Reply(self._texts().still_working()))
-        silence = queued.age + self._notice_after
-        delivery_id = f"{conversation.id}#still{queued.seq}"
-        delivery = Delivery(delivery_id, conversation, reply, queued.attempt, silence)
+        delivery = Delivery(
+            f"{conversation.id}#still{queued.seq}",
+            conversation,
+            reply,
+            attempt=queued.attempt,
+            silence=queued.age + self._notice_after,
+        )
         try:
             with self._notice.calling():
                 receipt = await self._channel.send(delivery)

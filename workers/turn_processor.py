@@ -227,10 +227,10 @@ class TurnProcessor:
             change = await self._answer(held, queued, streamed, steps)
 
         if isinstance(channel, RemovesTyping | ShowsState):
-            shows_draft = draft is not None and bool(draft.shown)
+            shows_draft = draft is not None and bool(draft.message_id)
             replied = has_new_message(change) and not shows_draft
             state = self._state_to_show_now(held, queued, change)
-            self._begin_sign_task(progress.remove_typing(replied=replied, state=state))
+            self._begin_sign_task(progress.end_signs(replied=replied, state=state))
         return change
 
     def _state_to_show_now(
@@ -400,8 +400,8 @@ class TurnProcessor:
             replace(turn_reply, reply=for_readers_of(queued.turn, turn_reply.reply))
             for turn_reply in change.replies
         )
-        if draft and draft.shown:
-            replies = replace_draft(draft.shown, replies)
+        if draft and draft.message_id:
+            replies = replace_draft(draft.message_id, replies)
 
         # Where each message costs money, one that says nothing new is left out.
         is_charged = channel is not None and channel.name in self.paid_channels

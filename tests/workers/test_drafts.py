@@ -117,7 +117,7 @@ def test_running_draft_ends_before_the_answer_goes_out():
         await ending
         await show.draft("lo")
         await show.pause(3)
-        assert (screen.seen, show.draft.shown) == ([("Hel", "")], "m1")
+        assert (screen.seen, show.draft.message_id) == ([("Hel", "")], "m1")
 
     played(scene)
 
@@ -244,7 +244,7 @@ def test_workspace_that_asks_to_wait_stops_the_drafts_of_its_conversation_alone(
         await show.draft.begin()
         await show.draft("a")
         await show.pause()
-        assert show.notes.get("rest:chat") is None
+        assert show.notes.get("draft_pause:chat") is None
         await show.draft("b")
         await show.pause()
         await show.draft.end()
@@ -386,7 +386,7 @@ def test_platform_that_cannot_show_drafts_is_not_asked_again(error):
             await show.draft(piece)
             await show.pause()
         await show.draft.end()
-        assert (screen.seen, show.draft.shown) == ([("a", "")], "m1")
+        assert (screen.seen, show.draft.message_id) == ([("a", "")], "m1")
 
     played(scene)
 
@@ -417,10 +417,10 @@ def test_still_working_notice_gives_way_to_the_answer():
         screen = Screen()
         show = Show(screen)
         await show.draft.begin()
-        show.draft.say("still")
+        show.draft.show_notice("still")
         await show.pause()
         await show.draft("Hello")
-        show.draft.say("still")
+        show.draft.show_notice("still")
         await show.pause()
         await show.draft.end()
         assert screen.seen == [("still", ""), ("Hello", "m1")]
@@ -441,7 +441,7 @@ def test_next_attempt_goes_on_with_the_message_of_a_dead_worker(redis_client):
         again = Show(Screen(), replace(QUEUED, attempt=2), notes)
         await again.draft.begin()
         await again.draft.end()
-        assert again.draft.shown == "m1"
+        assert again.draft.message_id == "m1"
         assert 0 < redis_client.ttl(f"sayso:note:draft:{CHAT.id}#1") <= 3600
 
     played(scene)
@@ -463,7 +463,7 @@ def test_unreachable_store_of_drafts_breaks_nothing():
         await show.draft("a")
         await show.pause()
         await show.draft.end()
-        assert show.draft.shown == "m1"
+        assert show.draft.message_id == "m1"
 
     played(scene)
 

@@ -56,7 +56,7 @@ class Word:
     async def end(self, *, at_once: bool = False) -> None:
         """Do nothing."""
 
-    def say(self, word: str) -> None:
+    def show_notice(self, word: str) -> None:
         """Store the notice."""
         self.words.append(word)
         self.said.set()

@@ -142,3 +142,20 @@ def test_channel_that_is_down_breaks_no_turn():
         await steps.end_showing()
 
     assert play(scene, board) == []
+
+
+def test_end_of_a_call_that_could_not_be_shown_is_shown_once_more():
+    """Otherwise the call would seem to run for good."""
+    board = Board()
+
+    async def scene(steps: StepsMessage, now: list[float], pauses: asyncio.Event) -> None:
+        steps.note(0, "look", "running")
+        pauses.set()
+        await settle()
+        board.is_down = True
+        steps.note(0, "look", "done")
+        await settle()
+        board.is_down = False
+        await steps.end_showing()
+
+    assert [shown[0][1] for shown in play(scene, board)] == ["running", "done"]
