@@ -319,12 +319,16 @@ class StepBudget:
 def bounded_validator(schema: Mapping[str, Any]) -> Validator:
     """Return the validator of a schema, by its draft. Use it `with_budget` only.
 
-    Its registry holds the official schemas alone. With the default registry a reference could make
+    `unevaluatedProperties` counts in each draft, although the older ones do not know it.
+
+    The registry holds the official schemas alone. With the default registry a reference could make
     this process fetch an address that the author of the schema chose.
     """
     from jsonschema_specifications import REGISTRY
 
-    validator: Validator = _bounded_class(draft_of(schema))(schema, registry=REGISTRY)
+    # By a `$schema`, `evolve` would choose the class of jsonschema itself, which counts no steps.
+    unnamed = {key: value for key, value in schema.items() if key != "$schema"}
+    validator: Validator = _bounded_class(draft_of(schema))(unnamed, registry=REGISTRY)
     return validator
 
 
@@ -340,12 +344,14 @@ def draft_of(schema: Mapping[str, Any]) -> Any:
     """
     import jsonschema
 
+    # Formats are not checked: a pattern that only Python refuses is no sign of an older draft.
+    no_formats = jsonschema.FormatChecker(())
     newest = jsonschema.Draft202012Validator
     if "$schema" in schema or "$defs" in schema:  # older drafts do not know `$defs`
         return jsonschema.validators.validator_for(schema, default=newest)
     for draft in (newest, jsonschema.Draft7Validator, jsonschema.Draft4Validator):
         with contextlib.suppress(jsonschema.SchemaError):
-            draft.check_schema(schema)
+            draft.check_schema(schema, format_checker=no_formats)
             return draft
     return newest
 
@@ -365,20 +371,29 @@ def _bounded_class(draft: Any) -> Any:
 
     # jsonschema evaluates these two in a time that a hostile schema can make endless.
     replaced: dict[str, _Keyword] = {"pattern": _pattern, "uniqueItems": _unique_items}
-    evaluators = {**draft.VALIDATORS, **replaced}
-    keywords = {name: partial(counted, evaluators[name]) for name in draft.VALIDATORS}
+    newest = jsonschema.Draft202012Validator.VALIDATORS
+    unevaluated = {"unevaluatedProperties": newest["unevaluatedProperties"]}
+    evaluators = {**unevaluated, **draft.VALIDATORS, **replaced}
+    keywords = {name: partial(counted, evaluators[name]) for name in evaluators}
     # The stubs of jsonschema lack the types of `extend`.
     return jsonschema.validators.extend(draft, keywords)  # type: ignore[no-untyped-call]
 
 
 def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[Any]:
-    """Search in linear time; with Python's own engine if only that accepts the pattern."""
+    """Refuse text in which the pattern does not occur."""
     from jsonschema.exceptions import ValidationError
 
-    if isinstance(instance, str):
-        search = linear_search(pattern) or re.compile(pattern).search
-        if not search(instance):
-            yield ValidationError(f"does not match {pattern!r}")
+    if isinstance(instance, str) and not pattern_search(pattern)(instance):
+        yield ValidationError(f"does not match {pattern!r}")
+
+
+def pattern_search(pattern: str) -> Callable[[str], object]:
+    """Return a function that searches for a pattern in a text; its value is true for a match.
+
+    It searches in linear time, or with Python's own engine if only that accepts the pattern. Raises
+    re.error for a pattern that neither accepts.
+    """
+    return linear_search(pattern) or re.compile(pattern).search
 
 
 @functools.lru_cache(maxsize=1024)

@@ -29,6 +29,17 @@ def test_pattern_that_backtracks_for_ever_is_matched_in_linear_time():
         tool.validate({"x": VICTIM})
 
 
+@pytest.mark.parametrize("draft", ["draft-04", "draft-07", None])
+def test_schema_that_names_its_draft_is_bounded_too(draft: str | None):
+    """And so is an alternative, which a repair checks by the current draft."""
+    named = {"$schema": f"http://json-schema.org/{draft}/schema#"} if draft else {}
+    evil = {"type": "string", "pattern": EVIL}
+    for schema in (evil, {"anyOf": [evil, {"type": "integer"}]}):
+        tool = tool_of({"properties": {"x": schema}, **named})
+        with pytest.raises(ToolParameterError, match="x"):
+            tool.validate({"x": VICTIM})
+
+
 def test_pattern_that_has_to_look_back_is_left_to_the_server():
     """Nothing matches it in linear time."""
     assert linear_search(r"(a)\1") is None
