@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property, partial
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from pydantic import BaseModel, ValidationError
 
 from sayso.agent.tools.errors import (
+    EffectUnknownError,
     ToolError,
     ToolExecutionError,
     ToolParameterError,
@@ -30,6 +30,7 @@ from sayso.agent.tools.json_validation import (
     StepBudget,
     bounded_validator,
     has_whole_float,
+    pattern_search,
     with_budget,
 )
 from sayso.agent.tools.parameter import JSON_TYPES, ParameterModel, ToolParameter
@@ -67,8 +68,12 @@ _WANTED_TYPES: Mapping[str, type] = {
 #: Keywords of a JSON Schema whose parts describe the same object as the schema around them. The
 #: first three hold a list of schemas, the next two one schema, the last one schemas by name.
 _KEYWORDS_WITH_PARTS = ("allOf", "anyOf", "oneOf", "then", "else", "dependentSchemas")
-#: The keywords by which a part may name properties.
-_KEYWORDS_WITH_PROPERTIES = frozenset({"properties", "$ref", *_KEYWORDS_WITH_PARTS})
+#: The keywords that allow names of properties which a schema does not list itself.
+_KEYWORDS_FOR_OTHER_NAMES = frozenset({"additionalProperties", "unevaluatedProperties"})
+#: The keywords by which a part may name properties, or allow names.
+_KEYWORDS_WITH_PROPERTIES = frozenset(
+    {"properties", "patternProperties", "$ref", *_KEYWORDS_FOR_OTHER_NAMES, *_KEYWORDS_WITH_PARTS}
+)
 
 
 class ValidatedArguments:
@@ -244,7 +249,7 @@ class SchemaArguments:
     """Checks the arguments of one tool by its JSON Schema. Values that fit stay unchanged."""
 
     def __init__(self, tool_name: str, schema: Mapping[str, Any]) -> None:
-        """Take a schema of an object. Without `additionalProperties` it allows no others.
+        """Take a schema of an object. `_strict_schema` says which names it allows.
 
         Raises ToolValidationError for the schema of anything but an object, and for one that is no
         JSON Schema. A reference that leads nowhere, or outside the schema, is found at the first
@@ -301,19 +306,19 @@ class SchemaArguments:
                 return dict(arguments)
             arguments = Repairer(self.schema, budget).repaired(arguments)
             errors = list(itertools.islice(validator.iter_errors(arguments), MAX_MISTAKES))
-        except RecursionError as exc:
-            raise ToolParameterError(
-                tool_name=self._tool_name, issue="its arguments are nested too deep"
-            ) from exc
-        except Exception as exc:  # a dangling reference, or too many steps
-            issue = f"its schema cannot be used ({type(exc).__name__}: {quoted(str(exc))})"
-            raise ToolParameterError(tool_name=self._tool_name, issue=issue) from exc
-
-        if errors:
             errors.sort(key=lambda error: list(map(str, error.absolute_path)))
             mistakes: list[Mistake] = []
             for error in errors:
                 mistakes += self._mistakes(error)
+        except RecursionError as exc:
+            raise ToolParameterError(
+                tool_name=self._tool_name, issue="its arguments are nested too deep"
+            ) from exc
+        except Exception as exc:  # a dangling reference, an invalid pattern, or too many steps
+            issue = f"its schema cannot be used ({type(exc).__name__}: {quoted(str(exc))})"
+            raise ToolParameterError(tool_name=self._tool_name, issue=issue) from exc
+
+        if mistakes:
             # Several errors may be the same mistake: see `_mistakes`.
             raise self._refusal(list(dict.fromkeys(mistakes)))
 
@@ -376,7 +381,10 @@ class SchemaArguments:
         return [Mistake(path or "parameters", f"is {quoted(value)}: {problem}", cure)]
 
     def _unknown_names(self, error: Any) -> list[str]:
-        """Return the names for which jsonschema refused an object; [] for any other error."""
+        """Return the names for which jsonschema refused an object; [] for any other error.
+
+        Raises re.error for a pattern that is no regular expression.
+        """
         if error.validator_value is not False:
             return []
         if error.validator == "additionalProperties":
@@ -392,7 +400,7 @@ class SchemaArguments:
 
         unknown = []
         for name in error.instance:
-            fits_pattern = any(re.search(pattern, name) for pattern in patterns)
+            fits_pattern = any(pattern_search(pattern)(name) for pattern in patterns)
             if name not in known and not fits_pattern:
                 unknown.append(name)
         return unknown
@@ -418,7 +426,9 @@ class SchemaArguments:
 def _strict_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of an object so that it refuses names that neither it nor a part gives.
 
-    A schema with `additionalProperties` decides that itself.
+    A part gives a name if it lists the name, has a pattern for it or allows any name. A schema with
+    `additionalProperties` or `unevaluatedProperties` of its own decides itself which names it
+    accepts.
     """
     strict = {"type": "object", "properties": {}, **schema}
     # Pydantic writes a model that contains itself as a reference at the top. As a part of `allOf`
@@ -427,16 +437,22 @@ def _strict_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         reference = {"$ref": strict.pop("$ref")}
         strict["allOf"] = [reference, *strict.get("allOf", ())]
 
+    if strict.keys() & _KEYWORDS_FOR_OTHER_NAMES:
+        return strict
     # `additionalProperties` would refuse names that only a part gives, such as one of `allOf`.
-    keyword = "additionalProperties"
-    if "additionalProperties" not in strict and _has_properties_in_parts(strict):
-        keyword = "unevaluatedProperties"
-    strict.setdefault(keyword, False)
+    # `unevaluatedProperties` counts in each draft (`bounded_validator`).
+    if _has_properties_in_parts(strict):
+        strict["unevaluatedProperties"] = False
+    else:
+        strict["additionalProperties"] = False
     return strict
 
 
 def _has_properties_in_parts(schema: Mapping[str, Any]) -> bool:
-    """Return whether a part of the schema, such as one of its `allOf`, names properties."""
+    """Return whether a part of the schema, such as one of its `allOf`, gives names of properties.
+
+    An `if` does not count: it only tests the properties that something else gives.
+    """
     for keyword in _KEYWORDS_WITH_PARTS:
         parts = schema.get(keyword)
         if keyword == "dependentSchemas" and isinstance(parts, dict):
@@ -662,26 +678,25 @@ class HiddenArguments:
         """Yield the values of one call by name; what the injector opened is closed afterwards.
 
         Raises ToolExecutionError if the injector fails, returns anything but what Injector says, or
-        cannot be closed.
+        cannot be closed. If the caller fails inside of the `with`, `_close` says which error is
+        raised.
         """
         if self._injector is None:
             yield dict(self._fixed)
             return
 
         failure: BaseException | None = None
-        with ExitStack() as stack:
+        stack = ExitStack()
+        try:
             injected = self._call(self._injector, stack)
             self._hidden.update(injected)
             self.is_complete = True
-            try:
-                yield {**self._fixed, **injected}
-            except BaseException as exc:
-                # `with` passes it to the injector's context manager, which may roll back.
-                failure = exc
-                raise
-            self._close(stack)
-        # The context manager swallowed the error of the tool. It is raised all the same: a call
-        # that failed must not count as done.
+            yield {**self._fixed, **injected}
+        except BaseException as exc:
+            failure = exc
+        self._close(stack, failure)
+        # The context manager may have swallowed the error. It is raised all the same: a call that
+        # failed must not count as done.
         if failure is not None:
             raise failure
 
@@ -712,17 +727,27 @@ class HiddenArguments:
             )
         return injected
 
-    def _close(self, stack: ExitStack) -> None:
+    def _close(self, stack: ExitStack, failure: BaseException | None) -> None:
         """Close what the injector opened, after the tool has run.
 
+        `failure` is the error of the call, None for none. The injector's context manager gets it,
+        and may roll back.
+
         Raises a ToolError of the injector unchanged, such as an EffectUnknownError of a commit, and
-        ToolExecutionError for any other error.
+        ToolExecutionError for any other error of the injector. But an EffectUnknownError of the
+        call, or its cancellation, must not become a mere failure: then nothing is raised, and the
+        caller raises `failure`.
         """
         try:
-            stack.close()
-        except ToolError:
-            raise
+            if failure is None:
+                stack.close()
+            else:
+                stack.__exit__(type(failure), failure, failure.__traceback__)
         except (Exception, *FATAL_ERRORS) as exc:
+            if exc is failure or isinstance(failure, (EffectUnknownError, *FATAL_ERRORS)):
+                return
+            if isinstance(exc, ToolError):
+                raise
             raise self._failed(exc) from exc
 
     def _failed(self, error: BaseException) -> ToolExecutionError:

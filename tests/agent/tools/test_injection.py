@@ -121,6 +121,66 @@ def test_injector_that_does_not_know_the_outcome_says_so_when_it_is_closed():
         of_user(injector).execute({"what": "x"})
 
 
+def test_injector_that_swallows_errors_and_yields_no_names_is_told_so():
+    """Its context manager also gets the error that it yielded the wrong value."""
+
+    @contextlib.contextmanager
+    def injector():
+        with contextlib.suppress(Exception):
+            yield ["user"]
+
+    with pytest.raises(ToolExecutionError, match="returned a list"):
+        of_user(injector).execute({"what": "x"})
+
+
+@contextlib.contextmanager
+def failing_rollback():
+    """Inject nothing, and lose the connection before the end."""
+    try:
+        yield
+    finally:
+        raise OSError("connection lost")
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [
+        (ValueError("no such thing"), ToolExecutionError, "config_injector of 'break_' failed: OSError"),
+        (EffectUnknownError("no answer"), EffectUnknownError, "no answer"),
+    ],
+    ids=["failed", "unknown"],
+)  # fmt: skip
+def test_rollback_that_fails_is_an_error_of_the_injector(error, raised, words):
+    """But it never turns an unknown effect into a mere failure."""
+
+    @tool(config_injector=failing_rollback)
+    def break_() -> str:
+        """Fail."""
+        raise error
+
+    with pytest.raises(raised, match=words):
+        break_.run_raw({})
+
+
+def test_rollback_that_fails_does_not_hide_a_cancellation():
+    """The caller who cancelled the call waits for its end."""
+
+    @tool(config_injector=failing_rollback)
+    async def wait() -> str:
+        """Wait."""
+        await asyncio.sleep(60)
+        return "done"
+
+    async def cancel() -> None:
+        call = asyncio.create_task(wait.arun_raw({}))
+        await asyncio.sleep(0.1)
+        call.cancel()
+        await call
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancel())
+
+
 def test_an_async_injector_is_refused_when_the_tool_is_made():
     """With the cure."""
 

@@ -159,3 +159,58 @@ def test_parameter_that_only_a_condition_names_is_accepted(rule):
     schema = {"type": "object", "properties": {"kind": {}}, **rule}
     tool = Tool("t", "T", schema, lambda **given: given)
     assert tool.validate({"kind": "box", "size": 3}) == {"kind": "box", "size": 3}
+
+
+DRAFTS = ["http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2019-09/schema",
+          "https://json-schema.org/draft/2020-12/schema"]  # fmt: skip
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"allOf": [{"properties": {"size": {}}}]},
+        {"allOf": [{"$ref": "#/definitions/Sized"}]},
+        {"anyOf": [{"properties": {"size": {}}, "required": ["size"]}, {"required": ["kind"]}]},
+    ],
+    ids=["allOf", "reference", "anyOf"],
+)
+def test_name_that_no_part_gives_is_refused_in_each_draft(draft, rule):
+    """Servers name older drafts, which do not know `unevaluatedProperties`."""
+    schema = {"type": "object", "properties": {"kind": {}}, "definitions": {"Sized": {"properties": {"size": {}}}},
+              "$schema": draft, **rule}  # fmt: skip
+    tool = Tool("t", "T", schema, lambda **given: given)
+    assert tool.validate({"kind": "box", "size": 3}) == {"kind": "box", "size": 3}
+    with pytest.raises(ToolParameterError, match=r"Unexpected parameter\(s\): 'zz'"):
+        tool.validate({"kind": "box", "size": 3, "zz": 1})
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"unevaluatedProperties": True},
+        {"unevaluatedProperties": {"type": "string"}},
+        {"allOf": [{"patternProperties": {"^x": {"type": "string"}}}]},
+        {"allOf": [{"additionalProperties": {"type": "string"}}]},
+        {"allOf": [{"unevaluatedProperties": {"type": "string"}}]},
+    ],
+    ids=["any", "any text", "pattern of a part", "any of a part", "any other of a part"],
+)
+def test_name_that_the_schema_or_a_part_allows_is_accepted(rule):
+    """Without listing it: the schema has decided which names it accepts."""
+    schema = {"type": "object", "properties": {"kind": {}}, **rule}
+    tool = Tool("t", "T", schema, lambda **given: given)
+    assert tool.validate({"kind": "box", "x1": "a"}) == {"kind": "box", "x1": "a"}
+
+
+@pytest.mark.parametrize("pattern", [r"^\p{L}+$", "("])
+def test_pattern_that_python_does_not_know_is_no_error_of_the_program(pattern):
+    """Deep in the schema it is read only to word a refusal. The draft of the schema stays the newest."""
+    names = {"type": "object", "patternProperties": {pattern: {}}}
+    schema = {"type": "object", "properties": {"kind": {"const": 1}, "names": names},
+              "allOf": [{"properties": {"size": {}}}]}  # fmt: skip
+    tool = Tool("t", "T", schema, lambda **given: given)
+    assert tool.validate({"kind": 1, "size": 3}) == {"kind": 1, "size": 3}
+    for wrong in ({"kind": 1, "7": 1}, {"kind": 2}):
+        with pytest.raises(ToolParameterError):
+            tool.validate(wrong)
