@@ -251,8 +251,8 @@ class Faults:
     """Injects the faults of a profile, in the thread that started the processes of the bot.
 
     Make it when these processes are ready. Call `inject_due` in each step while people begin
-    stories (the conversations of `stories.yaml`), then `end` in each step until they have their
-    answers.
+    stories (the conversations of `stories.yaml`), then `wind_down` in each step until they have
+    their answers.
 
     A fault "machine" is about one machine of workers: a parent with its workers and its folder.
     """
@@ -306,7 +306,7 @@ class Faults:
 
     @property
     def is_timed_fault_pending(self) -> bool:
-        """Whether a fault that ends only by its time is on, or still to come."""
+        """Whether the outage is on or still to come, or a memory or disk is full."""
         return self.outage.is_ahead or self._full.is_on
 
     def inject_due(self, now: float) -> None:
@@ -330,10 +330,11 @@ class Faults:
         self.counts[_COUNT_NAMES["outage"]] = int(self.outage.record.began > 0)
         self._wake(now)
 
-    def end(self, now: float) -> None:
-        """Inject no more faults, and let paused workers continue.
+    def wind_down(self, now: float) -> None:
+        """Inject no more faults, and let paused workers continue. Call it in each step.
 
-        Processes that end by themselves are still restarted.
+        Faults that have begun, and the outage, still go on until their time is over, and processes
+        that end by themselves are restarted.
         """
         self.update(now)
         self._due.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -25,10 +26,12 @@ from sayso.testing.simulation.users import SimulatedUsers
 STEP_SECONDS = 0.02
 #: Pause between two lines of progress, in seconds.
 PROGRESS_SECONDS = 5.0
-#: Seconds without a new reply after which no more is expected.
+#: Seconds without a new reply after which the judge looks for missing replies.
 QUIET_SECONDS = 4.0
-#: The longest wait for missing replies, in seconds.
+#: The longest wait for the last replies, in seconds.
 MAX_SETTLE_SECONDS = 90.0
+#: Pause between two looks for the last replies, in seconds.
+SETTLE_STEP_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class Simulation:
     """One run of a profile. Use it once."""
 
     profile: Profile
-    #: The data folder, which must be empty. It holds the evidence afterwards.
+    #: The data folder, which must be empty. A run that ends without an error leaves its evidence
+    #: there: see `_write_evidence`.
     data: Path
     #: Prints a line of progress.
     say: Callable[[str], None]
@@ -44,7 +48,7 @@ class Simulation:
     def run(self) -> SimulationReport:
         """Run the profile and return its report.
 
-        Raises InvalidStories, BotNotRunning, EmbeddedRedisError.
+        Raises InvalidStories, and BotNotRunning or EmbeddedRedisError if the bot does not start.
         """
         profile = self.profile
         stories = load_stories(profile.stories, profile.only_stories)
@@ -63,7 +67,11 @@ class Simulation:
             faults = Faults(bot, profile, Random(f"{profile.seed} faults"), began)
             self._inject_faults(users, faults, memory_meter, began)
             seconds = time.monotonic() - began
-            result = self._settle(users)
+            result = result_after_last_replies(
+                lambda: users.message_count,
+                lambda: judge_simulation(users.people, Effects(self.data).read()),
+            )
+            # The memory is that of the running processes.
             memory = memory_meter.read(profile.conversations)
 
         self._write_evidence(users, result)
@@ -73,6 +81,7 @@ class Simulation:
             interruptions=faults.interruptions,
             faults=faults.counts,
             http=users.delivery.answers,
+            # The proxy writes this count when it is stopped, at the end of the `with` block.
             lost_replies=bot.lost_replies(),
             failed_sends=flaky.failures,
             impatient=flaky.impatient,
@@ -89,15 +98,20 @@ class Simulation:
     def _inject_faults(
         self, users: SimulatedUsers, faults: Faults, memory_meter: MemoryMeter, began: float
     ) -> None:
-        """Inject faults while users begin new stories; then wait until all users are done."""
+        """Inject faults while users begin new stories; then wait until all users are done.
+
+        Wait for the end of the outage too, and of a full memory or disk. Meanwhile measure the
+        memory and print the progress.
+        """
         last_progress = began
+        # A user waits a limited time for each reply, so a bot without replies does not hold this.
         while not users.is_done or faults.is_timed_fault_pending:
             if users.budget.is_left:
                 faults.inject_due(time.monotonic())
             else:
-                faults.end(time.monotonic())
-            outage = faults.outage
-            users.delivery.during = outage.record.statuses if outage.is_on else None
+                # Begins and ends the outage too, if its time has come.
+                faults.wind_down(time.monotonic())
+            self._count_outage_statuses(users, faults)
             memory_meter.update(time.monotonic())
             time.sleep(STEP_SECONDS)
 
@@ -105,7 +119,16 @@ class Simulation:
                 last_progress = time.monotonic()
                 progress = self._progress(users, faults)
                 self.say(f"{last_progress - began:5.0f} s  {progress}")
-        faults.end(time.monotonic())
+        # The last users may be done within one step. Workers that are still paused then continue.
+        faults.wind_down(time.monotonic())
+
+    def _count_outage_statuses(self, users: SimulatedUsers, faults: Faults) -> None:
+        """Let deliveries of webhooks count their HTTP statuses in the record of an outage."""
+        statuses: Counter[int] | None = None
+        if faults.outage.is_on:
+            statuses = faults.outage.record.statuses
+        # Set in one step, because the thread of the users reads it.
+        users.delivery.outage_statuses = statuses
 
     def _progress(self, users: SimulatedUsers, faults: Faults) -> str:
         """Return the turns, replies and faults so far, in words."""
@@ -115,25 +138,6 @@ class Simulation:
         if counts:
             progress += f"; {', '.join(counts)}"
         return progress
-
-    def _settle(self, users: SimulatedUsers) -> SimulationResult:
-        """Wait until no reply is missing and no more arrive. Return the result.
-
-        After MAX_SETTLE_SECONDS replies that are still missing count as lost or untold.
-        """
-        deadline = time.monotonic() + MAX_SETTLE_SECONDS
-        count = -1
-        last_reply_at = time.monotonic()
-        while True:
-            if users.message_count != count:
-                count = users.message_count
-                last_reply_at = time.monotonic()
-            elif time.monotonic() - last_reply_at > QUIET_SECONDS:
-                result = judge_simulation(users.people, Effects(self.data).read())
-                missing = result.count("lost") + result.count("untold")
-                if not missing or time.monotonic() > deadline:
-                    return result
-            time.sleep(0.2)
 
     def _write_evidence(self, users: SimulatedUsers, result: SimulationResult) -> None:
         """Write what happened as files of JSON lines in the data folder.
@@ -158,3 +162,33 @@ class Simulation:
     def _write_lines(self, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
         (self.data / f"{name}.jsonl").write_text(text)
+
+
+def result_after_last_replies(
+    count_replies: Callable[[], int],
+    judge: Callable[[], SimulationResult],
+    max_seconds: float = MAX_SETTLE_SECONDS,
+) -> SimulationResult:
+    """Wait until no reply is missing and no more arrive. Return what `judge` then finds.
+
+    `count_replies` returns how many replies have arrived. After `max_seconds` the wait ends in any
+    case, also for a bot that never stops replying. Replies that are still missing are findings:
+    "lost", or "untold" for the outcome of a decision.
+    """
+    deadline = time.monotonic() + max_seconds
+    count = count_replies()
+    last_reply_at = time.monotonic()
+    while True:
+        if count_replies() != count:
+            count = count_replies()
+            last_reply_at = time.monotonic()
+
+        is_quiet = time.monotonic() - last_reply_at > QUIET_SECONDS
+        is_out_of_time = time.monotonic() > deadline
+        if is_quiet or is_out_of_time:
+            # Judge in each step: an effect of a tool may be recorded without a new reply.
+            result = judge()
+            missing = result.count("lost") + result.count("untold")
+            if not missing or is_out_of_time:
+                return result
+        time.sleep(SETTLE_STEP_SECONDS)

@@ -91,9 +91,9 @@ class WebhookDelivery:
         self.repeated = 0
         #: The number of 503 that did not say when to try again.
         self.without_retry_after = 0
-        #: While this is a counter, responses to deliveries that begin and end meanwhile are counted
-        #: in it too. The simulation sets it during an outage.
-        self.during: Counter[int] | None = None
+        #: During an outage: counts the responses to deliveries that begin and end in it, by status.
+        #: The simulation sets it; None without an outage.
+        self.outage_statuses: Counter[int] | None = None
         #: How long each accepted delivery took, in seconds.
         self.seconds: list[float] = []
         self._repeated_share = repeated
@@ -159,7 +159,7 @@ class WebhookDelivery:
         address = parts.netloc
         if self._addresses:
             address = self._rng.choice(self._addresses)
-        during = self.during
+        outage_statuses = self.outage_statuses
         loop = asyncio.get_running_loop()
         answer = await loop.run_in_executor(
             self._executor, self._post_in_thread, address, parts.path, hook
@@ -168,8 +168,8 @@ class WebhookDelivery:
         self.answers[answer.status] += 1
         self.without_retry_after += answer.lacks_retry_after
         # The outage may have ended, or another one begun, while the web answered.
-        if during is not None and during is self.during:
-            during[answer.status] += 1
+        if outage_statuses is not None and outage_statuses is self.outage_statuses:
+            outage_statuses[answer.status] += 1
         if answer.status == 200:
             self.seconds.append(answer.at - answer.began)
         return answer

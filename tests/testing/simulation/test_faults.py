@@ -203,6 +203,6 @@ def test_pause_happens_on_a_machine_where_workers_are_killed_faster_than_they_st
         assert faults.counts["pauses"] > 0
         assert faults.counts["workers killed"] > 3
     finally:
-        faults.end(60.0)
+        faults.wind_down(60.0)
         while workers.sleeping:
             workers.kill(workers.sleeping[0].pid)
