@@ -87,7 +87,7 @@ class KnownShards:
             for shard, answer in answers.items():
                 state = ShardState.of(answer)
                 before = watermarks.get(shard)
-                watermark = state.raised(before)
+                watermark = state.next_watermark(before)
                 if watermark is None:
                     continue
                 if watermark != before:

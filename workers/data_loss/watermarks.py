@@ -2,13 +2,21 @@
 
 Each shard has a *write counter*: how many writing scripts it has run. The *watermark* of a shard is
 the highest write counter that a process has seen of it. A server whose counter is below a watermark
-has lost acknowledged writes.
+has lost acknowledged writes. Its shards are then *halted*: each gets a key with the reason, and all
+scripts refuse there until an operator runs `sayso redis resume`.
+
+A counter alone does not show that the data are the same: a server that was emptied counts from 0
+again. So each shard has a random name, its *identity*, which is stored with the data and in the
+watermark. A server that does not know the identity of a watermark has lost everything.
+
+A resume makes a shard pass both comparisons again. It raises the counter far above the watermark,
+and it adds the identity of the watermark to the names of the shard. The shard keeps its other
+names, because other processes may remember it under them.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +28,7 @@ from pydantic import TypeAdapter
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from sayso.infra.ids import random_id
 from sayso.infra.redis.client import PREFIX
 from sayso.infra.redis.cluster import ClusterClient
 from sayso.infra.redis.connections import Command, Connections
@@ -34,13 +43,13 @@ MAX_ADDRESSES = 32
 
 
 class ShardKeys(NamedTuple):
-    """The keys of a shard that the guard reads."""
+    """The keys of a shard that a `DataLossGuard` reads."""
 
     write_counter: str
-    #: Names that the shard was given, separated by spaces: one when it was first used, and more
-    #: after a resume.
+    #: The identities of the shard, separated by spaces. It gets one when it is first used. A resume
+    #: after a loss of all data adds the earlier one, in the first place.
     identities: str
-    #: A `HaltReason` as JSON; no key: the shard works.
+    #: A `HaltReason` as JSON; no key for a shard that works.
     halted: str
 
 
@@ -54,7 +63,7 @@ def keys_of(shard: int, prefix: str = PREFIX) -> ShardKeys:
 class Watermark:
     """The highest write counter that was seen of a shard."""
 
-    #: A name of the shard at that time, by which the same data is recognized.
+    #: One of the identities that the shard had, by which the same data are recognized.
     identity: str
     #: The write counter.
     writes: int
@@ -71,7 +80,7 @@ ShardAnswer = Sequence[Any]
 class ShardState:
     """What a server says of a shard."""
 
-    #: The names that the shard was given, () for a shard without data.
+    #: Its identities, () for a shard that no process has used yet.
     identities: tuple[str, ...] = ()
     #: Its write counter.
     writes: int = 0
@@ -87,19 +96,26 @@ class ShardState:
         return cls(tuple((identities or "").split()), int(writes), halted or "")
 
     def has_lost(self, watermark: Watermark | None) -> bool:
-        """Return whether the shard has fewer writes than were seen before.
+        """Return whether writes that were seen before are missing.
 
-        A shard that had no writes has lost nothing.
+        They are if the shard does not know the watermark's identity, or has a lower counter. A
+        watermark of 0 writes, or None for no watermark, leaves nothing to miss.
         """
         if watermark is None or watermark.writes == 0:
             return False
         return watermark.identity not in self.identities or self.writes < watermark.writes
 
-    def raised(self, watermark: Watermark | None) -> Watermark | None:
-        """Return the watermark after this state was seen; None for a shard without an identity."""
+    def next_watermark(self, watermark: Watermark | None) -> Watermark | None:
+        """Return what a process remembers after it saw this state. `watermark`: what it remembered.
+
+        Call it only if `has_lost` is false: otherwise the loss could be forgotten. So the shard can
+        have another identity only if the watermark has 0 writes. A shard without an identity
+        changes nothing.
+        """
         if not self.identities:
             return watermark
         if watermark is None or watermark.identity not in self.identities:
+            # The first identity is the one under which most processes remember the shard.
             return Watermark(self.identities[0], self.writes)
         if self.writes > watermark.writes:
             return Watermark(watermark.identity, self.writes)
@@ -108,22 +124,24 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class HaltReason:
-    """Why a shard is halted.
+    """Why a shard is halted. There are three reasons:
 
-    It has fewer writes than a process remembers, or a backup is being restored into it. Then
-    `backup_taken_at` is set.
+    * It has lost writes: `found` is below `remembered`.
+    * Another shard of its server has lost writes: `found` equals `remembered`.
+    * A backup is being restored into it: `backup_taken_at` is set.
     """
 
-    #: The identity that the shard had, "" if no process remembers one.
+    #: The identity of the watermark, "" for no watermark.
     identity: str
-    #: The write counter that a process remembers.
+    #: The write counter of the watermark.
     remembered: int
-    #: The write counter that the shard has now.
+    #: The write counter that the shard has now, never above `remembered`. It is 0 if the shard does
+    #: not know the identity: then all of its data are other data.
     found: int
-    #: About how long the shard worked after its last write that is still there; None if that is not
-    #: known.
+    #: From how long a time writes are missing, in seconds. It is an estimate: the time between the
+    #: last write that is still there and the watermark. None if that is not known.
     lost_seconds: float | None = None
-    #: When the backup was taken that is being restored, in Unix seconds; 0 for a loss of data.
+    #: When the backup was taken that is being restored, in Unix seconds; 0 for no restore.
     backup_taken_at: float = 0.0
 
     @classmethod
@@ -138,7 +156,9 @@ class HaltReason:
     def sum(cls, reasons: Iterable[HaltReason]) -> HaltReason:
         """Return what several shards lost together.
 
-        A server that comes back lost the same seconds in all of them, so these are not added.
+        All shards of a server lose the same seconds, so these are not added. One shard whose seconds
+        are unknown makes them unknown. Shards that were only halted with the others do not count
+        here: they have no seconds.
         """
         halts = list(reasons)
         seconds = [halt.lost_seconds for halt in halts if halt.remembered > halt.found]
@@ -159,9 +179,12 @@ class HaltReason:
         return _HALT_REASON.dump_json(self).decode()
 
     def __str__(self) -> str:
+        """Return what is missing, as `sayso redis` prints it. It does not speak of a restore."""
+        if not self.remembered:
+            return "it is not known what is missing"
         if not self.found:
-            return f"everything it knew is gone ({self.remembered:,} steps)"
-        missing = f"{self.remembered - self.found:,} of {self.remembered:,} steps are missing"
+            return f"everything it knew is gone ({self.remembered:,} writes)"
+        missing = f"{self.remembered - self.found:,} of {self.remembered:,} writes are missing"
         if self.lost_seconds is None:
             return missing
         return f"{missing}, about the last {self.lost_seconds:.1f} s of them"
@@ -170,13 +193,16 @@ class HaltReason:
 _HALT_REASON = TypeAdapter(HaltReason)
 
 
-#: Sends commands over the connection that is checked, and returns the answers. Error replies are
-#: among them.
+#: Sends commands to a server and returns the answers, among them error replies. To check a new
+#: connection, it sends them over that connection, since another may lead to another server.
 Ask = Callable[[Sequence[Command]], Awaitable[list[Any]]]
 
 
 def ask_over(client: Redis) -> Ask:
-    """Return what sends commands over any connection of a client. It blocks its thread."""
+    """Return a function that sends commands over any connection of a client.
+
+    It blocks its thread. It is async only because `Ask` is, so call it with `run_without_loop`.
+    """
     connections = Connections.of(client)
 
     def answer(command: Command) -> Any:
@@ -203,8 +229,8 @@ def raise_error(answers: Iterable[Any]) -> None:
 async def read_shards(ask: Ask, prefix: str, *, in_cluster: bool) -> dict[int, ShardAnswer]:
     """Return what a server answers to the keys of each shard.
 
-    It is asked in one command, and on a cluster in one command for each shard. Raises
-    redis.RedisError.
+    `in_cluster`: whether `ask` leads to a cluster. There each shard needs its own command; elsewhere
+    one command reads all. Raises redis.RedisError.
     """
     answers = await ask(_questions(prefix, whole=not in_cluster))
     raise_error(answers)
@@ -238,14 +264,19 @@ _STORED_WATERMARKS = TypeAdapter(_StoredWatermarks)
 class WatermarkFile:
     """A small JSON file with watermarks, which all processes with the same data folder share.
 
-    The file is replaced as a whole, and the counters in it only rise.
+    The file is replaced as a whole, so that a reader never finds half of it. There is no lock: if
+    two processes save at once, the file lacks what one of them saved, until that process saves
+    again. The processes of one server see the same counters, so little is missing for a short time.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def load(self) -> Mapping[str, Watermarks]:
-        """Return the last watermarks by address. A missing or damaged file counts as empty."""
+        """Return the stored watermarks by address of the server.
+
+        A file that is missing, damaged or of another version counts as empty.
+        """
         try:
             return _STORED_WATERMARKS.validate_json(self._path.read_bytes()).servers
         except FileNotFoundError:
@@ -255,9 +286,10 @@ class WatermarkFile:
             return {}
 
     def save(self, address: str, watermarks: Watermarks) -> None:
-        """Store the watermarks of an address.
+        """Store the watermarks of an address. An error is only logged: the process goes on.
 
-        Where another process stored a higher one, that one stays.
+        If the file has a higher one of the same identity, that one stays. Counters of two
+        identities cannot be compared, so a watermark of another identity replaces the stored one.
         """
         servers = {each: dict(stored) for each, stored in self.load().items()}
         stored = servers.pop(address, {})
@@ -274,10 +306,14 @@ class WatermarkFile:
         # The address that was used last stands last, so that the oldest one is dropped.
         servers[address] = stored
         content = _StoredWatermarks(1, dict(list(servers.items())[-MAX_ADDRESSES:]))
-        new_file = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        # A random name: in containers that share a data folder, processes have the same ids.
+        new_file = self._path.with_name(f"{self._path.name}.{random_id(8)}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            new_file.write_bytes(_STORED_WATERMARKS.dump_json(content))
-            new_file.replace(self._path)
+            try:
+                new_file.write_bytes(_STORED_WATERMARKS.dump_json(content))
+                new_file.replace(self._path)
+            finally:
+                new_file.unlink(missing_ok=True)
         except OSError as exc:
             log.warning("watermark.not_stored", extra={"reason": type(exc).__name__})

@@ -58,7 +58,7 @@ def test_redis_emptied_on_purpose_is_resumed_by_one_command(
     used(clients["a"], tmp_path)
     clients["a"].flushall()
     code, output, _ = sayso("redis", "status", *common, **environ(clients))
-    assert (code, "redis: halted: everything it knew is gone (7 steps)" in output) == (1, True)
+    assert (code, "redis: halted: everything it knew is gone (7 writes)" in output) == (1, True)
     code, output, _ = sayso("redis", "resume", *common, **environ(clients))
     assert (code, output.startswith("redis: goes on; everything it knew is gone")) == (0, True)
     assert sayso("redis", "resume", *common, **environ(clients))[:2] == (0, "redis: not halted\n")

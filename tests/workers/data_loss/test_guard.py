@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import threading
 from types import FrameType
@@ -20,6 +21,7 @@ from sayso.workers.data_loss import guard as guard_module
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import (
     MAX_ADDRESSES,
+    HaltReason,
     ShardState,
     Watermark,
     WatermarkFile,
@@ -336,6 +338,27 @@ def test_file_never_goes_back_and_stays_bounded(tmp_path):
 def test_missing_folder_stops_nothing(tmp_path):
     """The process alone remembers the watermark then."""
     WatermarkFile(tmp_path / "gone" / "watermarks.json").save("here", {0: Watermark("a", 1)})
+
+
+def test_processes_with_one_id_do_not_share_a_temporary_file(tmp_path):
+    """In containers that share a data folder, every process has the id 1."""
+    other = tmp_path / f"watermarks.json.{os.getpid()}"
+    other.write_text("another process writes here")
+    WatermarkFile(tmp_path / "watermarks.json").save("here", {0: Watermark("a", 1)})
+    assert other.read_text() == "another process writes here"
+
+
+def test_failed_save_leaves_no_file_behind(tmp_path):
+    """A full disk fails every second."""
+    path = tmp_path / "watermarks.json"
+    path.mkdir()
+    WatermarkFile(path).save("here", {0: Watermark("a", 1)})
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_damaged_halt_claims_no_loss():
+    """It says only that the shard is halted."""
+    assert str(HaltReason.read("damaged")) == "it is not known what is missing"
 
 
 def test_server_with_several_identities_is_known_by_each():
