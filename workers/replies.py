@@ -2,7 +2,11 @@
 
 Before a turn is committed, `replace_draft` puts a reply in place of the draft, if one was shown.
 Then `split_replies` joins replies where each message costs money, and splits those that are too
-long for one message. All are pure functions over a `TurnChange` and its replies.
+long for one message. For the messages that result, `has_new_message` says whether one of them ends
+the typing sign.
+
+Every function returns a new value and stores nothing. The channel's adapter is asked only for
+`split`. If it fails, its error is logged, and the reply stays whole.
 """
 
 from __future__ import annotations
@@ -22,28 +26,38 @@ log = logging.getLogger(__name__)
 NO_WORDS = "…"
 
 
-def has_new_message(change: TurnChange) -> bool:
-    """Return whether a turn's replies add a message that all members of the conversation see."""
-    replies = [turn_reply.reply for turn_reply in change.replies]
-    messages = [reply for reply in replies if reply.text or reply.media]
-    return any(not (reply.edits or reply.only_for) for reply in messages)
-
-
 def replace_draft(shown: str, replies: tuple[TurnReply, ...]) -> tuple[TurnReply, ...]:
-    """Let the first text that all people see replace a draft. Without one the draft is removed.
+    """Let the first new text for all members replace a draft. Without one the draft is removed.
 
     `shown`: the platform's id of the draft message.
     """
     for at, turn_reply in enumerate(replies):
         reply = turn_reply.reply
-        is_for_all = not (reply.only_for or reply.answers_tap)
-        if reply.text and is_for_all and not (reply.media or reply.edits):
+        if reply.text and not reply.media and _is_new_for_all(reply):
             edit = replace(turn_reply, reply=replace(reply, edits=shown))
             return (*replies[:at], edit, *replies[at + 1 :])
 
     # `removes`: the platform deletes the draft. Where it cannot, NO_WORDS replaces it.
     removal = Reply(NO_WORDS, edits=shown, optional=True, removes=True)
     return (TurnReply(removal), *replies)
+
+
+def has_new_message(change: TurnChange) -> bool:
+    """Return whether the replies of a turn add a message that all members of the conversation see.
+
+    A platform ends its typing sign at such a message. For any other reply the bot must remove the
+    sign. An answer that `replace_draft` has put in place of a draft is an edit, and adds none.
+    """
+    replies = [turn_reply.reply for turn_reply in change.replies]
+    return any(_is_new_for_all(reply) for reply in replies if reply.text or reply.media)
+
+
+def _is_new_for_all(reply: Reply) -> bool:
+    """Return whether a reply is a new message for all members of the conversation.
+
+    It is none if it edits a message, goes to one person, or is only shown over a tapped button.
+    """
+    return not (reply.edits or reply.only_for or reply.answers_tap)
 
 
 def join_replies(change: TurnChange, channel: Channel) -> TurnChange:
@@ -67,12 +81,16 @@ def join_replies(change: TurnChange, channel: Channel) -> TurnChange:
 
 
 def _joined(above: TurnReply, below: TurnReply, channel: Channel) -> TurnReply | None:
-    """Return two replies as one, None if they must stay apart."""
+    """Return two replies as one, None if they must stay apart.
+
+    The result is `below` with the text of `above` in front. Nothing else of `above` is lost: a
+    plain text has no buttons, file or action, and fields such as `preview` belong to these.
+    """
     first = above.reply
     second = below.reply
     # Buttons stand below a whole message, so a reply with buttons can only be the lower one. So can a
     # question, whose action the joined reply gets. Both must be for the same readers. If that is one
-    # person, both answer the same act (`only_for_act`), because both are of one turn.
+    # person, both answer the same tap or message (`only_for_act`): the one of this turn.
     is_plain = bool(first.text) and not (first.media or first.buttons or above.action_id)
     if not is_plain or first.only_for != second.only_for:
         return None
@@ -88,7 +106,9 @@ def _joined(above: TurnReply, below: TurnReply, channel: Channel) -> TurnReply |
     both = replace(
         second,
         text=text,
-        language=second.language or first.language,  # that of the buttons, which are the second's
+        # What a platform adds, such as words about buttons, belongs to the second.
+        language=second.language or first.language,
+        # It tells operators why a message is not an answer. One cause is enough for that.
         cause=first.cause or second.cause,
     )
     pieces = _pieces(both, channel)
@@ -105,8 +125,8 @@ def split_replies(
     `channel`: None where no adapter knows the platform, so that each reply is one message. `joins`:
     join replies that fit into one message first.
 
-    Where the platform edits no messages, new actions also lose their `ending`, the edit that would
-    close the message of the question later.
+    If the platform edits no messages, the new actions lose their `ending`, too: the message of a
+    question cannot be replaced later.
     """
     if joins and channel:
         change = join_replies(change, channel)
@@ -116,27 +136,29 @@ def split_replies(
             messages += _messages_of(turn_reply, channel)
     change = replace(change, replies=tuple(messages))
 
-    if not change.new_actions or _can_edit(channel):
-        return change
-    new_actions = tuple(replace(action, ending="") for action in change.new_actions)
-    return replace(change, new_actions=new_actions)
+    if change.new_actions and not _can_edit(channel):
+        change = _without_endings(change)
+    return change
 
 
 def _messages_of(turn_reply: TurnReply, channel: Channel | None) -> list[TurnReply]:
     """Return a reply as the messages it needs. A question counts as shown with the last of them.
 
-    An optional edit needs none on a platform that edits no messages. A question is sent all the
-    same.
+    An adapter returns no pieces only for an optional reply that the platform cannot show, such as
+    an edit where messages cannot be edited. Such a reply is left out. One that belongs to an action
+    is sent all the same: without it the question would never be shown.
     """
     reply = turn_reply.reply
     pieces: Sequence[Reply] | None = None
     if channel:
         pieces = _pieces(reply, channel)
-    # If the adapter fails, the whole reply is sent, and the platform decides about it.
-    if pieces is None or (not pieces and turn_reply.action_id):
+    # Without an adapter, or if it fails, the whole reply is sent, and the platform decides about it.
+    if pieces is None:
         pieces = [reply]
-    if not pieces:
+    if not pieces and not turn_reply.action_id:
         return []
+    if not pieces:
+        pieces = [reply]
 
     *firsts, last = pieces
     role_of_firsts = turn_reply.role
@@ -154,9 +176,10 @@ def _messages_of(turn_reply: TurnReply, channel: Channel | None) -> list[TurnRep
 
 
 def _as_piece(piece: Reply, reply: Reply) -> Reply:
-    """Return a piece of a reply with what holds for each piece, and which `split` may leave out.
+    """Return a piece with those fields of its reply that each piece has.
 
-    Which piece has the buttons, the file and the edit, the adapter has decided.
+    `split` may leave them out. The adapter decides which piece has the buttons, the file and the
+    edit.
     """
     return replace(
         piece,
@@ -169,8 +192,20 @@ def _as_piece(piece: Reply, reply: Reply) -> Reply:
     )
 
 
+def _without_endings(change: TurnChange) -> TurnChange:
+    """Return the change with new actions that have no `ending`.
+
+    An `ending` is the edit that replaces the message of a question when its time has ended.
+    """
+    new_actions = tuple(replace(action, ending="") for action in change.new_actions)
+    return replace(change, new_actions=new_actions)
+
+
 def _can_edit(channel: Channel | None) -> bool:
-    """Return whether the platform can replace a sent message: then an optional edit has a piece."""
+    """Return whether the platform can replace a sent message: then an optional edit has a piece.
+
+    An adapter that fails counts as one that cannot.
+    """
     if channel is None:
         return False
     edit = Reply(NO_WORDS, edits="the id of any message", optional=True)
