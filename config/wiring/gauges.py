@@ -171,7 +171,7 @@ class StateCollector(Collector):
         is_halted = 0
         families = list[GaugeMetricFamily]()
         try:
-            families = [*self._conversations(), *self._queue(), *self._alerts()]
+            families = [*self._conversations(), *self._workers(), *self._alerts()]
         except Halted:
             is_halted = 1
         except RedisError as exc:
@@ -180,6 +180,13 @@ class StateCollector(Collector):
         yield _gauge("sayso_redis_up", "1 while Redis answers.", is_up)
         yield _gauge("sayso_redis_halted", "1 while Redis is halted since it lost data.", is_halted)
         yield from families
+
+        if is_up and not is_halted:
+            # A separate server of the queue may be away while this Redis answers.
+            try:
+                yield from self._queue()
+            except RedisError as exc:
+                log.warning("queue.away", extra={"reason": type(exc).__name__})
 
         try:
             media_full = bool(self._services.media.why_full())
@@ -220,22 +227,25 @@ class StateCollector(Collector):
             undelivered.add_metric([state], total[state])
         yield undelivered
 
-    def _queue(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the workers, and the jobs that wait for them. Raises redis.RedisError."""
-        redis = self._services.redis
-        settings = self._services.settings
+    def _workers(self) -> Iterator[GaugeMetricFamily]:
+        """Yield how many workers are alive. Raises redis.RedisError."""
         workers = self._services.reaper.heartbeat.count()
         yield _gauge("sayso_workers", "Worker processes that are alive.", workers)
 
-        waiting, first_at = waiting_jobs(redis, settings.queue)
+    def _queue(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the jobs that wait for workers, which are on the queue's server.
+
+        Raises redis.RedisError before the first metric.
+        """
+        queue = self._services.queue
+        is_held = is_suspended(queue)
+        waiting, first_at = waiting_jobs(queue, self._services.settings.queue)
         yield _gauge("sayso_queue_jobs", "Wake-ups that wait for a worker.", waiting)
         age = 0.0
         if first_at:
             age = max(0.0, self._services.clock() - first_at)
         yield _gauge("sayso_queue_oldest_seconds", "Age of the first wake-up that waits.", age)
-        yield _gauge(
-            "sayso_queue_suspended", "1 while `rq suspend` holds the queue.", is_suspended(redis)
-        )
+        yield _gauge("sayso_queue_suspended", "1 while `rq suspend` holds the queue.", is_held)
 
     def _alerts(self) -> Iterator[GaugeMetricFamily]:
         """Yield which channels have an alert. Raises redis.RedisError."""

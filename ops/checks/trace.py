@@ -77,7 +77,7 @@ def find_stories(
         stories = tracer(
             redis.client,
             redis.scripts(CONVERSATION_SCRIPTS),
-            why_idle=partial(_why_idle, redis.client, settings.key_prefix),
+            why_idle=partial(_why_idle, redis),
             has_died=partial(_has_died, redis.client, settings.key_prefix, worker_lock),
         ).stories(wanted)
     except ConfigError as exc:
@@ -89,12 +89,20 @@ def find_stories(
     return stories, [*searched, "Redis"]
 
 
-def _why_idle(client: Redis, prefix: str) -> str:
-    """Return why no worker takes new work, with the cure; "" while one does."""
-    if not Heartbeat(client, prefix=prefix).count():
+def _why_idle(redis: RedisParts) -> str:
+    """Return why no worker takes new work, with the cure; "" while one does.
+
+    Raises redis.RedisError if the bot's Redis does not answer.
+    """
+    if not Heartbeat(redis.client, prefix=redis.key_prefix).count():
         return "No worker is alive: start one with `sayso worker`."
-    if is_suspended(client):
-        return "The queue is suspended: run `rq resume`."
+    try:
+        if is_suspended(redis.queue):
+            return "The queue is suspended: run `rq resume`."
+    except RedisError as exc:
+        if redis.queue is redis.client:
+            raise
+        return f"The Redis of QUEUE_URL cannot be used ({type(exc).__name__}): run `sayso doctor`."
     return ""
 
 

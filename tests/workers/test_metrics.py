@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
 from redis import Redis
+from rq.suspension import suspend
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.observability.builtin import MetricsObserver
 from sayso.channels.base import AddressClosed, RateLimited
 from sayso.channels.types import Delivery, Receipt, Reply
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.bootstrap import bootstrap
+from sayso.config.wiring.gauges import StateCollector
 from sayso.infra.metrics import MAX_VALUES, OTHER, REGISTRY, label_value
+from sayso.infra.redis.client import connect
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.sharded_scripts import ShardedScripts
@@ -280,3 +286,41 @@ def test_the_queue_is_counted_with_the_time_of_its_first_job(redis_client):
     assert abs(at - redis_client.time()[0]) < 60
     redis_client.lpush("rq:queue:sayso", "another program's")
     assert waiting_jobs(redis_client, "sayso") == (2, None)
+
+
+@pytest.fixture
+def bot_file(tmp_path: Path) -> Path:
+    """Return the configuration of a bot with one channel."""
+    file = tmp_path / "sayso.yaml"
+    file.write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    return file
+
+
+def gauges_of(bot_file: Path, redis_url: str) -> dict[str, float]:
+    """Return the gauges of the state in Redis that have no labels."""
+    services = bootstrap(load_settings(bot_file), data=bot_file.parent, redis_url=redis_url)
+    families = StateCollector(services).collect()
+    return {each.name: each.value for family in families for each in family.samples}
+
+
+def test_gauges_of_a_separate_queue_are_read_from_its_server(
+    redis_client: Redis, redis_url: str, bot_file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The server of the conversations has no job and is never suspended."""
+    queue_url = f"{redis_url}?db=1"
+    monkeypatch.setenv("QUEUE_URL", queue_url)
+    with connect(queue_url) as queue:
+        queue.lpush("rq:queue:sayso-sayso", "job")
+        suspend(queue)
+    found = gauges_of(bot_file, redis_url)
+    assert (found["sayso_queue_jobs"], found["sayso_queue_suspended"]) == (1, 1)
+
+
+def test_queue_server_that_is_away_hides_no_other_gauge(
+    redis_client: Redis, redis_url: str, bot_file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Conversations and workers are on the server that answers."""
+    monkeypatch.setenv("QUEUE_URL", "redis://127.0.0.1:1")
+    found = gauges_of(bot_file, redis_url)
+    assert (found["sayso_redis_up"], found["sayso_workers"]) == (1, 0)
+    assert "sayso_queue_jobs" not in found

@@ -118,26 +118,28 @@ def new_name(queue: str) -> str:
     return f"{queue}-{random_id(8)}"
 
 
-def is_suspended(connection: Redis) -> bool:
-    """Return whether `rq suspend` keeps all workers of this Redis from taking jobs.
+def is_suspended(queue_client: Redis) -> bool:
+    """Return whether `rq suspend` keeps all workers from taking jobs.
 
-    Raises redis.RedisError.
+    `queue_client` is a client of the queue's server, which may be another than that of the
+    conversations. Raises redis.RedisError.
     """
-    return bool(rq_is_suspended(connection))
+    return bool(rq_is_suspended(queue_client))
 
 
-def waiting_jobs(connection: Redis, queue: str) -> tuple[int, float | None]:
-    """Return how many jobs wait in a queue, and when the first one was queued.
+def waiting_jobs(queue_client: Redis, name: str) -> tuple[int, float | None]:
+    """Return how many jobs wait in the queue of a name, and when the first one was queued.
 
+    `queue_client` is one of the queue's server, as in `is_suspended`, and decodes answers to text.
     The time is in Unix seconds, None if it is unknown. Raises redis.RedisError.
     """
-    key = Queue(queue, connection=connection).key
-    count = int(connection.llen(key))
-    first = connection.lindex(key, 0)
+    key = Queue(name, connection=queue_client).key
+    count = int(queue_client.llen(key))
+    first = queue_client.lindex(key, 0)
     if not first:
         return count, None
 
-    at = connection.hget(f"{Job.redis_job_namespace_prefix}{first!s}", "enqueued_at")
+    at = queue_client.hget(f"{Job.redis_job_namespace_prefix}{first!s}", "enqueued_at")
     try:
         return count, datetime.fromisoformat(str(at)).timestamp()
     except ValueError:

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from redis.exceptions import RedisError
+from rq.suspension import suspend
 
 from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import DeliveryUncertain, SendError
 from sayso.channels.types import digest
+from sayso.infra.redis.client import connect
 from sayso.ops.checks.story import MessageStory, TracedReply, TracedTurn, answers
 from sayso.ops.cli.main import main
 from sayso.pending.audit.collector import AuditCollector
@@ -366,6 +368,24 @@ def test_waiting_turn_shows_what_it_waits_for(rig: Rig):
     (says,) = story(ASK)["answers"]["not_answered"]
     attempt = "Its attempt 1 has begun. Worker worker1 works on this conversation now."
     assert says == f"{CHAT.id}@1 is next in its conversation. {attempt}"
+
+
+def test_separate_queue_that_is_suspended_or_away_is_named(
+    rig: Rig, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """With QUEUE_URL, the server of the conversations says nothing about the queue."""
+    rig.accept(turn("one", event=ASK))
+    Heartbeat(rig.client, "worker1", prefix=PREFIX).beat()
+    queue_url = f"{redis_url}?db=1"
+    with connect(queue_url) as queue:
+        suspend(queue)
+    monkeypatch.setenv("QUEUE_URL", queue_url)
+    (says,) = story(ASK)["answers"]["not_answered"]
+    assert says.endswith("The queue is suspended: run `rq resume`.")
+
+    monkeypatch.setenv("QUEUE_URL", "redis://127.0.0.1:1")
+    (says,) = story(ASK)["answers"]["not_answered"]
+    assert "The Redis of QUEUE_URL cannot be used (ConnectionError)" in says
 
 
 def test_killed_worker_is_not_said_to_work(rig: Rig):
