@@ -7,6 +7,7 @@ tools may change while the bot runs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -21,17 +22,22 @@ from sayso.infra.backoff import backoff_seconds
 from sayso.infra.threads import LoopThread
 
 log = logging.getLogger(__name__)
-#: Pause before a source that failed is tried again, in seconds; it doubles each time.
+#: Pause after the first listing in a row, in seconds. It doubles with each further listing, see
+#: `ListingPauses`.
 FIRST_PAUSE_SECONDS = 1.0
-#: Longest pause between two attempts, in seconds.
+#: Longest pause between two listings, in seconds.
 LONGEST_PAUSE_SECONDS = 60.0
-#: How long a source must have worked for its next failure to count as the first one, in seconds.
+#: How long a source must have worked without a change, in seconds, for its next listing to count as
+#: the first one in a row.
 STABLE_SECONDS = 60.0
-#: Receives the id of a source and its present tools, on the thread of the refresher.
+#: The receiver of tools. It gets the id of a source and all its present tools, on the thread of the
+#: refresher, and offers them in place of the earlier tools of this source.
 #:
-#: A source may take names that tools of other sources had. The function returns why other sources
-#: lost their tools in this way, by their ids, and these sources are listed again; None for no
-#: source. It may raise ToolError, if it has changed nothing.
+#: Two sources may not offer tools of the same name. The receiver decides which source keeps its
+#: tools; the other source loses all of them. If the new source loses, the receiver changes nothing
+#: and raises ToolError. If other sources lose, it returns why, by their ids; None or {} if no
+#: source lost. The ids are those of sources of this refresher. `ToolRegistry.replace_source` is
+#: such a receiver.
 OnTools = Callable[[str, list[Tool]], Mapping[str, str] | None]
 
 
@@ -43,11 +49,46 @@ class LiveSource:
     id: str
     #: Names the source in logs.
     name: str
+    #: It may have what this module reads with `getattr`: the methods `watch` and `close`, and the
+    #: attributes `left_out`, `missing` and `listed_names`.
     provider: ToolProviderProtocol
     #: It is put before the names of the tools; "" for none.
     namespace: str = ""
     #: Which of the tools need a confirmation.
     confirm: Confirm = "hints"
+
+
+class ListingPauses:
+    """Counts the listings of one source in a row, and returns the pause after each.
+
+    The pause doubles after each listing, so a source that fails, or that changes all the time, is
+    listed rarely. A source that worked for STABLE_SECONDS begins a new row.
+    """
+
+    def __init__(self) -> None:
+        #: The listings of this row.
+        self._listings = 0
+
+    def after_failure(self) -> float:
+        """Return the seconds to wait after a listing that failed."""
+        self._listings += 1
+        return self._pause()
+
+    def after_change(self, seconds: float) -> float:
+        """Return the seconds to wait when a source has changed, `seconds` after it was listed.
+
+        These seconds count as part of the pause, so a rare change is listed at once.
+        """
+        if seconds >= STABLE_SECONDS:
+            self._listings = 0
+            return 0.0
+        self._listings += 1
+        return max(0.0, self._pause() - seconds)
+
+    def _pause(self) -> float:
+        return backoff_seconds(
+            self._listings, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS
+        )
 
 
 class ToolsetRefresher:
@@ -64,7 +105,8 @@ class ToolsetRefresher:
         self._thread: LoopThread | None = None
         #: A function for each source, by id, that makes it list its tools again.
         self._list_again: dict[str, Callable[[], object]] = {}
-        #: Why sources lost their tools to other sources, by id, until they are listed again.
+        #: Why sources lost their tools to other sources, by id, until they have tools again. `open`
+        #: returns it. A later loss is logged, because the next listing of the loser is refused.
         self._losses: dict[str, str] = {}
 
     def open(self, seconds: float) -> dict[str, str]:
@@ -88,21 +130,21 @@ class ToolsetRefresher:
         return errors | self._losses
 
     def left_out(self) -> dict[str, Mapping[str, str]]:
-        """Return why tools of the last listing cannot be used, by source id and the tool's name."""
+        """Return why tools of the last listing are not offered, by source id and tool name."""
         left_out: dict[str, Mapping[str, str]] = {}
         for source in self._sources:
             left_out[source.id] = dict(getattr(source.provider, "left_out", {}))
         return left_out
 
     def missing(self) -> dict[str, Mapping[str, str]]:
-        """Return why offered tools lack parameters, by source id and the tool's name."""
+        """Return why tools are offered without some parameters, by source id and tool name."""
         missing: dict[str, Mapping[str, str]] = {}
         for source in self._sources:
             missing[source.id] = dict(getattr(source.provider, "missing", {}))
         return missing
 
     def listed_names(self) -> dict[str, tuple[str, ...]]:
-        """Return the source's names of all tools in its last listing, by source id."""
+        """Return the names that sources give to the tools of their last listing, by source id."""
         names: dict[str, tuple[str, ...]] = {}
         for source in self._sources:
             names[source.id] = tuple(getattr(source.provider, "listed_names", ()))
@@ -114,9 +156,11 @@ class ToolsetRefresher:
         self._thread = None
         if thread is None:
             return
+        # First the watchers: they would list a source again, and so open its connection again.
         thread.close()
 
-        # In one thread a source, so that a server that does not end delays none of the others.
+        # In one thread a source, so that a server that ends slowly delays none of the others. Each
+        # source limits the time that its `close` takes.
         closers = []
         for source in self._sources:
             closer = threading.Thread(target=_close, args=(source,), daemon=True)
@@ -133,50 +177,47 @@ class ToolsetRefresher:
         """
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
-        # How many listings in a row came within STABLE_SECONDS of the one before, whether they
-        # succeeded or failed.
-        quick_listings = 0
-        is_reachable = False
+
+        def note_change() -> None:
+            # The source calls this in any thread. It may still do so when this loop is closed.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(changed.set)
+
+        pauses = ListingPauses()
+        was_listed = False
         self._list_again[source.id] = changed.set
         while True:
             started_at = time.monotonic()
             # Cleared before the listing, since a change during it must not be missed.
             changed.clear()
-            error = await self._list(source, lambda: loop.call_soon_threadsafe(changed.set))
+            error = await self._list(source, note_change)
 
-            # One warning when a source is lost. `first_result` reports one that was never reached.
-            if error and is_reachable:
+            # One warning for a row of failures. A failure of the first listing is not logged here:
+            # `first_result` reports it.
+            if error and was_listed:
                 log.warning("source.unreachable", extra={"source": source.name, "why": error})
-            is_reachable = not error
+            was_listed = not error
             if not first_result.done():
                 first_result.set_result(error)
-            if not error:
-                await changed.wait()
 
-            seconds = time.monotonic() - started_at
-            quick_listings += 1
-            if seconds >= STABLE_SECONDS:
-                quick_listings = 1
-            pause = backoff_seconds(
-                quick_listings,
-                first=FIRST_PAUSE_SECONDS,
-                longest=LONGEST_PAUSE_SECONDS,
-            )
-            # After a success, the pause counts from the last listing: a first change is listed at
-            # once, and a source that changes all the time is listed rarely.
-            if not error:
-                pause = max(0.0, pause - seconds)
+            if error:
+                pause = pauses.after_failure()
+            else:
+                await changed.wait()
+                pause = pauses.after_change(time.monotonic() - started_at)
             await asyncio.sleep(pause)
 
     async def _list(self, source: LiveSource, changed: Callable[[], object]) -> str:
         """List a source's tools and pass them on. Return why that failed, or "".
 
-        The source calls `changed` later, when it has other tools.
+        It fails if the source does not answer, or if the receiver refuses the tools. The source
+        calls `changed` later, when it has other tools.
         """
         watch: Callable[[Callable[[], object]], object] = getattr(
             source.provider, "watch", lambda _: None
         )
         try:
+            # In each attempt, because it may fail too. The source keeps only the last function.
             watch(changed)
             tools = runnable_tools(
                 source.provider,
@@ -188,8 +229,8 @@ class ToolsetRefresher:
         except ToolError as exc:
             return str(exc) or type(exc).__name__
         except (Exception, asyncio.CancelledError) as exc:
-            # A source is third-party code, and must not stop the others. It may even raise a
-            # CancelledError itself; only one that is meant for this task passes.
+            # The code of a source may have bugs, and must not stop the other sources. It may even
+            # raise a CancelledError itself; only one that is meant for this task passes.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -199,7 +240,8 @@ class ToolsetRefresher:
         self._losses.pop(source.id, None)
         for loser, why in losses.items():
             self._losses[loser] = why
-            # The receiver refuses that listing, and it is tried again until the names are free.
+            # Then the loser is told why it has no tools: the receiver refuses this listing. As
+            # after any failure it is tried again, so the loser has tools when the names are free.
             self._list_again[loser]()
         log.info("source.listed", extra={"source": source.name, "tools": len(tools)})
         return ""

@@ -12,7 +12,13 @@ import pytest
 from sayso.agent import Tool, ToolOutcome, ToolRegistry
 from sayso.agent.toolsets import refresh as live
 from sayso.agent.toolsets.base import SourceUnreachable
-from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher
+from sayso.agent.toolsets.refresh import (
+    FIRST_PAUSE_SECONDS,
+    STABLE_SECONDS,
+    ListingPauses,
+    LiveSource,
+    ToolsetRefresher,
+)
 
 
 class Provider:
@@ -207,3 +213,26 @@ def test_refresher_survives_a_failing_watch(opened: Open):
     assert why == {"0": "ZeroDivisionError"}
     assert registry.replaced.acquire(timeout=30)
     assert registry.names == ["s0-a"]
+
+
+def test_source_may_report_a_change_after_the_refresher_is_closed():
+    """A connection that ends while the process stops raises nothing in its thread."""
+    provider = Provider(["a"])
+    refresher = ToolsetRefresher([LiveSource("0", "s0", provider)], Registry().replace_source)
+    refresher.open(30)
+    refresher.close()
+    provider.changed()
+
+
+def test_first_failure_of_a_source_that_worked_for_long_has_the_first_pause():
+    """Earlier failures and changes count no more."""
+    pauses = ListingPauses()
+    assert [pauses.after_failure(), pauses.after_failure()] == [1.0, 2.0]
+    assert pauses.after_change(STABLE_SECONDS) == 0.0
+    assert pauses.after_failure() == FIRST_PAUSE_SECONDS
+
+
+def test_source_that_changes_all_the_time_is_listed_rarely():
+    """A change that comes late in a pause waits for the rest of it only."""
+    pauses = ListingPauses()
+    assert [pauses.after_change(0.0), pauses.after_change(0.5)] == [1.0, 1.5]
