@@ -18,11 +18,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from sayso.channels.types import storable
 
-#: The most characters of one value, in a form of any platform.
+#: The most characters of one value, in a form of any platform: a field of Slack takes no more.
 MAX_VALUE_CHARS = 3000
 #: The most fields of a form, which platforms show in one window.
 MAX_FIELDS = 30
-#: The most characters of all fields of a form, as JSON in a record.
+#: The most characters of all fields of a form as JSON, so that the record of an action stays small.
 MAX_FORM_CHARS = 32_000
 #: The most characters of a text that is filled in on one line.
 MAX_LINE_CHARS = 80
@@ -58,8 +58,11 @@ _MOMENTS: Mapping[str, tuple[ProblemKind, type[date] | type[time]]] = {
 _INTEGER = re.compile(r"[+-]?\d+")
 #: A number as people write it, with a point or a comma.
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)")
+#: A digit of any script, such as Arabic.
+_DIGIT = re.compile(r"\d")
 #: A number whose mark may separate thousands or begin a fraction: 1,000 or 1.000. People of other
-#: countries read it in the other way. No thousands begin with 0.
+#: countries read it in the other way. A number that begins with 0 has no thousands, and a thousands
+#: mark has exactly three digits behind it.
 _AMBIGUOUS = re.compile(r"([+-]?[1-9]\d{0,2})[.,](\d{3})")
 
 
@@ -100,8 +103,8 @@ class FormField:
     #: The smallest and the largest number that is allowed, None for no limit.
     minimum: float | None = None
     maximum: float | None = None
-    #: The most characters of a text, and of each line of `lines`. All lines together have at most
-    #: MAX_VALUE_CHARS.
+    #: The most characters of a text, and of each line of `lines`. At most MAX_VALUE_CHARS, which is
+    #: also the limit for all lines together.
     max_chars: int = MAX_VALUE_CHARS
     #: Whether the tool takes the number as text, such as a Decimal.
     as_text: bool = False
@@ -129,13 +132,15 @@ class FormField:
     def read(self, text: str) -> Any:
         """Return the value that a person typed, as JSON holds it.
 
-        None for an empty value that is not required. Raises UnreadableValue.
+        None for an empty text, if the field is not required. Raises UnreadableValue.
         """
         text = storable(text)
-        # A choice may itself be empty, or have spaces at its ends.
+        # A choice may itself be empty, or have spaces at its ends. So a text that is exactly one of
+        # the choices is taken before the spaces are removed.
         if self.type == "choice" and text in self.choice_texts:
             return self._choice(text)
-        text = text.strip()
+        # Some browsers and models write line ends as "\r\n".
+        text = text.strip().replace("\r\n", "\n")
         if not text:
             if self.required:
                 raise UnreadableValue(FieldProblem("empty"))
@@ -166,6 +171,7 @@ class FormField:
 
     def _number(self, text: str) -> int | float | str:
         """Return a number within the field's bounds. Raises UnreadableValue."""
+        text = _DIGIT.sub(lambda digit: str(int(digit[0])), text)
         kind: ProblemKind = "number"
         pattern = _NUMBER
         if self.type == "integer":
@@ -175,7 +181,8 @@ class FormField:
             raise UnreadableValue(FieldProblem(kind))
         ambiguous = _AMBIGUOUS.fullmatch(text)
         if ambiguous:
-            # The person writes one of the two readings, neither of which is ambiguous.
+            # The person is asked to write one of the two readings. With the 0 at its end, the
+            # second one is not ambiguous.
             whole, last_digits = ambiguous.groups()
             readings = f"{whole}{last_digits}, {whole}.{last_digits}0"
             raise UnreadableValue(FieldProblem("choice", readings))
@@ -195,8 +202,8 @@ class FormField:
     def _choice(self, text: str) -> Any:
         """Return the choice that a text names. Raises UnreadableValue.
 
-        People may type it with other capitals, and with spaces around it. It must still name one
-        choice alone.
+        People may type it with other capitals, and with spaces around it. A text that names several
+        choices is refused.
         """
         spellings: tuple[Callable[[str], str], ...] = (
             str,
@@ -230,6 +237,19 @@ class FormField:
                     moment = moment.replace(tzinfo=present.tzinfo)
         return moment.isoformat()
 
+    def is_present_value(self, value: Any) -> bool:
+        """Return whether a value that `read` returned is the present one.
+
+        The present value is a model's, and may be written in another way: "10:00Z" for
+        "10:00:00+00:00". So it is also compared as `read` would write it.
+        """
+        if _are_equal(value, self.value):
+            return True
+        try:
+            return _are_equal(value, self.read(self.text))
+        except UnreadableValue:
+            return False
+
     def to_dict(self) -> dict[str, Any]:
         """Return the field ready for JSON, without the entries that have their defaults."""
         entry = {}
@@ -237,7 +257,7 @@ class FormField:
             value = getattr(self, each.name)
             if value != each.default:
                 entry[each.name] = value
-        if self.choices:
+        if self.choices:  # JSON has no tuples
             entry["choices"] = list(self.choices)
         return entry
 
@@ -257,7 +277,7 @@ class FormField:
 class FormAnswer:
     """What a person has filled in, by the names of the fields."""
 
-    #: The values that differ from the present ones.
+    #: The values that differ from the present ones. None removes the argument from the call.
     changes: dict[str, Any]
     #: Why other values cannot be taken.
     problems: dict[str, FieldProblem]
@@ -288,18 +308,33 @@ class EditForm:
         problems: dict[str, FieldProblem] = {}
         for name, text in values.items():
             field = by_name[name]
-            if text.strip() == field.text.strip():
+            # A present value stays even if a person could not type it: a model may have given a
+            # date in words, or left a required value empty.
+            if _is_untouched(field, text):
                 continue
             try:
                 value = field.read(text)
             except UnreadableValue as exc:
                 problems[name] = exc.problem
                 continue
-            # In Python True equals 1.
-            is_other_type = isinstance(value, bool) != isinstance(field.value, bool)
-            if value != field.value or is_other_type:
+            if not field.is_present_value(value):
                 changes[name] = value
         return FormAnswer(changes, problems)
+
+
+def _is_untouched(field: FormField, text: str) -> bool:
+    """Return whether a form sent back the text that it showed.
+
+    Platforms may remove spaces at its ends. Only between choices can these make a difference.
+    """
+    if field.type == "choice":
+        return text == field.text
+    return text.strip() == field.text.strip()
+
+
+def _are_equal(value: Any, other: Any) -> bool:
+    """Return whether two values are the same in JSON. In Python, True also equals 1."""
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
 def value_text(value: Any) -> str:

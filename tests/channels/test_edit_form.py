@@ -56,6 +56,7 @@ def test_value_is_read_as_its_kind(kind, text, value):
         (field("integer"), "1_000", FieldProblem("integer")),
         (field("integer"), "9" * 31, FieldProblem("integer")),
         (field("number"), "1,000", FieldProblem("choice", "1000, 1.0000")),
+        (field("number"), "\u0661.\u0660\u0660\u0660", FieldProblem("choice", "1000, 1.0000")),
         (field("number", as_text=True), "-1.375", FieldProblem("choice", "-1375, -1.3750")),
         (field("number"), "1e9", FieldProblem("number")),
         (field("number"), "nan", FieldProblem("number")),
@@ -121,6 +122,28 @@ def test_number_in_another_spelling_is_no_change(text: str):
     """A JSON number may be 1.0, which the form shows as 1."""
     form = EditForm("pid", "Order", "en", (FormField("kg", "Kg", "number", 1.0),))
     assert form.read({"kg": text}).changes == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "present", "text"),
+    [
+        ("datetime", "2026-12-31T12:00:00Z", "2026-12-31T12:00"),
+        ("time", "10:00", "10:00:00"),
+        ("text", "a\r\nb", "a\nb"),
+    ],
+)
+def test_value_in_the_spelling_of_a_platform_is_no_change(kind: str, present: str, text: str):
+    """A model wrote the present value. A picker or a text area sends the same one back."""
+    form = EditForm("pid", "Order", "en", (FormField("x", "X", kind, present),))
+    assert form.read({"x": text}).changes == {}
+
+
+def test_choices_that_differ_in_spaces_can_replace_each_other():
+    """An enum may hold both."""
+    given = FormField("unit", "Unit", "choice", "kg", choices=("kg", "kg "))
+    form = EditForm("pid", "Order", "en", (given,))
+    assert form.read({"unit": "kg "}).changes == {"unit": "kg "}
+    assert form.read({"unit": "kg"}).changes == {}
 
 
 def test_form_names_only_what_differs():
