@@ -175,7 +175,7 @@ class AgentLoop:
         Raises ValueError and TypeError for an invalid response format.
         """
         config = self._config
-        counts = request.counts
+        counts = request.paused_counts
         schema_instruction = ""
         if request.response_format is not None:
             schema = schema_from_response_format(request.response_format)
@@ -220,8 +220,8 @@ class AgentLoop:
         if counts is not None:
             run.iterations = counts.iterations
             run.usage = counts.usage
-        if request.snapshot is not None:
-            run.restore(request.snapshot)
+        if request.paused_run is not None:
+            run.restore(request.paused_run)
         return run
 
     async def _prepare(self, run: RunState, session: Session | None) -> None:
@@ -323,7 +323,7 @@ class AgentLoop:
             iteration = self._observed_iteration
 
         try:
-            if run.request.snapshot is not None:
+            if run.request.paused_run is not None:
                 end = await self._carry_out_decisions(run)
                 if end is not None:
                     return end
@@ -629,7 +629,7 @@ class AgentLoop:
             memory.add_many(messages)
         if memory is not None:
             note_names(memory, run.shown_tools)
-            if run.open_actions:
+            if run.waiting_ids:
                 note_run_counts(memory, run.counts)
             else:
                 forget_ended_pause(memory)
@@ -674,7 +674,7 @@ def _resumable_snapshot(run: RunState, end: RunEnd) -> RunSnapshot | None:
     In the second case the calls were carried out. The run goes on without further decisions.
     """
     has_waiting_calls = bool(run.open_calls or run.inner)
-    went_on = run.request.snapshot is not None
+    went_on = run.request.paused_run is not None
     has_no_answer = end.stop_reason in ("provider_error", "cancelled", "budget")
     if has_waiting_calls or (went_on and has_no_answer):
         return run.snapshot

@@ -5,6 +5,19 @@ answer of the model with the results of its calls; each call ends with a CallOut
 *pauses* when a call must wait for a decision, and another run *goes on* with it later. `loop.py`
 runs the rounds, `resume.py` carries out the decisions when a run goes on.
 
+A call *waits* for a decision in one of four ways:
+
+| who decides                                     | field of CallOutcome | open |
+|-------------------------------------------------|----------------------|------|
+| a person, before the tool runs                  | `proposals`          | yes  |
+| a person, whom the tool's own code asked        | `proposals`          | no   |
+| the program that started the run                | `open_call`          | yes  |
+| that program, about calls of an agent as a tool | `inner`              | yes  |
+
+An *open* call has no result yet. The run pauses at each call that waits, except where the tool's
+own code asked and returned a text: the model reads that at once. In the transcript the result of
+each call that waits has an ActionLink without an outcome, and `pause.py` finds it by that.
+
 A worker may die during a run. The Journal has the answers of the model and the outcomes of the
 calls, so that the next worker continues the run and no call runs twice.
 """
@@ -70,8 +83,8 @@ class CallOutcome:
     call: ToolCall
     #: What the model reads: a result, an error, a proposal or a note.
     content: str
-    #: Why the run ends with this call; "" if it goes on. "pending": someone must decide about the
-    #: call. "terminal": its result is the reply.
+    #: Why the run ends with this call; "" if it goes on. "pending": a person or program must
+    #: decide, and `final_text` is the question. "terminal": its result is the reply.
     ends: Literal["", "pending", "terminal"] = ""
     #: The text for the user, if the run ends with this call.
     final_text: str = ""
@@ -87,7 +100,7 @@ class CallOutcome:
     not_run: bool = False
     #: The files that the tool made.
     artifacts: tuple[Artifact, ...] = ()
-    #: The pending actions that the call has proposed: each waits for a person's yes.
+    #: The pending actions that the call or its tool has proposed: each waits for a person's yes.
     proposals: tuple[ProposedAction, ...] = ()
     #: What the tool changed in the timers of the conversation.
     timer_changes: tuple[TimerChange, ...] = ()
@@ -114,13 +127,16 @@ class CallOutcome:
 
     @property
     def is_open(self) -> bool:
-        """Whether the call has no result yet, because it waits for a decision."""
+        """Whether the call waits for a decision and has no result before it.
+
+        A tool whose own code asked a person has a result: its call waits, and is not open.
+        """
         if self.open_call is not None or self.inner is not None:
             return True
         if not self.proposals:
             return False
-        # `asked_by` names a tool whose own code has stored the proposal. Such a tool has run, and
-        # its call has a result. A proposal without it was made in place of the call.
+        # `asked_by` names the tool whose own code has stored the proposal. A proposal without it
+        # was made in place of the call.
         return not any(each.action.asked_by for each in self.proposals)
 
     @property
@@ -268,11 +284,11 @@ class RunRequest:
     has_agents_knowledge: bool = False
     #: The id, iterations and usage of the paused run, which this run counts on from; None for a new
     #: run. With counts alone, the calls of the paused run have their results in the memory.
-    counts: RunCounts | None = None
+    paused_counts: RunCounts | None = None
     #: The whole paused run, whose calls `decisions` are about. None for a new run, and on a
     #: channel.
-    snapshot: RunSnapshot | None = None
-    #: What was decided about the open calls of the snapshot, by their ids.
+    paused_run: RunSnapshot | None = None
+    #: What was decided about the open calls of `paused_run`, by their ids.
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     #: Whether the run is that of an agent which is a tool of another one.
     is_inner: bool = False
@@ -306,7 +322,7 @@ class OpenRound:
             if outcome is None and at in self.started:
                 outcome = CallOutcome(call, UNKNOWN_OUTCOME, is_unknown=True)
             elif outcome is None:
-                outcome = CallOutcome(call, NOT_RUN)
+                outcome = CallOutcome(call, NOT_RUN, not_run=True)
             outcomes.append(outcome)
         return outcomes
 
@@ -331,9 +347,9 @@ class RunState:
 
     Its messages are in four lists, from the oldest to the newest:
 
-    * `history`: the earlier turns of the conversation. In a run that goes on with a snapshot, it
+    * `history`: the earlier turns of the conversation. In a run that goes on with a RunSnapshot, it
       also has `earlier` at its end once the decisions are carried out (`resume.py`).
-    * `earlier`: what a paused run had added before it paused. Empty without a snapshot.
+    * `earlier`: what a paused run had added before it paused. Empty without a RunSnapshot.
     * `messages`: what this run adds: the user's messages, as the guardrails passed them, and its
       rounds. It grows only by whole rounds, since vendors refuse a call without its result.
     * `rejected`: answers of the wrong form, each with its correction. Only the model sees them,
@@ -426,15 +442,16 @@ class RunState:
     artifacts: list[Artifact] = field(default_factory=list)
     #: The answers that were last offered as buttons.
     choices: tuple[str, ...] = ()
-    #: What the model calls of the loop have used. All other model calls of the run, such as those
-    #: for summaries, are in `events.side_usage`.
+    #: What the model calls of the loop have used, and those that summarize the results of its
+    #: calls (`CallOutcome.usage`). All other model calls of the run, such as those of the memories,
+    #: are in `events.side_usage`. The usage of the run is the sum of both.
     usage: UsageStats = NO_USAGE
 
     # Calls that wait for a decision of the program that started the run.
 
     #: Whether a call that needs an approval may wait for such a decision.
     may_pause: bool = False
-    #: The calls of this run that wait.
+    #: The open calls about which the program decides, also those of the paused run.
     open_calls: list[OpenCall] = field(default_factory=list)
     #: The paused runs of agents that are tools, by the id of the call that asked the agent.
     inner: dict[str, RunSnapshot] = field(default_factory=dict)
@@ -455,11 +472,13 @@ class RunState:
     def request_text(self) -> str:
         """The text that the run answers, before the guardrails.
 
-        For a run that goes on without new messages it is the latest message of the user.
+        For a run that goes on without new messages it is the message that the paused run answered,
+        until `resume.py` adds DECIDED_MESSAGE to the request.
         """
         if self.request.messages:
             return self.request.user_text
-        # This is read before the decisions are carried out: `history` has no `earlier` yet.
+        # Once the decisions are carried out, `history` has `earlier`, too. Then it is read twice,
+        # with the same result.
         for message in reversed([*self.history, *self.earlier]):
             if message.role is Role.USER:
                 return message.content
@@ -518,16 +537,17 @@ class RunState:
         if memory is None:
             return
         self.history = with_waiting_results(memory.shown())
-        # Only the run that wrote the reasoning in a history needs it, when it goes on.
-        is_new_run = self.request.counts is None
+        # The reasoning and the pictures in a history are only for the run that added them, when it
+        # goes on.
+        is_new_run = self.request.paused_counts is None
         if is_new_run:
             self.history = [_without_details(message) for message in self.history]
 
     def close(self, content: str) -> None:
         """End the transcript with the reply `content`, and remove what only the run needed.
 
-        A user's message that no guardrail has passed is replaced by WITHHELD. If a call is open,
-        the run is not over: the transcript ends with that call, and the models' reasoning stays.
+        A user's message that no guardrail has passed is replaced by WITHHELD. If a call waits, the
+        run is not over: the transcript ends with that call, and the models' reasoning stays.
         """
         # The messages of the request pass the guardrails one after another, before the first round.
         # If one was blocked, it and all behind it are missing in `self.messages`. If all passed,
@@ -539,9 +559,9 @@ class RunState:
             else:
                 self.messages.append(message)
 
-        # A run that goes on may answer new messages while a call of `earlier` still waits. Then only
-        # the calls of this run count.
-        waiting = self.open_actions
+        # If calls of `earlier` still wait, a run has messages of its own only if the user wrote
+        # again. `content` then answers these messages, and is added although those calls wait.
+        waiting = self.waiting_ids
         if self.messages:
             waiting = open_actions(self.messages)
         if waiting:
@@ -552,8 +572,11 @@ class RunState:
         self.messages = [_without_details(each) for each in self.messages]
 
     @property
-    def open_actions(self) -> tuple[str, ...]:
-        """The ids of the actions of this run that wait for a decision."""
+    def waiting_ids(self) -> tuple[str, ...]:
+        """The ids in the links of all calls that wait, also those of the paused run.
+
+        They are ids of pending actions, or where a program decides those of `waiting_id`.
+        """
         return open_actions([*self.earlier, *self.messages])
 
     @property
@@ -563,7 +586,7 @@ class RunState:
             run_id=self.events.run_id,
             iterations=self.iterations,
             usage=self.events.side_usage + self.usage,
-            actions=self.open_actions,
+            actions=self.waiting_ids,
         )
 
     def close_round(self, outcomes: Sequence[CallOutcome], *, note: str = "") -> None:
@@ -599,6 +622,7 @@ class RunState:
             link = ActionLink(waiting_id(self.events.run_id, outcome.call.id))
             message = replace(message, actions=(link,))
         if outcome.is_unknown:
+            # If the model repeats such a call, the question about it names the time of the first.
             message = replace(message, at=_time_of_turn())
         return message
 
@@ -616,9 +640,10 @@ class RunState:
             self.inner[outcome.call.id] = outcome.inner
 
     def restore(self, snapshot: RunSnapshot) -> None:
-        """Continue from a paused run: set what that run had when it was stored.
+        """Continue from a paused run: set what its snapshot has.
 
-        The counts of that run are in the request, and the loop sets them.
+        Its counts are in the request, and the loop sets them. Its files, choices and reasoning are
+        in no snapshot: the AgentResult of the paused run has handed them over.
         """
         self.earlier = list(snapshot.messages)
         self.open_calls = list(snapshot.calls)
@@ -630,7 +655,10 @@ class RunState:
 
     @property
     def snapshot(self) -> RunSnapshot:
-        """The run as a program stores it. Read it before `close` adds the reply."""
+        """The run as a program stores it.
+
+        Read it before `close`: that adds the reply, which a paused run does not have.
+        """
         counts = self.counts
         messages = [*self.earlier, *self.messages]
         return RunSnapshot(
@@ -715,8 +743,14 @@ def with_paused_run(
     """
     if isinstance(paused, RunSnapshot):
         check_decisions(paused.open_calls, decisions or {})
+        # Without `actions`: they only tell a channel which counts belong to a decided action.
         counts = RunCounts(paused.run_id, paused.iterations, paused.usage)
-        return replace(request, counts=counts, snapshot=paused, decisions=dict(decisions or {}))
+        return replace(
+            request,
+            paused_counts=counts,
+            paused_run=paused,
+            decisions=dict(decisions or {}),
+        )
     if paused is not None and not isinstance(paused, RunCounts):
         raise TypeError(
             f"paused={paused!r} is no paused run: read stored data with RunSnapshot.from_dict(data)"
@@ -726,7 +760,7 @@ def with_paused_run(
             f"decisions about {sorted(decisions)} need the run that waits:"
             " give paused=result.paused"
         )
-    return replace(request, counts=paused)
+    return replace(request, paused_counts=paused)
 
 
 def to_messages(
