@@ -84,7 +84,10 @@ def test_amounts_have_an_end(amount: float):
         (1, "Mb", "kB", "125"), (100, "mbps", "MB/s", "12.5"), (1, "kwh", "J", "3600000"), (1, "KWH", "kJ", "3600"),
         (1, "Mhz", "hz", "1000000"), (1, "mHz", "Hz", "0.001"), (1, "mPa", "Pa", "0.001"),
         (3000, "rpm", "Hz", "50"), (50, "Hz", "rpm", "3000"), (360, "degree/s", "Hz", "1"), (50, "Hz", "s^-1", "50"),
-        (3000, "rpm", "rad/s", "314.159265358979"),
+        (3000, "rpm", "rad/s", "314.159265358979"), (1, "Hz^2", "rpm^2", "3600"), (3600, "rpm^2", "Hz^2", "1"),
+        (1, "GBps", "MB/s", "1000"), (100, "MBps", "Mbps", "800"), (1, "kBps", "Bps", "1000"),
+        (100, "MBit/s", "MB/s", "12.5"), (1, "MByte", "kB", "1000"), (1, "MBIT", "kBit", "1000"), (1, "GBits", "Mbit", "1000"),
+        (1, "GB/Mbps", "s", "8000"), (36, "l/kmh", "l*s/m", "129.6"),
     ],
 )  # fmt: skip
 def test_conversions_are_those_of_the_tables(
@@ -98,6 +101,8 @@ def test_conversions_are_those_of_the_tables(
     ("from_unit", "to_unit", "words"),
     [
         ("kilometrs", "m", "did you mean 'kilometer'"),
+        ("kilometrs^2", "m^2", "unknown unit 'kilometrs\\^2'; did you mean 'kilometer'"),
+        ("yard^2/zecond", "m^2/s", "unknown unit .*did you mean 'second'"),
         ("EUR", "USD", "exchange rates"),
         ("m", "s", r"measures \[length\], 's' \[time\]"),
     ],
