@@ -38,7 +38,8 @@ _log = logging.getLogger(__name__)
 #: How many characters of each provider's error the joint error repeats. The joint error is raised
 #: when no provider has answered.
 SHORT_REASON_CHARS = 120
-#: The attributes that the joint error takes from the chief one of its errors.
+#: The attributes of a ProviderError that the joint error takes from the chief one of its errors.
+#: Only `retry_after` and `retryable` come from all errors.
 _FACTS = (
     "kind",
     "status",
@@ -101,10 +102,11 @@ class FallbackProvider:
         self._clock = clock
 
     def with_listener(self, listener: FallbackListener) -> FallbackProvider:
-        """Return a copy that also reports its fallbacks to `listener`.
+        """Return a copy that reports its fallbacks to `listener`, and to `on_fallback` as before.
 
-        The copy shares the circuit breakers. The listener is called where the provider is: in the
-        run's event loop, or in a thread.
+        A copy has one listener: in a copy of a copy, the second one replaces the first. The copy
+        shares the circuit breakers. The listener is called where the provider is: in the run's
+        event loop, or in a thread.
         """
         candidates = [
             replace(each, provider=with_listener(each.provider, listener))
@@ -112,7 +114,8 @@ class FallbackProvider:
         ]
         # A copy keeps all else, such as the clock, and it needs no second set of circuit breakers.
         listening = copy(self)
-        vars(listening).update(_listener=listener, _candidates=candidates)
+        listening._listener = listener  # noqa: SLF001  # our own class
+        listening._candidates = candidates  # noqa: SLF001
         return listening
 
     @property
@@ -183,10 +186,10 @@ class FallbackProvider:
         raise attempts.joint_error()
 
     async def astream(self, **kwargs: Any) -> AsyncGenerator[StreamItem, None]:
-        """Yield the items of the first answer that is complete.
+        """Yield the items of answers as they arrive, until one answer is complete.
 
-        If an answer breaks off, a Restart follows its items, and the next provider is asked. Raise
-        ProviderError like `acomplete`.
+        If an answer breaks off, a Restart follows its items: they are to be dropped. Then the next
+        provider is asked. Raise ProviderError like `acomplete`.
         """
         has_begun = False
         attempts = self._attempts(kwargs)
@@ -245,7 +248,10 @@ class FallbackProvider:
         )
 
     def _report_fallback(self, failed: str, following: str, error: ProviderError) -> None:
-        """Report that `following` is called because `failed` did not answer; both are names."""
+        """Report that `following` is called because `failed` did not answer; both are names.
+
+        The log gets the cause of the error, which never has the vendor's text.
+        """
         _log.warning("provider.fallback failed=%s next=%s %s", failed, following, error.cause)
         if self._on_fallback is not None:
             _call_listener(self._on_fallback, failed, error)
@@ -305,7 +311,7 @@ class _Candidate:
         return replace(usage, provider=self.name)
 
 
-#: A call that a circuit breaker admitted: a usual one, or a trial after the provider's cooldown.
+#: What a call is to a circuit breaker: a usual one, or its trial after the provider's cooldown.
 Call = Literal["usual", "trial"]
 #: What the end of a call says about its provider; "unclear" says nothing.
 CallVerdict = Literal["answered", "failed", "unclear"]
@@ -313,7 +319,7 @@ CallVerdict = Literal["answered", "failed", "unclear"]
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """One call of one provider, admitted by its circuit breaker."""
+    """One call of one provider. Its circuit breaker admitted it, or all breakers skipped theirs."""
 
     candidate: _Candidate
     call: Call
@@ -367,6 +373,7 @@ class _Attempts:
         if not self._failures:  # the loop has yielded nothing
             first_back = min(self._candidates, key=lambda each: each.breaker.open_until)
             self._skipped = [skipped for skipped in self._skipped if skipped[0] is not first_back]
+            # It is no trial: the trial may be running for another request, and does not end here.
             yield self._attempt(first_back, "usual")
 
     def _why_skipped(self, candidate: _Candidate) -> str:
@@ -387,11 +394,17 @@ class _Attempts:
         attempt.candidate.breaker.record(attempt.call, "answered")
 
     def record_error(self, attempt: _Attempt, error: ProviderError) -> None:
-        """Record why the provider did not answer. A request that it refused is not its failure."""
+        """Record why the provider did not answer.
+
+        A request that was refused or too long says nothing about the provider. All other errors are
+        failures of it, also that it gives no access: the breaker then spares the next requests a
+        useless call.
+        """
         candidate = attempt.candidate
         candidate.access.note_failure(candidate.name, error)
         self._failures.append((candidate.name, error))
-        if isinstance(error, RequestRefusedError):
+        # `acall` gives the error of another library only a kind: it is no RequestRefusedError.
+        if isinstance(error, RequestRefusedError) or error.kind == "too_long":
             candidate.breaker.record(attempt.call, "unclear")
         else:
             candidate.breaker.record(attempt.call, "failed")
@@ -403,7 +416,8 @@ class _Attempts:
     def joint_error(self) -> ProviderError:
         """Return one error for those of all providers, with the facts of the chief one.
 
-        It is retryable if any of them is: at the next attempt that provider may answer.
+        It is retryable if any of them is: at the next attempt that provider may answer. A skipped
+        provider does not make it retryable, because attempts follow each other in seconds.
         """
         errors = [error for _, error in self._failures]
         reasons = [
@@ -425,7 +439,8 @@ class _Attempts:
         joint_error.__cause__ = chief_error
         for name in _FACTS:
             setattr(joint_error, name, getattr(chief_error, name))
-        # A skipped provider may give access later.
+        # A skipped provider may answer after its cooldown. So the user reads that the model is away,
+        # and not that the operator has to mend something.
         if joint_error.kind == "no_access" and self._skipped:
             joint_error.kind = "away"
         return joint_error
@@ -439,7 +454,8 @@ def _chief_error(errors: list[ProviderError]) -> ProviderError:
             if error.kind == kind:
                 return error
 
-    # A later attempt may succeed, unless no provider gives access.
+    # Of the others the last one counts. One that may pass comes before "no_access", which only the
+    # operator can mend.
     for error in reversed(errors):
         if error.kind != "no_access":
             return error
@@ -507,7 +523,10 @@ class CircuitBreaker:
             return "trial"
 
     def record(self, call: Call, verdict: CallVerdict) -> None:
-        """End a call that `take` has admitted."""
+        """End a call. `call` is what `take` returned, or "usual" for a call without its consent.
+
+        Of both kinds an answer closes the breaker, and a failure may begin another cooldown.
+        """
         with self._lock:
             if call == "trial":
                 self._has_trial = False

@@ -203,6 +203,15 @@ def test_refused_request_does_not_open_the_circuit():
     assert ask(provider) == "I am first"
 
 
+def test_too_long_conversation_does_not_open_the_circuit():
+    """A provider of one's own raises the error of its library, which is known only by its text."""
+    first = Vendor("first", ValueError("maximum context length is 10 tokens"))
+    provider = FallbackProvider([first, Vendor("second")], max_failures=1)
+    assert ask(provider) == "I am second"
+    first.error = None
+    assert ask(provider) == "I am first"
+
+
 def test_failing_provider_is_skipped_until_its_cooldown_ends():
     """Then one request tries it; if that fails, a new cooldown starts."""
     clock = Clock()
