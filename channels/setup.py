@@ -305,7 +305,10 @@ class PlatformSetup(ABC):
 
     @abstractmethod
     async def check(self) -> list[CheckResult]:
-        """Check what the platform knows of the channel. A refused call is a failed check."""
+        """Check what the platform knows of the channel. A refused call is a failed check.
+
+        The first result is that of the bot's account, and is always there.
+        """
 
     @abstractmethod
     async def delete_webhook(self) -> list[str]:

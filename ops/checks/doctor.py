@@ -1,9 +1,10 @@
 """The checks of `sayso doctor`, which looks at a running bot from outside.
 
 `Doctor` checks Redis, the queue, workers, disks, the web and each channel. `check_models` asks the
-models. Each check yields one or more `CheckResult`s, also where it is fine. The `id` of a result
-that is not fine names its section on the page of the doctor's findings. Nothing of the bot is
-changed: the webhooks that each channel is sent have no message in them.
+models. A check yields its `CheckResult`s: usually one where all is fine, too, but none where there
+is nothing to check, such as no halt and no alert, or where another result says that Redis is away.
+The `id` of a result that is not fine names its section on the page of the doctor's findings.
+Nothing of the bot is changed: the webhooks that each channel is sent have no message in them.
 """
 
 from __future__ import annotations
@@ -74,11 +75,11 @@ if TYPE_CHECKING:
 
 #: How long our own web may take to answer, in seconds.
 WEB_SECONDS = 10.0
-#: By how much the clocks of this machine and of Redis may differ before it is a warning, in
-#: seconds. Links expire by the clock of Redis. Slack's signatures are checked by ours, and are
-#: valid for 300 seconds.
+#: By how much the clocks of this machine and of the servers of Redis may differ before it is a
+#: warning, in seconds. Links expire by the clock of Redis. Slack's signatures are checked by ours,
+#: and are valid for 300 seconds.
 CLOCK_SECONDS = 2.0
-#: By how much they may differ before it is a failure, in seconds.
+#: By how much any two of these clocks may differ before it is a failure, in seconds.
 CLOCK_LIMIT = 60.0
 #: After how many seconds without a message a channel counts as silent: a week.
 SILENT_SECONDS = 7 * 86400.0
@@ -260,7 +261,7 @@ class Doctor:
         """Return the result for the clocks of this machine and of all servers of a Redis."""
         seconds_ahead: dict[str, float] = {}
         for node in nodes_of(client):
-            with suppress(RedisError):  # another check reports it
+            with suppress(RedisError):  # a server that does not answer is left out
                 before = self._clock()
                 seconds, microseconds = node.time()
                 # The server read its clock about in the middle of the call.
@@ -335,8 +336,8 @@ class Doctor:
         checks = await setup.check()
         for finding in checks:
             yield finding
-        # The first check of each platform is that of its account. Without a valid account the
-        # platform lists no messages.
+        # Each platform checks its account first (`PlatformSetup.check`). Without a valid account it
+        # lists no messages.
         if checks[0].state != "fail":
             async for finding in self._check_messages(name, setup):
                 yield finding
@@ -385,7 +386,7 @@ class Doctor:
         cure = "write to the bot from its platform; if nothing arrives, its webhook leads elsewhere or is turned off"
         if seconds is None:
             yield CheckResult(
-                "silence", "warn", "no message has come in, in 90 days at least", cure, name
+                "silence", "warn", "no message has come in yet, or none for 90 days", cure, name
             )
         elif seconds > SILENT_SECONDS:
             says = f"no message has come in for {seconds / 86400:.0f} days"
@@ -526,7 +527,8 @@ async def _probe(
 ) -> CheckResult:
     """Send a channel a harmless webhook with a wrong and with the right signature.
 
-    The forged one goes first: where another server answers, it never gets a right signature.
+    The forged one goes first. A server that does not answer it with 403, as our web does, never
+    gets a right signature.
     """
     try:
         headers, body = forged
@@ -579,7 +581,7 @@ async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
     from sayso.config.wiring.models import Models
 
     models = Models(settings)
-    # Channels share providers, which are compared by identity.
+    # A provider is for one model. Channels with the same model share its provider.
     asked_providers: set[int] = set()
     unusable_models: set[str] = set()
     for channel in settings.channels:
@@ -638,26 +640,31 @@ def clock_result(seconds_ahead: Mapping[str, float]) -> CheckResult:
     apart = seconds_ahead[fastest] - seconds_ahead[slowest]
     offset = max(seconds_ahead.values(), key=abs)
 
+    direction = "ahead of" if offset > 0 else "behind"
+    from_us = f"Redis is {abs(offset):.1f} s {direction} us"
+    largest = max(apart, abs(offset))
+    state: CheckState = "warn" if largest <= CLOCK_LIMIT else "fail"
+
     if apart > CLOCK_SECONDS:
         says = (
             f"the clocks of {slowest} and {fastest} are {apart:.1f} s apart: "
             "a lease may end early or late after a failover"
         )
-        state: CheckState = "warn" if apart <= CLOCK_LIMIT else "fail"
+        # Then all servers are ahead of us, or all are behind.
+        if abs(offset) > apart:
+            says = f"{says}; {from_us}"
         return CheckResult("clock", state, says, "have all set their clocks by NTP")
     if abs(offset) > CLOCK_SECONDS:
-        direction = "ahead of" if offset > 0 else "behind"
-        says = f"Redis is {abs(offset):.1f} s {direction} us"
         cure = "have both set their clocks by NTP: links expire by one, and signatures of webhooks by the other"
-        state = "warn" if abs(offset) <= CLOCK_LIMIT else "fail"
-        return CheckResult("clock", state, says, cure)
+        return CheckResult("clock", state, from_us, cure)
     return CheckResult("clock", "ok", f"this machine and Redis agree within {CLOCK_SECONDS:g} s")
 
 
 def _check_fitness(client: Redis, place: str, settings: Settings) -> Iterator[CheckResult]:
-    """Yield what may make a server lose messages, or that it keeps what it acknowledged.
+    """Yield what may make the servers lose messages, or that they keep what they acknowledged.
 
-    A missing replica alone is a warning beside that: only the loss of the machine loses messages.
+    If a missing replica is the only finding, both are yielded: the server keeps what it
+    acknowledged, unless its machine is lost.
     """
     findings = []
     risks: list[str] = []
@@ -756,7 +763,11 @@ async def _each(results: Iterator[CheckResult]) -> AsyncIterator[CheckResult]:
 
 
 def _check_files(settings: Settings, data: Path) -> Iterator[CheckResult]:
-    """Check where files are kept: whether the bucket takes them, and whether there is room."""
+    """Check where files are kept: whether the bucket takes them, and whether there is room.
+
+    A machine without the data folder is not the bot's. There, nothing is checked: it may have
+    other rights to the bucket than the bot, and its disk holds no files of the bot.
+    """
     if not data.exists():
         return
     try:

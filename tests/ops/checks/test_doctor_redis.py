@@ -236,6 +236,17 @@ def test_different_clocks_of_a_cluster_are_named():
     assert clock_result({}).says == "not compared, because no server tells its time"
 
 
+def test_servers_far_ahead_of_us_fail_although_they_nearly_agree():
+    """Links and signatures fail by our clock, however close the servers are to one another."""
+    found = clock_result({"n1:6379": 100.0, "n2:6379": 103.0})
+    assert found.state == "fail"
+    assert "n1:6379 and n2:6379 are 3.0 s apart" in found.says
+    assert found.says.endswith("; Redis is 103.0 s ahead of us")
+    behind = clock_result({"n1:6379": -10.0, "n2:6379": -13.0})
+    assert behind.state == "warn"
+    assert behind.says.endswith("; Redis is 13.0 s behind us")
+
+
 def test_clocks_of_all_nodes_of_a_cluster_are_read(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
