@@ -28,6 +28,14 @@ def is_http_url(url: str) -> bool:
     return parts.scheme in ("http", "https") and host != "" and port != 0
 
 
+def has_http_scheme(text: str) -> bool:
+    """Return whether a text that may be the path of a file is meant as a URL of the web instead.
+
+    Schemes are read in any case of letters, as in HTTPS://example.com.
+    """
+    return text.lower().startswith(("http://", "https://"))
+
+
 def redacted_url(url: str) -> str:
     """Return a URL, which may be malformed, without a login, a query and a fragment.
 

@@ -25,8 +25,10 @@ class EditRefused(Exception):
 
     * `kind`: "not_editable" for an argument that must not be changed, "invalid" for a value that
       the tool does not take, "denied" by the policy, "refused" if the preview found nothing to ask,
-      and "no_preview" if the preview failed, or the schema of the tool could not be made.
-    * `names`: the arguments at fault, as far as they are known.
+      and "no_preview" if there is no new question for another reason: the preview failed, or the
+      schema of the tool could not be made.
+    * `names`: the changed arguments at fault; for "denied" all changed arguments. Empty if the
+      fault is elsewhere, or is not known.
     * `result`: what the preview returned instead of a question.
     """
 
@@ -83,8 +85,8 @@ async def edited_call(
     * `args`: the arguments before the change.
     * `changes`: the new values by name; None removes an argument. Without changes the call is only
       checked again.
-    * `sealed`: the names that the question offered to change, which are signed with it; None for
-      any. A name counts only if the tool or the policy still lets a person change it.
+    * `sealed`: the names that the question offered to change, stored with the action under its
+      MAC; None for any. A name counts only if the tool and the policy still let people change it.
 
     Raises EditRefused.
     """
@@ -104,9 +106,10 @@ async def edited_call(
         if value is None:
             del new_args[name]
     try:
-        # Load the schema in a thread, since it may call an injector that blocks. The validation
-        # needs it. It is the strict one for arguments that are stored until the yes.
+        # The validation needs the schema. Here it is made in a thread, since the tool's
+        # `config_injector` may block.
         await tool.aschema()
+        # Stricter than for a call that runs at once: these arguments are stored until the yes.
         checked_args = tool.validate_record(new_args)
     except ToolParameterError as exc:
         names = [name for name in changes if _is_at_fault(name, exc)]
@@ -114,6 +117,7 @@ async def edited_call(
     except ToolError as exc:
         raise EditRefused("no_preview", str(exc)) from exc
 
+    # Only "deny" counts: after "allow" and "ask" a person is asked in any case.
     decision = effective_decision(tool, checked_args, config.tool_policy)
     if decision.decision == "deny":
         raise EditRefused("denied", f"{tool.name!r} is denied: {decision.reason}", list(changes))
@@ -145,5 +149,6 @@ async def _with_preview(
     if isinstance(draft.preview, ToolResult):
         reason = f"{tool.name!r} has nothing to ask with these values"
         raise EditRefused("refused", reason, result=draft.preview)
-    # `draft.args` are the same arguments, in the order in which they are stored.
+    # `draft.args` are the same arguments, in the order in which pending actions store them. The
+    # same values are then always stored alike.
     return EditedCall(tool, editable, draft.args, draft.text, draft.values_digest)

@@ -18,7 +18,7 @@ from sayso.agent.toolsets.openapi_document import MAX_DOCUMENT_BYTES, Document, 
 from sayso.agent.toolsets.openapi_request import OriginClient, Request
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.http import Resolve, origin_of
-from sayso.infra.urls import is_http_url, redacted_url, server_address
+from sayso.infra.urls import has_http_scheme, is_http_url, redacted_url, server_address
 
 if TYPE_CHECKING:
     import httpx
@@ -29,11 +29,11 @@ class DocumentSource:
 
     * `address`: the path of a file, or a URL.
     * `base_url`: the address that calls go to; "" for the one in the document. Private addresses
-      and plain http are allowed only for the host that it names.
+      and plain http are allowed only at the origin (scheme, host and port) of `base_url`.
     * `seconds`: the time limit of a request.
     * `resolve`: returns the addresses of a host.
 
-    Raises ValueError for an address that is no URL.
+    Raises ValueError for a malformed URL.
     """
 
     def __init__(self, address: str, base_url: str, *, seconds: float, resolve: Resolve) -> None:
@@ -44,13 +44,13 @@ class DocumentSource:
         if self.is_remote and not is_http_url(address):
             raise ValueError(
                 f"{redacted_url(address)!r} is not a URL: "
-                "write the document's as https://api.example.com/openapi.json"
+                "write the document's URL as https://api.example.com/openapi.json"
             )
 
     @property
     def is_remote(self) -> bool:
         """Whether the document has a URL."""
-        return self._address.startswith(("http://", "https://"))
+        return has_http_scheme(self._address)
 
     @property
     def name(self) -> str:
@@ -68,13 +68,16 @@ class DocumentSource:
 
     @cached_property
     def url(self) -> httpx.URL | None:
-        """The document's own URL, None for a file and for a URL that no request can be sent to."""
+        """The document's own URL; None for a file.
+
+        None also for a URL that httpx, which sends the request, cannot parse.
+        """
         if self.is_remote:
             return _parsed_url(self._address)
         return None
 
     async def read_text(self) -> str:
-        """Return the text of the document. Raises SourceError."""
+        """Return the text of the document. Redirects are followed. Raises SourceError."""
         if not self.is_remote:
             return await call_in_thread(_read_file, Path(self._address))
         url = self.url
@@ -84,6 +87,7 @@ class DocumentSource:
         request = Request("GET", url.raw_path.decode(), headers)
         client = self.client(url.join("/"), MAX_DOCUMENT_BYTES)
         answer = await client.send(request, reads_only=True)
+        # The server may answer later, so this is no error of the configuration.
         if answer.status_code != 200:
             raise SourceUnreachable(
                 f"{self.label}: its server answered {answer.status_code}: check the address"
@@ -96,6 +100,7 @@ class DocumentSource:
             url = _parsed_url(self._base_url)
         else:
             url = _parsed_url(server_url(document), self.url)
+        # Errors and logs name the server, so it must not hold a user or a password.
         if url is None or url.userinfo:
             raise SourceError(
                 f"{self.label} names no server that can be used: write its address as base_url"
@@ -121,7 +126,10 @@ class DocumentSource:
         return url
 
     def client(self, url: httpx.URL, max_bytes: int) -> OriginClient:
-        """Return a client for this URL. An address that the operator configured is trusted."""
+        """Return a client for this URL.
+
+        It may reach a private address or use plain http only at the origin of `base_url`.
+        """
         base = _parsed_url(self._base_url)
         return OriginClient(
             base=url,
@@ -135,7 +143,7 @@ class DocumentSource:
         """Return a function that gets the URL of a server and returns whether all calls go there.
 
         `url` is where all calls go. The function returns True also for the document's first server,
-        because a `base_url` replaces that one.
+        because a `base_url` replaces that one. An operation of any other server is not offered.
         """
 
         def address(each: httpx.URL | None) -> str:
@@ -143,15 +151,21 @@ class DocumentSource:
                 return ""
             return str(each.copy_with(query=None, fragment=None)).rstrip("/")
 
+        # A relative server of a document in a file has no address, so the texts are compared too.
+        def server_text(each: str) -> str:
+            if each == "/":  # the default, which is not ""
+                return each
+            return each.rstrip("/")
+
         try:
             first_server = server_url(document)
         except SourceError:  # it has a variable that only `base_url` fills
             first_server = ""
         first_address = address(_parsed_url(first_server, self.url))
-        own_addresses = {address(url), first_address, first_server.rstrip("/")} - {""}
+        own_addresses = {address(url), first_address, server_text(first_server)} - {""}
 
         def is_own(server: str) -> bool:
-            if server.rstrip("/") in own_addresses:
+            if server_text(server) in own_addresses:
                 return True
             return address(_parsed_url(server, self.url)) in own_addresses
 

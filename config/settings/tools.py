@@ -28,7 +28,7 @@ from sayso.channels.base import (
     refuse_none,
 )
 from sayso.config.settings.agent import OptionalServerUrl, ServerUrl
-from sayso.infra.urls import is_http_url
+from sayso.infra.urls import has_http_scheme, is_http_url
 
 #: A namespace is the beginning of tool names, which have at most 64 characters.
 NAMESPACE = r"^[A-Za-z0-9_-]{1,32}$"
@@ -377,7 +377,7 @@ class OpenApiSource(SourceSettings):
     @field_validator("openapi")
     @classmethod
     def _a_document(cls, document: str) -> str:
-        if document.startswith(("http://", "https://")) and not is_http_url(document):
+        if has_http_scheme(document) and not is_http_url(document):
             raise ValueError("is not a URL: write it as https://api.example.com/openapi.json")
         return document
 

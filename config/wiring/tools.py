@@ -63,6 +63,7 @@ from sayso.config.settings.tools import (
 )
 from sayso.infra.concurrency import run_sync
 from sayso.infra.spelling import did_you_mean
+from sayso.infra.urls import has_http_scheme
 from sayso.pending.error_texts import error_text
 from sayso.pending.executors import ExecutorFactory
 from sayso.workers.access import role_names
@@ -319,7 +320,7 @@ def require_tool_libraries(settings: Settings) -> None:
 def is_remote(source: AnySource) -> bool:
     """Return whether a server has to be asked for the tools of a source."""
     if isinstance(source, OpenApiSource):
-        return source.openapi.startswith(("http://", "https://"))
+        return has_http_scheme(source.openapi)
     return isinstance(source, McpSource)
 
 

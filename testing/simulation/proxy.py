@@ -6,8 +6,9 @@ client does not know whether the command reached Redis.
     python -m sayso.testing.simulation.proxy LISTEN TARGET LOSS SLOW_MS SEED COUNTS
 
 `LISTEN` and `TARGET` are Unix sockets: where the processes connect, and where Redis listens. `LOSS`
-is the share of replies that are lost, `SLOW_MS` how late replies are at most, and `SEED` a number
-that repeats the choices. On SIGTERM the proxy writes its counts to the file `COUNTS` as JSON.
+is the share of commands whose reply is lost, `SLOW_MS` how late replies are at most, and `SEED` the
+seed of the random numbers. They are drawn in the order of the traffic, so another run with the same
+seed loses other replies. On SIGTERM the proxy writes its counts to the file `COUNTS` as JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from socket import AF_UNIX, SOCK_STREAM, socket
 
 #: Connections that may wait to be accepted.
 BACKLOG = 512
-#: How long the last commands of a closed client are still forwarded, in seconds.
+#: The longest time to forward the last commands of a client that is gone, in seconds.
 LAST_COMMANDS_SECONDS = 1.0
 #: The most bytes that are read at once.
 _CHUNK = 65_536
@@ -37,8 +38,11 @@ class Proxy:
     `loss` is the chance, from 0 to 1, that a command reaches Redis and its reply is lost together
     with the connection. `slow_ms` is the most milliseconds by which a reply is late.
 
-    The proxy uses sockets, not streams: what a client sent before it died must reach Redis, as it
-    would without a proxy.
+    The proxy does not read the protocol of Redis. A command is what one read returns, which may be
+    a pipeline or a part of a large command, and a lost reply is what Redis sends next.
+
+    The proxy uses sockets, not streams of asyncio: a stream whose client is gone drops what it has
+    read. What a client sent before it died must reach Redis, as it would without a proxy.
     """
 
     def __init__(self, target: str, *, loss: float, slow_ms: float, rng: Random) -> None:
@@ -71,16 +75,20 @@ class Proxy:
         """Forward between one client and Redis, until one of them hangs up or a reply is lost."""
         self.counts["connections"] += 1
         client.setblocking(False)
-        with client, _new_socket() as redis, contextlib.suppress(OSError):
-            # If Redis was killed, this fails, and the client's connection closes as it would
-            # without a proxy.
-            await asyncio.get_running_loop().sock_connect(redis, self._target)
+        with client, _new_socket() as redis:
+            try:
+                await asyncio.get_running_loop().sock_connect(redis, self._target)
+            except OSError:
+                # Redis was killed. The client's connection closes, as it would without a proxy.
+                return
             lose_reply = asyncio.Event()
             commands = asyncio.create_task(self._forward_commands(client, redis, lose_reply))
             replies = asyncio.create_task(self._forward_replies(redis, client, lose_reply))
             await asyncio.wait({commands, replies}, return_when=asyncio.FIRST_COMPLETED)
 
-            # A reply could not be sent because the client is gone. Forward what it sent before.
+            # An error here means in most cases that a reply could not be sent, because the client is
+            # gone. Forward what it sent before. If it hung up without a reply on its way, `commands`
+            # has forwarded all of it already. After a lost reply nothing more is forwarded.
             if replies.done() and replies.exception():
                 await asyncio.wait({commands}, timeout=LAST_COMMANDS_SECONDS)
             for task in (commands, replies):
@@ -119,14 +127,12 @@ def _new_socket() -> socket:
 
 
 async def run(listen: str, proxy: Proxy, counts: Path) -> None:
-    """Serve until SIGTERM, then write the counts."""
-    over = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
-    listener = proxy.listen(listen)
-    serving = asyncio.create_task(proxy.serve(listener))
-    await over.wait()
-    serving.cancel()
-    counts.write_text(json.dumps(proxy.counts))  # noqa: ASYNC240  # the last thing it does
+    """Serve until SIGTERM, then write the counts. Raises OSError if no client can be accepted."""
+    serving = asyncio.create_task(proxy.serve(proxy.listen(listen)))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+    counts.write_text(json.dumps(proxy.counts))  # noqa: ASYNC240  # nothing else runs
 
 
 def main(arguments: Sequence[str]) -> None:

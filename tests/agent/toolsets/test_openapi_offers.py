@@ -201,6 +201,17 @@ def test_operation_of_another_server_is_left_out(
     assert ("server" in pets.left_out.get("deletePet", "")) == (not offered)
 
 
+@pytest.mark.parametrize("server", ["/", "/v1"])
+def test_operation_that_repeats_the_relative_server_of_a_file_is_offered(
+    tmp_path: Path, server: str
+):
+    """`base_url` replaces this server, though a file has no URL to which it is relative."""
+    document = with_operation("/pets/{id}", "delete", servers=[{"url": server}])
+    document["servers"] = [{"url": server}]
+    pets = provider(tmp_path, document=document, base_url="https://pets.example.com")
+    assert "deletePet" in tools_of(pets)
+
+
 def test_methods_that_are_not_called_are_named(tmp_path: Path):
     """TRACE would repeat the secrets. Callbacks and webhooks are calls of the API, not to it."""
     document = json.loads(json.dumps(PETS))

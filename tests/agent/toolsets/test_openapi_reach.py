@@ -252,6 +252,14 @@ def test_path_of_the_document_cannot_change_the_host(tmp_path: Path, path: str):
     assert tools_of(provider(tmp_path, document=_only_path(path))) == {}
 
 
+def test_secret_of_a_document_with_an_uppercase_scheme_is_not_shown():
+    """It is a URL and not a file, whose whole path an error would name."""
+    pets = OpenApiToolProvider(f"HTTPS://127.0.0.1:1/pets.json?token={SECRET}")
+    with pytest.raises(SourceError) as refused:
+        tools_of(pets)
+    assert SECRET not in str(refused.value)
+
+
 def test_path_of_the_document_cannot_leave_the_base_url(tmp_path: Path, api):
     """Neither dots nor a second slash work."""
     base_url = f"{api.url}/v1"
@@ -345,7 +353,7 @@ def test_wrong_base_url_is_refused_at_once(url: str, problem: str):
 def test_malformed_url_of_a_document_is_refused_at_once():
     """The error is ours, shows the value and says how to write it."""
     with pytest.raises(
-        ValueError, match="is not a URL: write the document's as https://"
+        ValueError, match="is not a URL: write the document's URL as https://"
     ) as caught:
         OpenApiToolProvider("http://[::1/pets.json?key=s3cr3t")
     assert "'http://[::1/pets.json'" in str(caught.value)

@@ -23,7 +23,7 @@ from sayso.testing.simulation.faults import (
     FlakyPlatforms,
 )
 from sayso.testing.simulation.profile import Profile
-from sayso.testing.simulation.proxy import Proxy
+from sayso.testing.simulation.proxy import Proxy, run
 from sayso.testing.simulation.webhooks import MAX_DELIVERIES, DeliveryResponse, WebhookDelivery
 
 
@@ -93,6 +93,18 @@ def test_slow_proxy_loses_nothing(tmp_path: Path) -> None:
         through(lambda to: Proxy(str(to), loss=0.0, slow_ms=1, rng=Random(1)), tmp_path)
     )
     assert (answer, got, proxy.counts["lost replies"]) == (b"PING", [b"ping"], 0)
+
+
+def test_proxy_that_can_accept_no_client_ends_with_the_error(tmp_path: Path) -> None:
+    """Its process must not look alive while every client waits."""
+
+    class Exhausted(Proxy):
+        async def serve(self, listener: object) -> None:
+            raise OSError("too many open files")
+
+    proxy = Exhausted("redis", loss=0.0, slow_ms=0, rng=Random(1))
+    with pytest.raises(OSError, match="too many open files"):
+        asyncio.run(run(str(tmp_path / "front"), proxy, tmp_path / "counts"))
 
 
 class WebServer(BaseHTTPRequestHandler):
