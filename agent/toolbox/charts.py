@@ -27,14 +27,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.ticker import Formatter
 
+#: The colors of the series. They are easy to tell apart in print and with color blindness.
+_COLORS = ("#4f46e5", "#f59e0b", "#10b981", "#ef4444", "#0ea5e9", "#a855f7", "#84cc16", "#64748b")
+#: The colors of the slices of a pie.
+_PIE_COLORS = (*_COLORS, "#818cf8", "#fbbf24", "#34d399", "#f87171")
 #: Points of the longest line or scatter chart.
 MAX_POINTS = 500
 #: Bars of the fullest chart, all series together.
 MAX_BARS = 120
-#: Slices of the fullest pie.
-MAX_SLICES = 12
-#: Series of the fullest chart.
-MAX_SERIES = 8
+#: Slices of the fullest pie, each with a color for itself.
+MAX_SLICES = len(_PIE_COLORS)
+#: Series of the fullest chart, each with a color for itself.
+MAX_SERIES = len(_COLORS)
 #: The largest value, on either side of zero.
 MAX_VALUE = 1e15
 #: Characters of the longest label.
@@ -43,32 +47,44 @@ MAX_LABEL_CHARS = 60
 MAX_TITLE_CHARS = 120
 #: How many labels fit below a chart.
 _MAX_TICK_LABELS = 16
+#: Labels below a chart are slanted if one of them has more characters than this.
+_MAX_UPRIGHT_CHARS = 14
+#: They are also slanted if together they have more characters than this.
+_MAX_UPRIGHT_CHARS_TOGETHER = 80
 #: Characters of a line in the legend, and in the title of the vertical axis.
 _LINE_CHARS = 40
 #: The most columns of a legend below the chart.
 _LEGEND_COLUMNS = 4
 #: The widest legend at the side of a pie, in inches.
 _LEGEND_INCHES = 3.0
+#: The space that a legend below the chart leaves free at the sides of the picture, in inches.
+_LEGEND_MARGIN = 0.3
 #: The width of a picture, in inches.
 _WIDTH = 8.0
 #: The height of most pictures without the legend, in inches.
 _HEIGHT = 5.0
+#: The lowest and the highest picture of horizontal bars, in inches.
+_BARS_HEIGHTS = (3.5, 16.0)
+#: What such a picture needs besides the bars, for its titles and numbers, in inches.
+_TITLES_INCHES = 1.6
+#: The least height of the place of a label beside horizontal bars, in inches: a line of text.
+_LABEL_INCHES = 0.34
 #: Height of the thinnest horizontal bar whose number fits at its end, in inches.
 _BAR_INCHES = 0.15
+#: The most horizontal bars with numbers. So many are thick enough in the highest picture.
+_MAX_NUMBERED_BARS = 64
 #: The share of the place of a label that its bars take together. The rest separates the labels.
 _BAR_SHARE = 0.8
-#: The share of a chart that stays free below the zero line for the number of a negative bar.
-_FREE_BELOW = 0.1
-#: The colors of the series. They are easy to tell apart in print and with color blindness.
-_COLORS = ("#4f46e5", "#f59e0b", "#10b981", "#ef4444", "#0ea5e9", "#a855f7", "#84cc16", "#64748b")
-_PIE_COLORS = (*_COLORS, "#818cf8", "#fbbf24", "#34d399", "#f87171")
+#: The share of a chart that stays free for the number of a negative bar, at its end.
+_FREE_SHARE = 0.1
 #: The colors of text, of what is less important, and of lines.
 _DARK = "#111827"
 _GREY = "#6b7280"
 _LIGHT = "#e5e7eb"
-#: Power of ten -> the letter that is written for it.
+#: Power of ten -> the letter that is written for it. The first power that a number reaches is used,
+#: so the largest one stands first.
 _SUFFIXES = {12: "T", 9: "B", 6: "M"}
-#: Smaller numbers are written like 1.5e-07.
+#: Smaller numbers are written with a power of ten, like 1.50e-07.
 _SMALLEST_PLAIN = 1e-4
 #: Numbers below it may be years, which have no thousands separator.
 _YEAR_LIMIT = 10_000
@@ -112,6 +128,7 @@ def draw_chart(
     """
     _check(kind, labels, series)
     names = [each.name for each in series]
+    # The font lacks some characters, such as emoji. In their place it would draw empty boxes.
     refuse_undrawable("chart", [title, x_label, y_label, *labels, *names])
 
     picture = _png(kind, labels, series, title, x_label, y_label)
@@ -132,7 +149,7 @@ def _check(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) -> 
                 "give one for each"
             )
     bars = len(labels) * len(series)
-    if "bar" in kind and bars > MAX_BARS:
+    if kind in ("bar", "horizontal bar") and bars > MAX_BARS:
         raise ValueError(f"{bars} bars: at most {MAX_BARS} can be read; use a line, or fewer")
     if len(series) > 1 and any(not each.name for each in series):
         raise ValueError("give every series a name: the legend tells them apart by it")
@@ -171,19 +188,20 @@ def _png(
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    labels = [_plain(label) for label in labels]
+    plain_labels = [_plain(label) for label in labels]
     layout = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15)  # inches
-    size = (_WIDTH, _height(kind, labels, series))
+    size = (_WIDTH, _height(kind, plain_labels, series))
     figure = Figure(figsize=size, dpi=150, layout=layout, facecolor="white")
     FigureCanvasAgg(figure)  # registers itself with the figure
     axes = figure.add_subplot()
-    handles = _DRAW[kind](axes, labels, series)
+    handles = _DRAW[kind](axes, plain_labels, series)
     _add_titles(axes, kind, title, x_label, y_label)
 
     if kind == "pie":
-        _add_legend(figure, handles, _slice_names(labels, series[0].values))
+        slice_names = _slice_names(labels, series[0].values)
+        _add_legend(figure, handles, slice_names, may_be_beside=True)
     elif len(series) > 1:
-        _add_legend(figure, handles, [_plain(each.name) for each in series])
+        _add_legend(figure, handles, [each.name for each in series])
     if kind == "bar":
         _remove_crowded_numbers(figure, axes)
 
@@ -200,9 +218,10 @@ def _slice_names(labels: Sequence[str], values: Sequence[float]) -> list[str]:
 
 
 def _plain(text: str, line_chars: int = 0) -> str:
-    """Return the text on one line, or on lines of `line_chars` characters if that is not 0.
+    """Return the text as matplotlib draws it, without characters that no font has.
 
-    Each $ is escaped, because matplotlib reads the text between two of them as a formula.
+    It is one line, or several of at most `line_chars` characters if that is not 0. Each $ is
+    escaped, because matplotlib reads the text between two of them as a formula.
     """
     plain = " ".join(visible(text).split())
     if line_chars:
@@ -216,9 +235,11 @@ def _height(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) ->
     Horizontal bars and slanted labels need more than other charts.
     """
     if kind == "horizontal bar":
-        inches_a_label = max(0.34, _BAR_INCHES / _BAR_SHARE * len(series))
-        return min(16.0, max(3.5, 1.6 + len(labels) * inches_a_label))
+        inches_a_label = max(_LABEL_INCHES, _BAR_INCHES / _BAR_SHARE * len(series))
+        lowest, highest = _BARS_HEIGHTS
+        return min(highest, max(lowest, _TITLES_INCHES + len(labels) * inches_a_label))
     if kind in ("bar", "line") and _are_slanted(labels):
+        # A slanted label is 0.05 inches high for each character. The usual height has room for 20.
         return _HEIGHT + max(0.0, 0.05 * max(map(len, labels)) - 1.0)
     return _HEIGHT
 
@@ -246,14 +267,20 @@ def _add_titles(axes: Axes, kind: ChartKind, title: str, x_label: str, y_label: 
     axes.spines[:].set_visible(False)
 
 
-def _add_legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None:
+def _add_legend(
+    figure: Figure,
+    handles: Sequence[Any],
+    names: Sequence[str],
+    *,
+    may_be_beside: bool = False,
+) -> None:
     """Add the legend below the chart in as many columns as fit.
 
-    The legend of a pie stands at its side if the names are short.
+    With `may_be_beside`, as for a pie, it stands at the side of the chart if the names are short.
     """
-    wrapped_names = [textwrap.fill(name, _LINE_CHARS) for name in names]
+    wrapped_names = [_plain(name, _LINE_CHARS) for name in names]
     look: dict[str, Any] = {"frameon": False, "fontsize": 10, "labelcolor": _DARK}
-    if figure.axes[0].get_aspect() == 1:  # a pie
+    if may_be_beside:
         legend = figure.legend(handles, wrapped_names, loc="outside right center", **look)
         if legend.get_window_extent().width <= _LEGEND_INCHES * figure.dpi:
             return
@@ -266,7 +293,7 @@ def _add_legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) ->
             handles, wrapped_names, loc="outside lower center", ncols=columns, **look
         )
         box = legend.get_window_extent()
-        if box.width <= figure.bbox.width - 0.3 * figure.dpi or columns == 1:
+        if box.width <= figure.bbox.width - _LEGEND_MARGIN * figure.dpi or columns == 1:
             figure.set_figheight(figure.get_figheight() + box.height / figure.dpi)
             return
         legend.remove()
@@ -277,10 +304,11 @@ def _draw_bars(axes: Axes, labels: Sequence[str], series: Sequence[Series]) -> l
     bars = _draw_groups(axes, axes.bar, labels, series)
     _set_tick_labels(axes, labels)
     axes.margins(y=0.12)
-    # Without free space, the number of a small negative bar would cover the labels.
+    # Without free space below the zero line, the number of a small negative bar would cover the
+    # labels. The number of a zero stands above the line, so there is space there, too.
     if _has_negative(series):
         low, high = axes.get_ylim()
-        free = _FREE_BELOW * (high - low)
+        free = _FREE_SHARE * (high - low)
         axes.set_ylim(min(low, -free), max(high, free))
     axes.axhline(0, color=_GREY, linewidth=0.8, zorder=3)
     return bars
@@ -288,16 +316,17 @@ def _draw_bars(axes: Axes, labels: Sequence[str], series: Sequence[Series]) -> l
 
 def _draw_horizontal_bars(axes: Axes, labels: Sequence[str], series: Sequence[Series]) -> list[Any]:
     """Draw horizontal bars. Return the handles of the series."""
-    has_numbers = len(labels) * len(series) <= 4 * _MAX_TICK_LABELS
+    has_numbers = len(labels) * len(series) <= _MAX_NUMBERED_BARS
     bars = _draw_groups(axes, axes.barh, labels, series, has_numbers=has_numbers)
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.margins(x=0.12, y=0.02)
     axes.locator_params(axis="x", nbins=6, steps=[1, 2, 5, 10])
-    # Without free space, the number of the longest negative bar would cover the labels.
+    # The number of the longest negative bar would cover the labels. Here it needs more than the
+    # margin, because a number is wider than it is high.
     if _has_negative(series):
         low, high = axes.get_xlim()
-        axes.set_xlim(low - _FREE_BELOW * (high - low), high)
+        axes.set_xlim(low - _FREE_SHARE * (high - low), high)
     return bars
 
 
@@ -412,13 +441,14 @@ def _are_slanted(labels: Sequence[str]) -> bool:
     """Return whether the labels that are shown are too long to stand side by side."""
     step = math.ceil(len(labels) / _MAX_TICK_LABELS)
     lengths = [len(label) for label in labels[::step]]
-    return sum(lengths) > 80 or max(lengths) > 14
+    return sum(lengths) > _MAX_UPRIGHT_CHARS_TOGETHER or max(lengths) > _MAX_UPRIGHT_CHARS
 
 
 def short(value: float) -> str:
     """Return a number like 1,234 or 1.2M.
 
-    It is exact if it has at most six digits, else rounded to five.
+    It is exact if it has at most six digits, else rounded to five. A number below 0.0001 is written
+    like 1.23e-05, with three digits.
     """
     if not value:
         return "0"

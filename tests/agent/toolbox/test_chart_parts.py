@@ -38,7 +38,7 @@ def legend_of(names: list[str], *, pie: bool = False):
     figure = new_figure()
     axes = figure.add_subplot()
     handles = axes.pie([1] * len(names))[0] if pie else [axes.plot([1], [1])[0] for _ in names]
-    _add_legend(figure, handles, names)
+    _add_legend(figure, handles, names, may_be_beside=pie)
     return figure.legends[0]
 
 
@@ -53,10 +53,14 @@ def ticks(values: list[float], *, years: bool = False) -> list[str]:
 
 def test_a_legend_names_every_series():
     """Also one whose name begins with an underscore, which matplotlib may hide."""
-    assert [text.get_text() for text in legend_of(["_hidden", r"\$x\$"]).get_texts()] == [
-        "_hidden",
-        r"\$x\$",
-    ]
+    texts = [text.get_text() for text in legend_of(["_hidden", "$x$"]).get_texts()]
+    assert texts == ["_hidden", r"\$x\$"]
+
+
+def test_a_long_name_in_a_legend_is_broken_beside_its_dollar_sign():
+    """The sign is escaped after that, so no backslash is left alone at the end of a line."""
+    [text, _] = legend_of(["a" * 40 + "$", "b"]).get_texts()
+    assert text.get_text() == "a" * 40 + "\n" + r"\$"
 
 
 def test_a_legend_has_as_many_columns_as_fit():
