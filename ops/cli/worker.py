@@ -40,19 +40,22 @@ def worker(
     from sayso.ops.server.processes import prefork
     from sayso.workers.rq.process import run_worker
 
-    set_up_logs()  # it reads --log-level and --log-format from the environment
-    # This command starts a bot, so the file of another one that runs on the data folder does not
-    # count. Like `clear_errors`, `load` exits with one clear message.
+    # `log_options` has put --log-level and --log-format into environment variables, which this reads.
+    set_up_logs()
+    # Without --config, other commands take the configuration of the bot that runs on the data
+    # folder. This one starts a bot, so it takes the default file. `load` exits with one clear
+    # message for a file that is unusable, as `clear_errors` does for the errors below.
     settings = options.load(prefer_running=False)
 
-    # What forked processes can share is loaded before the fork: libraries, and the socket of
-    # the metrics. Connections and threads come after it.
+    # What forked processes can share is loaded before the fork: libraries, and the socket on which
+    # Prometheus reads the metrics (None without --metrics). Connections and threads come after it.
     with clear_errors():
         preload(settings)
         metrics_socket = listen_for_readers(metrics)
 
-    # With --processes, everything after this line runs in each of the forked processes. The parent
-    # stays inside `prefork` until the end.
+    # With --processes, everything after this line runs in each of the forked processes, also in the
+    # only one of `--processes 1`. The parent stays inside `prefork` until the end. It replaces a
+    # process that crashed. If one exits with an error, as the checks below do, all of them stop.
     if processes:
         prefork(processes)
 
@@ -61,10 +64,12 @@ def worker(
         check_bucket(services)
         check_redis(services)
 
-    # Each of the processes can answer for all: they count in common files.
+    # Each of the processes accepts connections on the shared socket, and can answer for all: they
+    # count in common files. Without a socket this does nothing.
     serve_metrics(metrics_endpoint(options.data), metrics_socket)
 
-    # RQ runs in this thread. The jobs that it takes run on the loop of the installed process, in a
-    # second thread.
-    process = install(services)
-    run_worker(worker_services(services), process.loop)
+    # RQ runs in this thread. The jobs that it takes run on an event loop in a second thread. RQ calls
+    # a job by the name of its function, so the function finds the services in a global variable,
+    # which `install` sets. RQ's side needs only a part of them: `worker_services`.
+    job_loop = install(services).loop
+    run_worker(worker_services(services), job_loop)
