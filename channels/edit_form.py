@@ -257,7 +257,7 @@ class FormField:
             value = getattr(self, each.name)
             if value != each.default:
                 entry[each.name] = value
-        if self.choices:  # JSON has no tuples
+        if self.choices:  # a list, as it is read back from JSON
             entry["choices"] = list(self.choices)
         return entry
 

@@ -1,7 +1,8 @@
 """FallbackProvider: calls providers in order until one answers.
 
 A provider is the adapter to a vendor of language models. Each one here has a circuit breaker, which
-keeps requests away from it for a while after it has failed several times in a row.
+keeps requests away from it for a while after it has failed several times in a row. What an error
+means for the user is its `kind`: `FailureKind` lists the kinds.
 """
 
 from __future__ import annotations
