@@ -32,8 +32,8 @@ MAX_AMOUNT = 1e100
 #: Digits of the calculation; the answer shows fewer.
 DIGITS = 60
 #: Spelling of a unit -> that of pint, which does not know the first one or reads it differently (mb
-#: as millibarn). People write kb for kilobytes, Mb for megabits, and kwh for kWh. MBps (bytes) is here
-#: because `_parse` would else read it in lower case, as mbps (bits).
+#: as millibarn). People write kb for kilobytes, Mb for megabits, and kwh for kWh. MBps (bytes) is
+#: here because `_parse` would else read it in lower case, as mbps (bits).
 _ALIASES = dict(
     pair.split("=")
     for pair in """
@@ -153,8 +153,8 @@ def _convert(amount: Decimal, source: str, target: str) -> Decimal:
         source_unit = _parse(source)
         target_unit = _parse(target)
 
-        # A difference of temperatures may be negative. One unit named as such is enough: "kelvin" to
-        # "delta_degC" is a difference too.
+        # A difference of temperatures may be negative. One unit named as such is enough: "kelvin"
+        # to "delta_degC" is a difference too.
         is_difference = "delta_" in f"{source_unit} {target_unit}"
         if _is_temperature(source_unit) and not is_difference:
             kelvin = _registry().Quantity(amount, source_unit).to("kelvin").magnitude
@@ -206,8 +206,8 @@ def _hertz_as_turns(unit: pint.Unit, other: pint.Unit) -> pint.Unit:
 def _parse(unit: str) -> pint.Unit:
     """Return pint's unit for a spelling. Raise ValueError for an unknown one.
 
-    The case of letters matters, since it tells mega from milli. A spelling that pint does not know is
-    read in lower case: "Meter", "KM".
+    The case of letters matters, since it tells mega from milli. A spelling that pint does not know
+    is read in lower case: "Meter", "KM".
     """
     import pint
 

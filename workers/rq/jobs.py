@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 QUEUE = "sayso"
 #: The one function that our workers run.
 PROCESS_CONVERSATION = "sayso.config.wiring.rq_entry.process_conversation"
-#: After how many seconds RQ cancels a job. A turn has a shorter limit.
+#: After how many seconds a worker cancels a job (`running_jobs.py`). Each turn that the job answers
+#: has a limit too, `turn_timeout` of the YAML.
 JOB_TIMEOUT = 600
 #: The first byte of RQ's compressed data; JSON never begins with it.
 _COMPRESSED = b"x"
@@ -61,9 +62,11 @@ class SaysoJob(Job):
     ) -> None:
         """Read the fields that running the job needs, as they are in the job's hash.
 
-        RQ's `restore` reads all fields, which takes as long as a script of a turn. `origin`: the
-        name of the queue. Raises NoSuchJobError for a job without data, and ValueError, TypeError
-        or zlib.error for invalid data.
+        RQ's `restore` reads all fields, which takes as long as one of the Lua scripts that a turn
+        needs. `origin`: the name of the queue. `timeout`: seconds after which the worker cancels
+        the job. `failure_ttl`: seconds for which RQ keeps the job if it fails. Raises
+        NoSuchJobError for a job without data, and ValueError, TypeError or zlib.error for invalid
+        data.
         """
         if not data:
             raise NoSuchJobError(f"job {self.id!r} has no data")
@@ -83,7 +86,8 @@ class SaysoJob(Job):
     def conversation(self) -> str:
         """Return the conversation to process.
 
-        Raises ForbiddenJob for any other function or argument.
+        Raises ForbiddenJob for any other function or argument, and rq.exceptions'
+        DeserializationError for data that is not JSON.
         """
         is_own = (
             self.func_name == PROCESS_CONVERSATION and self.instance is None and not self.kwargs
@@ -97,9 +101,9 @@ class SaysoJob(Job):
 
     @property
     def func(self) -> Any:
-        """Return the function that RQ runs. Raises ForbiddenJob as `conversation` does."""
-        # Reading the conversation checks the job.
-        return super().func if self.conversation else None
+        """Return the function that RQ runs. Raises what `conversation` raises."""
+        _ = self.conversation  # reading it checks the job
+        return super().func
 
     #: RQ runs no callback, whatever the job's hash names.
     success_callback = None
@@ -148,29 +152,32 @@ def waiting_jobs(queue_client: Redis, name: str) -> tuple[int, float | None]:
 
 
 class WakeUps:
-    """Makes the RQ jobs that wake workers, as RQ would write them, for scripts to store.
+    """A factory of the RQ jobs that wake workers, as RQ would write them, for scripts to store.
 
     RQ itself takes longer to create a job than everything else takes for a webhook. So RQ creates
-    one job when this object is created, and each job is a copy of it with other values. One per
-    process.
+    one job when this object is created, the template, and each job is a copy of it with other
+    values. One per process.
     """
 
     def __init__(self, connection: Redis, name: str = QUEUE, *, prefix: str = PREFIX) -> None:
         """`name`: of the queue. `prefix`: of the bot's own keys."""
-        #: Prefix of job keys, and queue key: `Reaper` finds jobs by them.
+        #: Prefix of job keys, and queue key: `Reaper` (`workers/recovery.py`) finds jobs by them.
         self.queue = {
             "job_keys": Job.redis_job_namespace_prefix,
             "queue": Queue(name, connection=connection).key,
         }
-        self._queue = name
+        self._queue_name = name
+        #: What `workers/lua/shared/queue.lua` needs of the queue: the keys above, RQ's set of all
+        #: queues, and the number of jobs so far, which gives each job its number.
         self._names = {**self.queue, "queues": Queue.redis_queues_keys, "jobs": f"{prefix}jobs"}
-        job = make_job(connection, "process", "", name)
-        self._fields: dict[str, Any] = job.to_dict(include_meta=False)
-        #: The job's data before and after the conversation, which is "" in the model job.
-        self._data_before, _, self._data_after = job.data.partition(b'""')
+        # The template is not stored, and its id is in no copy.
+        template = make_job(connection, "template", "", name)
+        self._fields: dict[str, Any] = template.to_dict(include_meta=False)
+        #: The job's data before and after the conversation, which is "" in the template.
+        self._data_before, _, self._data_after = template.data.partition(b'""')
 
     def __call__(self, conversation: str) -> WakeUpJob:
-        """Return the job of a conversation."""
+        """Return a new job for a conversation. It wakes no worker before a script stores it."""
         # RQ's `utcformat` writes the same with strftime, at ten times the cost.
         at = datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
         fields = self._fields | {
@@ -180,7 +187,7 @@ class WakeUps:
             "description": f"process {conversation}",
             "enqueued_at": at,
         }
-        job = new_name(self._queue)
+        job = new_name(self._queue_name)
         return WakeUpJob(self._names | {"job": job}, tuple(chain.from_iterable(fields.items())))
 
 
@@ -192,17 +199,19 @@ class QueueServer:
     the server is back.
     """
 
-    def __init__(self, client: Redis, wake_up: WakeUps, *, prefix: str = PREFIX) -> None:
+    def __init__(self, client: Redis, new_job: WakeUps, *, prefix: str = PREFIX) -> None:
+        """`client`: of the queue's server. `prefix`: of the bot's own keys."""
         self._scripts = ShardedScripts(client, QUEUE_SCRIPTS, prefix=prefix)
-        self._wake_up = wake_up
+        self._new_job = new_job
         self._is_away = False
 
     async def wake(self, conversation: str, urgent: bool) -> None:
         """Queue the job of a conversation, unless one is there. `urgent`: at the front.
 
-        If the server is away, that is logged once.
+        The script `workers/rq/lua/enqueue.lua` looks whether one is there. Raises nothing: if the
+        server is away, that is logged once.
         """
-        job = self._wake_up(conversation)
+        job = self._new_job(conversation)
         try:
             await self._scripts.arun(
                 "enqueue", conversation, {**job.names, "urgent": urgent}, *job.fields
@@ -221,13 +230,13 @@ class QueueServer:
 
         Raises redis.RedisError.
         """
-        args = {**self._wake_up.queue, "conversations": conversations}
+        args = {**self._new_job.queue, "conversations": conversations}
         with_job: list[str] = self._scripts.on_shard("queued", shard, args)
         return with_job
 
 
 def make_job(connection: Redis, job_id: str, conversation: str, queue: str = QUEUE) -> Job:
-    """Return the job that processes a conversation, created by RQ and not stored."""
+    """Return a job that processes a conversation, created by RQ and not stored."""
     job: Job = SaysoJob.create(
         PROCESS_CONVERSATION,
         args=(conversation,),
