@@ -93,6 +93,9 @@ class SlackChannel:
     * its thread may have a name of Sayso's own, because the bot's first message opens it: see
       `threads.py`. What people write there comes in under Slack's name of the thread, which
       `at_first_address` translates back.
+
+    Every call that sends runs inside `translated`, or inside `translated_repeatable` if repeating
+    it does no harm. They raise a SendError for errors of the SDK: see `client.py`.
     """
 
     def __init__(self, name: str, settings: SlackSettings, deps: AdapterDeps) -> None:
@@ -102,7 +105,7 @@ class SlackChannel:
         self._parser = RequestParser(name, settings.view, settings.install_rules)
         self._media = deps.media
         self._api_url = settings.api_url or SLACK
-        #: Where files are downloaded. A server that replaces Slack has the files itself.
+        #: Where files are downloaded. A server that replaces Slack, as in tests, has them itself.
         self._files_url = FILE_ORIGINS.get(self._api_url, self._api_url)
         self._threads = OpenedThreads(deps.cache)
         #: The tokens of an app that many workspaces have installed, None for one with a bot_token.
@@ -202,8 +205,8 @@ class SlackChannel:
             return 0.0
         chat, ts = place
         if turn.is_stop:
-            # Slack would show a stop button for /stop itself. So only the states of earlier turns
-            # become outdated.
+            # Shown as work, /stop itself would get a stop button. It is only noted as the newest
+            # turn, so that the states of earlier turns are not shown any more.
             self._status.begin(chat, ts, turn.event_id)
             return 0.0
         title = title_of(turn) if self.settings.titles else ""
@@ -226,7 +229,10 @@ class SlackChannel:
         *,
         after: str = "",
     ) -> None:
-        """Show what a thread waits for, in an app with the agent view. Never raises."""
+        """Show what a thread waits for, in an app with the agent view. Never raises.
+
+        `after` is the event id of the turn that led to the state, "" for none.
+        """
         with contextlib.suppress(SendError, RedisError):
             there = await self._address_at_slack(conversation)
             if there.thread:
@@ -269,8 +275,7 @@ class SlackChannel:
         """Post the first section of the unfinished answer, or edit the message that shows it.
 
         Slack's own streams are not used: they need a thread and a receiver, and a workspace may
-        begin only 20 a minute. Edits always work. Raises SendError, and redis.RedisError before
-        anything is posted.
+        begin only 20 a minute. Edits always work. Raises what `send` raises.
         """
         first = first_section(text)
         if not first.strip():
@@ -326,7 +331,8 @@ class SlackChannel:
             answer = await client.files_info(file=file_id)
         except SlackApiError as exc:
             raise FetchError(f"Slack error {error_code(exc.response) or 'unknown_error'}") from None
-        except (SlackClientError, ClientError, OSError) as exc:
+        except (SlackClientError, AttributeError, ClientError, OSError) as exc:
+            # AttributeError: so the SDK fails on an answer in plain text.
             raise FetchError(f"Slack did not say where the file is: {type(exc).__name__}") from None
         file = answer.get("file")
         media = None
@@ -340,12 +346,15 @@ class SlackChannel:
         """Send one piece. If Slack refuses its blocks, the text is sent without them.
 
         A file that Slack refuses is sent as a link. An impossible edit is sent as a new message,
-        unless it is optional. Raises SendError and redis.RedisError.
+        unless it is optional. Raises SendError, and redis.RedisError before anything is posted:
+        what follows a post must not raise, since a repetition would post the message twice.
         """
         reply = delivery.reply
+        # Slack's methods get `to`. Buttons name the stored conversation, where a tap is answered.
         to = await self._address_at_slack(delivery.conversation)
-        # `split` puts buttons and edits into other pieces than the file. A file is never for one
-        # person (`only_for`): only the answer to an ephemeral turn could be, and Slack has none.
+        # `split` puts buttons and edits into other pieces than the file. A file has no `only_for`
+        # either: it could only answer a message that one person alone saw (`Turn.ephemeral`), and
+        # Slack brings no such messages. Texts have it, such as "this button is not yours".
         if reply.media:
             to = await self._with_thread(reply.media, to, delivery.conversation)
             return await self._share(reply, reply.media, to, delivery.conversation)
@@ -364,7 +373,7 @@ class SlackChannel:
                 return Receipt("")
 
         receipt = await self._post(message, to, reply.only_for)
-        # A message that only one person sees has no id, and opens no thread.
+        # A message that only one person sees has no id, and opens no thread. `note` never raises.
         if receipt.message_id and _opens_thread(delivery.conversation, to):
             await self._threads.note(
                 await self.main_address(delivery.conversation), receipt.message_id
@@ -393,14 +402,15 @@ class SlackChannel:
     def at_first_address(self, turn: Turn) -> Turn:
         """Return the turn under the address that its conversation began with.
 
-        It is called for each turn that comes in, before the turn is stored. The address differs
+        It is called for each turn that comes in, before the turn is stored, in the thread of the
+        webhook: it asks Redis directly and is not async. The address differs
         only in a thread of a direct message that the bot opened: nowhere else does a thread get a
         name of ours. Raises redis.RedisError.
         """
         there = turn.conversation
         is_direct = split_place(there.chat).id.startswith("D")
-        # Without an author the bot began the thread, or it is not known who did: then it is looked
-        # up, and stays as it is if nothing is noted of it.
+        # "" means that the bot began the thread, or that the author is unknown. Both are looked up.
+        # The turn stays as it is where no address is noted.
         is_persons_thread = turn.thread_author != ""
         if not is_direct or not there.thread or is_persons_thread:
             return turn
@@ -509,6 +519,7 @@ class SlackChannel:
             try:
                 await self._upload(media, file, to, comment)
             except AddressClosed:
+                # A kind of Refused, but the address takes no link either.
                 raise
             except Refused:
                 # The file is too large for the workspace, for example.

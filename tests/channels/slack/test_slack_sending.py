@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 
 import pytest
 
@@ -313,6 +314,18 @@ def test_file_unknown_to_slack_cannot_be_fetched(channel: SlackChannel, media: M
         fetch_bytes(channel, Media("F0GONE", "image/png"))
     with pytest.raises(FetchError, match="did not say where"):
         fetch_bytes(slack(media, "http://127.0.0.1:1"), Media("F0GONE", "image/png"))
+
+
+def test_file_cannot_be_fetched_after_an_answer_in_plain_text(media: MemoryMedia):
+    """A proxy may answer in place of Slack; the SDK fails on such an answer with AttributeError."""
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nok"
+
+    async def fetch() -> None:
+        async with server(answer) as (url, _):
+            await slack(media, url).fetch(Media("F0GONE", "image/png"), io.BytesIO())
+
+    with pytest.raises(FetchError, match="did not say where"):
+        asyncio.run(fetch())
 
 
 @pytest.mark.parametrize("to", [THREAD, DIRECT, BY_ID], ids=lambda to: to.chat)
