@@ -63,8 +63,11 @@ def as_statement(preview: str) -> str:
     question = without_opening.rstrip(_EMPHASIS)
     closing = without_opening.removeprefix(question)
 
-    # Spanish has a question mark at the beginning too.
-    statement = question.removeprefix("¿").rstrip(_QUESTION_MARKS)
+    statement = question.rstrip(_QUESTION_MARKS)
+    if statement != question:
+        # Spanish has a mark at the beginning of the question too, which may follow a sentence.
+        before, _, asked = statement.rpartition("¿")
+        statement = before + asked
     if not statement or statement == question:
         return preview
     return opening + statement.rstrip() + closing
@@ -142,10 +145,12 @@ class Texts:
 
     All texts are Markdown. Of the values that are inserted:
 
-    * a preview is Markdown, and inserted unchanged; a text about a question that was shown before
-      repeats only its beginning (`brief`);
-    * results, reminders, scheduled texts and file names are plain text, unless they are of the type
-      `Markdown`; all other values are Markdown;
+    * a preview is Markdown. A question has it unchanged. A text about a question that was shown
+      before repeats only its beginning (`brief`), which cannot look like an outcome. The caller of
+      `expired_unanswered` and `escalation` passes such a beginning;
+    * a result, a reminder, a scheduled text, a file name, the reference of an error, the label of
+      an answer to choose and the choices of a form's field are plain text, unless they are of the
+      type `Markdown`; all other values are Markdown;
     * a `code` is what a yes must contain to confirm, "" for a question without a code;
     * `seconds` is a duration, which is written in whole seconds, minutes or hours.
 
@@ -226,8 +231,8 @@ class Texts:
         )
         if "\n" not in preview:
             return text
-        # The last line of the preview may be an item of a list. Without a blank line, Markdown
-        # would show the last line of the text, which says how to answer, as a part of that item.
+        # In each catalogue the last line says how to answer. The last line of the preview may be an
+        # item of a list: without a blank line, Markdown would make the answer a part of that item.
         explanation, _, how_to_answer = text.rpartition("\n")
         return f"{explanation}\n\n{how_to_answer}"
 
@@ -246,10 +251,12 @@ class Texts:
         A result that is no sentence, such as "0" or "ok", stands below what was done.
         """
         text = without_signs(as_markdown(result))
-        if text and _is_sentence(result):
+        if _is_sentence(result):
             return text
         statement = self.say("done", preview=brief(preview))
-        return f"{statement}\n{text}" if text else statement
+        if not text.strip():
+            return statement
+        return f"{statement}\n{text}"
 
     def done_briefly(self, preview: str, result: str) -> str:
         """Return what was done, with the beginning of its result. A model tells the rest below."""
@@ -316,7 +323,7 @@ class Texts:
         """Return that nothing was done, after the user went on to another subject."""
         return self._quoting("dropped", preview)
 
-    #: The stored action is not the one that was shown, or nothing can run it any more.
+    #: After a yes: the stored action is not the one that was shown, or nothing can run it any more.
     unsafe = _with_preview("unsafe")
     #: The tool, or what its preview says, is not what it was when the question was asked.
     tool_changed = _with_preview("tool_changed")
@@ -326,7 +333,8 @@ class Texts:
     undone = _with_preview("undone")
     #: Of two messages at once, the other one was taken.
     overtaken = _fixed("overtaken")
-    #: The stored action was changed, so its preview is not repeated.
+    #: A person wants to change values of an action whose stored record was altered in Redis. Its
+    #: preview is not to be trusted, so it is not repeated.
     tampered = _fixed("tampered")
     #: The button belongs to a question that is over.
     stale = _fixed("stale")
@@ -386,9 +394,10 @@ class Texts:
     def plan_report(self, steps: Sequence[tuple[str, str, str]]) -> str:
         """Return how a plan ended.
 
-        Each of `steps` has its state, its preview and the text of its outcome, which is Markdown.
-        The state is "done", "undone", "failed", "unknown", or "cancelled" for a step that was not
-        started.
+        Each of `steps` has its state, its preview and the text of its outcome, which is Markdown:
+        for "done" the result alone, for "failed" the text `failed` and a reason below it. Other
+        states need none. All are in the language of the plan. The state is "done", "undone",
+        "failed", "unknown", or "cancelled" for a step that was not started.
         """
         states = Counter(state for state, _, _ in steps)
         heading = self.say("report", done=str(states["done"]), count=str(len(steps)))
@@ -423,7 +432,7 @@ class Texts:
         """Return the code with which an operator admits the person, and how long it is valid."""
         return self.say("pairing_code", code=code, duration=self._duration(seconds))
 
-    #: The person's id on this channel.
+    #: The person's id on this channel, which catalogues call {name}.
     your_id = _with_markdown("your_id", "name")
     #: An operator admitted the person.
     approved = _fixed("approved")
@@ -474,13 +483,13 @@ class Texts:
     #: A text that a tool scheduled for now.
     scheduled = _with_plain_text("scheduled", "text")
 
-    #: A question was not answered in time.
+    #: A question was not answered in time. The argument is the `brief` of its preview.
     expired_unanswered = _with_markdown("expired_unanswered", "preview")
 
     def escalation(self, preview: str, channel: str, seconds: float) -> str:
         """Return what operators read about an unanswered question on `channel`.
 
-        `seconds`: how long it can still be answered.
+        `preview`: the `brief` of the question's. `seconds`: how long it can still be answered.
         """
         return self.say(
             "escalation", preview=preview, channel=channel, duration=self._duration(seconds)
@@ -560,11 +569,8 @@ class Texts:
             reason = outcome_text.removeprefix(failed).strip()
         return "\n   ".join([line, *reason.splitlines()])
 
-    def _numbered(self, steps: Sequence[str]) -> list[str]:
-        return [
-            self.say("step", number=str(number), step=step)
-            for number, step in enumerate(steps, start=1)
-        ]
+    def _numbered(self, texts: Sequence[str]) -> list[str]:
+        return [self.step(number, text) for number, text in enumerate(texts, start=1)]
 
     def _duration(self, seconds: float) -> str:
         """Return a duration in whole units.
@@ -597,7 +603,7 @@ TextsForLanguage = Callable[[str], Texts]
 
 
 def _clock_time(at: float) -> str:
-    """Return a time of the last hours, given in Unix seconds, as people read it: "14:30"."""
+    """Return a time, given in Unix seconds, without its date: "14:30". For the last hour."""
     return _local_time(at, "%H:%M")
 
 

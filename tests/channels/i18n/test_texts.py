@@ -411,6 +411,11 @@ def test_result_of_the_tool_replaces_our_text():
     )
 
 
+def test_result_of_spaces_is_no_result():
+    """The message says that it was done, without an empty line below."""
+    assert texts_for().done("Delete A", " \n") == "Done: Delete A"
+
+
 def test_plan_lists_its_steps_in_order():
     """Each step is one line under its number."""
     assert texts_for().plan(["Delete A", "Mail B"]) == (
@@ -539,6 +544,8 @@ def test_shortened_preview_leaves_no_part_of_a_written_space(kept):
         ("**¿Borrar A?**", "**Borrar A**"),
         ("¿Borrar **A**?", "Borrar **A**"),
         ("¿*Borrar A*? ", "*Borrar A*"),
+        ("Borrar A. ¿Seguro?", "Borrar A. Seguro"),
+        ("¿Borrar A", "¿Borrar A"),
         ("* Delete A\n* Delete B", "* Delete A\n* Delete B"),
         ("*?*", "*?*"),
     ],
