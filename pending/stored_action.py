@@ -13,7 +13,7 @@ from sayso.channels.types import Scope
 from sayso.pending.action import TEXT_FIELDS, ActionSigner, ActionState, PendingAction
 from sayso.pending.stored_limits import STALE_MS
 
-#: States in which an action still occupies its scope.
+#: States of an action that has not ended.
 OPEN_STATES: tuple[ActionState, ...] = ("armed", "shown", "claimed", "started")
 #: States of an action that waits for a yes.
 WAITING_STATES: tuple[ActionState, ...] = ("armed", "shown")
@@ -29,7 +29,8 @@ SIGNED_ID = "pid"
 _UNSIGNED = ("state", "expires_at", "outcome", "pending_action_id")
 #: The signed fields of an action, with their defaults. A record leaves out a field that has its
 #: default value. For a field without a plain default (such as `kind` and `args`) the value here is
-#: `dataclasses.MISSING`, so the record always has that field.
+#: `dataclasses.MISSING`, so the record always has that field. `sign_action` writes these fields. A
+#: default must not change: a stored record without the field would get another value.
 SIGNED_FIELDS = {
     each.name: each.default for each in fields(PendingAction) if each.name not in _UNSIGNED
 }
@@ -102,11 +103,13 @@ class StoredAction:
     def was_last_message(self, seq: int) -> bool:
         """Return whether the question was the bot's last message when turn `seq` came in.
 
-        A turn without a worker has the number 0. It comes in after all that the bot has sent.
+        A turn without a worker, whose number is 0, comes in after all that the bot has sent. So if
+        a message followed the question, the question was not the last one.
         """
         if self.followed_after_seq == 0:
             return True
-        return 0 < seq <= self.followed_after_seq
+        has_worker = seq > 0
+        return has_worker and seq <= self.followed_after_seq
 
     @property
     def is_stale(self) -> bool:
@@ -157,7 +160,9 @@ class StoredAction:
 
     @property
     def action(self) -> PendingAction:
-        """Return the action that was signed, in its present state.
+        """Return the action in the record, in its present state.
+
+        Only after `verified` is it sure to be the action that was signed.
 
         An action without a readable record has the id and the state, but no kind, no arguments and
         no language, and its preview is CHANGED.
@@ -256,7 +261,7 @@ def _check_types(action: PendingAction) -> None:
             raise TypeError(f"{name!r} is no text")
     if not isinstance(action.args, dict):
         raise TypeError("'args' is no object")
-    form_fields(action.form)
+    form_fields(action.form)  # raises TypeError for a malformed form
 
 
 def _seconds(ms: Any) -> float:

@@ -88,9 +88,9 @@ def _joined(above: TurnReply, below: TurnReply, channel: Channel) -> TurnReply |
     """
     first = above.reply
     second = below.reply
-    # Buttons stand below a whole message, so a reply with buttons can only be the lower one. So can a
-    # question, whose action the joined reply gets. Both must be for the same readers. If that is one
-    # person, both answer the same tap or message (`only_for_act`): the one of this turn.
+    # Buttons stand below a whole message, so a reply with buttons can only be the lower one. So can
+    # a question, whose action the joined reply gets. Both must be for the same readers. If that is
+    # one person, both answer the same tap or message (`only_for_act`): the one of this turn.
     is_plain = bool(first.text) and not (first.media or first.buttons or above.action_id)
     if not is_plain or first.only_for != second.only_for:
         return None
@@ -152,7 +152,7 @@ def _messages_of(turn_reply: TurnReply, channel: Channel | None) -> list[TurnRep
     pieces: Sequence[Reply] | None = None
     if channel:
         pieces = _pieces(reply, channel)
-    # Without an adapter, or if it fails, the whole reply is sent, and the platform decides about it.
+    # Without an adapter, or if it fails, the whole reply is sent, and the platform decides on it.
     if pieces is None:
         pieces = [reply]
     if not pieces and not turn_reply.action_id:

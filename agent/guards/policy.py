@@ -105,11 +105,12 @@ class ToolPolicy:
     deny: Sequence[str] = ()
     deny_when: Sequence[Mapping[str, str]] = ()
     #: What follows the outcome of a confirmed call, by patterns of tool names, such as
-    #: `{"refund_*": "say"}`. The first pattern that names the tool counts, before the tool's own
-    #: `after`.
+    #: `{"refund_*": "say"}`. The first pattern that names the tool counts, in any case, before the
+    #: tool's own `after`.
     after: Mapping[str, After] = field(default_factory=dict)
     #: The arguments that a person may change before the yes, by patterns of tool names. The first
-    #: pattern that names a tool in its own case counts, before the tool's own `editable`.
+    #: pattern that names the tool exactly as written counts, before the tool's own `editable`: like
+    #: `allow`, it permits something.
     editable: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -243,7 +244,7 @@ def check_injected(policy: ToolPolicy, tools: Iterable[Tool]) -> None:
                 )
 
 
-#: The decisions that no rule makes.
+#: Decisions that no rule makes, and that are the same for every tool and its arguments.
 _TOOL_SEARCH = PolicyDecision("allow", "it only finds tools", decided_by="search")
 _NO_POLICY = PolicyDecision("allow", "there is no policy", decided_by="no_policy")
 _READS_RESULT = PolicyDecision(
@@ -258,9 +259,12 @@ def effective_decision(
 
     The arguments must be validated, as JSON values.
 
+    A rule that denies the call always wins, except over the first line. Otherwise the first line
+    that fits counts.
+
     | tool | decision |
     |---|---|
-    | reads the rest of a result | always runs: the policy has let the model read that result |
+    | reads the rest of a result | runs even if `deny` names it: the model was given that result |
     | finds other tools | runs unless `deny` names it: it shows only tools that the user may use |
     | its author requires approval | reviewed, even where the policy allows it |
     | its source calls it destructive | reviewed unless a rule names it; `allow` lets it run |
@@ -277,7 +281,8 @@ def effective_decision(
     decision = _NO_POLICY
     if policy:
         # The source of a tool that JSON Schema describes, such as an MCP server, fills in the
-        # defaults of missing arguments. So the rules must see these defaults.
+        # defaults of missing arguments. So the rules must see these defaults. An explicit null is
+        # not missing: the source gets it. For all other tools, validation has filled them in.
         defaults: dict[str, Any] = {}
         if tool.input_schema is not None:
             for parameter in tool.parameters:
@@ -295,7 +300,8 @@ def effective_decision(
             f"{tool.name!r} is destructive, and no rule names it",
             decided_by="destructive",
         )
-    if decision.decided_by == "unknown" and tool.metadata.source == MEMORY:
+    is_unknown = decision.decided_by == "unknown"
+    if is_unknown and tool.metadata.source == MEMORY and not tool.requires_approval:
         return PolicyDecision(
             "allow", f"{tool.name!r} is the memory's own, and no rule names it", decided_by="memory"
         )
@@ -342,14 +348,17 @@ async def require_approval(
         raise ToolCallRefused(
             f"{tool.name!r} needs an approval that no user can give here: {reason}"
         )
+    time_limit = asyncio.timeout(timeout_seconds)
     try:
-        async with asyncio.timeout(timeout_seconds):
+        async with time_limit:
+            # Isolated, so that this code of the bot's author cannot cancel or end the whole run.
             answer = await await_isolated(call_foreign(confirm, tool.name, args, reason))
-    except TimeoutError as exc:
-        raise ToolCallRefused(
-            f"{tool.name!r} was not approved within {timeout_seconds} seconds"
-        ) from exc
     except Exception as exc:
+        # `confirm` may raise a TimeoutError, too, such as that of its HTTP call.
+        if isinstance(exc, TimeoutError) and time_limit.expired():
+            raise ToolCallRefused(
+                f"{tool.name!r} was not approved within {timeout_seconds} seconds"
+            ) from exc
         raise ToolCallRefused(
             f"{tool.name!r} was not approved: asking failed with {type(exc).__name__}"
         ) from exc
@@ -370,7 +379,10 @@ def _by_name(
 
 
 def _is_named(name: str, pattern: str) -> bool:
-    """Return whether a restricting rule names this tool. Case makes no difference."""
+    """Return whether a pattern names this tool in any case.
+
+    The names are compared as written, too: in lower case, `[!a-z]*` would not match "Delete".
+    """
     return fnmatchcase(name, pattern) or fnmatchcase(name.casefold(), pattern.casefold())
 
 

@@ -372,6 +372,12 @@ REMEMBER = KnowledgeMemory().tool()
         (REMEMBER, None, "allow", "no_policy"),
         (REMEMBER, ToolPolicy(allow=["find_*"]), "allow", "memory"),
         (REMEMBER, ToolPolicy(review=["*"]), "review", "rule"),
+        (
+            replace(REMEMBER, requires_approval=True),
+            ToolPolicy(allow=["find_*"]),
+            "review",
+            "unknown",
+        ),
         (replace(PLAIN, name="remember"), ToolPolicy(allow=["find_*"]), "review", "unknown"),
     ],
 )

@@ -243,6 +243,17 @@ def test_approval_timeout_is_a_no(delete_invoice, deleted):
     assert "not approved within" in provider.requests[1].messages[-1].content
 
 
+def test_timeout_inside_confirm_is_an_error_of_asking(delete_invoice, deleted):
+    """Nobody waited for `approval_timeout`: the request that was to ask the person timed out."""
+
+    async def confirm(*asked):
+        raise TimeoutError("the HTTP call")
+
+    _, provider = run_agent([delete_invoice], [DELETE, "ok"], confirm_action=confirm)
+    assert deleted == []
+    assert "asking failed with TimeoutError" in provider.requests[1].messages[-1].content
+
+
 def test_failing_confirm_action_is_a_no(delete_invoice, deleted):
     """An error in the callback denies the call."""
 
