@@ -109,7 +109,7 @@ def _install() -> None:
         given = {} if args is None else args
         if name not in SCRIPTS:
             return await run(self, name, conversation, given, *payloads)
-        is_after = _goes_on.get() or str(given.get("event", "")).startswith("after:")
+        is_after = _goes_on.get() or str(given.get("event_id", "")).startswith("after:")
         point = f"rest {name}" if is_after else name
         die_at(f"before {point}", conversation)
         result = await run(self, name, conversation, given, *payloads)

@@ -86,7 +86,7 @@ MISTAKES = {
     ),
     "namespace": (
         "tools:\n  - openapi: a.yaml\n    namespace: a b",
-        ":3:5: tools.0.namespace: a name has 1 to 64 letters",
+        ":3:5: tools.0.namespace: a namespace has 1 to 32 letters",
     ),
     "confirm": (
         "tools:\n  - openapi: a.yaml\n    confirm: maybe",
