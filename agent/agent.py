@@ -257,7 +257,7 @@ class Agent:
         """Answer the messages. The memory is updated only when the run is complete.
 
         Args:
-            messages: The request: a text, or messages of which the last one asks. Empty only with
+            messages: The request: a text, or messages whose last one asks. Empty only with
                 `paused`.
             stream_handler: Receives the text while it arrives.
             response_format: The form of the answer: a pydantic model or a JSON Schema. `parsed` of

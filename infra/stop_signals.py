@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Callable
 
-#: Seconds after Ctrl-C in which a process may go on with what it has begun.
+#: Seconds after Ctrl-C in which a process may finish its work.
 INTERRUPTED_SECONDS = 0.3
 #: Seconds after Ctrl-C when a process that has not ended is killed by the one that started it.
 KILL_SECONDS = 1.2

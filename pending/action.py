@@ -319,7 +319,7 @@ encode_canonical = json.JSONEncoder(
 ).encode
 
 
-#: Types of which JSON holds every value exactly. A bool is an int.
+#: Types whose values JSON holds exactly. A bool is an int.
 _EXACT = (str, int, type(None))
 
 

@@ -65,8 +65,8 @@ SPREAD_MS = 50
 
 #: Replies of a conversation whose status is stored: the last ones.
 MAX_DELIVERIES = 50
-#: Turns of a conversation of which is stored how they were answered: the last ones,
-#: for as long as deliveries.
+#: For how many turns of a conversation, the last ones, is stored how they were answered. They are
+#: stored for as long as deliveries.
 MAX_ANSWERED = 50
 #: Undelivered replies of a shard in each list for the operator.
 MAX_UNDELIVERED = 1000

@@ -100,8 +100,8 @@ class InboxLimits:
     """The limits above which the mailbox refuses a turn.
 
     Urgent turns have room above the limits: a person must be able to answer a question and to stop
-    their own turn even when a mailbox is full. In each mailbox the room is URGENT_PLACES, of which
-    one person may use URGENT_PLACES_EACH (`pending/stored_limits.py`).
+    their own turn even when a mailbox is full. In each mailbox the room is URGENT_PLACES; one person
+    may use URGENT_PLACES_EACH of them (`pending/stored_limits.py`).
 
     Above its limit of conversations each shard has two reserves. Each is a tenth of the limit and
     RESERVED_CONVERSATIONS more. Urgent turns may use both, and notices of refusal may use one

@@ -1,6 +1,6 @@
 """RunMemory: what one run reads from the memories at its start, and writes to them at its end.
 
-The memories are the conversation, with a summary of what it has no room for; the *entities*, which
+The memories are the conversation, with a summary of its older messages; the *entities*, which
 are people and things that it is about; the *knowledge graph*, which has their relationships as
 triples (subject, relation, object); and the *knowledge*, which are facts and notes that the model
 saved with the tool `remember`.

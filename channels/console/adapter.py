@@ -172,7 +172,7 @@ class ConsoleChannel:
     def _entry_of(self, turn: Turn) -> FeedEntry:
         """Return the entry of what a person wrote or tapped.
 
-        By `event` a page recognizes what it has sent itself.
+        By `event` a page recognizes its own message.
         """
         if turn.tap:
             return {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}

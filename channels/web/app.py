@@ -118,8 +118,8 @@ def _retry_later(reason: str) -> Response:
 def _add_webhooks(app: Flask) -> None:
     """Add the paths of webhooks.
 
-    WebhookMiddleware answers what it has stored. Anything else it passes on with its error, so that
-    the error handlers of Flask answer.
+    WebhookMiddleware answers the webhooks that it has stored. It passes on anything else with its
+    error, so that the error handlers of Flask answer.
     """
 
     @app.post("/hooks/<name>")

@@ -159,7 +159,7 @@ class Bucket:
             raise self._refused("the library for buckets refuses its settings", cure) from None
 
     def _check_variables(self) -> None:
-        """Refuse credentials that cannot be sent, or of which a part is missing."""
+        """Refuse credentials that cannot be sent, or that lack a part."""
         for name in _HEADERS:
             value = os.environ.get(name, "")
             can_be_sent = value.isprintable() and value.isascii() and value == value.strip()

@@ -283,7 +283,7 @@ def _row(state: str, person: ListedPerson | WaitingSender, code: str = "") -> st
 
 
 def _age(seconds: float) -> str:
-    """Return an age in the largest unit of which it has at least two."""
+    """Return an age in the largest unit that it has at least two of."""
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"

@@ -68,7 +68,7 @@ class Capacity:
     concurrency: int = 100
     #: How many more places there are for urgent jobs.
     reserve: int = 10
-    #: For how many seconds the worker goes on with what it has begun when it is told to stop.
+    #: For how many seconds the worker goes on with its jobs when it is told to stop.
     grace_seconds: float = 20.0
 
     def after(self, seconds: float) -> int:
