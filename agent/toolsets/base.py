@@ -439,8 +439,11 @@ def safe_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     if schema.get("$schema") in _EARLIER_DRAFTS:
         cleaned["$schema"] = schema["$schema"]
 
+    # Formats are not checked: Python's `re` refuses some patterns that are searched in linear time,
+    # such as `\p{L}` for a letter.
+    no_formats = jsonschema.FormatChecker(())
     try:
-        draft_of(cleaned).check_schema(cleaned)
+        draft_of(cleaned).check_schema(cleaned, format_checker=no_formats)
     except jsonschema.SchemaError as exc:
         where = "/".join(map(str, exc.absolute_path)) or "its top"
         raise UnusableSchema(f"its schema is none: at {where}, {exc.validator} is broken") from exc

@@ -26,6 +26,7 @@ from sayso.agent import (
     ToolParameterError,
     ToolRegistry,
 )
+from sayso.agent.tools.json_validation import StepBudget, bounded_validator, with_budget
 from sayso.agent.toolsets import base as schemas
 from sayso.agent.toolsets.base import (
     MAX_PATTERNS,
@@ -277,6 +278,14 @@ def test_foreign_schema_is_cleaned():
         "type": "object",
         "properties": {"id": {"type": "string", "default": {"$id": 1}}, "$ref": {"type": "string"}},
     }
+
+
+def test_pattern_that_python_cannot_read_checks_arguments():
+    """Servers of other languages write `\\p{L}` for a letter; their tools are not left out."""
+    schema = safe_schema({"properties": {"name": {"type": "string", "pattern": r"^\p{L}+$"}}})
+    check = with_budget(bounded_validator(schema), StepBudget())
+    assert check.is_valid({"name": "Žofie"})
+    assert not check.is_valid({"name": "R2"})
 
 
 @pytest.mark.parametrize(
