@@ -118,8 +118,8 @@ class FailedTurns:
         """Return the action that this turn has decided, None if it decided none.
 
         The same goes for a second tap on the question of an action that was carried out before: it
-        gets the outcome, too. `press` is what the tapped button says, and `open_action` the action
-        of the person as it is stored after the failure.
+        gets the outcome, too. `press` is what the tapped button says, and `open_action` the
+        person's action, read from the store after the failure.
         """
         turn = context.turn
         tapped_action = None

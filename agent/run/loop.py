@@ -128,7 +128,7 @@ class AgentLoop:
         self._has_budget = config.run_budget is not None or config.budget is not None
 
     async def load_own_memory(self, events: RunEvents) -> ConversationMemory | None:
-        """Return the agent's own conversation; with a session, as it is stored now.
+        """Return the agent's own conversation. With a session it is read from the store.
 
         `events` are told that it was read. Raises SessionError.
         """

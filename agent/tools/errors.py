@@ -142,7 +142,7 @@ class ToolExecutionError(ToolError):
 
     @property
     def words_for_person(self) -> str:
-        """The text; "" if there is an `error`, which nobody wrote for users."""
+        """The text; "" if there is an `error`, since its text is not written for users."""
         if self.error is None:
             return str(self)
         return ""

@@ -2,7 +2,7 @@
 
 A tool's author gives it as a template or a function, or else it is the list of the arguments. It
 must not be possible to hide a part of an argument in it, or to let one argument pass for another:
-`literal` shows a text as it is. `check_preview` checks a preview when the tool is defined, and
+`literal` shows a text unchanged. `check_preview` checks a preview when the tool is defined, and
 `preview_text` makes the preview of one call.
 """
 

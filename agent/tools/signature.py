@@ -73,8 +73,8 @@ def infer_parameters(
     """Return the parameters of a function that a model fills.
 
     Left out are `self` and `cls`, names with a leading `_`, `*args` and `**kwargs`, a ToolContext,
-    the `injected` names, and what a partial binds. ToolDefinition refuses a function that requires
-    a parameter that nobody fills.
+    the `injected` names, and what a partial binds. ToolDefinition refuses a function with a
+    required parameter that no argument fills.
 
     `metadata` has the options of parameters by name: a "description" and an "enum". A description
     there overrules that of the docstring, which `descriptions` has by parameter name. That of the

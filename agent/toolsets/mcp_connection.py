@@ -384,7 +384,8 @@ class McpConnection:
             try:
                 await self._list_again(client)
             except Exception:  # of the transport, the SDK or the protocol
-                # To leave the session here would end the calls under way.
+                # To leave the session here would end the calls under way. `_retire` reports a
+                # change: the tools are listed over a new connection, and an error there is logged.
                 self._retire()
                 await self._closing.wait()
                 return
@@ -695,8 +696,8 @@ class McpServer:
         # Without a word such as "Bearer", and without a line break at the end.
         last_words = [value.strip().rpartition(" ")[2] for value in values]
         # Of a value with several lines, such as a private key: logs are read line by line.
-        lines = [line.strip() for value in values for line in value.splitlines()]
-        long_lines = [line for line in lines if len(line) >= MIN_SECRET_LINE_CHARS]
+        lines = "\n".join(values).splitlines()
+        long_lines = [line.strip() for line in lines if len(line.strip()) >= MIN_SECRET_LINE_CHARS]
         return [*values, *last_words, *long_lines, *_secrets_in_url(self.url)]
 
     @property

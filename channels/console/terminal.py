@@ -64,7 +64,7 @@ class Terminal:
 
         The conversation also ends when the person types a word of GOODBYE, or presses Ctrl-C while
         the bot waits for a line. Ctrl-C during an answer raises KeyboardInterrupt, and an error of
-        `answer` is raised as it is.
+        `answer` is raised unchanged.
 
         Each answer gets a new event loop, since no loop runs while the bot waits for a line. So
         `answer` must not keep anything that belongs to a loop.

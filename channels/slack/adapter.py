@@ -410,7 +410,7 @@ class SlackChannel:
         there = turn.conversation
         is_direct = split_place(there.chat).id.startswith("D")
         # "" means that the bot began the thread, or that the author is unknown. Both are looked up.
-        # The turn stays as it is where no address is noted.
+        # The turn is returned unchanged where no address is noted.
         is_persons_thread = turn.thread_author != ""
         if not is_direct or not there.thread or is_persons_thread:
             return turn

@@ -247,8 +247,8 @@ class InstallFlow:
     def _give_back(self, installation: Installation) -> None:
         """Revoke the token of an installation that is not stored."""
         # A workspace that had installed the app before may have got the same token again. Revoking
-        # it would stop the app there. Where tokens expire, it is another token, which nobody has
-        # and which ends by itself after 12 hours.
+        # it would stop the app there. Where tokens expire, it is another token, which is not stored
+        # anywhere and ends by itself after 12 hours.
         if installation.id in self._installations.ids():
             return
         try:
