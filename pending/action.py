@@ -22,6 +22,7 @@ from sayso.channels.edit_form import EditForm, form_fields
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.types import Intent, Scope
 from sayso.infra.ids import random_id
+from sayso.pending.approval_rule import ApprovalRule
 
 #: Seconds a user has to answer, counted from the delivery of the preview.
 DEFAULT_TTL_SECONDS = 60.0
@@ -164,6 +165,8 @@ class PendingAction:
     #: What another message does to the question, by the tool. "": the channel decides
     #: (`keeps_question`).
     other_message: OtherMessage | Literal[""] = ""
+    #: Which other people decide, and not the user (`ApprovalRule.to_dict`). None: the user decides.
+    approval: Mapping[str, Any] | None = None
     state: ActionState = "armed"
     #: What the user was told in the end, None before that.
     outcome: str | None = None
@@ -192,6 +195,16 @@ class PendingAction:
         The form has no fields if nothing may be changed.
         """
         return EditForm(self.pending_action_id, self.preview, self.language, form_fields(self.form))
+
+    @property
+    def approval_rule(self) -> ApprovalRule | None:
+        """Return the rule by which other people decide, None if the user decides.
+
+        Raises KeyError, TypeError or ValueError for a rule that cannot be read.
+        """
+        if self.approval is None:
+            return None
+        return ApprovalRule.from_dict(self.approval)
 
     def is_expired(self, now: float | None = None) -> bool:
         """Return whether the window to answer has closed at `now`, in Unix seconds.

@@ -262,6 +262,7 @@ def _check_types(action: PendingAction) -> None:
     if not isinstance(action.args, dict):
         raise TypeError("'args' is no object")
     form_fields(action.form)  # raises TypeError for a malformed form
+    _ = action.approval_rule  # raises for a malformed rule
 
 
 def _seconds(ms: Any) -> float:

@@ -1,0 +1,148 @@
+"""Vote: the yes or no of one person to an action that others decide; and how votes are counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Literal
+
+from sayso.pending.action import ActionSigner
+from sayso.pending.approval_rule import ApprovalRule
+
+#: What a person answers.
+VoteAnswer = Literal["yes", "no"]
+#: How they answered: by a tap on a button, or in words.
+VoteForm = Literal["tap", "words"]
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One answer of one person, sealed over exactly the action that they were shown.
+
+    It travels from the conversation of the person to that of the action, and is stored with the
+    action there.
+    """
+
+    #: The id of the action that it is about.
+    action_id: str
+    #: The MAC of the action's record. It stands for the arguments and the preview.
+    record_mac: str
+    answer: VoteAnswer
+    form: VoteForm
+    #: The account with which the person answered.
+    channel: str
+    user_id: str
+    #: The id of the conversation in which they answered.
+    conversation: str
+    #: The event id of the answer.
+    event_id: str
+    #: When the answer came in, in Unix seconds.
+    at: float
+    #: What the platform called the person, "" if unknown.
+    user_name: str = ""
+    #: Other ids of the same account.
+    aliases: tuple[str, ...] = ()
+    #: What they wrote; "" for a tap.
+    words: str = ""
+    #: Why they answered so; "" if they did not say.
+    reason: str = ""
+    #: The platform's id of the message that was tapped or quoted, "" for none.
+    message_id: str = ""
+    #: The id of the request that they answered (`requests.py`).
+    request_id: str = ""
+    #: The name of the person (`KnownPerson.name`). "" until the conversation of the action has
+    #: found out who they are.
+    person: str = ""
+    #: The seal over all other fields.
+    seal: str = ""
+
+    def sealed(self, signer: ActionSigner) -> Vote:
+        """Return the vote with its seal."""
+        return replace(self, seal=signer.sign(self._sealed_text))
+
+    def is_genuine(self, signer: ActionSigner) -> bool:
+        """Return whether nothing of the vote was changed since it was sealed."""
+        return signer.verify(self._sealed_text, self.seal)
+
+    @property
+    def _sealed_text(self) -> str:
+        """Return what the seal is over. It differs from the text of every signed record."""
+        data = asdict(self)
+        del data["seal"]
+        return f"vote {json.dumps(data, sort_keys=True)}"
+
+    @property
+    def user_ids(self) -> tuple[str, ...]:
+        """Return all ids of the account, the main one first."""
+        return (self.user_id, *self.aliases)
+
+    def to_json(self) -> str:
+        """Return the vote as one line of JSON. Fields with their default are left out."""
+        defaults = {each.name: each.default for each in fields(self)}
+        data = {name: value for name, value in asdict(self).items() if value != defaults[name]}
+        return json.dumps(data)
+
+    @classmethod
+    def from_json(cls, text: str) -> Vote:
+        """Read the result of `to_json`. Raises ValueError or TypeError on anything else."""
+        data = json.loads(text)
+        if not isinstance(data, dict):
+            raise TypeError(f"a vote is an object, not {text!r}")
+        data["aliases"] = tuple(data.get("aliases", ()))
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The votes that count, and what follows from them."""
+
+    state: Literal["open", "approved", "denied"]
+    #: The votes for yes and for no, the newest one of each person, in the order in which they came.
+    yes: tuple[Vote, ...]
+    no: tuple[Vote, ...]
+
+    @property
+    def deciding(self) -> tuple[Vote, ...]:
+        """Return the votes that decided; () while nothing is decided."""
+        match self.state:
+            case "approved":
+                return self.yes
+            case "denied":
+                return self.no
+        return ()
+
+
+def tally(
+    rule: ApprovalRule, votes: Iterable[Vote], *, asker: str, may_decide: Callable[[Vote], bool]
+) -> Tally:
+    """Return what the votes decide. Reads no clock, changes nothing.
+
+    * `votes`: in the order in which they came, each with its `person`.
+    * `asker`: the name of the person who asked for the action. Their vote never counts.
+    * `may_decide`: whether the person of a vote may decide now.
+
+    | the people whose newest vote counts | the action |
+    |-------------------------------------|------------|
+    | at least `denials` said no          | is denied  |
+    | at least `need` said yes            | is approved |
+    | anything else                       | stays open |
+    """
+    newest: dict[str, Vote] = {}
+    for vote in votes:
+        newest.pop(vote.person, None)  # a later vote takes the place of an earlier one
+        newest[vote.person] = vote
+    counted = [each for each in newest.values() if each.person != asker and may_decide(each)]
+    yes = tuple(each for each in counted if each.answer == "yes")
+    no = tuple(each for each in counted if each.answer == "no")
+    state: Literal["open", "approved", "denied"] = "open"
+    if len(no) >= rule.denials:
+        state = "denied"
+    elif len(yes) >= rule.need:
+        state = "approved"
+    return Tally(state, yes, no)
+
+
+def votes_from_lines(lines: str) -> Sequence[Vote]:
+    """Read stored votes, one JSON object a line. Raises ValueError or TypeError."""
+    return [Vote.from_json(line) for line in lines.splitlines()]
