@@ -254,7 +254,9 @@ def check_proposal(action: PendingAction) -> None:
 
     Raises TypeError for a text of another type, such as `version=2`: when the record is read, it
     would count as changed in the store. Raises ValueError for a reserved kind, a preview over
-    MAX_PREVIEW_CHARS, and a time to answer outside of 0 to MAX_TTL_SECONDS.
+    MAX_PREVIEW_CHARS, and a time to answer outside of 0 to MAX_TTL_SECONDS. Where other people
+    decide, the limit is the time that their rule gives. Raises KeyError, TypeError or ValueError
+    for a rule that cannot be read.
     """
     for name in TEXT_FIELDS:
         value = getattr(action, name)
@@ -273,10 +275,16 @@ def check_proposal(action: PendingAction) -> None:
             f"shorten it to at most {MAX_PREVIEW_CHARS:,}"
         )
 
-    if not 0 < action.ttl_seconds <= MAX_TTL_SECONDS:
+    max_ttl_seconds = MAX_TTL_SECONDS
+    rule = action.approval_rule
+    if rule is not None:
+        if not rule.asks_others:
+            raise ValueError("approval is a rule by which the user decides: leave it out")
+        max_ttl_seconds = rule.within_seconds
+    if not 0 < action.ttl_seconds <= max_ttl_seconds:
         raise ValueError(
             f"ttl_seconds is {action.ttl_seconds!r}: "
-            f"it must be more than 0 and at most {MAX_TTL_SECONDS:g}"
+            f"it must be more than 0 and at most {max_ttl_seconds:g}"
         )
 
 

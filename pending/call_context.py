@@ -28,6 +28,7 @@ from sayso.pending.action import (
     check_proposal,
     compute_args_digest,
 )
+from sayso.pending.approval_rule import ApprovalRule
 from sayso.pending.effect import EffectStart
 
 T = TypeVar("T")
@@ -193,6 +194,9 @@ class ChannelRun:
     other_message: Callable[[str], OtherMessage | Literal[""]] = field(
         default=lambda _: "", repr=False
     )
+    #: Returns the rule of the policy that says who decides about a tool's actions, by the tool's
+    #: name; None where no rule says it, so that the person does.
+    approval: Callable[[str], ApprovalRule | None] = field(default=lambda _: None, repr=False)
     #: Returns the tool that a yes to a call of this name runs, None if there is none.
     tool_of_yes: Callable[[str], Any] = field(default=lambda _: None, repr=False)
     #: The yes by which an action runs now; None if none does. Nothing can be proposed meanwhile.
@@ -219,11 +223,13 @@ class ChannelRun:
     def add(self, action: PendingAction) -> None:
         """Add a proposal.
 
-        Raises PendingActionExistsError when it is a duplicate or exceeds a limit, and
-        ActionDeniedError when the person has just said no to it.
+        Raises PendingActionExistsError when it is a duplicate, exceeds a limit, or needs the
+        approval of other people than the proposals before it; ActionDeniedError when the person has
+        just said no to it.
         """
         with self.lock:
             self._check_decided_before(action)
+            self._check_same_approval(action)
             self._check_room(action)
             position = Position(self.rounds, call_context().position)
             proposed = ProposedAction(action, position)
@@ -243,6 +249,18 @@ class ChannelRun:
             raise PendingActionExistsError(
                 f"{action.preview!r} waits for the user's answer already: do not call it again"
             )
+
+    def _check_same_approval(self, action: PendingAction) -> None:
+        """Refuse a proposal that other people decide about than about those before it.
+
+        All proposals of a turn share one question, and one question has one rule.
+        """
+        for other in self.proposals:
+            if other.approval != action.approval:
+                raise PendingActionExistsError(
+                    f"{other.preview!r} waits already, and different people decide about this "
+                    "call: finish that one first, and call this again once it is decided"
+                )
 
     def _check_room(self, action: PendingAction) -> None:
         """Refuse a second proposal of the same effect in this turn, and one too many."""

@@ -71,9 +71,15 @@ def plan_of(actions: Sequence[PendingAction], *, plan_id: str = "") -> Proposal:
 
     `plan_id` is the id of the plan, "" for a new one. The plan asks for the code of one of its
     steps, and has the shortest of their times to answer.
+
+    Raises ValueError for actions that different people decide about: one question has one rule.
     """
     if len(actions) == 1:
         return Proposal(actions[0])
+
+    approval = actions[0].approval
+    if any(action.approval != approval for action in actions):
+        raise ValueError("the actions of a plan must have the same approval")
 
     plan_id = plan_id or random_id(11)
     # The plan has the code and the form: its steps are not answered one by one.
@@ -100,6 +106,7 @@ def plan_of(actions: Sequence[PendingAction], *, plan_id: str = "") -> Proposal:
         form=_plan_form(actions),
         changes_of="",
         other_message=_other_message_of_all(steps),
+        approval=approval,
     )
     return Proposal(head, steps)
 
@@ -196,6 +203,9 @@ def undo_id(action_id: str) -> str:
 
 def undo_proposal(effects: Sequence[Effect], seconds: float, outcome_text: str = "") -> Proposal:
     """Return the proposal that undoes these effects, the last one first.
+
+    The person who asked for the effects decides about it alone, also where other people decided
+    about the effects.
 
     The undo can be confirmed for `seconds`. `outcome_text` is the outcome above the button of the
     undo, as Markdown, which stays there once the undo is decided; "" if the button is in a message

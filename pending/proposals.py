@@ -24,6 +24,7 @@ from sayso.pending.action import (
     check_proposal,
     exact_args,
 )
+from sayso.pending.approval_rule import ApprovalRule
 from sayso.pending.call_context import (
     ChannelRun,
     Confirmation,
@@ -83,12 +84,16 @@ def stash_pending(
     running it once. With `typed_code` the yes must name the code that the question shows. `reason`
     says why the user is asked, `version` which version of the tool was shown.
 
+    If the policy says that other people decide (`ToolPolicy.approval`), they have the time of that
+    rule, whatever `ttl_seconds` is. The action then has no code to type and no form: the user
+    neither confirms nor changes it.
+
     Only the agent gives `shown`, when it proposes a call itself. Otherwise the definition of the
     tool that runs is stored: if it has changed at the yes, nothing runs.
 
     Raises PendingActionExistsError when this turn has already proposed the same, MAX_STEPS others,
-    or as much text as a question may show; ActionDeniedError when the user has just said no to the
-    same; RuntimeError in a tool that is marked read-only; TypeError when `args` is not exact JSON or
+    as much text as a question may show, or an action that other people decide about;
+    ActionDeniedError when the user has just said no to the same; RuntimeError in a tool that is marked read-only; TypeError when `args` is not exact JSON or
     a text is of another type; and ValueError when a limit of `check_proposal` is exceeded.
     """
     run = call_context().run
@@ -107,6 +112,15 @@ def stash_pending(
 
     if ttl_seconds is None:
         ttl_seconds = run.ttl_seconds
+    approval: dict[str, Any] | None = None
+    form = shown.form
+    rule = _rule_of_others(run, kind, asked_by)
+    if rule is not None:
+        approval = rule.to_dict()
+        ttl_seconds = rule.within_seconds
+        typed_code = False
+        form = ()
+
     code = ""
     if typed_code:
         code = f"{randbelow(10_000):04}"
@@ -127,10 +141,11 @@ def stash_pending(
         user_name=without_invisible(run.user_name)[:MAX_NAME_CHARS],
         tool_digest=shown.tool_digest,
         values_digest=shown.values_digest,
-        form=shown.form,
+        form=form,
         language=run.language,
         after=run.after(asked_by or kind),
         other_message=run.other_message(asked_by or kind),
+        approval=approval,
     )
     check_proposal(action)
 
@@ -138,6 +153,19 @@ def stash_pending(
     if executor is not None:
         run.executors[action.pending_action_id] = executor
     return action
+
+
+def _rule_of_others(run: ChannelRun, kind: str, asked_by: str) -> ApprovalRule | None:
+    """Return the rule by which other people decide about a proposal, None if the user decides.
+
+    What will run (`kind`) comes first. The tool whose code asked (`asked_by`, "" for none) counts
+    too: neither name can be used to escape the rule of the other.
+    """
+    for name in filter(None, (kind, asked_by)):
+        rule = run.approval(name)
+        if rule is not None and rule.asks_others:
+            return rule
+    return None
 
 
 def executor_factory(kind: str, *, marks_effect: bool = False) -> Callable[[F], F]:

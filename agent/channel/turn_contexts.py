@@ -25,6 +25,7 @@ from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Turn
 from sayso.pending.action import After, OtherMessage
+from sayso.pending.approval_rule import ApprovalRule
 from sayso.pending.call_context import ChannelRun
 from sayso.pending.consent.parser import ConfirmParser
 from sayso.pending.store import PendingActionStore
@@ -150,6 +151,7 @@ class TurnContexts:
             role=partial(role_of_user, self._agent.selector),
             after=self._after_tool,
             other_message=self._other_message_of_tool,
+            approval=self._approval_of_tool,
             tool_of_yes=self._tool_named,
         )
 
@@ -173,6 +175,13 @@ class TurnContexts:
         """
         tool, policy = self._tool_and_policy(name)
         return effective_after(name, tool, policy)
+
+    def _approval_of_tool(self, name: str) -> ApprovalRule | None:
+        """Return the rule of the policy that says who decides about a tool's actions, or None."""
+        _, policy = self._tool_and_policy(name)
+        if policy is None:
+            return None
+        return policy.approval_rule(name)
 
     def _tool_and_policy(self, name: str) -> tuple[Tool | None, ToolPolicy | None]:
         """Return the tool of this name, and the policy that decides about it.

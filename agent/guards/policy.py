@@ -27,11 +27,12 @@ from sayso.agent.tools.definition import MEMORY, RESULTS, SEARCH, ToolTag
 from sayso.agent.tools.tool import Tool
 from sayso.infra.concurrency import await_isolated, call_foreign
 from sayso.pending.action import After
+from sayso.pending.approval_rule import ApprovalRule
 
 #: What happens to a call: it runs, a person is asked first, or it never runs.
 PolicyVerdict = Literal["allow", "review", "deny"]
 #: The lists of a policy, in the order in which they are read.
-RuleKind = Literal["deny", "deny_when", "review", "allow"]
+RuleKind = Literal["deny", "deny_when", "approval", "review", "allow"]
 #: What decided about a call:
 #:
 #: * rule: a rule of the policy.
@@ -59,7 +60,7 @@ class Rule:
 
     #: The list that the rule is in.
     kind: RuleKind
-    #: Its index in that list, from 0.
+    #: Its index in that list, from 0; of an `approval` rule its position among the patterns.
     index: int
     #: Its pattern; of a `deny_when` rule the pattern for the argument.
     pattern: str
@@ -81,11 +82,16 @@ class PolicyDecision:
 class ToolPolicy:
     """The rules of an agent for tool calls. One policy serves all runs.
 
-    `allow`, `review` and `deny` are lists of shell patterns for the names of tools. They are read
-    in the order deny, deny_when, review, allow, and the first rule that names the tool decides:
-    "allow" runs a call, "review" asks a person first, "deny" refuses it. A tool that no rule names
-    is reviewed, so a tool that is added later never runs unseen. In doubt the stricter rule wins:
-    `allow` takes a name exactly as written, while the other lists ignore case.
+    `allow`, `review` and `deny` are lists of shell patterns for the names of tools. The rules are
+    read in the order deny, deny_when, approval, review, allow, and the first rule that names the
+    tool decides: "allow" runs a call, "review" asks a person first, "deny" refuses it. A tool that
+    no rule names is reviewed, so a tool that is added later never runs unseen. In doubt the
+    stricter rule wins: `allow` takes a name exactly as written, while the other lists ignore case.
+
+    `approval` says who decides about the calls of a tool: people with a role, named people, or the
+    person who asked (`ApprovalRule`). Such a tool is always reviewed, even where `allow` names it.
+    Only a channel can ask other people. Outside of channels, `confirm_action` or the program that
+    started the run decides about the call, as about any other call under review.
 
     A `deny_when` rule is `{"tool": pattern, "arg": name, "pattern": pattern}`. It denies a call
     when the argument, or anything inside it, matches. With `"matches": "email"` (or "domain",
@@ -112,12 +118,16 @@ class ToolPolicy:
     #: pattern that names the tool exactly as written counts, before the tool's own `editable`: like
     #: `allow`, it permits something.
     editable: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: Who decides about the calls of a tool, by patterns of tool names. The first pattern that names
+    #: the tool counts, in any case. Calls that no pattern names are decided by the person who asked.
+    approval: Mapping[str, ApprovalRule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._check_lists()
         self._check_deny_when()
         self._check_after()
         self._check_editable()
+        self._check_approval()
 
     def _check_lists(self) -> None:
         for kind in ("allow", "review", "deny"):
@@ -171,6 +181,18 @@ class ToolPolicy:
                     "such as ['note']"
                 )
 
+    def _check_approval(self) -> None:
+        if not isinstance(self.approval, Mapping):
+            raise ValueError(
+                f"approval={self.approval!r} must be a dict of patterns, "
+                "such as {'refund_*': ApprovalRule(Deciders('role', ('manager',)))}"
+            )
+        for pattern, rule in self.approval.items():
+            if not isinstance(pattern, str) or not isinstance(rule, ApprovalRule):
+                raise ValueError(
+                    f"approval={{{pattern!r}: {rule!r}}} must be a pattern with an ApprovalRule"
+                )
+
     def evaluate(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision:
         """Return the decision for one call. The arguments must be validated, as JSON values."""
         denial = self.unconditional_denial(tool_name)
@@ -184,6 +206,9 @@ class ToolPolicy:
             if reason:
                 return PolicyDecision("deny", reason, Rule("deny_when", index, rule["pattern"]))
 
+        approval = _by_name("approval", tool_name, tuple(self.approval))
+        if approval:
+            return approval
         review = _by_name("review", tool_name, self.review)
         if review:
             return review
@@ -207,6 +232,13 @@ class ToolPolicy:
         """Return the pattern of `editable` that names the tool, "" if none does."""
         return next((pattern for pattern in self.editable if fnmatchcase(tool_name, pattern)), "")
 
+    def approval_rule(self, tool_name: str) -> ApprovalRule | None:
+        """Return the rule of `approval` for the tool, None if no pattern names the tool."""
+        for pattern, rule in self.approval.items():
+            if _is_named(tool_name, pattern):
+                return rule
+        return None
+
     def without_denied(self, tools: Iterable[Tool]) -> list[Tool]:
         """Return the tools that may be shown: those that no `deny` rule names."""
         return [tool for tool in tools if self.unconditional_denial(tool.name) is None]
@@ -216,11 +248,15 @@ def editable_names(tool: Tool, policy: ToolPolicy | None) -> tuple[str, ...]:
     """Return the names of the arguments that a person may change before the yes to a call.
 
     A tool that proposes an action in its own code has none: its arguments are not those of the
-    action.
+    action. A tool about whose calls other people decide has none either: they would decide about
+    another call than the one that the person asked for.
     """
     if tool.proposes:
         return ()
     if policy:
+        approval = policy.approval_rule(tool.name)
+        if approval and approval.asks_others:
+            return ()
         pattern = policy.editable_rule(tool.name)
         if pattern:
             return tuple(policy.editable[pattern])
@@ -367,14 +403,18 @@ async def require_approval(
 
 
 def _by_name(
-    decision: Literal["deny", "review", "allow"], tool_name: str, patterns: Sequence[str]
+    kind: Literal["deny", "approval", "review", "allow"], tool_name: str, patterns: Sequence[str]
 ) -> PolicyDecision | None:
-    """Return the decision of the first of these patterns that names the tool; None if none does."""
-    is_match = fnmatchcase if decision == "allow" else _is_named
+    """Return the decision of the first of these patterns that names the tool; None if none does.
+
+    `kind` is the list that the patterns are in.
+    """
+    is_match = fnmatchcase if kind == "allow" else _is_named
+    verdict: PolicyVerdict = "review" if kind == "approval" else kind
     for index, pattern in enumerate(patterns):
         if is_match(tool_name, pattern):
-            reason = f"{tool_name!r} matches the {decision} rule {pattern!r}"
-            return PolicyDecision(decision, reason, Rule(decision, index, pattern))
+            reason = f"{tool_name!r} matches the {kind} rule {pattern!r}"
+            return PolicyDecision(verdict, reason, Rule(kind, index, pattern))
     return None
 
 

@@ -7,6 +7,7 @@ import decimal
 import json
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from sayso.pending import PendingAction, compute_args_digest
 from sayso.pending.action import canonical_json, check_proposal, exact_args
+from sayso.pending.approval_rule import ApprovalRule, Deciders
 from sayso.pending.stored_action import StoredAction
 
 JSON = st.recursive(
@@ -114,6 +116,22 @@ def test_number_in_place_of_a_text_is_refused(name, value):
         check_proposal(
             PendingAction(**{"user_id": "ana", "kind": "k", "preview": "p", name: value})
         )
+
+
+def test_time_of_a_rule_may_exceed_the_limit_of_a_user_who_decides_alone():
+    """Other people need not sit before the chat. The rule of the operator says how long they have."""
+    rule = ApprovalRule(Deciders("people", ("ana",)), within_seconds=10 * 86_400.0)
+    action = PendingAction("ben", "k", "p", ttl_seconds=10 * 86_400.0, approval=rule.to_dict())
+    check_proposal(action)
+    with pytest.raises(ValueError, match=r"ttl_seconds is 864001.0: .* at most 864000$"):
+        check_proposal(replace(action, ttl_seconds=864_001.0))
+
+
+def test_rule_by_which_the_user_decides_is_no_part_of_an_action():
+    """An action with a rule waits for others, who would never be asked."""
+    rule = ApprovalRule(Deciders("asker"))
+    with pytest.raises(ValueError, match="by which the user decides"):
+        check_proposal(PendingAction("ben", "k", "p", approval=rule.to_dict()))
 
 
 def test_largest_allowed_action_can_be_proposed():

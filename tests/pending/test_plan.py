@@ -14,6 +14,7 @@ from sayso.pending.action import (
     after_of,
     compute_args_digest,
 )
+from sayso.pending.approval_rule import ApprovalRule, Deciders
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.plans import Effect, is_step_of, plan_of, step_ids, undo_proposal
 from sayso.pending.stored_action import StoredAction
@@ -80,6 +81,31 @@ def test_window_of_a_plan_is_that_of_its_most_urgent_step():
     assert (
         plan_of([proposed("A", ttl_seconds=60), proposed("B", ttl_seconds=5)]).head.ttl_seconds == 5
     )
+
+
+MANAGERS = ApprovalRule(Deciders("role", ("manager",)), within_seconds=7200).to_dict()
+
+
+def test_plan_waits_for_the_people_of_its_steps_and_as_long_as_they_have():
+    """One question has one rule, which is signed with the head that the question shows."""
+    steps = [proposed(name, approval=MANAGERS, ttl_seconds=7200) for name in "AB"]
+    plan = plan_of(steps)
+    assert (plan.head.approval, plan.head.ttl_seconds) == (MANAGERS, 7200)
+    assert [step.approval for step in plan.steps] == [MANAGERS, MANAGERS]
+
+
+def test_plan_of_steps_that_different_people_decide_is_refused():
+    """Neither rule may be dropped in silence."""
+    with pytest.raises(ValueError, match="must have the same approval"):
+        plan_of([proposed("A"), proposed("B", approval=MANAGERS, ttl_seconds=7200)])
+
+
+def test_undo_is_decided_by_the_person_who_asked():
+    """Others approved the effect. To take it back needs none of them."""
+    done = [Effect(proposed(name, approval=MANAGERS, ttl_seconds=7200)) for name in "AB"]
+    undo = undo_proposal(done, 30.0)
+    assert [each.approval for each in (undo.head, *undo.steps)] == [None, None, None]
+    assert undo.head.ttl_seconds == 30.0
 
 
 def test_first_code_of_any_step_is_asked_for_once():

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 
 import pytest
 
 from sayso.pending import PendingActionExistsError, executor_factory, stash_pending
+from sayso.pending.approval_rule import ApprovalRule, Deciders
 from sayso.pending.call_context import MAX_STEPS, ChannelRun, ProposedAction, context_field
-from sayso.pending.proposals import begin_round, in_channel_run
+from sayso.pending.proposals import (
+    RunningTool,
+    ShownTool,
+    begin_round,
+    in_channel_run,
+    running_tool,
+)
 from sayso.pending.proposals import restore_proposals as propose_again
 
 
@@ -101,6 +109,76 @@ def test_code_is_four_digits_and_only_where_asked_for():
     with context_field("run", run_of()):
         assert stash_pending(kind="k", preview="p").code == ""
         assert re.fullmatch(r"[0-9]{4}", stash_pending(kind="k", preview="q", typed_code=True).code)
+
+
+MANAGERS = ApprovalRule(Deciders("role", ("manager",)), need=2, within_seconds=3 * 86_400.0)
+BY_ASKER = ApprovalRule(Deciders("asker"))
+
+
+def run_with_rules(**rules: ApprovalRule) -> ChannelRun:
+    """Return a channel run whose policy has these rules, by the names of tools."""
+    run = run_of()
+    run.approval = rules.get
+    return run
+
+
+def test_proposal_has_the_rule_of_its_tool_and_its_time():
+    """The rule is signed with the action. The tool's own time to answer does not count."""
+    with context_field("run", run_with_rules(refund=MANAGERS)):
+        action = stash_pending(kind="refund", preview="p", ttl_seconds=5.0)
+    assert action.approval_rule == MANAGERS
+    assert action.ttl_seconds == 3 * 86_400.0
+
+
+def test_others_are_asked_for_no_code_and_the_asker_changes_nothing():
+    """The person who asked neither confirms nor edits what others decide about."""
+    form = [{"name": "sum", "label": "Sum", "kind": "text", "value": "5"}]
+    shown = ShownTool("digest", form=form)
+    with context_field("run", run_with_rules(refund=MANAGERS)):
+        action = stash_pending(kind="refund", preview="p", typed_code=True, shown=shown)
+    assert (action.code, action.form) == ("", ())
+
+
+def test_rule_by_the_asker_leaves_the_proposal_as_without_a_rule():
+    """The asker decides, with the tool's own time, code and form."""
+    with context_field("run", run_with_rules(refund=BY_ASKER)):
+        action = stash_pending(kind="refund", preview="p", typed_code=True, ttl_seconds=5.0)
+    assert (action.approval, action.ttl_seconds) == (None, 5.0)
+    assert action.code
+
+
+@pytest.mark.parametrize("named", ["ask_by_itself", "pay"])
+def test_rule_of_the_asking_tool_and_of_what_runs_both_count(named):
+    """Code cannot escape a rule by asking for a call of another name."""
+    asking = RunningTool("ask_by_itself", False, True, False, lambda: "digest")
+    with context_field("run", run_with_rules(**{named: MANAGERS})), running_tool(asking):
+        action = stash_pending(kind="pay", preview="p")
+    assert action.approval_rule == MANAGERS
+
+
+@pytest.mark.parametrize(("first", "second"), [("refund", "note"), ("note", "refund")])
+def test_proposal_that_other_people_decide_is_refused_in_the_same_turn(first, second):
+    """All proposals of a turn share one question, and one question has one rule."""
+    with context_field("run", run_with_rules(refund=MANAGERS)) as run:
+        stash_pending(kind=first, preview="The first")
+        with pytest.raises(PendingActionExistsError, match=r"'The first' .* finish that one first"):
+            stash_pending(kind=second, preview="The second")
+        stash_pending(kind=first, preview="The third")
+    assert [action.preview for action in run.proposals] == ["The first", "The third"]
+
+
+def test_restored_proposal_keeps_its_rule():
+    """Another worker goes on with the turn, and the question still waits for the same people."""
+    with context_field("run", run_with_rules(refund=MANAGERS)) as run:
+        stash_pending(kind="refund", preview="p")
+    stored = json.loads(json.dumps(run.proposed_actions[0].to_dict()))
+    restored = ProposedAction.from_dict(stored)
+    assert restored == run.proposed_actions[0]
+    assert restored.action.approval_rule == MANAGERS
+    with context_field("run", run_of()) as run:
+        propose_again([restored])
+        with pytest.raises(PendingActionExistsError, match="different people"):
+            stash_pending(kind="note", preview="q")
 
 
 def test_tool_outside_a_run_proposes_nothing():

@@ -1,4 +1,4 @@
-"""ToolPolicy: deny, deny_when, review, allow, else review; nothing slips through by its shape."""
+"""ToolPolicy: deny, deny_when, approval, review, allow, else review; nothing slips through by its shape."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import KnowledgeMemory, Tool, ToolPolicy, tool
-from sayso.agent.guards.policy import Rule, effective_after, effective_decision
+from sayso.agent.guards.policy import (
+    Rule,
+    editable_names,
+    effective_after,
+    effective_decision,
+)
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.channels.i18n.invisible import INVISIBLE
+from sayso.pending.approval_rule import ApprovalRule, Deciders
 
 POLICY = ToolPolicy(
     allow=["read_*", "send_*"],
@@ -336,6 +342,72 @@ def test_coercion_opens_no_door(arg, sent):
 def test_decision_carries_the_rule_that_made_it(name, args, rule):
     """So that a person is shown the very line."""
     assert POLICY.evaluate(name, args).rule == rule
+
+
+MANAGERS = ApprovalRule(Deciders("role", ("manager",)))
+BY_ASKER = ApprovalRule(Deciders("asker"))
+WITH_APPROVAL = ToolPolicy(
+    allow=["*"],
+    deny=["refund_all"],
+    deny_when=[{"tool": "refund_*", "arg": "to", "pattern": "eve"}],
+    approval={"refund_small": BY_ASKER, "refund_*": MANAGERS},
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "decision", "rule"),
+    [
+        ("refund_order", {}, "review", Rule("approval", 1, "refund_*")),
+        ("REFUND_order", {}, "review", Rule("approval", 1, "refund_*")),
+        ("refund_small", {}, "review", Rule("approval", 0, "refund_small")),
+        ("refund_all", {}, "deny", Rule("deny", 0, "refund_all")),
+        ("refund_order", {"to": "eve"}, "deny", Rule("deny_when", 0, "eve")),
+        ("read", {}, "allow", Rule("allow", 0, "*")),
+    ],
+)
+def test_tool_with_an_approval_rule_is_reviewed_even_where_it_is_allowed(
+    name, args, decision, rule
+):
+    """An operator who names who decides wants a decision. What is denied stays denied."""
+    decided = WITH_APPROVAL.evaluate(name, args)
+    assert (decided.decision, decided.rule) == (decision, rule)
+
+
+def test_approval_comes_before_review_in_traces():
+    """Both ask. The rule that says who decides is the one that a reader wants to see."""
+    policy = ToolPolicy(review=["refund_*"], approval={"refund_*": MANAGERS})
+    decided = policy.evaluate("refund_order", {})
+    assert decided.rule == Rule("approval", 0, "refund_*")
+    assert decided.reason == "'refund_order' matches the approval rule 'refund_*'"
+
+
+def test_first_pattern_in_any_case_names_who_decides():
+    """A rule that restricts is not escaped by another spelling of the tool."""
+    assert WITH_APPROVAL.approval_rule("refund_small") == BY_ASKER
+    assert WITH_APPROVAL.approval_rule("Refund_Order") == MANAGERS
+    assert WITH_APPROVAL.approval_rule("read") is None
+
+
+@pytest.mark.parametrize(
+    ("approval", "problem"),
+    [
+        (["refund_*"], "must be a dict of patterns"),
+        ({"refund_*": "manager"}, "must be a pattern with an ApprovalRule"),
+        ({1: MANAGERS}, "must be a pattern with an ApprovalRule"),
+    ],
+)
+def test_malformed_approval_fails_when_the_policy_is_made(approval, problem):
+    """A rule that cannot be read would let calls run without the approval."""
+    with pytest.raises(ValueError, match=problem):
+        ToolPolicy(approval=approval)
+
+
+def test_person_who_asks_changes_nothing_that_others_decide_about():
+    """The others would decide about another call than the one that was asked for."""
+    policy = replace(WITH_APPROVAL, editable={"*": ["note"]})
+    assert editable_names(replace(PLAIN, name="refund_order"), policy) == ()
+    assert editable_names(replace(PLAIN, name="refund_small"), policy) == ("note",)
+    assert editable_names(replace(PLAIN, name="read"), policy) == ("note",)
 
 
 def test_reason_names_the_rule():
