@@ -98,6 +98,17 @@ def content_digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:20]
 
 
+def compared_id(user_id: str, *, prefix: str) -> str:
+    """Return the id of a person in the form in which ids are compared.
+
+    `prefix`: what ids of the platform may begin with or lack, such as `whatsapp:` before a phone
+    number; "" for nothing. Where ids have a prefix, the form is in lower case and without it.
+    """
+    if prefix:
+        return user_id.strip().casefold().removeprefix(prefix)
+    return user_id
+
+
 def owner_of(channel: str, user_id: str) -> str:
     """Return the name of a person in the media store: 20 hex digits.
 

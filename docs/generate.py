@@ -22,7 +22,7 @@ from pydantic.json_schema import models_json_schema
 from sayso.channels.base import PlatformSettings
 from sayso.channels.registry import BUILT_IN
 from sayso.channels.slack.settings import InstallSettings
-from sayso.config.settings import agent, channels, tools
+from sayso.config.settings import agent, channels, people, tools
 from sayso.config.settings import schema as top
 from sayso.config.settings.channels import channel_model
 from sayso.ops.cli.main import main as sayso
@@ -89,6 +89,9 @@ PARTS = (
     Part("workers", top.WorkerSettings, "`workers`", see="how-to/size-a-bot.md"),
     Part("limits", top.LimitSettings, "`limits`", see="how-to/size-a-bot.md"),
     Part("media", top.MediaSettings, "`media`", see="how-to/store-files.md"),
+    Part(
+        "People", people.PersonSettings, "`people.<name>`", see="how-to/people-and-access.md"
+    ),
     Part(
         "Sources of tools",
         tools.SourceSettings,

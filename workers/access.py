@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from redis import Redis
 
 from sayso.channels.base import Channel, FollowsMoves, KeepsFirstAddress, RecognizesPeople
-from sayso.channels.types import Reply, Turn, digest
+from sayso.channels.types import Reply, Turn, compared_id, digest
 from sayso.infra.redis.client import PREFIX
 from sayso.infra.redis.cluster import ClusterClient, with_redis_errors
 from sayso.workers.mailbox import REFUSAL, SEEN_MS, Accepted, RedisMailbox, TurnStatus, refusal
@@ -88,13 +88,8 @@ class AccessRules:
                 object.__setattr__(self, name, frozenset(map(self.spelled, ids)))
 
     def spelled(self, name: str) -> str:
-        """Return an id in the form in which ids are compared.
-
-        Where ids may have a prefix, that form is in lower case and without the prefix.
-        """
-        if self.id_prefix:
-            return name.strip().casefold().removeprefix(self.id_prefix)
-        return name
+        """Return an id in the form in which ids are compared."""
+        return compared_id(name, prefix=self.id_prefix)
 
     def ids(self, turn: Turn) -> tuple[str, ...]:
         """Return the ids of the turn's sender, the user id first.

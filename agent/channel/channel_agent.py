@@ -69,6 +69,7 @@ from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Turn
 from sayso.infra.concurrency import run_sync
 from sayso.pending.action import is_choice_token
+from sayso.pending.approvals.people import AccountsAreVisitors, PeopleDirectory
 from sayso.pending.call_context import own_context
 from sayso.pending.consent.parser import ConfirmParser, read_answer, reads_phrases
 from sayso.pending.plans import Proposal, plan_of
@@ -103,6 +104,7 @@ class ChannelAgent:
     * `media`: where files are stored; None: files can be neither received nor sent.
     * `journals`: lets a turn whose worker was killed continue where it was; None: it starts again.
     * `texts`: where texts are stored that are too long for Redis; None: they are cut.
+    * `people`: finds people by their accounts, names and roles; None: each account is a person.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class ChannelAgent:
         media: MediaStore | None = None,
         journals: RedisJournals | None = None,
         texts: TextFiles | None = None,
+        people: PeopleDirectory | None = None,
     ) -> None:
         self.agent = agent
         self.store = store or InMemoryPendingStore()
@@ -126,6 +129,7 @@ class ChannelAgent:
         self.parser = parser
         self._journals = journals
         self._text_files = texts
+        self._people: PeopleDirectory = people or AccountsAreVisitors()
         self._assemble(TurnFiles(media))
         # After a yes, the store finds the tool that runs among those that the agent has then: tools
         # and settings may have changed since the question.

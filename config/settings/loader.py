@@ -191,6 +191,14 @@ def _keep_one_channel(root: yaml.Node, channel: str | None, file: Path) -> None:
                 pair for pair in only_channel.value if pair[0].value != "escalate"
             ]
 
+    # The accounts of people on the other channels would name no channel, either.
+    people = _value_node(root, "people")
+    if isinstance(people, yaml.MappingNode):
+        for _, person in people.value:
+            accounts = _value_node(person, "accounts")
+            if isinstance(accounts, yaml.MappingNode):
+                accounts.value = [pair for pair in accounts.value if pair[0].value == wanted]
+
 
 def _validate(reader: _Reader, root: yaml.Node) -> Settings:
     """Return the checked settings of a file. Raises ConfigError with all problems of it."""

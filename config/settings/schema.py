@@ -1,9 +1,9 @@
 """The settings of a whole YAML file: every key with its type and its default.
 
-The sections of agents, channels and tools are in the other modules of this folder. The docstring below a
-field is its text in the reference of the YAML. `Origin` remembers where each value stands in the
-file, for errors that are found later. The functions at the end answer questions about the models:
-which keys are secrets, and which keys a section has.
+The sections of agents, channels, people and tools are in the other modules of this folder. The
+docstring below a field is its text in the reference of the YAML. `Origin` remembers where each
+value stands in the file, for errors that are found later. The functions at the end answer questions
+about the models: which keys are secrets, and which keys a section has.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from sayso.config.settings.agent import (
     redis_address,
 )
 from sayso.config.settings.channels import AnyChannel, ChannelSettings, channel_model
+from sayso.config.settings.people import PERSON_NAME, PersonSettings, refused_people
 from sayso.config.settings.tools import (
     AnySource,
     AuthSettings,
@@ -265,6 +266,11 @@ class Settings(Section):
     """The chats that the bot is on, by names of your choice: 1 to 64 letters, digits, `.`, `_` and
     `-`. A name is part of the addresses of webhooks. Example: `{web: {platform: console}}`.
     """
+    people: dict[Annotated[str, Field(pattern=PERSON_NAME)], PersonSettings] = {}
+    """People with a name, their accounts and their roles. A person with several accounts is one
+    person to the bot: they count once where several people must agree. Example: `{ada: {accounts:
+    {team: U0ADA}, roles: [manager]}}`.
+    """
     _origin: Origin = PrivateAttr(default_factory=Origin)
 
     def model_post_init(self, context: Any) -> None:
@@ -350,6 +356,15 @@ class Settings(Section):
     def _channels_fit_together(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
         refuse_values(cls, _conflicts(channels))
         return channels
+
+    @model_validator(mode="after")
+    def _accounts_exist(self) -> Self:
+        refused = [
+            each._replace(path=("people", *each.path))
+            for each in refused_people(self.people, self.channels)
+        ]
+        refuse_values(type(self), refused)
+        return self
 
 
 def _conflicts(channels: Mapping[str, AnyChannel]) -> Iterator[RefusedValue]:

@@ -80,6 +80,7 @@ from sayso.config.settings.tools import YamlPath
 from sayso.config.wiring.data_folder import open_data
 from sayso.config.wiring.models import Models
 from sayso.config.wiring.observability import TracingError, set_up_tracing
+from sayso.config.wiring.people import people_config
 from sayso.config.wiring.redis_parts import RedisParts
 from sayso.config.wiring.tools import (
     OPEN_SECONDS,
@@ -92,6 +93,8 @@ from sayso.config.wiring.tools import (
 from sayso.infra.concurrency import run_sync
 from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from sayso.pending.action import After
+from sayso.pending.approvals.directory import ConfiguredDirectory
+from sayso.pending.approvals.people import PeopleDirectory
 from sayso.pending.error_texts import error_text
 from sayso.pending.repository import NoteEffect
 from sayso.pending.sharded_scripts import ShardedScripts
@@ -479,14 +482,15 @@ def build_agents(
     keys: list[str],
     journals: RedisJournals,
     texts: TextFiles,
+    people: PeopleDirectory,
     note_effect: NoteEffect,
 ) -> dict[str, ChannelAgent]:
     """Return the agent of each channel by the channel's name. Its pending actions are in Redis.
 
     `scripts` are those about actions. `keys` are the secret keys, the newest first: they sign
-    stored actions. `journals` store the steps of a turn, and `texts` long texts. `note_effect` is
-    called right before the effect of a confirmed action and with its result: it notes both outside
-    of Redis.
+    stored actions. `journals` store the steps of a turn, and `texts` long texts. `people` finds the
+    people who decide about actions of others. `note_effect` is called right before the effect of a
+    confirmed action and with its result: it notes both outside of Redis.
     Raises ConfigError for a selector or a model that cannot be built.
     """
     agents = {}
@@ -497,7 +501,9 @@ def build_agents(
             secret_keys=keys,
             note_effect=note_effect,
         )
-        agents[name] = _build_agent(deps, name, opened, store, keys, media, journals, texts)
+        agents[name] = _build_agent(
+            deps, name, opened, store, keys, media, people, journals=journals, texts=texts
+        )
     return agents
 
 
@@ -542,7 +548,8 @@ def terminal_agent(
         for problem in opened.problems:
             report_problem(problem)
         store = InMemoryPendingStore(confirm_parser(settings.channels[name]))
-        agent = _build_agent(deps, name, opened, store, keys, media)
+        people = ConfiguredDirectory(people_config(settings), channels={})
+        agent = _build_agent(deps, name, opened, store, keys, media, people)
         deps.models.preload()  # a missing library is reported before the first question
         yield agent
     finally:
@@ -562,6 +569,8 @@ def _build_agent(
     store: PendingActionStore,
     keys: list[str],
     media: MediaStore | None,
+    people: PeopleDirectory,
+    *,
     journals: RedisJournals | None = None,
     texts: TextFiles | None = None,
 ) -> ChannelAgent:
@@ -607,6 +616,7 @@ def _build_agent(
         media=media,
         journals=journals,
         texts=texts,
+        people=people,
     )
 
 

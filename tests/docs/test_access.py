@@ -10,8 +10,11 @@ from sayso.config.settings.channels import AccessSettings
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
+from sayso.config.wiring.people import people_config
+from sayso.infra.concurrency import run_sync
 from sayso.ops.checks.describe import describe
 from sayso.ops.cli.people import people
+from sayso.pending.approvals.directory import ConfiguredDirectory
 from sayso.workers.access import Admitted, Ignored, UnknownSender
 from tests.docs.pages import part
 
@@ -19,9 +22,11 @@ PAGE = part("people-and-access.md")
 SECRETS = dict.fromkeys(re.findall(r"\$\{(\w+)\}", PAGE), "s")
 
 
-def settings(folder: Path) -> Settings:
-    """The configuration of the page."""
-    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+def settings(folder: Path, block: str = BLOCKS[0]) -> Settings:
+    """The first configuration of the page, or another one."""
     (folder / "sayso.yaml").write_text(block)
     return load_settings(folder / "sayso.yaml", SECRETS)
 
@@ -29,6 +34,15 @@ def settings(folder: Path) -> Settings:
 def turn(channel: str, user: str, chat: str) -> Turn:
     """Return a message of a user."""
     return Turn("e1", Conversation(channel, chat), user, "hi")
+
+
+def test_the_people_of_the_page_are_found_by_each_account(tmp_path: Path) -> None:
+    """Ada is one person on both channels."""
+    block = next(each for each in BLOCKS if "people:" in each)
+    directory = ConfiguredDirectory(people_config(settings(tmp_path, block)), {})
+    for channel, user_id in (("team", "U0ADA"), ("customers", "whatsapp:+4915100000042")):
+        person = run_sync(directory.person_of(channel, [user_id]))
+        assert (person.name, person.roles) == ("ada", {"manager"})
 
 
 def test_the_configuration_of_the_page_is_valid(tmp_path: Path) -> None:

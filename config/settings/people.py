@@ -1,0 +1,66 @@
+"""Settings below `people`: who a person is on each channel, and which roles the person has.
+
+The docstring below a field is its text in the reference of the YAML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from sayso.channels.base import Section
+from sayso.channels.types import compared_id
+from sayso.config.settings.channels import AnyChannel
+from sayso.config.settings.tools import RefusedValue
+
+#: Names of people are shown in chats and logs, and written in rules and commands. They have no
+#: colon, which only the names of people whom nobody named have: `team:U0ADA`. The pattern is that
+#: of the names of channels.
+PERSON_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
+#: Names of roles. Case is ignored.
+Role = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class PersonSettings(Section):
+    """A person who may decide about actions of others, with an account on each channel."""
+
+    accounts: dict[str, Annotated[str, Field(min_length=1)]]
+    """The person's id on each channel, by the name of the channel. The first channel is the one on
+    which the person is asked. Users read their id with `/whoami`. Example: `{team: U0ADA, desk:
+    '5123456789'}`.
+    """
+    roles: list[Role] = []
+    """The roles of the person, in any case. Example: `[manager]`."""
+
+
+def refused_people(
+    people: Mapping[str, PersonSettings], channels: Mapping[str, AnyChannel]
+) -> Iterator[RefusedValue]:
+    """Yield the accounts that people cannot have, with paths below `people`.
+
+    An account names a channel of the bot, has an id of the channel's platform, and belongs to one
+    person.
+    """
+    # Who has an account, by its channel and its id as ids are compared.
+    owners: dict[tuple[str, str], str] = {}
+    for name, person in people.items():
+        for channel, user_id in person.accounts.items():
+            path = (name, "accounts", channel)
+            if channel not in channels:
+                problem = f"names no channel; known: {', '.join(channels)}"
+                yield RefusedValue(path, problem, channel)
+                continue
+
+            problem = channels[channel].problem_with_id(user_id)
+            if problem:
+                yield RefusedValue(path, problem, user_id)
+                continue
+
+            prefix = channels[channel].user_id_prefix
+            account = (channel, compared_id(user_id, prefix=prefix))
+            owner = owners.setdefault(account, name)
+            if owner != name:
+                problem = f"is the account of {owner}, too: give each account to one person"
+                yield RefusedValue(path, problem, user_id)
