@@ -89,9 +89,7 @@ PARTS = (
     Part("workers", top.WorkerSettings, "`workers`", see="how-to/size-a-bot.md"),
     Part("limits", top.LimitSettings, "`limits`", see="how-to/size-a-bot.md"),
     Part("media", top.MediaSettings, "`media`", see="how-to/store-files.md"),
-    Part(
-        "People", people.PersonSettings, "`people.<name>`", see="how-to/people-and-access.md"
-    ),
+    Part("People", people.PersonSettings, "`people.<name>`", see="how-to/people-and-access.md"),
     Part(
         "Sources of tools",
         tools.SourceSettings,

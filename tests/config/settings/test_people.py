@@ -37,8 +37,14 @@ MISTAKES = {
         "people:\n  a b: {accounts: {}}\n",
         "people.a b: a name has 1 to 64 letters, digits and . _ - (it is 'a b')",
     ),
-    "no accounts": ("people:\n  ada: {roles: [manager]}\n", ":11:3: people.ada.accounts: missing: add it"),
-    "empty role": ("people:\n  ada: {accounts: {}, roles: ['']}\n", "people.ada.roles.0: is empty: give"),
+    "no accounts": (
+        "people:\n  ada: {roles: [manager]}\n",
+        ":11:3: people.ada.accounts: missing: add it",
+    ),
+    "empty role": (
+        "people:\n  ada: {accounts: {}, roles: ['']}\n",
+        "people.ada.roles.0: is empty: give",
+    ),
 }
 
 
