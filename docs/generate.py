@@ -22,7 +22,7 @@ from pydantic.json_schema import models_json_schema
 from sayso.channels.base import PlatformSettings
 from sayso.channels.registry import BUILT_IN
 from sayso.channels.slack.settings import InstallSettings
-from sayso.config.settings import agent, channels, people, tools
+from sayso.config.settings import agent, approval, channels, people, tools
 from sayso.config.settings import schema as top
 from sayso.config.settings.channels import channel_model
 from sayso.ops.cli.main import main as sayso
@@ -153,6 +153,17 @@ PARTS = (
         "`policy.deny_when`, a list",
         see="how-to/guard-the-agent.md",
     ),
+    Part(
+        "Approvals",
+        approval.ApprovalSettings,
+        "`policy.approval.<pattern>`",
+        see="how-to/ask-before-acting.md",
+    ),
+    Part(
+        "People who decide", approval.DecidersSettings, "`approval.by` and `approval.escalate.by`"
+    ),
+    Part("Places of approvals", approval.ApprovalPlaceSettings, "`approval.on`"),
+    Part("Escalation of approvals", approval.ApprovalEscalationSettings, "`approval.escalate`"),
     Part(
         "Selectors",
         tools.SelectorSettings,

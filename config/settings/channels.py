@@ -30,6 +30,7 @@ from sayso.channels.base import (
 )
 from sayso.channels.registry import BUILT_IN, find_platform
 from sayso.config.settings.agent import ChannelAgentSettings
+from sayso.config.settings.approval import ApprovalSettings
 from sayso.config.settings.tools import RolesSettings, Selector
 from sayso.pending.action import DEFAULT_TTL_SECONDS, MAX_TTL_SECONDS
 
@@ -65,9 +66,9 @@ class DenyWhenSettings(Section):
 class PolicySettings(Section):
     """Which tools run at once, need a yes, or never run.
 
-    Patterns are those of file names. The lists are read in the order `deny`, `deny_when`, `review`,
-    `allow`, and the first rule that fits a call decides. The patterns of `allow` and `editable`
-    must have the case of the tool's name; all others ignore case.
+    Patterns are those of file names. The rules are read in the order `deny`, `deny_when`,
+    `approval`, `review`, `allow`, and the first rule that fits a call decides. The patterns of
+    `allow` and `editable` must have the case of the tool's name; all others ignore case.
     """
 
     allow: list[str] = []
@@ -79,6 +80,10 @@ class PolicySettings(Section):
     deny_when: list[DenyWhenSettings] = []
     """Arguments with which a tool never runs. Example:
     `[{tool: send_*, arg: to, pattern: '*@external.com', matches: email}]`.
+    """
+    approval: dict[str, ApprovalSettings] = {}
+    """Tools about whose calls other people decide, even where `allow` names the tool. The first
+    pattern that names the tool counts. Example: `{refund_*: {by: {role: manager}, need: 2}}`.
     """
     after: dict[str, Literal["continue", "say"]] = {}
     """What follows the outcome of a confirmed call: the model goes on with the request

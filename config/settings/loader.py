@@ -190,6 +190,18 @@ def _keep_one_channel(root: yaml.Node, channel: str | None, file: Path) -> None:
             only_channel.value = [
                 pair for pair in only_channel.value if pair[0].value != "escalate"
             ]
+        _leave_out_approval_places(only_channel)
+
+
+def _leave_out_approval_places(channel: yaml.Node) -> None:
+    """Remove where others are asked about the calls of tools: that channel may be left out."""
+    policy = _value_node(channel, "policy")
+    approvals = _value_node(policy, "approval") if policy else None
+    if not isinstance(approvals, yaml.MappingNode):
+        return
+    for _, approval in approvals.value:
+        if isinstance(approval, yaml.MappingNode):
+            approval.value = [pair for pair in approval.value if pair[0].value != "on"]
 
     # The accounts of people on the other channels would name no channel, either.
     people = _value_node(root, "people")

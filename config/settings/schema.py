@@ -388,6 +388,7 @@ def _conflicts(channels: Mapping[str, AnyChannel]) -> Iterator[RefusedValue]:
             path = (name, "escalate", "to", "channel")
             yield RefusedValue(path, problem, each.escalate.to.channel)
         yield from _ids_without_effect(name, each, channels)
+        yield from _wrong_approval_places(name, each, channels)
 
 
 def _ids_without_effect(
@@ -420,6 +421,33 @@ def _ids_without_effect(
         problem = channels[to.channel].problem_with_id(to.chat)
         if problem:
             yield RefusedValue((name, "escalate", "to", "chat"), problem, to.chat)
+
+
+def _wrong_approval_places(
+    name: str,
+    channel: AnyChannel,
+    channels: Mapping[str, AnyChannel],
+) -> Iterator[RefusedValue]:
+    """Yield the channels and chats in which nobody can be asked about the calls of tools.
+
+    The channel is unknown, or its platform cannot have a chat of that id. Paths are below
+    `channels`.
+    """
+    if channel.policy is None:
+        return
+    for pattern, approval in channel.policy.approval.items():
+        if approval.on is None:
+            continue
+        path = (name, "policy", "approval", pattern, "on")
+        asking_channel = channels.get(approval.on.channel)
+        if asking_channel is None:
+            problem = f"names no channel; known: {', '.join(channels)}"
+            yield RefusedValue((*path, "channel"), problem, approval.on.channel)
+            continue
+        chat = approval.on.chat
+        problem = asking_channel.problem_with_id(chat) if chat else ""
+        if problem:
+            yield RefusedValue((*path, "chat"), problem, chat)
 
 
 def secret_fields(platforms: Iterable[str] = ()) -> set[str]:

@@ -662,4 +662,5 @@ def tool_policy(settings: PolicySettings | None) -> ToolPolicy | None:
         deny_when=deny_when,
         after=settings.after,
         editable=settings.editable,
+        approval={pattern: each.rule for pattern, each in settings.approval.items()},
     )
