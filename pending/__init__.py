@@ -20,6 +20,12 @@ if TYPE_CHECKING:
         compute_args_digest,
     )
     from sayso.pending.action_outcomes import ConfirmOutcome
+    from sayso.pending.approval_rule import (
+        ApprovalEscalation,
+        ApprovalPlace,
+        ApprovalRule,
+        Deciders,
+    )
     from sayso.pending.call_context import Confirmation
     from sayso.pending.consent.parser import ConfirmParser, RegexConfirmParser
     from sayso.pending.effect import EffectRefused
@@ -37,9 +43,13 @@ __all__ = [
     "DEFAULT_IGNORE_TTL_SECONDS",
     "DEFAULT_TTL_SECONDS",
     "ActionDeniedError",
+    "ApprovalEscalation",
+    "ApprovalPlace",
+    "ApprovalRule",
     "ConfirmOutcome",
     "ConfirmParser",
     "Confirmation",
+    "Deciders",
     "EffectRefused",
     "InMemoryPendingStore",
     "PendingAction",
@@ -64,6 +74,7 @@ __all__ = [
 #: an operator need none of these modules.
 _MODULES = (
     "action",
+    "approval_rule",
     "consent",
     "call_context",
     "tool_context",

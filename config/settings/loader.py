@@ -192,6 +192,14 @@ def _keep_one_channel(root: yaml.Node, channel: str | None, file: Path) -> None:
             ]
         _leave_out_approval_places(only_channel)
 
+    # The accounts of people on the other channels would name no channel, either.
+    people = _value_node(root, "people")
+    if isinstance(people, yaml.MappingNode):
+        for _, person in people.value:
+            accounts = _value_node(person, "accounts")
+            if isinstance(accounts, yaml.MappingNode):
+                accounts.value = [pair for pair in accounts.value if pair[0].value == wanted]
+
 
 def _leave_out_approval_places(channel: yaml.Node) -> None:
     """Remove where others are asked about the calls of tools: that channel may be left out."""
@@ -202,14 +210,6 @@ def _leave_out_approval_places(channel: yaml.Node) -> None:
     for _, approval in approvals.value:
         if isinstance(approval, yaml.MappingNode):
             approval.value = [pair for pair in approval.value if pair[0].value != "on"]
-
-    # The accounts of people on the other channels would name no channel, either.
-    people = _value_node(root, "people")
-    if isinstance(people, yaml.MappingNode):
-        for _, person in people.value:
-            accounts = _value_node(person, "accounts")
-            if isinstance(accounts, yaml.MappingNode):
-                accounts.value = [pair for pair in accounts.value if pair[0].value == wanted]
 
 
 def _validate(reader: _Reader, root: yaml.Node) -> Settings:
