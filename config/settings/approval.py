@@ -6,7 +6,7 @@ a field is its text in the reference of the YAML.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
@@ -70,7 +70,9 @@ def _read_deciders(value: Any) -> DecidersSettings | str:
 
     Raises ValueError for an unknown text, and pydantic.ValidationError for a malformed section.
     """
-    if isinstance(value, DecidersSettings) or value in ("asker", "anyone_else"):
+    if isinstance(value, DecidersSettings):
+        return value
+    if isinstance(value, str) and value in get_args(DecidersWord):
         return value
     if isinstance(value, str) and value.startswith(_ROLE):
         value = {"role": value.removeprefix(_ROLE).strip()}
