@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from sayso.pending.action import ActionState
+from sayso.pending.decision_record import DecisionRecord
 from sayso.pending.repository import (
     ActionDecision,
     ActionResult,
@@ -60,6 +61,11 @@ class _Entry:
     def update(self, **fields: Any) -> None:
         """Change fields of the stored action."""
         self.stored = replace(self.stored, **fields)
+
+    def store_decision(self, record: DecisionRecord | None) -> None:
+        """Store how the action was decided; None: that is not recorded."""
+        if record:
+            self.update(decision=record.to_json())
 
 
 class InMemoryActions:
@@ -197,6 +203,7 @@ class InMemoryActions:
                 self._enter(entry, "expired", by=claim.decided_by_event)
                 return "expired", "expired"
             self._enter(entry, "claimed", by=claim.decided_by_event)
+            entry.store_decision(claim.decision)
             return "mine", "claimed"
 
     async def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
@@ -211,6 +218,8 @@ class InMemoryActions:
                 return "gone", None
 
             verdict = _verdict_on(decision, entry.new_action, current)
+            if verdict in ("cancelled", "mine"):
+                entry.store_decision(decision.record)
             match verdict:
                 case "expired" | "cancelled":
                     self._enter(entry, verdict, by=event)
@@ -279,6 +288,7 @@ class InMemoryActions:
         if plan.stored.decided_by_event != claim.decided_by_event:
             return "other", step.stored.state
         self._enter(step, "claimed", by=claim.decided_by_event)
+        step.store_decision(claim.decision)
         # The plan is still being worked on: it must not count as one whose process died.
         plan.update(started_at=self._clock())
         return "mine", "claimed"
@@ -344,6 +354,7 @@ class InMemoryActions:
             entry.update(outcome_text=transition.outcome_text or entry.stored.outcome_text)
         else:
             self._enter(entry, transition.to, transition.outcome_text, transition.decided_by_event)
+            entry.store_decision(transition.decision)
         if transition.unclear:
             entry.update(unclear_answers=(*entry.stored.unclear_answers, transition.unclear))
 

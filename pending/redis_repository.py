@@ -114,6 +114,8 @@ class RedisActionRepository:
             "mac": stored.mac,
             "seq": claim.seq,
         }
+        if claim.decision:
+            args["decision"] = claim.decision.to_json()
         # The record is no part of the arguments' JSON: it is compared byte by byte.
         text = await self._scripts.arun("claim", claim.conversation, args, stored.record)
         answer = json.loads(text)
@@ -132,6 +134,8 @@ class RedisActionRepository:
             "ignore_ms": round(decision.ignore_seconds * 1000),
             "code": decision.code,
         }
+        if decision.record:
+            args["record"] = decision.record.to_json()
         text = await self._scripts.arun("decide", scope.conversation.id, args)
         answer = json.loads(text)
         return answer["verdict"], _action_of(answer)

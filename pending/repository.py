@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from sayso.channels.types import Intent, Scope
 from sayso.infra.tracing import current_trace
 from sayso.pending.action import ActionSigner, ActionState, PendingAction, encode_canonical
+from sayso.pending.decision_record import DecisionRecord
 from sayso.pending.stored_action import SIGNED_FIELDS, SIGNED_ID, StoredAction
 from sayso.pending.turn_changes import NewAction, TurnChange
 from sayso.pending.turns import Lease
@@ -126,6 +127,8 @@ class Claim:
     seq: int = 0
     #: When the decision came in, in Unix seconds; 0 if that is not known.
     received_at: float = 0.0
+    #: How the person decided. It is stored with the claim. None if that is not recorded.
+    decision: DecisionRecord | None = None
 
     @property
     def conversation(self) -> str:
@@ -154,6 +157,11 @@ class ActionDecision:
     #: question who neither confirms nor cancels it, such as by a tap on its button "ignore". The
     #: question stays open for this short time, so that a change of mind is possible.
     ignore_seconds: float = 0.0
+    #: The person's message, if the program passes one on; "" for none.
+    words: str = ""
+    #: How it is decided. It is stored if this confirms or cancels the action. It names no action,
+    #: because only the store knows which one waits. None if that is not recorded.
+    record: DecisionRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

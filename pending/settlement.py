@@ -48,6 +48,7 @@ from sayso.pending.action_outcomes import (
     within_record,
 )
 from sayso.pending.call_context import ChannelRun, Confirmation
+from sayso.pending.decision_record import DecisionRecord
 from sayso.pending.effect import EffectStart
 from sayso.pending.executors import ActionExecutor, Executors, Reconciler
 from sayso.pending.finished_actions import load_steps
@@ -157,7 +158,8 @@ class Settlement:
 
         None: no action waits, and nothing was run.
         """
-        verdict, stored = await self._repository.decide(decision)
+        record = self._record_of(decision)
+        verdict, stored = await self._repository.decide(replace(decision, record=record))
         if stored is None:
             return None
 
@@ -183,6 +185,29 @@ class Settlement:
                 # Its process died while it worked on the action.
                 return await self.recover(claim, stored)
         return outcome_without_run(verdict, action)
+
+    def _record_of(self, decision: ActionDecision) -> DecisionRecord | None:
+        """Return the sealed record of a program's yes or no.
+
+        It names no action: the store finds the action and decides in one step. None for the intent
+        `ignore`, which decides nothing.
+        """
+        if decision.intent == "ignore":
+            return None
+        scope = decision.scope
+        record = DecisionRecord(
+            action_id="",
+            record_mac="",
+            answer="yes" if decision.intent == "confirm" else "no",
+            form="program",
+            channel=scope.conversation.channel,
+            user_id=scope.user_id,
+            conversation=scope.conversation.id,
+            event_id=decision.decided_by_event,
+            at=round(time.time(), 3),
+            words=storable(decision.words),
+        )
+        return record.sealed(self._signer)
 
     async def _run_decided(
         self, claim: Claim, action: PendingAction, attempt: str
@@ -462,7 +487,8 @@ class Settlement:
         for step in steps:
             if time.monotonic() >= deadline:
                 break
-            step_claim = replace(claim, action_id=step.action_id)
+            # The yes was to the plan, which has the record of it.
+            step_claim = replace(claim, action_id=step.action_id, decision=None)
             outcome = await self._run_step(step_claim, step, plan, deadline)
             if outcome is None:
                 break

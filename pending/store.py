@@ -177,6 +177,7 @@ class PendingActionStore:
             expected_id=expected_id or "",
             expected_digest=args_digest or "",
             code=answer.code,
+            words=message,
         )
         # The waiting action has another id or code than expected: for the caller, nothing waits.
         if outcome and outcome.status == "kind_mismatch":

@@ -88,6 +88,9 @@ class StoredAction:
     followed_after_seq: int = 0
     #: Short names of the messages for which the question was repeated.
     unclear_answers: tuple[str, ...] = ()
+    #: How the person or a program decided (`DecisionRecord.to_json`), "" while nothing is decided,
+    #: and where that is not recorded.
+    decision: str = ""
     #: When the action was loaded. Not compared, so two snapshots of an unchanged action are equal.
     loaded_at: float = field(default=0.0, compare=False)
 
@@ -155,6 +158,7 @@ class StoredAction:
             trace=answer.get("trace", ""),
             followed_after_seq=_whole(answer.get("followed_after_seq")),
             unclear_answers=tuple(answer.get("unclear_answers", "").split()),
+            decision=answer.get("decision", ""),
             loaded_at=_seconds(answer["loaded_at"]),
         )
 

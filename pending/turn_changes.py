@@ -15,6 +15,7 @@ from sayso.channels.types import Conversation, Reply, Turn, digest
 from sayso.infra.records import check_version, versioned
 from sayso.infra.tracing import current_trace
 from sayso.pending.action import ActionState
+from sayso.pending.decision_record import DecisionRecord
 
 #: Why a turn has no answer of the agent.
 TurnEnd = Literal[
@@ -62,6 +63,8 @@ class Transition:
     decided_by_event: str = ""
     #: A short name of the message for which the question was repeated, "" for none.
     unclear: str = ""
+    #: How the person decided, None if no yes or no ends the action.
+    decision: DecisionRecord | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the transition as the scripts read it."""
@@ -72,6 +75,8 @@ class Transition:
             "outcome_text": self.outcome_text,
         }
         optional = {"decided_by_event": self.decided_by_event, "unclear_answer": self.unclear}
+        if self.decision:
+            optional["decision"] = self.decision.to_json()
         return data | {name: value for name, value in optional.items() if value}
 
 

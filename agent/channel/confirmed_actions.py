@@ -11,7 +11,12 @@ from dataclasses import replace
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext, about_question, fixed_answer
-from sayso.agent.channel.endings import cancel_with_text, cancelled_text, texts_of
+from sayso.agent.channel.endings import (
+    cancel_with_text,
+    decision_of_turn,
+    denied_transition,
+    texts_of,
+)
 from sayso.agent.channel.outcome_answers import (
     OutcomeAnswers,
     with_settled_answer,
@@ -30,6 +35,7 @@ from sayso.pending.action_outcomes import ConfirmOutcome
 from sayso.pending.repository import Claim
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import StoredAction
+from sayso.pending.turn_changes import Transition
 
 #: How people see the step that a yes ran, by the status of its outcome. With any other status
 #: nothing ran.
@@ -108,6 +114,7 @@ class ConfirmedActions:
             lease=context.lease,
             seq=context.seq,
             received_at=context.received_at,
+            decision=decision_of_turn(context, stored, "yes", self._store.signer),
         )
         on_step = context.on_step
         if on_step is None:
@@ -181,11 +188,13 @@ class ConfirmedActions:
         self._outcomes.write_outcome(context, stored, "replaced")
         line = self._answers.as_line(stored, "cancelled", refusal)
         answer = fixed_answer(context, line, for_history=refusal)
-        return await self._with_cancelled(context, answer, stored, refusal)
+        transition = cancel_with_text(stored, context.turn, refusal)
+        return await self._with_cancelled(context, answer, stored, transition)
 
     async def cancel(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         """End an action because its person said no. The agent goes on where the channel lets it."""
-        outcome = cancelled_text(stored)
+        transition = denied_transition(context, stored, self._store.signer)
+        outcome = transition.outcome_text
         self._outcomes.write_outcome(context, stored, "denied")
         if self._answers.goes_on(context, stored):
             answer = self._answers.answer_and_continue(context, stored, outcome)
@@ -193,13 +202,17 @@ class ConfirmedActions:
             line = self._answers.as_line(stored, "cancelled", outcome)
             answer = fixed_answer(context, line, for_history=outcome)
         answer = with_settled_answer(answer, stored, "cancel")
-        return await self._with_cancelled(context, answer, stored, outcome)
+        return await self._with_cancelled(context, answer, stored, transition)
 
     async def _with_cancelled(
-        self, context: TurnContext, answer: TurnAnswer, stored: StoredAction, outcome: str
+        self,
+        context: TurnContext,
+        answer: TurnAnswer,
+        stored: StoredAction,
+        transition: Transition,
     ) -> TurnAnswer:
         """Return the answer with the transition that cancels the action and its closed question."""
-        answer = answer.with_changes(transition=cancel_with_text(stored, context.turn, outcome))
+        answer = answer.with_changes(transition=transition)
         return await self._answers.with_closed_question(
-            context, answer, stored, "cancelled", outcome
+            context, answer, stored, "cancelled", transition.outcome_text
         )

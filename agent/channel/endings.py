@@ -8,9 +8,13 @@ state that is stored when the turn ends.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sayso.agent.channel.context import TurnContext
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Turn
+from sayso.pending.action import ActionSigner
+from sayso.pending.decision_record import DecisionAnswer, DecisionRecord
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turn_changes import Transition
 
@@ -46,9 +50,31 @@ def with_tools_already_run(stored: StoredAction, text: str) -> str:
     return f"{text}{line}"
 
 
-def cancelled_transition(stored: StoredAction, turn: Turn) -> Transition:
+def decision_of_turn(
+    context: TurnContext, stored: StoredAction, answer: DecisionAnswer, signer: ActionSigner
+) -> DecisionRecord | None:
+    """Return the sealed record of what the person of this turn answers to an action.
+
+    None if other people decide: then their votes are stored, and this turn is none of them.
+    """
+    if stored.action.approval is not None:
+        return None
+    record = DecisionRecord.of_turn(
+        context.turn,
+        stored.action_id,
+        stored.mac,
+        answer,
+        at=round(context.received_at, 3),
+    )
+    return record.sealed(signer)
+
+
+def denied_transition(
+    context: TurnContext, stored: StoredAction, signer: ActionSigner
+) -> Transition:
     """Return the transition of an action to which its person says no in this turn."""
-    return cancel_with_text(stored, turn, cancelled_text(stored))
+    transition = cancel_with_text(stored, context.turn, cancelled_text(stored))
+    return replace(transition, decision=decision_of_turn(context, stored, "no", signer))
 
 
 def dropped_transition(stored: StoredAction, turn: Turn) -> Transition:

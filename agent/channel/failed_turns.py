@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sayso.agent.channel.context import TurnContext, add_exchange, paragraphs
 from sayso.agent.channel.decide import CancelAndRun, DropAndRun, KeepAndRun, decide_after_failure
-from sayso.agent.channel.endings import cancelled_transition, dropped_transition, texts_of
+from sayso.agent.channel.endings import denied_transition, dropped_transition, texts_of
 from sayso.agent.channel.message_reading import MessageReader
 from sayso.agent.channel.outcome_answers import OutcomeAnswers, prepare_continuation, undo_of
 from sayso.agent.channel.outcome_history import OutcomeHistory
@@ -107,7 +107,7 @@ class FailedTurns:
                 # The model does not read the words of the person's no here: they would have to pass
                 # the guardrails first, which may be why the turn failed.
                 self._outcomes.write_outcome(context, stored, "denied")
-                return cancelled_transition(stored, context.turn)
+                return denied_transition(context, stored, self._store.signer)
             case DropAndRun():
                 self._outcomes.write_outcome(context, stored, "replaced")
                 return dropped_transition(stored, context.turn)

@@ -10,7 +10,7 @@ from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.channel.endings import (
     cancelled_or_expired_transition,
-    cancelled_transition,
+    denied_transition,
     dropped_text,
 )
 from sayso.agent.channel.outcome_answers import OutcomeAnswers, RunAgent
@@ -109,7 +109,7 @@ class OtherMessages:
         """
         words = await self._checked_words(context.turn)
         self._outcomes.write_outcome(context, stored, "denied", words=words)
-        transition = cancelled_transition(stored, context.turn)
+        transition = denied_transition(context, stored, self._store.signer)
         outcome = transition.outcome_text
         context.channel_run.denied_actions += await self.actions_of(context.turn.scope, stored)
         preface = self._answers.as_line(stored, "cancelled", outcome)

@@ -8,6 +8,7 @@
 --   kind               'text' or 'tap': how the user said yes
 --   mac                of the record that the caller verified
 --   seq                number of the deciding turn
+--   decision           `DecisionRecord.to_json` in Python, stored with the claim; absent if there is none
 --   ARGV[2]            that record
 -- returns: JSON with `status` (`ClaimStatus` in Python) and `state` (of the action after the claim,
 --   '' if there is no action).
@@ -39,6 +40,7 @@ if record ~= ARGV[2] or mac ~= args.mac then return answer('tampered', state) en
 
 local function take()
   redis.call('HSET', key, 'state', 'claimed', 'decided_by_event', event, 'started_at', now())
+  if args.decision then redis.call('HSET', key, 'decision', args.decision) end
   entered(action_id, {'claimed'}, event, mac)
 end
 

@@ -12,6 +12,8 @@
 --   expected_kind, expected_id, expected_digest   what the action must be; '' for any
 --   ignore_ms          what an 'ignore' leaves of the window, in milliseconds
 --   code               typed with a yes, '' for none
+--   record             `DecisionRecord.to_json` in Python, stored if this confirms or cancels the
+--                      action; absent if there is none
 -- returns: JSON with `verdict` (`DecisionVerdict` in Python) and `action` (after the step; absent
 --   if nothing waits).
 local intent = args.intent
@@ -65,6 +67,13 @@ local function shorten_window()
   action.expires_at = sooner
 end
 
+-- Store how the action is decided.
+local function store_record()
+  if not args.record then return end
+  redis.call('HSET', key, 'decision', args.record)
+  action.decision = args.record
+end
+
 -- Claim the action and start it, and answer.
 local function start()
   redis.call('HSET', key, 'state', 'started', 'decided_by_event', event, 'attempt_id', event,
@@ -96,10 +105,14 @@ if action.state == 'shown' and now() >= expires_at then return end_as('expired',
 if is_another or lacks_code then return answer('mismatch') end
 if action.state == 'armed' and intent == 'confirm' then return answer('early') end
 if is_changed then return end_as('cancelled', 'changed') end
-if intent == 'cancel' then return end_as('cancelled', 'cancelled') end
+if intent == 'cancel' then
+  store_record()
+  return end_as('cancelled', 'cancelled')
+end
 
 if intent == 'ignore' then
   shorten_window()
   return answer('ignored')
 end
+store_record()
 return start()

@@ -9,6 +9,7 @@ import pytest
 
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import ActionSigner, PendingAction
+from sayso.pending.decision_record import DecisionRecord
 from sayso.pending.repository import ActionDecision, ActionResult, Claim, sign_action
 from sayso.pending.stored_action import StoredAction
 from sayso.pending.turn_changes import Transition, TurnChange
@@ -37,9 +38,14 @@ def plan() -> tuple:
     )
 
 
+def decided(answer: str = "yes", pid: str = A) -> DecisionRecord:
+    """Return the record of a decision in words."""
+    return DecisionRecord(pid, "mac", answer, "words", "chat", "ana", CHAT.id, "yes-1", 1.5)
+
+
 def claim(pid: str = A, by: str = "yes-1") -> Claim:
-    """Return a claim without a lease."""
-    return Claim(ANA, pid, by)
+    """Return a claim without a lease, with the record of its decision."""
+    return Claim(ANA, pid, by, decision=replace(decided(pid=pid), event_id=by))
 
 
 def move(pid: str, before: str, after: str, told: str = "", by: str = "") -> TurnChange:
@@ -315,6 +321,39 @@ def test_decision_on_an_action_of_a_dead_process(twins, state, expected, verdict
     twins.pass_time(130)
     assert twins.decide("confirm", **expected) == verdict
     assert (twins.state(), twins.at().decided_by_event) == (state, "yes-1")
+
+
+@pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
+@pytest.mark.parametrize("expected", [{}, {"expected_id": B}, {"expected_digest": "0" * 64}])
+def test_record_of_a_decision_is_stored_with_it(twins, intent, expected):
+    """It is stored if the decision confirms or cancels the action that was expected."""
+    lead_to(twins, "shown")
+    twins.decide(intent, record=decided(), **expected)
+    is_decided = intent != "ignore" and not expected
+    assert twins.at().decision == (decided().to_json() if is_decided else "")
+
+
+def test_record_of_a_claim_is_stored_once(twins):
+    """A repeated claim and a claim after the window store none."""
+    lead_to(twins, "claimed")
+    first = twins.at().decision
+    assert DecisionRecord.from_json(first).event_id == "yes-1"
+    twins.claim(by="yes-2")
+    assert twins.at().decision == first
+    twins.do("save", CHAT.id, arm(B, live=False))
+    twins.pass_time(61)
+    assert twins.claim(B) == ("expired", "expired")
+    assert twins.at(B).decision == ""
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_record_of_a_transition_is_stored_with_it(twins, state):
+    """An action that has ended, also by its window, keeps what it has."""
+    lead_to(twins, state)
+    before = twins.at().decision
+    denied = Transition(A, ("shown",), "cancelled", "no", "no-1", decision=decided("no"))
+    twins.do("change", CHAT.id, TurnChange(transition=denied))
+    assert twins.at().decision == (decided("no").to_json() if state == "shown" else before)
 
 
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])

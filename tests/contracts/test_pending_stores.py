@@ -18,6 +18,7 @@ from sayso.pending import (
     idempotency_key,
 )
 from sayso.pending.action import ActionSigner, PendingAction
+from sayso.pending.decision_record import DecisionRecord
 from sayso.pending.repository import ActionDecision
 from sayso.pending.sharded_scripts import ShardedScripts, shard_of
 from sayso.pending.turn_changes import Transition, TurnChange
@@ -714,3 +715,27 @@ def test_repeated_decision_decides_no_other_action(redis_store, ran):
     stash(redis_store, ran)
     assert Blocking(redis_store.repository).decide(decision) == ("gone", None)
     assert redis_store.get("ana").status == "pending"
+
+
+@pytest.mark.parametrize(("call", "answer"), [("yes", "yes"), ("confirm", "yes"), ("cancel", "no")])
+def test_decision_of_a_program_is_recorded(store, ran, call, answer):
+    """It has the words that the program passed on, and never counts as a turn of the person."""
+    action = stash(store, ran)
+    if call == "yes":
+        store.pop_if_confirmed("ana", "yes")
+    else:
+        store.pop_if_intent("ana", call)
+    (stored,) = Blocking(store.repository).load(PLACE, (action.pending_action_id,))
+    record = DecisionRecord.from_json(stored.decision)
+    assert record.is_genuine(store.signer)
+    assert (record.form, record.answer, record.user_id) == ("program", answer, "ana")
+    assert record.words == ("yes" if call == "yes" else "")
+    assert (record.action_id, record.event_id) == ("", stored.decided_by_event)
+
+
+def test_program_that_ignores_a_question_decides_nothing(store, ran):
+    """No record is stored, and the question stays open."""
+    action = stash(store, ran)
+    store.tighten_ttl("ana", 5)
+    (stored,) = Blocking(store.repository).load(PLACE, (action.pending_action_id,))
+    assert (stored.state, stored.decision) == ("shown", "")

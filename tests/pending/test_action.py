@@ -192,11 +192,12 @@ def test_stored_action_is_read_from_the_answer_of_a_script():
         "written_at": "5250000",
         "followed_after_seq": "4",
         "unclear_answers": "a1 b2",
+        "decision": '{"answer": "yes"}',
     }
     stored = StoredAction(
         "A" * 22, "{}", "mac", "started", expires_at=7.125, decided_by_event="yes-1", attempt_id="try-1", outcome_text="Done.",
         result="ok", output="{}", last_seen_seq=3, started_at=6.5, question_message="m1", question_messages=("m1", "m2"), written_at=5.25,
-        followed_after_seq=4, unclear_answers=("a1", "b2"),
+        followed_after_seq=4, unclear_answers=("a1", "b2"), decision='{"answer": "yes"}',
     )  # fmt: skip
     read = StoredAction.from_json(json.dumps(fields))
     assert (read, read.loaded_at) == (stored, 9.0)

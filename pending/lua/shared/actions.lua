@@ -24,7 +24,7 @@ end
 local ACTION_FIELDS = {
   'record', 'mac', 'state', 'expires_at', 'decided_by_event', 'attempt_id', 'outcome_text',
   'result', 'output', 'last_seen_seq', 'started_at', 'question_message', 'question_messages',
-  'written_at', 'trace', 'followed_after_seq', 'unclear_answers',
+  'written_at', 'trace', 'followed_after_seq', 'unclear_answers', 'decision',
 }
 
 -- Return an action as a table of its fields, with `action_id` and `loaded_at` (this server's time).

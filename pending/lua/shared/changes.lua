@@ -130,6 +130,10 @@ local function apply_transition(transition)
       fields[#fields + 1] = 'decided_by_event'
       fields[#fields + 1] = transition.decided_by_event
     end
+    if transition.decision then
+      fields[#fields + 1] = 'decision'
+      fields[#fields + 1] = transition.decision
+    end
     enter(action_id, {transition.to}, unpack(fields))
   elseif #fields > 0 then
     redis.call('HSET', key, unpack(fields))

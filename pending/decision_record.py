@@ -1,0 +1,128 @@
+"""DecisionRecord: how an action was decided by the person it was proposed to, or by a program.
+
+It is stored with the action in the step that decides, and goes into the audit log with it. A
+decision receipt is made of it (`audit/receipts.py`). What other people decide are votes
+(`approvals/votes.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Literal
+
+from sayso.channels.types import Turn
+from sayso.pending.action import ActionSigner
+
+#: What was decided.
+DecisionAnswer = Literal["yes", "no"]
+#: How it was decided: by a tap on a button, by a message, or by a program that has no turn.
+DecisionForm = Literal["tap", "words", "program"]
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """One yes or no, sealed over exactly the action that was shown. Immutable.
+
+    The seal proves that the bot wrote the record, for this action: a record that was made or moved
+    in Redis has no valid seal. The record of a program names no action. The audit log links it to
+    one by its event id, which decides one action only.
+    """
+
+    #: The id of the action that was answered, "" in the record of a program. A plan is answered as
+    #: a whole: its steps have no record.
+    action_id: str
+    #: The MAC of the action's record, "" in the record of a program. It stands for the arguments
+    #: and the preview.
+    record_mac: str
+    answer: DecisionAnswer
+    form: DecisionForm
+    #: The account that decided, or for which a program decided.
+    channel: str
+    user_id: str
+    #: The id of the conversation in which it was decided (`Conversation.id`).
+    conversation: str
+    #: The event id of the turn that decided, or the random id of a program's decision.
+    event_id: str
+    #: When the turn came in, or when the program decided, in Unix seconds.
+    at: float
+    #: What the platform called the person, "" if unknown.
+    user_name: str = ""
+    #: What the person wrote, "" for a tap. Of a program: the message that it passed on, "" if it
+    #: passed on none.
+    words: str = ""
+    #: The platform's id of the person's message, "" for a tap and where it is unknown.
+    message_id: str = ""
+    #: The platform's id of the message that was tapped or quoted, "" for none.
+    question_message_id: str = ""
+    #: The seal over all other fields, "" before `sealed`.
+    seal: str = ""
+
+    @classmethod
+    def of_turn(
+        cls, turn: Turn, action_id: str, record_mac: str, answer: DecisionAnswer, *, at: float
+    ) -> DecisionRecord:
+        """Return the record of a decision by a turn. It has no seal.
+
+        `at` is when the turn came in, in Unix seconds.
+        """
+        form: DecisionForm = "words"
+        words = turn.text
+        message_id = turn.message_id
+        question_message_id = turn.replied_to
+        if turn.tap:
+            form = "tap"
+            words = ""
+            message_id = ""
+            question_message_id = turn.message_id
+        return cls(
+            action_id=action_id,
+            record_mac=record_mac,
+            answer=answer,
+            form=form,
+            channel=turn.conversation.channel,
+            user_id=turn.user_id,
+            conversation=turn.conversation.id,
+            event_id=turn.event_id,
+            at=at,
+            user_name=turn.user_name,
+            words=words,
+            message_id=message_id,
+            question_message_id=question_message_id,
+        )
+
+    def sealed(self, signer: ActionSigner) -> DecisionRecord:
+        """Return the record with its seal."""
+        return replace(self, seal=signer.sign(self._sealed_text))
+
+    def is_genuine(self, signer: ActionSigner) -> bool:
+        """Return whether nothing of the record was changed since it was sealed."""
+        return signer.verify(self._sealed_text, self.seal)
+
+    @property
+    def _sealed_text(self) -> str:
+        """Return what the seal is over. It differs from the text of every action and vote."""
+        data = asdict(self)
+        del data["seal"]
+        return f"decision {json.dumps(data, sort_keys=True)}"
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON. Fields with their default are left out."""
+        defaults = {each.name: each.default for each in fields(self)}
+        data = {name: value for name, value in asdict(self).items() if value != defaults[name]}
+        return json.dumps(data)
+
+    @classmethod
+    def from_json(cls, text: str) -> DecisionRecord:
+        """Read the result of `to_json`. Raises ValueError or TypeError on anything else."""
+        try:
+            data = json.loads(text)
+        except RecursionError:
+            raise ValueError("a record of a decision is nested too deeply") from None
+        if not isinstance(data, dict):
+            raise TypeError(f"a record of a decision is an object, not {text!r}")
+        for each in fields(cls):
+            expected: type | tuple[type, ...] = (float, int) if each.name == "at" else str
+            if each.name in data and not isinstance(data[each.name], expected):
+                raise TypeError(f"{each.name!r} of a decision is {data[each.name]!r}")
+        return cls(**data)
