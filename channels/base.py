@@ -5,7 +5,7 @@ class that speaks with the platform.
 
 Every adapter is a Channel. An ability that only some platforms have is a small protocol:
 QuoteSource, RemovesTyping, ShowsState, ShowsSteps, ShowsForms, HasAliases, KeepsFirstAddress,
-FollowsMoves, InManyWorkspaces, RecognizesPeople. The rest of Sayso asks with `isinstance` whether a
+FollowsMoves, InManyWorkspaces, RecognizesPeople, ListsGroupMembers. The rest of Sayso asks with `isinstance` whether a
 channel has an ability, and never which platform it is. Adapters in other packages may have them too
 (docs/how-to/extend.md).
 
@@ -56,6 +56,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationInfo,
     model_validator,
@@ -508,6 +509,20 @@ class RecognizesPeople(Protocol):
         """
 
 
+@runtime_checkable
+class ListsGroupMembers(Protocol):
+    """A channel whose platform has groups of people, from which a role may come.
+
+    The settings of the platform say what a group is (`problem_with_group`).
+    """
+
+    async def group_members(self, group: str) -> Sequence[str]:
+        """Return the ids of the people in a group now, without bots.
+
+        Raises SendError if the platform does not say, and redis.RedisError.
+        """
+
+
 def note_workspace(channel: object, received: Received) -> None:
     """Have the channel store what a webhook says of its workspace. Raises redis.RedisError."""
     if received.workspace and isinstance(channel, InManyWorkspaces):
@@ -703,6 +718,20 @@ class PlatformSettings(Section):
     /stop always is. Example: `false`.
     """
 
+    _reads_groups: bool = PrivateAttr(default=False)
+
+    @property
+    def reads_groups(self) -> bool:
+        """Whether a role of the YAML comes from a group of the channel (`note_groups`)."""
+        return self._reads_groups
+
+    def note_groups(self) -> None:
+        """Note that a role comes from a group of the channel, for which it may need more rights.
+
+        The settings of the whole file call it, since they know the roles.
+        """
+        self._reads_groups = True
+
     @model_validator(mode="after")
     def _language_is_among_languages(self) -> Self:
         if self.language and self.language not in self.languages:
@@ -754,6 +783,14 @@ class PlatformSettings(Section):
         The access rules are checked with it: a misspelled id would block no one.
         """
         return ""
+
+    def problem_with_group(self, given_id: str) -> str:
+        """Return why no group of the platform can have this id, "" if one can.
+
+        Groups are what roles may come from. A platform with groups has an adapter with
+        `ListsGroupMembers`.
+        """
+        return f"{self.platform} has no groups of people: give each person the role in `people`"
 
     @property
     def needed_library(self) -> tuple[str, str]:

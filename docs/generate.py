@@ -91,6 +91,13 @@ PARTS = (
     Part("media", top.MediaSettings, "`media`", see="how-to/store-files.md"),
     Part("People", people.PersonSettings, "`people.<name>`", see="how-to/people-and-access.md"),
     Part(
+        "Roles from groups",
+        people.RoleSettings,
+        "`roles.<role>`",
+        see="how-to/people-and-access.md",
+    ),
+    Part("Groups", people.GroupSettings, "`roles.<role>.groups`, a list"),
+    Part(
         "Sources of tools",
         tools.SourceSettings,
         "each section in the list `tools`",

@@ -437,6 +437,21 @@ class SlackChannel:
             self._direct_messages[person] = join_place(team, chat)
         return replace(conversation, chat=self._direct_messages[person])
 
+    async def group_members(self, group: str) -> Sequence[str]:
+        """Return the ids of the people in a user group. Raises SendError and redis.RedisError.
+
+        In an app of many workspaces the ids have the workspace of the group in front.
+        """
+        team, group_id = split_place(group)
+        client = await self.client_of(group)
+        with translated_repeatable(group):
+            # Slack requires the workspace for the token of an organization.
+            answer = await client.usergroups_users_list(usergroup=group_id, team_id=team or None)
+            members = answer.get("users")
+        if not isinstance(members, list):
+            raise Unreachable("Slack named no members of the group")
+        return [join_place(team, str(member)) for member in members]
+
     async def _edit(self, message: dict[str, Any], ts: str, to: Conversation) -> Receipt | None:
         """Replace an earlier message. Return None if Slack cannot.
 

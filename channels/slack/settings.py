@@ -161,6 +161,21 @@ class SlackSettings(VendorSettings):
             return f"names a workspace, which only an app with client_id has: write {place.id}"
         return ""
 
+    def problem_with_group(self, given_id: str) -> str:
+        """Return why no user group of Slack can have this id, "" if one can.
+
+        It must name its workspace if and only if many workspaces have installed the app.
+        """
+        place = split_place(given_id)
+        workspace = "T0123ABCD/" if self.has_many_workspaces else ""
+        is_group = re.fullmatch(r"S[A-Z0-9]{1,40}", place.id)
+        if is_group and bool(place.team) == self.has_many_workspaces:
+            return ""
+        return (
+            f"is not the id of a user group of Slack: write it as {workspace}S0123ABCD, "
+            "which its menu in Slack copies"
+        )
+
     @property
     def needed_library(self) -> tuple[str, str]:
         """The extra of Sayso's package that the channel needs, and a module that it installs.

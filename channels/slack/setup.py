@@ -72,7 +72,10 @@ METHODS: dict[str, tuple[str, ...]] = {
     "files.completeUploadExternal": ("files:write",),
     "files.getUploadURLExternal": ("files:write",),
     "files.info": ("files:read",),
+    "usergroups.users.list": ("usergroups:read",),
 }
+#: The methods that only an app calls whose groups give people a role.
+_GROUP_METHODS = frozenset({"usergroups.users.list"})
 #: The scope for events about public channels.
 _PUBLIC_CHANNELS = "channels:read"
 #: The scope for events about private channels. Slack's API still calls them groups.
@@ -179,6 +182,7 @@ class SlackSetup(PlatformSetup):
         self._settings = settings
         self._public_url = public_url
         self._state = options.state
+        self._scopes = scopes(settings.view, reads_groups=settings.reads_groups)
         token = None
         if settings.bot_token:
             token = settings.bot_token.get_secret_value().strip()
@@ -196,7 +200,7 @@ class SlackSetup(PlatformSetup):
             f"  Interactivity         on; Request URL {self._url}",
             f"  Slash Commands        each with Request URL {self._url}",
             "  App Home              Messages Tab on, and messages from people allowed",
-            f"  OAuth & Permissions   bot scopes: {' '.join(scopes(self._settings.view))}",
+            f"  OAuth & Permissions   bot scopes: {' '.join(self._scopes)}",
             *self._install_steps(),
             f"Or paste the output of `sayso channel manifest {self._name}` under App Manifest: "
             "it has all of this.",
@@ -260,7 +264,7 @@ class SlackSetup(PlatformSetup):
             self._settings,
             installations,
             installed_at=where_to_install(self._settings, self._public_url, self._name),
-            scopes=scopes(self._settings.view),
+            scopes=self._scopes,
         )
         try:
             return [result async for result in checks.results()]
@@ -310,7 +314,7 @@ class SlackSetup(PlatformSetup):
 
     def _check_scopes(self, header: str) -> CheckResult:
         """Check that the token has all scopes. `header` is Slack's header x-oauth-scopes."""
-        needed = scopes(self._settings.view)
+        needed = self._scopes
         missing = missing_scopes(needed, header)
         if not missing:
             return self._ok("scopes", f"all {len(needed)} that it needs")
@@ -363,12 +367,14 @@ def manifest(
     command: str = COMMAND,
     view: View = "agent",
     install: InstallSettings | None = None,
+    reads_groups: bool = False,
 ) -> AppManifest:
     """Return the manifest of a channel's app. Raises SetupError for values that Slack would refuse.
 
     * `name`: the app's name, which people see.
     * `command`: the slash command.
     * `install`: who may install the app, None for an app of one workspace.
+    * `reads_groups`: whether user groups give people a role.
     """
     _check_names(name, command, public_url)
     url = hook_url(public_url, channel)
@@ -401,7 +407,7 @@ def manifest(
         },
         "oauth_config": {
             **redirects,
-            "scopes": {"bot": list(scopes(view))},
+            "scopes": {"bot": list(scopes(view, reads_groups=reads_groups))},
         },
         "settings": {
             "event_subscriptions": {"request_url": url, "bot_events": events(view)},
@@ -450,10 +456,16 @@ def events(view: View) -> list[str]:
     return [event for event in EVENTS if event not in of_other_views]
 
 
-def scopes(view: View) -> dict[str, list[str]]:
-    """Return each scope that the bot needs, with the methods, events and features that need it."""
+def scopes(view: View, *, reads_groups: bool = False) -> dict[str, list[str]]:
+    """Return each scope that the bot needs, with the methods, events and features that need it.
+
+    `reads_groups`: whether user groups give people a role.
+    """
+    methods = METHODS
+    if not reads_groups:
+        methods = {name: METHODS[name] for name in METHODS if name not in _GROUP_METHODS}
     subscribed = {event: EVENTS[event] for event in events(view)}
-    scopes_of = {**METHODS, **subscribed, **FEATURES}
+    scopes_of = {**methods, **subscribed, **FEATURES}
     if view != "none":
         scopes_of[f"the {view} view"] = (VIEW_SCOPE,)
 

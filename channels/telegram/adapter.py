@@ -377,6 +377,31 @@ class TelegramChannel:
         if next_step == "down" or "text is empty" in str(exc).lower():
             self._missing.note_refusal("rich messages")
 
+    async def group_members(self, group: str) -> Sequence[str]:
+        """Return the ids of a group's administrators. Raises SendError and redis.RedisError.
+
+        Bots are left out, and so are administrators who stay anonymous in the group.
+        """
+        from telegram.error import ChatMigrated
+
+        bot = self._bots.here()
+        chat = await self._moved_to(group)
+        try:
+            members = await self._translated(bot.get_chat_administrators(chat))
+        except SendError as exc:
+            if not isinstance(exc.__cause__, ChatMigrated):
+                raise
+            # The group has become a supergroup, and no message said so before.
+            new_chat = str(exc.__cause__.new_chat_id)
+            await asyncio.to_thread(self._note_move, chat, new_chat)
+            members = await self._translated(bot.get_chat_administrators(new_chat))
+        people = [
+            member
+            for member in members
+            if not (member.user.is_bot or getattr(member, "is_anonymous", False))
+        ]
+        return [str(member.user.id) for member in people]
+
     async def _moved_to(self, chat: str) -> str:
         """Return the id of the supergroup that a chat became, or the same chat.
 

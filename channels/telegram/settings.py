@@ -82,6 +82,15 @@ class TelegramSettings(VendorSettings):
             "write the number that /whoami prints, or that of a group, with - before it"
         )
 
+    def problem_with_group(self, given_id: str) -> str:
+        """Return why no group of Telegram can have this id, "" if one can.
+
+        The administrators of the group have the role.
+        """
+        if re.fullmatch(r"-[0-9]{1,20}", given_id):
+            return ""
+        return "is not the id of a group of Telegram: write its number, with - before it"
+
     @property
     def account_id(self) -> str:
         """The bot's id: the number that the token begins with."""

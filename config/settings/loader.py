@@ -199,6 +199,9 @@ def _keep_one_channel(root: yaml.Node, channel: str | None, file: Path) -> None:
             accounts = _value_node(person, "accounts")
             if isinstance(accounts, yaml.MappingNode):
                 accounts.value = [pair for pair in accounts.value if pair[0].value == wanted]
+    # Nobody on a platform is asked, so its groups are not read.
+    if isinstance(root, yaml.MappingNode):
+        root.value = [pair for pair in root.value if pair[0].value != "roles"]
 
 
 def _leave_out_approval_places(channel: yaml.Node) -> None:

@@ -1,4 +1,4 @@
-"""Settings below `people`: who a person is on each channel, and which roles the person has.
+"""Settings below `people` and `roles`: who a person is on each channel, and who has which role.
 
 The docstring below a field is its text in the reference of the YAML.
 """
@@ -35,6 +35,26 @@ class PersonSettings(Section):
     """The roles of the person, in any case. Example: `[manager]`."""
 
 
+class GroupSettings(Section):
+    """A group of a platform whose people have a role."""
+
+    channel: str
+    """The name of the channel whose platform has the group. Example: `team`."""
+    group: str = Field(min_length=1)
+    """The id of the group: a user group of Slack, or a Telegram group, whose administrators count.
+    Example: `S0MANAGERS`.
+    """
+
+
+class RoleSettings(Section):
+    """A role that people have because they are in a group of a platform."""
+
+    groups: list[GroupSettings] = Field(min_length=1)
+    """The groups. Who is in one has the role, besides the people to whom `people` gives it.
+    Example: `[{channel: team, group: S0MANAGERS}]`.
+    """
+
+
 def refused_people(
     people: Mapping[str, PersonSettings], channels: Mapping[str, AnyChannel]
 ) -> Iterator[RefusedValue]:
@@ -64,3 +84,25 @@ def refused_people(
             if owner != name:
                 problem = f"is the account of {owner}, too: give each account to one person"
                 yield RefusedValue(path, problem, user_id)
+
+
+def refused_roles(
+    roles: Mapping[str, RoleSettings], channels: Mapping[str, AnyChannel]
+) -> Iterator[RefusedValue]:
+    """Yield the roles and groups that there cannot be, with paths below `roles`."""
+    spellings: dict[str, str] = {}
+    for role, settings in roles.items():
+        spelling = spellings.setdefault(role.lower(), role)
+        if spelling != role:
+            problem = f"is the role {spelling}, too, as case is ignored: keep one of them"
+            yield RefusedValue((role,), problem, role)
+
+        for index, each in enumerate(settings.groups):
+            path = (role, "groups", index)
+            if each.channel not in channels:
+                problem = f"names no channel; known: {', '.join(channels)}"
+                yield RefusedValue((*path, "channel"), problem, each.channel)
+                continue
+            problem = channels[each.channel].problem_with_group(each.group)
+            if problem:
+                yield RefusedValue((*path, "group"), problem, each.group)

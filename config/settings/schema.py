@@ -37,7 +37,14 @@ from sayso.config.settings.agent import (
     redis_address,
 )
 from sayso.config.settings.channels import AnyChannel, ChannelSettings, channel_model
-from sayso.config.settings.people import PERSON_NAME, PersonSettings, refused_people
+from sayso.config.settings.people import (
+    PERSON_NAME,
+    PersonSettings,
+    Role,
+    RoleSettings,
+    refused_people,
+    refused_roles,
+)
 from sayso.config.settings.tools import (
     AnySource,
     AuthSettings,
@@ -271,6 +278,10 @@ class Settings(Section):
     person to the bot: they count once where several people must agree. Example: `{ada: {accounts:
     {team: U0ADA}, roles: [manager]}}`.
     """
+    roles: dict[Role, RoleSettings] = {}
+    """Roles that people have because they are in a group of a platform. Other roles need no line
+    here. Example: `{manager: {groups: [{channel: team, group: S0MANAGERS}]}}`.
+    """
     _origin: Origin = PrivateAttr(default_factory=Origin)
 
     def model_post_init(self, context: Any) -> None:
@@ -363,7 +374,18 @@ class Settings(Section):
             each._replace(path=("people", *each.path))
             for each in refused_people(self.people, self.channels)
         ]
+        refused += [
+            each._replace(path=("roles", *each.path))
+            for each in refused_roles(self.roles, self.channels)
+        ]
         refuse_values(type(self), refused)
+        return self
+
+    @model_validator(mode="after")
+    def _channels_know_their_groups(self) -> Self:
+        for role in self.roles.values():
+            for each in role.groups:
+                self.channels[each.channel].note_groups()
         return self
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sayso.config.settings.schema import Settings
 from sayso.pending.approvals.directory import NamedPerson, PeopleConfig
 from sayso.pending.approvals.people import Account
+from sayso.pending.approvals.role_groups import RoleGroup
 
 
 def people_config(settings: Settings) -> PeopleConfig:
@@ -13,6 +14,7 @@ def people_config(settings: Settings) -> PeopleConfig:
         id_prefixes={name: each.user_id_prefix for name, each in settings.channels.items()},
         people=_named_people(settings),
         account_roles=_account_roles(settings),
+        groups=_groups(settings),
     )
 
 
@@ -37,6 +39,14 @@ def _account_roles(settings: Settings) -> dict[Account, str]:
         for user_id, role in channel.access.roles.users.items():
             roles[account_on(settings, name, user_id)] = role.lower()
     return roles
+
+
+def _groups(settings: Settings) -> dict[str, tuple[RoleGroup, ...]]:
+    """Return the groups of each role."""
+    groups = {}
+    for role, section in settings.roles.items():
+        groups[role.lower()] = tuple(RoleGroup(each.channel, each.group) for each in section.groups)
+    return groups
 
 
 def account_on(settings: Settings, channel: str, user_id: str) -> Account:

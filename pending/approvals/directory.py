@@ -1,4 +1,4 @@
-"""ConfiguredDirectory: finds people by what the YAML says of them.
+"""ConfiguredDirectory: finds people by what the YAML and the groups of platforms say of them.
 
 Accounts are compared as the access rules compare them (`compared_id`). An id of the YAML may be a
 phone number, which stands for the person who has it now.
@@ -6,13 +6,15 @@ phone number, which stands for the person who has it now.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sayso.channels.base import Channel, RecognizesPeople
 from sayso.channels.types import Conversation, compared_id
 from sayso.infra.concurrency import call_in_thread
 from sayso.pending.approvals.people import Account, KnownPerson, account_name
+from sayso.pending.approvals.role_groups import RoleGroup, RoleGroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class PeopleConfig:
     people: tuple[NamedPerson, ...] = ()
     #: The role, in lower case, that the access rules of a channel give to an account.
     account_roles: Mapping[Account, str] = field(default_factory=dict)
+    #: The groups of platforms whose people have a role, by the role in lower case.
+    groups: Mapping[str, tuple[RoleGroup, ...]] = field(default_factory=dict)
 
     def compared(self, account: Account) -> Account:
         """Return an account in the form in which accounts are compared."""
@@ -50,10 +54,18 @@ class ConfiguredDirectory:
     * `config`: what the YAML says.
     * `channels`: the adapters by the names of their channels; {} for a program without platforms,
       such as `sayso chat`.
+    * `clock`: returns seconds that never go back.
     """
 
-    def __init__(self, config: PeopleConfig, channels: Mapping[str, Channel]) -> None:
+    def __init__(
+        self,
+        config: PeopleConfig,
+        channels: Mapping[str, Channel],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._config = config
+        self._groups = RoleGroups(config.groups, channels, clock=clock)
         #: The adapters of platforms on which the ids of a person change.
         self._recognizing = {
             name: channel
@@ -77,8 +89,8 @@ class ConfiguredDirectory:
         for account in accounts:
             named = self._by_account.get(self._config.compared(account))
             if named:
-                return self._person(named.name, named.accounts, accounts)
-        return self._person(account_name(accounts[0]), accounts[:1], accounts)
+                return await self._person(named.name, named.accounts, accounts)
+        return await self._person(account_name(accounts[0]), accounts[:1], accounts)
 
     async def named(self, name: str) -> KnownPerson | None:
         """Return the person of this name, None if nobody has it.
@@ -87,7 +99,7 @@ class ConfiguredDirectory:
         """
         named = self._by_name.get(name)
         if named:
-            return self._person(named.name, named.accounts)
+            return await self._person(named.name, named.accounts)
         channel, _, user_id = name.partition(":")
         if user_id and channel in self._config.id_prefixes:
             return await self.person_of(channel, [user_id])
@@ -96,10 +108,15 @@ class ConfiguredDirectory:
     async def with_role(self, role: str) -> Sequence[KnownPerson]:
         """Return the people who have a role: first those with a name, in the order of the YAML."""
         role = role.lower()
-        people = [self._person(each.name, each.accounts) for each in self._config.people]
-        for account, account_role in self._config.account_roles.items():
-            if account_role == role:
-                people.append(await self.person_of(account.channel, [account.user_id]))
+        people = [await self._person(each.name, each.accounts) for each in self._config.people]
+        accounts = [
+            account
+            for account, account_role in self._config.account_roles.items()
+            if account_role == role
+        ]
+        accounts += await self._groups.accounts_with(role)
+        for account in accounts:
+            people.append(await self.person_of(account.channel, [account.user_id]))
         by_name = {each.name: each for each in people if role in each.roles}
         return tuple(by_name.values())
 
@@ -129,14 +146,14 @@ class ConfiguredDirectory:
         current = await call_in_thread(adapter.conversation_of, stored)
         return user_ids if current == stored else other_ids
 
-    def _person(
+    async def _person(
         self, name: str, accounts: Sequence[Account], other_ids: Sequence[Account] = ()
     ) -> KnownPerson:
         """Return a person with these accounts.
 
         `other_ids`: other ids of the same accounts, by which the YAML may give the person a role.
         """
-        roles: set[str] = set()
+        roles = await self._groups.roles_of((*accounts, *other_ids))
         if name in self._by_name:
             roles |= self._by_name[name].roles
         for account in (*accounts, *other_ids):

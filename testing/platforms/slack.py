@@ -31,7 +31,8 @@ from sayso.testing.platforms.slack_manifests import CREDENTIALS, METHOD_PARAMETE
 from sayso.testing.platforms.slack_oauth import FakeGrant, FakeInstallations
 from sayso.testing.platforms.slack_views import FakeViews
 
-#: The scopes of an app with all features of our bots.
+#: The scopes of an app with all features of our bots, apart from those of user groups
+#: (`usergroups:read`), which only a bot with such roles asks for.
 SCOPES = frozenset(
     {
         "app_mentions:read",
@@ -92,7 +93,10 @@ _NEEDED_SCOPES = {
     "files.completeUploadExternal": "files:write",
     "agents.sessions.setStatus": "chat:write",
     "assistant.threads.setStatus": "chat:write",
+    "usergroups.users.list": "usergroups:read",
 }
+#: The parameters of usergroups.users.list. The SDK sends them in the address.
+_GROUP_FIELDS = frozenset({"usergroup", "team_id"})
 #: Prefix of the methods that need an app configuration token instead of a bot token.
 _MANIFEST_METHODS = "apps.manifest."
 #: The most characters of the text of a message.
@@ -174,6 +178,12 @@ class FakeSlack:
         """The title that each session was created with, by channel and thread; "" for none."""
         titles: dict[tuple[str, str], str] = self._log.state.setdefault("slack session titles", {})
         return titles
+
+    @property
+    def user_groups(self) -> dict[str, list[str]]:
+        """The people in each user group, by the id of the group. Tests fill it."""
+        groups: dict[str, list[str]] = self._log.state.setdefault("slack user groups", {})
+        return groups
 
     @property
     def sessions(self) -> dict[tuple[str, str], str]:
@@ -278,6 +288,7 @@ class FakeSlack:
             "assistant.threads.setStatus": self._set_status,
             "conversations.open": self._open_conversation,
             "files.info": self._file_info,
+            "usergroups.users.list": self._group_members,
         }
         if method in answers:
             return answers[method](params)
@@ -352,6 +363,15 @@ class FakeSlack:
         if not re.fullmatch(r"[UW]\w+", user):
             return self.failure("user_not_found")
         return json_response({"ok": True, "channel": {"id": f"D{user[1:]}"}})
+
+    def _group_members(self, params: dict[str, Any]) -> FakeResponse:
+        """Answer usergroups.users.list: the people in a user group."""
+        if not set(params) <= _GROUP_FIELDS:
+            return self.failure("invalid_arg_name")
+        members = self.user_groups.get(str(params.get("usergroup")))
+        if members is None:
+            return self.failure("no_such_subteam")
+        return json_response({"ok": True, "users": members})
 
     def _set_status(self, params: dict[str, Any]) -> FakeResponse:
         """Show a status below a message, in any kind of chat. An empty one removes it."""

@@ -71,6 +71,9 @@ _POLLED_KINDS = "telegram allowed updates"
 MOVED_GROUPS = "telegram moved"
 #: The ids of groups, as text, in which the bot is not an administrator. In all others it is.
 PLAIN_MEMBER_GROUPS = "telegram plain member"
+#: The administrators of groups, by the group's id as text: a list of Telegram's users, each with
+#: `is_anonymous` if they stay anonymous in the group.
+ADMINISTRATORS = "telegram administrators"
 #: The version of the Bot API that the server speaks, such as (10, 2). Without it `NEWEST`. An older
 #: server knows fewer methods, and sees a disabled button as one without an action.
 SERVER_VERSION = "telegram server version"
@@ -279,7 +282,28 @@ class FakeTelegram:
         if method == "sendChatAction":
             check_chat_action(params)
             return _result(True)
+        if method == "getChatAdministrators":
+            return self._administrators(str(params.get("chat_id")))
         return _error(404, "Not Found")
+
+    def _administrators(self, chat: str) -> FakeResponse:
+        """Answer getChatAdministrators. The first administrator is the owner of the group."""
+        moved = self._moved(chat)
+        if moved:
+            return moved
+        users = self._log.state.get(ADMINISTRATORS, {}).get(chat)
+        if users is None:
+            raise TelegramRefusal("chat not found")
+        members = [_administrator(user, is_owner=user is users[0]) for user in users]
+        return _result(members)
+
+    def _moved(self, chat: str) -> FakeResponse | None:
+        """Return the answer to a call about a group that became a supergroup, else None."""
+        new_id = self._log.state.get(MOVED_GROUPS, {}).get(chat)
+        if not new_id:
+            return None
+        description = "Bad Request: group chat was upgraded to a supergroup chat"
+        return _error(400, description, migrate_to_chat_id=int(new_id))
 
     def _file_resource(self, file_id: str) -> FakeResponse:
         """Answer getFile: the path below which the file can be downloaded."""
@@ -311,10 +335,9 @@ class FakeTelegram:
             raise TelegramRefusal(f"can't parse inline keyboard button: {rule}")
 
         chat = str(chat_id(params.get("chat_id")))
-        new_id = self._log.state.get(MOVED_GROUPS, {}).get(chat)
-        if new_id:
-            description = "Bad Request: group chat was upgraded to a supergroup chat"
-            return _error(400, description, migrate_to_chat_id=int(new_id))
+        moved = self._moved(chat)
+        if moved:
+            return moved
 
         # A draft is no message: Telegram does not count it against the limit of the chat.
         if method == "sendMessageDraft":
@@ -759,6 +782,28 @@ def _message_resource(number: int, chat: str) -> dict[str, Any]:
         "date": _BOT_MESSAGE_DATE,
         "chat": {"id": int(chat), "type": chat_type},
     }
+
+
+def _administrator(user: dict[str, Any], *, is_owner: bool) -> dict[str, Any]:
+    """Return an administrator of a group as getChatAdministrators names it."""
+    rights = (
+        "can_be_edited",
+        "can_manage_chat",
+        "can_delete_messages",
+        "can_manage_video_chats",
+        "can_restrict_members",
+        "can_promote_members",
+        "can_change_info",
+        "can_invite_users",
+        "can_post_stories",
+        "can_edit_stories",
+        "can_delete_stories",
+    )
+    person = {name: user[name] for name in user if name != "is_anonymous"}
+    member = {"user": person, "is_anonymous": user.get("is_anonymous", False)}
+    if is_owner:
+        return {"status": "creator", **member}
+    return {"status": "administrator", **member, **dict.fromkeys(rights, True)}
 
 
 def _is_group(chat: str) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from sayso.channels.base import RateLimited
 from sayso.channels.types import Conversation
 from sayso.infra.concurrency import run_sync
 from sayso.pending.approvals.directory import ConfiguredDirectory, NamedPerson, PeopleConfig
-from sayso.pending.approvals.people import Account, AccountsAreVisitors
+from sayso.pending.approvals.people import Account, AccountsAreVisitors, DirectoryUnavailable
+from sayso.pending.approvals.role_groups import MEMBERS_SECONDS, RoleGroup
 
 ADA = NamedPerson(
     "ada", (Account("team", "U0ADA"), Account("wa", "whatsapp:+4915")), frozenset({"manager"})
@@ -38,6 +42,48 @@ class ChangingIds:
         """Return the conversation of the person who has this id now."""
         key = self.holders.get(conversation.chat, conversation.chat)
         return Conversation(conversation.channel, key)
+
+
+class Groups:
+    """A channel with groups of people, of which a test changes the members."""
+
+    def __init__(self, **members: list[str]) -> None:
+        self.members = members
+        self.error: Exception | None = None
+
+    async def group_members(self, group):
+        """Return the members now."""
+        if self.error:
+            raise self.error
+        return self.members[group]
+
+
+class Clock:
+    """Seconds that a test moves."""
+
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    """Return the clock of `grouped`."""
+    return Clock()
+
+
+@pytest.fixture
+def team():
+    """Return a channel whose group S1 gives the role `manager`."""
+    return Groups(S1=["U0EVE", "U0ADA"])
+
+
+@pytest.fixture
+def grouped(team, clock):
+    """Return a directory in which Slack's group S1 gives the role `manager`."""
+    groups = {"manager": (RoleGroup("team", "S1"),)}
+    return ConfiguredDirectory(replace(CONFIG, groups=groups), {"team": team}, clock=clock)
 
 
 @pytest.fixture(params=["visitors", "configured"])
@@ -131,3 +177,45 @@ def test_a_person_whose_ids_change_is_asked_where_they_are_stored():
     directory = ConfiguredDirectory(CONFIG, {"wa": ChangingIds(**{"+4915": "DE.ADA"})})
     conversation = run_sync(directory.direct_conversation(Account("wa", "whatsapp:+4915")))
     assert conversation == Conversation("wa", "whatsapp:DE.ADA")
+
+
+def test_a_role_that_was_lost_between_two_reads_does_not_count(grouped, team, clock):
+    """What counts is the group at the decision."""
+    assert run_sync(grouped.person_of("team", ["U0EVE"])).roles == {"manager"}
+    team.members["S1"] = ["U0ADA"]
+    clock.now += MEMBERS_SECONDS
+    assert run_sync(grouped.person_of("team", ["U0EVE"])).roles == frozenset()
+    assert [each.name for each in run_sync(grouped.with_role("manager"))] == ["ada", "bob"]
+
+
+def test_a_group_that_cannot_be_read_is_an_error_and_not_empty(grouped, team, clock):
+    """An unreadable group must not look as if nobody were in it, nor keep those who were."""
+    run_sync(grouped.with_role("manager"))
+    clock.now += MEMBERS_SECONDS
+    team.error = RateLimited(30)
+    with pytest.raises(DirectoryUnavailable, match="team does not say who is in the group S1"):
+        run_sync(grouped.with_role("manager"))
+    with pytest.raises(DirectoryUnavailable):
+        run_sync(grouped.person_of("team", ["U0ADA"]))
+    team.error = None
+    assert run_sync(grouped.person_of("team", ["U0EVE"])).roles == {"manager"}
+
+
+def test_a_person_without_an_account_there_needs_no_group(grouped, team):
+    """A platform that does not answer stops nobody on the other channels."""
+    team.error = RateLimited(30)
+    assert run_sync(grouped.named("bob")).roles == {"manager", "legal", "staff"}
+
+
+def test_people_of_a_group_come_after_those_with_a_name_each_once(grouped):
+    """Ada is in the group, too."""
+    managers = run_sync(grouped.with_role("manager"))
+    assert [each.name for each in managers] == ["ada", "bob", "team:U0EVE"]
+
+
+def test_a_group_of_a_platform_without_groups_is_an_error():
+    """A channel of another distribution may have lost the ability."""
+    groups = {"manager": (RoleGroup("wa", "S1"),)}
+    directory = ConfiguredDirectory(replace(CONFIG, groups=groups), {})
+    with pytest.raises(DirectoryUnavailable, match="wa has no groups"):
+        run_sync(directory.with_role("manager"))

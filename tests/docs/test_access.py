@@ -45,6 +45,13 @@ def test_the_people_of_the_page_are_found_by_each_account(tmp_path: Path) -> Non
         assert (person.name, person.roles) == ("ada", {"manager"})
 
 
+def test_the_roles_of_the_page_come_from_groups(tmp_path: Path) -> None:
+    """One on each platform."""
+    block = next(each for each in BLOCKS if "groups:\n" in each)
+    groups = people_config(settings(tmp_path, block)).groups
+    assert [each.channel for each in groups["manager"]] == ["team", "desk"]
+
+
 def test_the_configuration_of_the_page_is_valid(tmp_path: Path) -> None:
     """As `sayso check` checks it."""
     said = str(describe(settings(tmp_path)))

@@ -7,6 +7,7 @@ import pytest
 from sayso.config.settings.loader import ConfigError, load_for_terminal, load_settings
 from sayso.config.wiring.people import people_config
 from sayso.pending.approvals.people import Account
+from sayso.pending.approvals.role_groups import RoleGroup
 
 CHANNELS = """channels:
   web: {platform: console}
@@ -37,6 +38,24 @@ MISTAKES = {
         "people:\n  a b: {accounts: {}}\n",
         "people.a b: a name has 1 to 64 letters, digits and . _ - (it is 'a b')",
     ),
+    "group channel": (
+        "roles:\n  manager: {groups: [{channel: chat, group: S1}]}\n",
+        ":11:23: roles.manager.groups.0.channel: names no channel; known: web, desk, wa",
+    ),
+    "group id": (
+        "roles:\n  manager: {groups: [{channel: desk, group: '5'}]}\n",
+        ":11:38: roles.manager.groups.0.group: is not the id of a group of Telegram: write its",
+    ),
+    "no groups there": (
+        "roles:\n  manager: {groups: [{channel: wa, group: '5'}]}\n",
+        "roles.manager.groups.0.group: whatsapp has no groups of people: give each person the role",
+    ),
+    "a role twice": (
+        "roles:\n  a: {groups: [{channel: desk, group: '-5'}]}\n"
+        "  A: {groups: [{channel: desk, group: '-6'}]}\n",
+        ":12:3: roles.A: is the role a, too, as case is ignored: keep one of them (it is 'A')",
+    ),
+    "role without groups": ("roles:\n  a: {groups: []}\n", "roles.a.groups: is empty: add one"),
     "no accounts": (
         "people:\n  ada: {roles: [manager]}\n",
         ":11:3: people.ada.accounts: missing: add it",
@@ -85,3 +104,18 @@ def test_a_terminal_has_people_without_accounts_on_other_channels(tmp_path):
     settings = _load(tmp_path, people, load_for_terminal, "web")
     assert settings.people["ada"].accounts == {"web": "a1"}
     assert settings.people["bob"].accounts == {}
+
+
+def test_roles_name_their_groups_in_lower_case(tmp_path):
+    """Channels without such a role need no right to read groups."""
+    settings = _load(tmp_path, "roles:\n  Manager: {groups: [{channel: desk, group: '-5'}]}\n")
+    assert people_config(settings).groups == {"manager": (RoleGroup("desk", "-5"),)}
+    assert settings.channels["desk"].reads_groups
+    assert not settings.channels["web"].reads_groups
+
+
+def test_a_terminal_reads_no_groups(tmp_path):
+    """Its channel is connected to no platform."""
+    roles = "roles:\n  manager: {groups: [{channel: desk, group: '-5'}]}\n"
+    settings = _load(tmp_path, roles, load_for_terminal, "desk")
+    assert people_config(settings).groups == {}
