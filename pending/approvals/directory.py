@@ -115,8 +115,7 @@ class ConfiguredDirectory:
             if account_role == role
         ]
         accounts += await self._groups.accounts_with(role)
-        for account in accounts:
-            people.append(await self.person_of(account.channel, [account.user_id]))
+        people += [await self.person_of(each.channel, [each.user_id]) for each in accounts]
         by_name = {each.name: each for each in people if role in each.roles}
         return tuple(by_name.values())
 
