@@ -99,6 +99,15 @@ class DecisionRecord:
         """Return whether nothing of the record was changed since it was sealed."""
         return signer.verify(self._sealed_text, self.seal)
 
+    def is_about(self, action_id: str, record_mac: str) -> bool:
+        """Return whether the record is about an action with this id and this MAC.
+
+        The record of a program names no action, so it may be about any.
+        """
+        if self.form == "program":
+            return (self.action_id, self.record_mac) == ("", "")
+        return (self.action_id, self.record_mac) == (action_id, record_mac)
+
     @property
     def _sealed_text(self) -> str:
         """Return what the seal is over. It differs from the text of every action and vote."""

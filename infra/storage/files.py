@@ -12,7 +12,7 @@ import re
 import sqlite3
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -35,14 +35,21 @@ class NotLocal(Exception):
 
 @contextmanager
 def open_database(
-    path: Path, schema: str, *, version: int = 1, synchronous: Literal["FULL", "EXTRA"] = "FULL"
+    path: Path,
+    schema: str,
+    *,
+    version: int = 1,
+    new_columns: Mapping[str, Sequence[str]] | None = None,
+    synchronous: Literal["FULL", "EXTRA"] = "FULL",
 ) -> Iterator[sqlite3.Connection]:
     """Open a SQLite file to read and write, and close it when the block ends.
 
     A missing folder, the file and the tables of the `schema` are created. `schema` is SQL that may
-    be executed again, `version` its version, which the file gets. What is deleted is overwritten in
-    the file. Each statement is committed at once and on disk, unless it is part of a `transaction`.
-    `synchronous` says how carefully SQLite syncs the disk.
+    be executed again, `version` its version, which the file gets. `new_columns` has, by
+    table, the definitions of columns that a file of an earlier version gets at the end of the
+    table. What is deleted is overwritten in the file. Each statement is committed at once and on
+    disk, unless it is part of a `transaction`. `synchronous` says how carefully SQLite syncs the
+    disk.
 
     A connection lives for one block only, so that threads share none and processes may fork.
 
@@ -56,6 +63,8 @@ def open_database(
         database.execute(f"PRAGMA synchronous = {synchronous}")
         database.execute("PRAGMA secure_delete = ON")
         file_version = _checked_version(database, version)
+        if file_version != version and new_columns:
+            _add_columns(database, new_columns)
         _create_tables(database, schema)
         if file_version != version:
             database.execute(f"PRAGMA user_version = {version}")
@@ -104,6 +113,29 @@ def _create_tables(database: sqlite3.Connection, schema: str) -> None:
             time.sleep(0.005)
         else:
             return
+
+
+def _add_columns(database: sqlite3.Connection, new_columns: Mapping[str, Sequence[str]]) -> None:
+    """Add the columns that a file of an earlier version does not have, all at once."""
+    if not _missing_columns(database, new_columns):
+        return
+    with transaction(database):
+        # Another process may have added them since.
+        for table, column in _missing_columns(database, new_columns):
+            database.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+
+
+def _missing_columns(
+    database: sqlite3.Connection, new_columns: Mapping[str, Sequence[str]]
+) -> list[tuple[str, str]]:
+    """Return the columns that existing tables do not have, each with its table."""
+    missing = []
+    for table, columns in new_columns.items():
+        rows = database.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
+        names = {name for (name,) in rows}
+        if names:
+            missing += [(table, each) for each in columns if each.split()[0] not in names]
+    return missing
 
 
 @contextmanager

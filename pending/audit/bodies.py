@@ -1,4 +1,4 @@
-"""The bodies of the audit log: the signed record of each action, and what its user was told.
+"""The bodies of the audit log: the signed record of each action, the decisions, and the outcome.
 
 A body is what is personal about an action. It is stored beside the entries, so that it can be
 erased while the chain of entries still verifies: an entry holds only the MAC of the record.
@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sayso.pending.action import PLAN_KIND, ActionSigner
+from sayso.pending.audit.body_votes import add_votes, erase_votes
 from sayso.pending.audit.entries import AuditEntry, EntrySigner, Fault, RecordedEntry
+from sayso.pending.decision_record import DecisionRecord
 from sayso.pending.stored_action import SIGNED_ID
 
 
 @dataclass(frozen=True, slots=True)
 class AuditBody:
-    """The signed record of an action, and what its user was told in the end.
+    """The signed record of an action, who decided and how, and what its user was told in the end.
 
     Times are in Unix milliseconds.
     """
@@ -43,14 +45,28 @@ class AuditBody:
     erased_at: int | None = None
     #: The signature over all other fields, "" for a body that is not stored yet.
     sig: str = ""
+    #: How the action was decided (`DecisionRecord.to_json`). None if no decision is recorded, and in
+    #: an erased body.
+    decision: str | None = None
+    #: The votes of other people, one JSON object a line (`Vote.to_json`). The vote of a person who
+    #: was erased is a line of `ErasedVote`. None if there are none, and in an erased body.
+    votes: str | None = None
 
     @classmethod
     def of(
-        cls, action_id: str, record: str | None, mac: str, outcome_text: str, *, at: int
+        cls,
+        action_id: str,
+        record: str | None,
+        mac: str,
+        outcome_text: str,
+        *,
+        at: int,
+        decision: str = "",
+        votes: str = "",
     ) -> AuditBody:
         """Return the body of an action, from what Redis has of it. It is not signed.
 
-        `record` is None if Redis has lost it.
+        `record` is None if Redis has lost it. `decision` and `votes` are "" for none.
         """
         signed = _fields(record)
         repeatable: bool | None = None
@@ -68,6 +84,8 @@ class AuditBody:
             user=user or None,
             at=at,
             repeatable=repeatable,
+            decision=decision or None,
+            votes=votes or None,
         )
 
     @property
@@ -115,7 +133,31 @@ class AuditBody:
 
     def erased(self, at: int) -> AuditBody:
         """Return the body without personal data. `at` is the time in Unix milliseconds."""
-        return replace(self, record=None, outcome_text=None, user=None, erased_at=at)
+        return replace(
+            self,
+            record=None,
+            outcome_text=None,
+            user=None,
+            erased_at=at,
+            decision=None,
+            votes=None,
+        )
+
+    def without_voter(self, user: str, at: int) -> AuditBody:
+        """Return the body without personal data of a person who voted. `at` is as in `erased`."""
+        return replace(self, votes=erase_votes(self.votes or "", user, at))
+
+    def updated_with(self, collected: AuditBody) -> AuditBody:
+        """Return the body with what was collected later: the outcome, the decision and new votes.
+
+        The record and a decision never change. Votes are only added.
+        """
+        return replace(
+            self,
+            outcome_text=collected.outcome_text or self.outcome_text,
+            decision=self.decision or collected.decision,
+            votes=add_votes(self.votes or "", collected.votes or "") or None,
+        )
 
     def fault(self, action_signer: ActionSigner, signer: EntrySigner, mac: str) -> str:
         """Return what is wrong with this body, "" if nothing is.
@@ -132,12 +174,25 @@ class AuditBody:
             return "not what was signed"
         if _fields(self.record).get(SIGNED_ID) != self.action_id:
             return "another action's"
+        if self.decision is not None and not self._has_genuine_decision(action_signer):
+            return "a decision that was not recorded so"
         return ""
+
+    def _has_genuine_decision(self, action_signer: ActionSigner) -> bool:
+        """Return whether the decision was recorded so, about this action."""
+        try:
+            decision = DecisionRecord.from_json(self.decision or "")
+        except (ValueError, TypeError):
+            return False
+        return decision.is_genuine(action_signer) and decision.is_about(self.action_id, self.mac)
 
     @property
     def _signed_parts(self) -> tuple[str | int | bool | None, ...]:
-        """Return what the signature is over, in an order that must never change."""
-        return (
+        """Return what the signature is over, in an order that must never change.
+
+        A body without decisions has the signature that ledgers of version 1 gave it.
+        """
+        parts: tuple[str | int | bool | None, ...] = (
             "body",
             self.action_id,
             self.record,
@@ -148,6 +203,9 @@ class AuditBody:
             self.repeatable,
             self.erased_at,
         )
+        if self.decision is None and self.votes is None:
+            return parts
+        return (*parts, self.decision, self.votes)
 
 
 def _fields(record: str | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
@@ -47,6 +47,13 @@ class StoredFields:
     outcome_text: str
     #: When the question was shown, in Unix milliseconds.
     shown_at: str
+    #: How its person decided, and the votes of other people, one a line.
+    decision: str
+    votes: str
+
+
+#: The names of these fields in Redis.
+_STORED_FIELDS = tuple(field.name for field in fields(StoredFields))
 
 
 class UncollectedEntries:
@@ -94,11 +101,10 @@ class UncollectedEntries:
         pipe = self._client.pipeline(transaction=False)
         for shard, action_id in places:
             key = f"{self._key(shard)}:pending:{action_id}"
-            # In the order of the fields of StoredFields.
-            _ask(pipe, "HMGET", key, "record", "mac", "outcome_text", "shown_at")
+            _ask(pipe, "HMGET", key, *_STORED_FIELDS)
         actions: list[StoredFields] = []
         for values in _answers(pipe):
-            texts = [_text(value or b"") for value in values or [b""] * 4]
+            texts = [_text(value or b"") for value in values or [b""] * len(_STORED_FIELDS)]
             actions.append(StoredFields(*texts))
         return actions
 
@@ -246,10 +252,17 @@ class AuditCollector:
         at = round(self._clock() * 1000)
         actions: dict[str, _CollectedAction] = {}
         stored = self._uncollected.actions(list(places))
-        for (_, action_id), fields in zip(places, stored, strict=True):
-            record = fields.record or None
-            body = AuditBody.of(action_id, record, fields.mac, fields.outcome_text, at=at)
-            actions[action_id] = _CollectedAction(body, fields.shown_at)
+        for (_, action_id), action_fields in zip(places, stored, strict=True):
+            body = AuditBody.of(
+                action_id,
+                action_fields.record or None,
+                action_fields.mac,
+                action_fields.outcome_text,
+                at=at,
+                decision=action_fields.decision,
+                votes=action_fields.votes,
+            )
+            actions[action_id] = _CollectedAction(body, action_fields.shown_at)
         return actions
 
     def _delete(self, entries: Sequence[RecordedEntry], texts: Sequence[bytes]) -> None:

@@ -10,7 +10,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, fields
 from pathlib import Path
 
 from sayso.infra.storage.files import open_database, read_database, transaction
@@ -30,7 +30,7 @@ FILE = "audit.sqlite3"
 #: `entries` has the log. Its columns are: `n`, the number of the entry; `head`, the hash of its
 #: text; `sig`, the signature over its text and place. `rivals` has entries whose number is taken by
 #: another entry, and texts that are none. `bodies` has the fields of AuditBody in their order:
-#: `pid` is the id of the action, `told` the outcome.
+#: `pid` is the id of the action, `told` the outcome. New columns are added at the end.
 #: The triggers prevent mistakes. A process that can write to the file can drop them; each row's
 #: signature is against that.
 _SCHEMA = """
@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS rivals (
 );
 CREATE TABLE IF NOT EXISTS bodies (
   pid TEXT PRIMARY KEY NOT NULL, record TEXT, mac TEXT NOT NULL, told TEXT, user TEXT, at INTEGER NOT NULL,
-  repeatable INTEGER, erased_at INTEGER, sig TEXT NOT NULL
+  repeatable INTEGER, erased_at INTEGER, sig TEXT NOT NULL, decision TEXT, votes TEXT
 );
 CREATE INDEX IF NOT EXISTS bodies_of_user ON bodies (user);
 CREATE TRIGGER IF NOT EXISTS bodies_change BEFORE UPDATE ON bodies
@@ -53,6 +53,10 @@ CREATE TRIGGER IF NOT EXISTS bodies_change BEFORE UPDATE ON bodies
     OR (NEW.erased_at IS NULL AND (NEW.mac IS NOT OLD.mac OR NEW.record IS NOT OLD.record))
     OR (NEW.erased_at IS NOT NULL AND (NEW.mac IS NOT OLD.mac OR coalesce(NEW.record, NEW.told, NEW.user) IS NOT NULL))
   BEGIN SELECT RAISE(ABORT, 'a body may only get its outcome, or be erased'); END;
+CREATE TRIGGER IF NOT EXISTS bodies_decision BEFORE UPDATE ON bodies
+  WHEN (NEW.erased_at IS NULL AND OLD.decision IS NOT NULL AND NEW.decision IS NOT OLD.decision)
+    OR (NEW.erased_at IS NOT NULL AND coalesce(NEW.decision, NEW.votes) IS NOT NULL)
+  BEGIN SELECT RAISE(ABORT, 'a decision may not change'); END;
 CREATE TRIGGER IF NOT EXISTS bodies_delete BEFORE DELETE ON bodies
   BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
 CREATE TRIGGER IF NOT EXISTS entries_insert BEFORE INSERT ON entries
@@ -70,6 +74,10 @@ CREATE TRIGGER IF NOT EXISTS rivals_update BEFORE UPDATE ON rivals
 CREATE TRIGGER IF NOT EXISTS rivals_delete BEFORE DELETE ON rivals
   BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
 """
+#: The version of the schema. A file of a higher version is refused.
+_VERSION = 2
+#: The columns that version 1 did not have.
+_NEW_COLUMNS = {"bodies": ("decision TEXT", "votes TEXT")}
 
 
 class LedgerUnusable(Exception):
@@ -96,7 +104,7 @@ class AuditLedger:
         """Append all new entries and bodies, or nothing. Safe to repeat.
 
         Return the conflicts: entries that are invalid, or whose number another entry has. They are
-        stored apart. Of a known body only a new outcome is stored.
+        stored apart. Of a known body only new decisions and a new outcome are stored.
         """
         with self._write() as connection:
             conflicts = [entry for entry in entries if not self._append(connection, entry)]
@@ -191,9 +199,9 @@ class AuditLedger:
         return [str(_legible(action_id)) for (action_id,) in rows]
 
     def erase(self, user: str, *, at: int) -> int:
-        """Erase the bodies of a user's actions from the file, and return how many there were.
+        """Erase the bodies of a user's actions from the file, and the user's votes on other actions.
 
-        `at` is the present time in Unix milliseconds. Also raises LedgerUnusable if there is no
+        Return how many bodies there were. `at` is the present time in Unix milliseconds. Also raises LedgerUnusable if there is no
         file.
         """
         if not self.path.exists():
@@ -202,10 +210,16 @@ class AuditLedger:
             rows = connection.execute("SELECT * FROM bodies WHERE user = ?", (user,)).fetchall()
             for row in rows:
                 self._replace(connection, _body(row).erased(at))
+
+            voted = connection.execute(
+                "SELECT * FROM bodies WHERE instr(votes, ?)", (json.dumps(user),)
+            ).fetchall()
+            for row in voted:
+                self._replace(connection, _body(row).without_voter(user, at))
         # The overwritten data must not remain in the write-ahead log.
         with self._open() as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        return len(rows)
+        return len(rows) + len(voted)
 
     def cut(self, last_numbers: Mapping[int, int]) -> int:
         """Remove the newest entries of each shard from a copy that belongs to an older Redis.
@@ -247,11 +261,11 @@ class AuditLedger:
         return False
 
     def _store_body(self, connection: sqlite3.Connection, body: AuditBody) -> None:
-        """Store a new body, or the present outcome of a known one. An erased body stays erased."""
+        """Store a new body, or what is new of a known one. An erased body stays erased."""
         row = connection.execute("SELECT * FROM bodies WHERE pid = ?", (body.action_id,)).fetchone()
         if not row:
             connection.execute(
-                "INSERT INTO bodies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO bodies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 astuple(body.signed(self._signer)),
             )
             return
@@ -259,19 +273,23 @@ class AuditLedger:
         known = _body(row)
         if known.erased_at is not None:
             return
-        if body.outcome_text and body.outcome_text != known.outcome_text:
-            self._replace(connection, replace(known, outcome_text=body.outcome_text))
+        updated = known.updated_with(body)
+        if updated != known:
+            self._replace(connection, updated)
 
     def _replace(self, connection: sqlite3.Connection, body: AuditBody) -> None:
         signed = body.signed(self._signer)
         connection.execute(
-            "UPDATE bodies SET record = ?, told = ?, user = ?, erased_at = ?, sig = ? WHERE pid = ?",
+            """UPDATE bodies SET record = ?, told = ?, user = ?, erased_at = ?, sig = ?,
+            decision = ?, votes = ? WHERE pid = ?""",
             (
                 signed.record,
                 signed.outcome_text,
                 signed.user,
                 signed.erased_at,
                 signed.sig,
+                signed.decision,
+                signed.votes,
                 signed.action_id,
             ),
         )
@@ -285,7 +303,8 @@ class AuditLedger:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         """Open the file to write. A new one can only be read by the user of this process."""
-        with _translated_errors(self.path), open_database(self.path, _SCHEMA) as connection:
+        opened = open_database(self.path, _SCHEMA, version=_VERSION, new_columns=_NEW_COLUMNS)
+        with _translated_errors(self.path), opened as connection:
             connection.text_factory = _legible
             yield connection
 
@@ -294,7 +313,8 @@ class AuditLedger:
         """Open the existing file to read only."""
         if not self.path.exists():
             raise LedgerUnusable(_missing(self.path))
-        with _translated_errors(self.path), read_database(self.path, version=1) as connection:
+        opened = read_database(self.path, version=_VERSION)
+        with _translated_errors(self.path), opened as connection:
             connection.text_factory = _legible
             yield connection
 
@@ -327,9 +347,13 @@ def _legible(value: object) -> object:
 
 
 def _body(row: Sequence[object]) -> AuditBody:
-    """Return the body of a row, whose columns are in the order of the fields of AuditBody."""
+    """Return the body of a row, whose columns are in the order of the fields of AuditBody.
+
+    A file of version 1 that is only read has fewer columns: then the last fields have their
+    defaults.
+    """
     names = [field.name for field in fields(AuditBody)]
-    values = dict(zip(names, map(_legible, row), strict=True))
+    values = dict(zip(names, map(_legible, row), strict=False))
     # SQLite has no booleans.
     if values["repeatable"] is not None:
         values["repeatable"] = bool(values["repeatable"])

@@ -82,6 +82,8 @@ def test_action_of_the_version_before_is_confirmed(redis_client: Redis, state: P
     AuditCollector(redis_client, ledger, prefix=PREFIX).collect()
     tail = UncollectedEntries(redis_client, prefix=PREFIX)
     assert verify([state / LEDGER], KEYS, uncollected=tail, whole=True).faults == ()
+    decisions = [body.decision for body in ledger.bodies().values()]
+    assert [bool(decision) for decision in decisions] == [False, True]
     assert guard.trouble == ""
 
 
@@ -276,11 +278,11 @@ def test_newer_files_are_refused_and_kept(tmp_path: Path):
     ledger = AuditLedger(path, EntrySigner(KEYS))
     ledger.store([])
     with closing(sqlite3.connect(path)) as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (1,)
-        database.execute("PRAGMA user_version = 2")
+        assert database.execute("PRAGMA user_version").fetchone() == (2,)
+        database.execute("PRAGMA user_version = 3")
     for use in (ledger.entries, lambda: ledger.store([])):
         with pytest.raises(
             LedgerUnusable,
-            match="its schema has version 2, and this process knows up to 1: upgrade",
+            match="its schema has version 3, and this process knows up to 2: upgrade",
         ):
             use()

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sayso.pending.action import PLAN_KIND
+from sayso.pending.action import PLAN_KIND, ActionSigner
+from sayso.pending.approvals.votes import Vote
 from sayso.pending.audit.bodies import AuditBody
+from sayso.pending.audit.body_votes import ErasedVote, read_votes
 from sayso.pending.audit.entries import RecordedEntry
 from sayso.pending.audit.export import read_export, to_lines
 from sayso.pending.audit.ledger import (
@@ -21,7 +23,8 @@ from sayso.pending.audit.ledger import (
     LedgerUnusable,
 )
 from sayso.pending.audit.verify import verify
-from tests.pending.state_log import AT, KEY, LIFE, SIGNER, StateLog, busy_log, sealed
+from sayso.pending.decision_record import DecisionRecord
+from tests.pending.state_log import AT, KEY, LIFE, SEAL, SIGNER, StateLog, busy_log, sealed
 
 
 @pytest.fixture
@@ -165,7 +168,7 @@ def test_entry_without_a_valid_number_is_reported(filled, change):
 
 def test_body_of_another_action_is_a_fault(filled):
     """Two signed bodies cannot be swapped."""
-    columns = "record, mac, told, user, at, repeatable, erased_at, sig"
+    columns = "record, mac, told, user, at, repeatable, erased_at, sig, decision, votes"
     hack(
         filled.path,
         "UPDATE bodies SET pid = 'x' WHERE pid = 'action-4'",
@@ -453,3 +456,148 @@ def test_person_of_a_missing_ledger_cannot_be_erased(ledger):
     ):
         ledger.erase("ana", at=AT)
     assert not ledger.path.exists()
+
+
+def decision_on(pid: str, answer: str = "yes", *, signer: ActionSigner = SEAL) -> str:
+    """Return the record of a decision of ana's, as Redis has it."""
+    mac = sealed(pid)[1]
+    record = DecisionRecord(pid, mac, answer, "words", "chat", "ana", "chat:1", f"e-{pid}", 1.5)
+    return replace(record, words="Quetzal").sealed(signer).to_json()
+
+
+def vote_on(pid: str, user: str, event: str = "v1", **fields) -> str:
+    """Return the vote of another person, as Redis has it."""
+    given = {"words": f"I, {user}, say yes", "aliases": (f"+{user}",), **fields}
+    vote = Vote(pid, sealed(pid)[1], "yes", "words", "chat", user, "chat:2", event, 2.5, **given)
+    return vote.sealed(SEAL).to_json()
+
+
+def test_decision_comes_later_and_never_changes(ledger):
+    """The first collection of an action finds it undecided."""
+    ledger.store([], [body("a")])
+    assert ledger.bodies()["a"].decision is None
+    first = decision_on("a")
+    for later in (first, decision_on("a", "no")):
+        ledger.store([], [replace(body("a"), decision=later)])
+        assert ledger.bodies()["a"].decision == first
+    ledger.store([], [body("a")])
+    assert ledger.bodies()["a"].decision == first
+
+
+def test_votes_are_only_added(ledger):
+    """A Redis that has lost them does not take them back."""
+    bob, eve = vote_on("a", "bob"), vote_on("a", "eve", "v2")
+    for votes in (bob, f"{bob}\n{eve}", "", eve):
+        ledger.store([], [replace(body("a"), votes=votes)])
+    assert ledger.bodies()["a"].votes == f"{bob}\n{eve}"
+
+
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("UPDATE bodies SET decision = NULL", "bad signature"),
+        ("UPDATE bodies SET decision = replace(decision, 'yes', 'no')", "bad signature"),
+        ("UPDATE bodies SET votes = NULL", "bad signature"),
+        ("UPDATE bodies SET votes = replace(votes, 'bob', 'eve')", "bad signature"),
+        ("UPDATE bodies SET decision = votes, votes = decision", "bad signature"),
+    ],
+)
+def test_edited_decision_is_a_fault(ledger, statement, fault):
+    """The signature of a body is over the decision and the votes, too."""
+    log = StateLog()
+    log.live("a")
+    decided = replace(body("a"), decision=decision_on("a"), votes=vote_on("a", "bob"))
+    ledger.store(log.waiting, [decided])
+    assert faults(ledger.path) == []
+    hack(ledger.path, statement)
+    assert faults(ledger.path) == [f"shard 0, entry 1: body edited ({fault})"]
+
+
+@pytest.mark.parametrize(
+    "decision",
+    ["{", "[]", decision_on("b"), decision_on("a", signer=ActionSigner(["another"])), "[" * 99_999],
+)
+def test_decision_that_was_forged_in_redis_is_a_fault(ledger, decision):
+    """It is collected like everything, and verify reports it."""
+    log = StateLog()
+    log.live("a")
+    ledger.store(log.waiting, [replace(body("a"), decision=decision)])
+    assert faults(ledger.path) == [
+        "shard 0, entry 1: body edited (a decision that was not recorded so)"
+    ]
+
+
+def test_words_of_an_erased_person_are_gone(ledger):
+    """The decision is erased with the body, and a late entry does not bring it back."""
+    log = StateLog()
+    log.live("a")
+    decided = replace(body("a"), decision=decision_on("a"), votes=vote_on("a", "bob"))
+    ledger.store(log.waiting, [decided])
+    ledger.erase("ana", at=5)
+    ledger.store([], [decided])
+    erased = ledger.bodies()["a"]
+    assert (erased.decision, erased.votes) == (None, None)
+    assert b"Quetzal" not in ledger.path.read_bytes()
+    assert faults(ledger.path) == []
+
+
+@pytest.mark.parametrize("user", ["bob", "+bob"])
+def test_vote_of_an_erased_person_is_erased_with_any_of_their_ids(ledger, user):
+    """What stays is that somebody voted. The vote does not come back, and other votes stay."""
+    log = StateLog()
+    log.live("a")
+    eve = vote_on("a", "eve", "v2")
+    voted = replace(body("a"), votes=f"{vote_on('a', 'bob')}\n{{unreadable\n{eve}")
+    ledger.store(log.waiting, [voted])
+    assert ledger.erase(user, at=5) == 1
+    ledger.store([], [voted])
+    votes = list(read_votes(ledger.bodies()["a"].votes))
+    assert votes == [ErasedVote("v1", "yes", 2.5, 5), None, Vote.from_json(eve)]
+    assert b"bob" not in ledger.path.read_bytes()
+    assert ledger.erase(user, at=6) == 0
+    assert faults(ledger.path) == []
+
+
+def version_1(path: Path) -> None:
+    """Turn a ledger into one of version 1, which had no decisions."""
+    hack(
+        path,
+        "ALTER TABLE bodies DROP COLUMN decision",
+        "ALTER TABLE bodies DROP COLUMN votes",
+        "PRAGMA user_version = 1",
+    )
+
+
+def test_ledger_of_version_1_is_read_and_upgraded(filled):
+    """Its bodies have no decisions, and verify before and after the first write of this version."""
+    version_1(filled.path)
+    before = filled.bodies()
+    assert faults(filled.path) == []
+    assert {each.decision for each in before.values()} == {None}
+
+    decided = replace(body("action-1"), decision=decision_on("action-1"))
+    filled.store([], [decided])
+    assert filled.bodies()["action-1"].decision == decided.decision
+    assert filled.erase("ana", at=5) == 12
+    assert faults(filled.path) == []
+
+
+def test_two_processes_upgrade_a_ledger_once(filled):
+    """Both start with the new version at the same time."""
+    version_1(filled.path)
+    errors = []
+
+    def store() -> None:
+        try:
+            filled.store([], [body("action-1", told="Later.")])
+        except LedgerUnusable as exc:
+            errors.append(exc)
+
+    threads = [threading.Thread(target=store) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert filled.bodies()["action-1"].outcome_text == "Later."
+    assert faults(filled.path) == []
