@@ -39,6 +39,7 @@ from sayso.config.wiring.agents import (
     trace_if_configured,
 )
 from sayso.config.wiring.data_folder import bot_ids, open_data
+from sayso.config.wiring.deciders import check_deciders
 from sayso.config.wiring.libraries import require_channel_library
 from sayso.config.wiring.models import Models
 from sayso.config.wiring.people import people_config
@@ -170,6 +171,8 @@ def bootstrap(
     they are used. The environment variable SAYSO_DATA is set, unless it is already. Raises
     ConfigError and RedisUnfit, each with its cure.
     """
+    check_deciders(settings)
+
     # The data folder and Redis, which everything else needs. `state` is the part of the data folder
     # that belongs to this deployment alone; several bots may share the rest.
     state = settings.state_folder(data)

@@ -39,9 +39,11 @@ from sayso.config.wiring.agents import (
     own_tools,
     tool_policy,
 )
+from sayso.config.wiring.deciders import DecidersOfYaml
 from sayso.config.wiring.libraries import library_problems
 from sayso.config.wiring.tools import OpenTools, build_selector, names_of_remote
 from sayso.infra.spelling import nearest
+from sayso.ops.checks.approvals import ExpectedApproval, approval_summary, expected_approval
 from sayso.pending.action import After
 
 #: How long a check waits for remote sources of tools, in seconds. It is longer than a connection
@@ -77,6 +79,8 @@ class ChannelDescription:
     agent: Mapping[str, str]
     #: What becomes of a call of each tool, in words.
     tools: Mapping[str, str]
+    #: The approval of other people that the calls of a tool need, by the name of the tool.
+    approvals: Mapping[str, ExpectedApproval]
     #: What chooses from the tools for a message or a user, in words; "" where nothing does.
     narrowed_by: str
     #: What follows the outcome of a confirmed action, if neither policy nor tool say.
@@ -131,7 +135,8 @@ def describe(
     they have `seconds` to answer. With `offline` no source is asked, and its tools are unknown. No
     model is asked. Raises ConfigError for settings that no process could start with.
     """
-    problems = library_problems(settings)
+    deciders = DecidersOfYaml(settings)
+    problems = [*library_problems(settings), *deciders.problems()]
     if problems:
         raise ConfigError(problems)
 
@@ -141,7 +146,9 @@ def describe(
     not_asked: tuple[str, ...] = ()
     if offline:
         not_asked = tuple(names_of_remote(settings))
-    channels = tuple(_describe_channel(settings, name, deps, opened) for name in settings.channels)
+    channels = tuple(
+        _describe_channel(settings, name, deps, opened, deciders) for name in settings.channels
+    )
 
     # A pattern that names no tool is only a warning, since a rule may be older than its tool. But a
     # misspelled pattern restricts nothing, so it is worth one.
@@ -149,12 +156,13 @@ def describe(
     knows_all_tools = not opened.problems and not not_asked
     if knows_all_tools:
         warnings += _pattern_warnings_of_policies(settings, opened)
+    warnings += deciders.warnings()
     warnings += unknown_prices(settings)
     return BotDescription(channels, opened.problems, tuple(warnings), not_asked)
 
 
 def _describe_channel(
-    settings: Settings, name: str, deps: AgentDeps, opened: OpenTools
+    settings: Settings, name: str, deps: AgentDeps, opened: OpenTools, deciders: DecidersOfYaml
 ) -> ChannelDescription:
     """Return the description of one channel.
 
@@ -169,8 +177,12 @@ def _describe_channel(
     policy = tool_policy(channel.policy)
     after = channel_after(settings, name)
     outcomes = {}
+    approvals = {}
     for tool in (*opened.select(channel.tools).all(), *own_tools(settings)):
-        outcomes[tool.name] = _outcome_of_call(tool, policy, after)
+        approval = _approval_of_call(tool, policy, deciders)
+        if approval:
+            approvals[tool.name] = approval
+        outcomes[tool.name] = _outcome_of_call(tool, policy, approval, after)
 
     narrowed_by = ""
     if channel.selector:
@@ -186,22 +198,39 @@ def _describe_channel(
         access=describe_access(channel),
         agent=describe_agent(settings, name),
         tools=outcomes,
+        approvals=approvals,
         narrowed_by=narrowed_by,
         after=after,
         keeps_questions=channel.other_message == "keep",
     )
 
 
-def _outcome_of_call(tool: Tool, policy: ToolPolicy | None, after: After) -> str:
+def _approval_of_call(
+    tool: Tool, policy: ToolPolicy | None, deciders: DecidersOfYaml
+) -> ExpectedApproval | None:
+    """Return the approval of other people that the calls of a tool need, None if they need none."""
+    if policy is None or effective_decision(tool, {}, policy).decision != "review":
+        return None
+    return expected_approval(policy.approval_rule(tool.name), deciders)
+
+
+def _outcome_of_call(
+    tool: Tool, policy: ToolPolicy | None, approval: ExpectedApproval | None, after: After
+) -> str:
     """Return in words what becomes of a call of a tool, before its arguments are known.
 
-    `after` is what follows an outcome on the channel.
+    `approval` is what the call needs of other people, None for nothing; `after` is what follows an
+    outcome on the channel.
     """
     decision = effective_decision(tool, {}, policy).decision
     outcome = DECISIONS[decision]
+    if approval:
+        outcome = f"asks {approval_summary(approval)}"
     # A tool that `proposes` asks its own question while it runs.
     if tool.proposes and decision == "allow":
         outcome = "asks by itself"
+    elif tool.proposes and approval:
+        outcome += ", and then asks by itself: its author must have it use requires_approval instead, as it would only ask again"
     elif tool.proposes and decision == "review":
         outcome = "asks by itself, and should be under allow: after a yes to the call it would only ask again"
 
@@ -396,6 +425,8 @@ def _pattern_warnings_of_policies(settings: Settings, opened: OpenTools) -> Iter
         yield from _list_warnings(settings, (*path, "allow"), policy.allow, names)
         yield from _list_warnings(settings, (*path, "review"), policy.review, names)
         yield from _list_warnings(settings, (*path, "deny"), policy.deny, names)
+        for pattern in policy.approval:
+            yield from _warning(settings, (*path, "approval", pattern), pattern, names)
         for pattern in policy.after:
             yield from _warning(settings, (*path, "after", pattern), pattern, names)
         for pattern in policy.editable:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from sayso.agent import Tool
 from sayso.agent.guards.policy import (
     PolicyDecision,
+    ToolPolicy,
     editable_names,
     effective_after,
     effective_decision,
@@ -29,8 +30,10 @@ from sayso.agent.toolsets.selectors import Visibility, roles_in, would_show
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import channel_after, own_tools, tool_policy
+from sayso.config.wiring.deciders import DecidersOfYaml, check_deciders
 from sayso.config.wiring.tools import OpenTools, build_selector
 from sayso.infra.redaction import redact
+from sayso.ops.checks.approvals import ExpectedApproval, approval_lines, expected_approval
 from sayso.ops.checks.describe import AFTER_TEXTS, DECISIONS
 from sayso.pending.action import After
 from sayso.pending.call_context import ChannelRun, context_field
@@ -99,6 +102,8 @@ class Explanation:
     decision: PolicyDecision | None = None
     decided_by: ExplainedReason | None = None
     question: ExpectedQuestion | None = None
+    #: The approval of other people that the call needs; None if the user decides.
+    approval: ExpectedApproval | None = None
     #: For how long the user may undo the call, in seconds from the outcome; 0 for not at all.
     undo_seconds: float = 0.0
     #: Whether the tool's own code asks. Its question is known when it runs.
@@ -123,14 +128,16 @@ def explain(
     `user` is the user's id, "" for one who is not in the configuration; `args` are the arguments
     as a model would give them, None for none. The tool does not run, but its preview function does,
     which may look things up. Raises ToolUnknown, and ConfigError for a selector that cannot be
-    built.
+    built and for an approval that nobody could give.
     """
+    check_deciders(settings)
     own = {each.name: each for each in own_tools(settings)}
     known_tools = own | {each.name: each for each in opened.tools}
     if tool not in known_tools:
         raise ToolUnknown(unknown_tool(tool, known_tools))
 
     channel_settings = settings.channels[channel]
+    policy = tool_policy(channel_settings.policy) or ToolPolicy()
     # No question is stored or answered, so the run needs no conversation and no parser of a yes.
     run = ChannelRun(
         user_id=user,
@@ -139,6 +146,7 @@ def explain(
         ttl_seconds=channel_settings.confirm_ttl,
         parser_version="",
         language=channel_settings.default_language,
+        approval=policy.approval_rule,
     )
     call = _Call(settings, channel, channel_settings, known_tools[tool], run)
     is_own = call.tool is own.get(tool)
@@ -240,6 +248,8 @@ class _Call:
             after=after,
             after_because=after_because,
         )
+        if decision.decision == "review":
+            explanation = replace(explanation, approval=self._approval())
 
         if explanation.shown == "hidden" or decision.decision == "deny":
             return explanation
@@ -248,6 +258,14 @@ class _Call:
         if explanation.asks_by_itself:
             return replace(explanation, verdict="asks")
         return replace(explanation, verdict=_VERDICTS[decision.decision])
+
+    def _approval(self) -> ExpectedApproval | None:
+        """Return the approval of other people that the call needs, None if the user decides."""
+        deciders = DecidersOfYaml(self.settings)
+        asker = None
+        if self.run.user_id:
+            asker = deciders.person(self.name, self.run.user_id)
+        return expected_approval(self.run.approval(self.tool.name), deciders, asker)
 
     def _validate(self, raw_args: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, str]:
         """Return the arguments as the tool would get them, and what is wrong with them.
@@ -298,6 +316,9 @@ class _Call:
         if decision.rule:
             kind = decision.rule.kind
             index = decision.rule.index
+            if kind == "approval":
+                pattern = decision.rule.pattern
+                return ExplainedReason(f"approval: {pattern}", self.where("policy", kind, pattern))
             return ExplainedReason(self._rule_text(kind, index), self.where("policy", kind, index))
         match decision.decided_by:
             case "requires_approval":
@@ -394,7 +415,11 @@ def _part_lines(explanation: Explanation, user: str) -> Iterator[str]:
     if explanation.asks_by_itself:
         yield "question: asked by the tool's own code; its text is known when the tool runs"
     if explanation.question:
-        yield from _question_lines(explanation.question, user)
+        yield from _preview_lines(explanation.question)
+    if explanation.approval:
+        yield from approval_lines(explanation.approval, user)
+    elif explanation.question:
+        yield from _answer_lines(explanation.question, user)
 
     if explanation.verdict != "asks":
         return
@@ -405,13 +430,16 @@ def _part_lines(explanation: Explanation, user: str) -> Iterator[str]:
         yield f"after the outcome: {after}: {_with_place(explanation.after_because)}"
 
 
-def _question_lines(question: ExpectedQuestion, user: str) -> Iterator[str]:
-    """Yield the question as the user would read it, and how it can be answered."""
+def _preview_lines(question: ExpectedQuestion) -> Iterator[str]:
+    """Yield the text of the question as it would be read."""
     first, *others = question.preview.splitlines()
     yield f"preview: {first}"
     for line in others:
         yield f"         {line}"
 
+
+def _answer_lines(question: ExpectedQuestion, user: str) -> Iterator[str]:
+    """Yield how the user could answer the question."""
     code = ""
     if question.typed_code:
         code = ", and only with the code that the question shows"

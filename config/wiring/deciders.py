@@ -1,0 +1,210 @@
+"""Deciders: which people the YAML names for the rules of `policy.approval`, and rules without any.
+
+What counts for a decision is the role at that moment (`PeopleDirectory`). What is found here is
+what the YAML alone says: it is enough to refuse a rule that nobody could ever fulfill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sayso.config.settings.loader import ConfigError
+from sayso.config.settings.schema import Settings
+from sayso.config.settings.tools import YamlPath
+from sayso.config.wiring.people import people_config
+from sayso.infra.concurrency import run_sync
+from sayso.infra.spelling import did_you_mean
+from sayso.pending.approval_rule import ApprovalRule, Deciders
+from sayso.pending.approvals.directory import ConfiguredDirectory
+from sayso.pending.approvals.people import KnownPerson
+
+
+@dataclass(frozen=True, slots=True)
+class NamedDeciders:
+    """The people who may decide, as far as the YAML names them."""
+
+    people: tuple[KnownPerson, ...]
+    #: Whether the YAML names all of them. It does not for `anyone_else`.
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A rule of a channel's policy."""
+
+    #: The name of the channel whose tools it is about.
+    channel: str
+    #: The path of the rule in the YAML.
+    path: YamlPath
+    rule: ApprovalRule
+
+    @property
+    def deciders(self) -> list[tuple[YamlPath, Deciders]]:
+        """Those who may decide at any time, each with their path below that of the rule."""
+        all_deciders: list[tuple[YamlPath, Deciders]] = [(("by",), self.rule.by)]
+        if self.rule.escalation:
+            all_deciders.append((("escalate", "by"), self.rule.escalation.by))
+        return all_deciders
+
+
+class DecidersOfYaml:
+    """Finds the people who may decide by what the YAML says. Asks no platform.
+
+    Lives as long as one check or one command.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._config = people_config(settings)
+        self._directory = ConfiguredDirectory(self._config, channels={})
+
+    def person(self, channel: str, user_id: str) -> KnownPerson:
+        """Return the person with this id on a channel."""
+        return run_sync(self._directory.person_of(channel, [user_id]))
+
+    def named(self, deciders: Deciders, on: str = "") -> NamedDeciders:
+        """Return the people who may decide.
+
+        `on` is the channel on which they are asked: people without an account there are left out.
+        "": only people without any account are left out.
+        """
+        found: list[KnownPerson] = []
+        match deciders.kind:
+            case "role":
+                for role in deciders.names:
+                    found += run_sync(self._directory.with_role(role))
+            case "people":
+                for name in deciders.names:
+                    person = run_sync(self._directory.named(name))
+                    if person:
+                        found.append(person)
+
+        people = []
+        for person in dict.fromkeys(found):
+            has_account = person.account_on(on) if on else person.accounts
+            if has_account:
+                people.append(person)
+        return NamedDeciders(tuple(people), is_complete=deciders.kind in ("role", "people"))
+
+    def problems(self) -> Iterator[str]:
+        """Yield a problem for each rule that nobody could fulfill, with its line and its cure."""
+        for each in self._rules():
+            problems = [*self._unknown_people(each), *self._roles_of_nobody(each)]
+            if not problems:
+                problems = list(self._too_few(each))
+            yield from problems
+
+    def warnings(self) -> Iterator[str]:
+        """Yield a warning for each rule that fails where one of those who may decide asks.
+
+        The person who asks does not decide, so one more person is needed than the rule says.
+        """
+        for each in self._rules():
+            eligible = self._eligible(each)
+            need = each.rule.need
+            askers = [person.name for person in eligible.people if person.account_on(each.channel)]
+            if not eligible.is_complete or not askers or len(eligible.people) > need:
+                continue
+            key = ".".join(map(str, each.path))
+            where = self._settings.origin.at(*each.path, "need")
+            yield (
+                f"{where}warning: {key}: {_counted(need)} must agree, and only "
+                f"{len(eligible.people)} may decide, so a call that {' or '.join(askers)} asks for "
+                "can never be approved: let one more person decide"
+            )
+
+    def _rules(self) -> Iterator[_Rule]:
+        """Yield the rules by which other people decide."""
+        for name, channel in self._settings.channels.items():
+            approvals = channel.policy.approval if channel.policy else {}
+            for pattern, approval in approvals.items():
+                rule = approval.rule
+                if rule.asks_others:
+                    yield _Rule(name, ("channels", name, "policy", "approval", pattern), rule)
+
+    def _unknown_people(self, each: _Rule) -> Iterator[str]:
+        """Yield a problem for each named person who cannot be asked."""
+        known = list(self._settings.people)
+        for below, deciders in each.deciders:
+            if deciders.kind != "people":
+                continue
+            path = (*each.path, *below, "people")
+            for index, name in enumerate(deciders.names):
+                says = ""
+                if name not in known:
+                    hint = did_you_mean(name, known, ", {}")
+                    says = f"{name!r} is not in people{hint}; known: {', '.join(known) or 'none'}"
+                elif not self.named(Deciders("people", (name,)), _asked_on(each)).people:
+                    on = _asked_on(each) or "any channel"
+                    says = f"{name!r} has no account on {on}: add it to people.{name}.accounts"
+                if says:
+                    yield self._settings.problem(path, says, index)
+
+    def _roles_of_nobody(self, each: _Rule) -> Iterator[str]:
+        """Yield a problem for each role that nobody has."""
+        for below, deciders in each.deciders:
+            if deciders.kind != "role":
+                continue
+            path = (*each.path, *below, "role")
+            for index, role in enumerate(deciders.names):
+                if self.named(Deciders("role", (role,))).people:
+                    continue
+                hint = did_you_mean(role, self._known_roles(), ", {}")
+                says = (
+                    f"nobody has the role {role!r}{hint}: give it to somebody below people, "
+                    "or in access.roles.users of a channel"
+                )
+                yield self._settings.problem(path, says, index)
+
+    def _too_few(self, each: _Rule) -> Iterator[str]:
+        """Yield a problem if fewer people may decide than the rule needs."""
+        eligible = self._eligible(each)
+        need = each.rule.need
+        if not eligible.is_complete or len(eligible.people) >= need:
+            return
+        on = _asked_on(each)
+        with_account = f" with an account on {on}" if on else ""
+        names = ", ".join(person.name for person in eligible.people)
+        only = f"only {len(eligible.people)} may decide: {names}"
+        if not eligible.people:
+            only = "none of those who may decide can be asked"
+        says = f"{_counted(need)}{with_account} must agree, and {only}"
+        yield self._settings.problem(each.path, says, "need")
+
+    def _eligible(self, each: _Rule) -> NamedDeciders:
+        """Return all people who may decide at any time."""
+        people: dict[str, KnownPerson] = {}
+        is_complete = True
+        for _, deciders in each.deciders:
+            named = self.named(deciders, _asked_on(each))
+            people |= {person.name: person for person in named.people}
+            is_complete = is_complete and named.is_complete
+        return NamedDeciders(tuple(people.values()), is_complete)
+
+    def _known_roles(self) -> list[str]:
+        """Return the roles that somebody has."""
+        roles = set(self._config.account_roles.values())
+        for person in self._config.people:
+            roles |= person.roles
+        return sorted(roles)
+
+
+def check_deciders(settings: Settings) -> None:
+    """Refuse rules that nobody could ever fulfill: their actions would only expire.
+
+    Raises ConfigError.
+    """
+    problems = list(DecidersOfYaml(settings).problems())
+    if problems:
+        raise ConfigError(problems)
+
+
+def _asked_on(each: _Rule) -> str:
+    """Return the channel on which people are asked, "" where each has another one."""
+    return each.rule.on.channel if each.rule.on else ""
+
+
+def _counted(number: int) -> str:
+    """Return a number of people, such as `2 people`."""
+    return "1 person" if number == 1 else f"{number} people"
