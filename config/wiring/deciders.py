@@ -7,7 +7,7 @@ what the YAML alone says: it is enough to refuse a rule that nobody could ever f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
@@ -25,7 +25,8 @@ class NamedDeciders:
     """The people who may decide, as far as the YAML names them."""
 
     people: tuple[KnownPerson, ...]
-    #: Whether the YAML names all of them. It does not for `anyone_else`.
+    #: Whether the YAML names all of them. It does not for `anyone_else`, and for a role that people
+    #: have because they are in a group of a platform.
     is_complete: bool = True
 
 
@@ -57,7 +58,8 @@ class DecidersOfYaml:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._config = people_config(settings)
-        self._directory = ConfiguredDirectory(self._config, channels={})
+        # Without groups: no platform is asked who is in them.
+        self._directory = ConfiguredDirectory(replace(self._config, groups={}), channels={})
 
     def person(self, channel: str, user_id: str) -> KnownPerson:
         """Return the person with this id on a channel."""
@@ -70,22 +72,23 @@ class DecidersOfYaml:
         "": only people without any account are left out.
         """
         found: list[KnownPerson] = []
+        is_complete = True
         match deciders.kind:
             case "role":
                 for role in deciders.names:
                     found += run_sync(self._directory.with_role(role))
+                    if role.lower() in self._config.groups:
+                        is_complete = False
             case "people":
                 for name in deciders.names:
                     person = run_sync(self._directory.named(name))
                     if person:
                         found.append(person)
+            case _:
+                is_complete = False
 
-        people = []
-        for person in dict.fromkeys(found):
-            has_account = person.account_on(on) if on else person.accounts
-            if has_account:
-                people.append(person)
-        return NamedDeciders(tuple(people), is_complete=deciders.kind in ("role", "people"))
+        people = [person for person in dict.fromkeys(found) if _can_be_asked(person, on)]
+        return NamedDeciders(tuple(people), is_complete)
 
     def problems(self) -> Iterator[str]:
         """Yield a problem for each rule that nobody could fulfill, with its line and its cure."""
@@ -148,12 +151,13 @@ class DecidersOfYaml:
                 continue
             path = (*each.path, *below, "role")
             for index, role in enumerate(deciders.names):
-                if self.named(Deciders("role", (role,))).people:
+                named = self.named(Deciders("role", (role,)))
+                if named.people or not named.is_complete:
                     continue
                 hint = did_you_mean(role, self._known_roles(), ", {}")
                 says = (
-                    f"nobody has the role {role!r}{hint}: give it to somebody below people, "
-                    "or in access.roles.users of a channel"
+                    f"nobody has the role {role!r}{hint}: give it to somebody in people, to a "
+                    "group in roles, or to a user in access.roles of a channel"
                 )
                 yield self._settings.problem(path, says, index)
 
@@ -184,7 +188,7 @@ class DecidersOfYaml:
 
     def _known_roles(self) -> list[str]:
         """Return the roles that somebody has."""
-        roles = set(self._config.account_roles.values())
+        roles = {*self._config.account_roles.values(), *self._config.groups}
         for person in self._config.people:
             roles |= person.roles
         return sorted(roles)
@@ -198,6 +202,13 @@ def check_deciders(settings: Settings) -> None:
     problems = list(DecidersOfYaml(settings).problems())
     if problems:
         raise ConfigError(problems)
+
+
+def _can_be_asked(person: KnownPerson, on: str) -> bool:
+    """Return whether a person has an account on a channel; "": on any channel."""
+    if on:
+        return person.account_on(on) is not None
+    return bool(person.accounts)
 
 
 def _asked_on(each: _Rule) -> str:

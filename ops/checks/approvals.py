@@ -127,7 +127,7 @@ def approval_summary(approval: ExpectedApproval) -> str:
     if approval.escalation:
         parts.append(_escalation(approval, approval.escalation))
     if approval.denials > 1:
-        parts.append(f"denied by {approval.denials}")
+        parts.append(f"denied by {approval.denials} people")
     if approval.reason != "never":
         parts.append(f"with a reason for {_REASONS[approval.reason]}")
     return ", ".join(parts)
@@ -151,7 +151,10 @@ def approval_lines(approval: ExpectedApproval, user: str) -> Iterator[str]:
 
 def _group(deciders: ExpectedDeciders) -> str:
     """Return in words who may decide, with the names that are known."""
-    names = ", ".join(deciders.people) or "nobody"
+    names = ", ".join(deciders.people)
+    if deciders.has_more:
+        names = ", ".join([*deciders.people, "those in its groups"])
+    names = names or "nobody"
     match deciders.kind:
         case "role":
             return f"the people with the role {' or '.join(deciders.names)} ({names})"
