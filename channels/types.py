@@ -257,6 +257,10 @@ class Tap:
         _make_storable(self, "data", "label")
 
 
+#: The kinds of turns that the bot makes itself. No platform sends them.
+OWN_KINDS = ("continuation", "vote", "request_timer")
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One act of a person, the same for all platforms."""
@@ -286,8 +290,20 @@ class Turn:
     #: * `anonymous`: a message that an admin of a group sent in the group's name;
     #: * `form`: a filled-in form;
     #: * `continuation`: no act of a person. It follows the turn that decided an action, and lets
-    #:   the agent go on.
-    kind: Literal["message", "edit", "choice", "anonymous", "form", "continuation"] = "message"
+    #:   the agent go on;
+    #: * `vote`: another person's yes or no to an action of this one, from their own conversation;
+    #: * `request_timer`: no act of a person. Other people were asked about an action, and a time
+    #:   has passed, or a question to one of them did not arrive.
+    kind: Literal[
+        "message",
+        "edit",
+        "choice",
+        "anonymous",
+        "form",
+        "continuation",
+        "vote",
+        "request_timer",
+    ] = "message"
     #: The text of the message that this one replies to.
     quoted: str = ""
     #: Descriptions of content that is neither text nor a file: a location, a contact, a sticker.
@@ -336,6 +352,8 @@ class Turn:
     #: In a `form`, what was filled in, by the name of the field. The data of the `tap` is then the
     #: token of the button that opens the form.
     form: Mapping[str, str] = field(default_factory=dict, hash=False)
+    #: In a `vote` the vote as JSON, in a `request_timer` what has happened; else "".
+    request_event: str = ""
 
     def __post_init__(self) -> None:
         # What people write may hold lone surrogates, on every platform.
@@ -350,6 +368,11 @@ class Turn:
 
         if not _LANGUAGE.fullmatch(self.language):
             object.__setattr__(self, "language", "")
+
+    @property
+    def is_of_sender(self) -> bool:
+        """Whether the person of the turn did something. In the other turns the bot goes on."""
+        return self.kind not in OWN_KINDS
 
     @property
     def event_hash(self) -> str:

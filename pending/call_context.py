@@ -128,6 +128,8 @@ class Confirmation:
     by: str
     #: When they did, in Unix seconds.
     at: float
+    #: The names of the people who agreed, if others than the user decided.
+    agreed: tuple[str, ...] = ()
 
 
 class Position(NamedTuple):

@@ -27,7 +27,7 @@ from sayso.pending.repository import (
 )
 from sayso.pending.stored_action import OPEN_STATES, StoredAction
 from sayso.pending.stored_limits import FORM_MS, KEEP_RECENT_MS, MAX_RECENT, MAX_STARTS
-from sayso.pending.turn_changes import NewAction, Transition, TurnChange
+from sayso.pending.turn_changes import NewAction, RequestChange, Transition, TurnChange
 
 #: How an open step that has not started ends when its plan ends in this state. When the plan ends
 #: otherwise, the step is cancelled.
@@ -132,6 +132,10 @@ class InMemoryActions:
         started.reverse()
         return started[:MAX_RECENT]
 
+    async def list_requests(self, conversation: str, user: str) -> list[StoredAction]:
+        """Return (): without a worker, no question about another person's action is sent."""
+        return []
+
     async def save_question_place(self, chat: str, user: str, place: str) -> None:
         """Save which thread of a chat asked a user something last."""
         with self._lock:
@@ -175,6 +179,9 @@ class InMemoryActions:
             if transition:
                 self._make(transition)
                 changed_id = transition.action_id
+            if change.request_change and change.request_change.action_id in self._entries:
+                self._add_to_requests(change.request_change)
+                changed_id = changed_id or change.request_change.action_id
             for new_action in change.new_actions:
                 self._add(conversation, new_action)
                 changed_id = new_action.action_id
@@ -358,6 +365,15 @@ class InMemoryActions:
         if transition.unclear:
             entry.update(unclear_answers=(*entry.stored.unclear_answers, transition.unclear))
 
+    def _add_to_requests(self, request_change: RequestChange) -> None:
+        """Add a vote of another person to an action, or note who was asked."""
+        entry = self._entries[request_change.action_id]
+        if request_change.requests:
+            entry.update(requests_text=request_change.requests)
+        votes = entry.stored.votes_text.splitlines()
+        if request_change.vote and request_change.vote not in votes:
+            entry.update(votes_text="\n".join([*votes, request_change.vote]))
+
     def _add(self, conversation: str, new_action: NewAction) -> None:
         """Store an action as shown, unless it is stored already."""
         if new_action.action_id in self._entries:
@@ -370,6 +386,8 @@ class InMemoryActions:
             state="shown",
             expires_at=round(self._clock() + new_action.ttl_ms / 1000, 3),
             trace=new_action.trace,
+            shown_at=round(self._clock(), 3),
+            requests_text=new_action.requests,
         )
         self._entries[new_action.action_id] = _Entry(new_action, scope, stored)
         if new_action.occupies_scope:

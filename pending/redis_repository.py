@@ -63,6 +63,11 @@ class RedisActionRepository:
         texts = await self._scripts.arun("list_started_actions", conversation, {"user": user})
         return [StoredAction.from_fields(json.loads(text)) for text in texts]
 
+    async def list_requests(self, conversation: str, user: str) -> list[StoredAction]:
+        """Return the requests that were sent to a scope, the newest first."""
+        texts = await self._scripts.arun("list_requests", conversation, {"user": user})
+        return [StoredAction.from_fields(json.loads(text)) for text in texts]
+
     async def save_question_place(self, chat: str, user: str, place: str) -> None:
         """Save in which thread of a chat a user was last asked something.
 

@@ -14,6 +14,7 @@ from sayso.channels.types import Intent, Scope
 from sayso.infra.tracing import current_trace
 from sayso.pending.action import ActionSigner, ActionState, PendingAction, encode_canonical
 from sayso.pending.decision_record import DecisionRecord
+from sayso.pending.approvals.votes import Vote
 from sayso.pending.stored_action import SIGNED_FIELDS, SIGNED_ID, StoredAction
 from sayso.pending.turn_changes import NewAction, TurnChange
 from sayso.pending.turns import Lease
@@ -129,6 +130,8 @@ class Claim:
     received_at: float = 0.0
     #: How the person decided. It is stored with the claim. None if that is not recorded.
     decision: DecisionRecord | None = None
+    #: The votes of the other people who agreed, for an action that others decide; () for any other.
+    votes: tuple[Vote, ...] = ()
 
     @property
     def conversation(self) -> str:
@@ -194,7 +197,7 @@ class ActionRepository(Protocol):
     At most one action occupies a scope: a plain yes of its user answers this action, and it is the
     *open action* of the scope. It occupies the scope until it has ended.
 
-    The port has twelve methods, more than a port should have. Ten of them change or read the same
+    The port has 13 methods, more than a port should have. Eleven of them change or read the same
     records: a store with only some of them could not hold what they promise each other, such as one
     open action in a scope and one claim of an action. The two about the place of a question are
     here because an answer in another thread must be found by every process that shares the store.
@@ -220,6 +223,13 @@ class ActionRepository(Protocol):
 
     async def list_started(self, conversation: str, user: str) -> list[StoredAction]:
         """Return the actions of a scope that were started in the last hour, the newest first."""
+
+    async def list_requests(self, conversation: str, user: str) -> list[StoredAction]:
+        """Return the requests that were sent to a scope, the newest first.
+
+        These are questions about other people's actions (`sayso.pending.approvals.requests`). Ended
+        ones are among them for a while.
+        """
 
     async def save_question_place(self, chat: str, user: str, place: str) -> None:
         """Save in which thread of a chat a user was last asked something, and about which action.

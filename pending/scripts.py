@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sayso.channels.types import OWN_KINDS
 from sayso.infra.redis.scripts import ScriptFolder
 from sayso.pending import stored_limits
 from sayso.pending.stored_action import OPEN_STATES
@@ -23,6 +24,7 @@ FIRST_LINES = "local conversation = args.conversation"
 CONSTANTS = {
     **{name: value for name, value in vars(stored_limits).items() if name.isupper()},
     "OPEN_STATES": dict.fromkeys(OPEN_STATES, True),
+    "NO_MESSAGE_KINDS": dict.fromkeys(OWN_KINDS, True),
 }
 
 ACTION_SCRIPTS = ScriptFolder(
@@ -30,6 +32,8 @@ ACTION_SCRIPTS = ScriptFolder(
     parts=(PARTS,),
     constants=CONSTANTS,
     first_lines=FIRST_LINES,
-    read_only=frozenset({"list_started_actions", "load_actions", "load_open_action"}),
+    read_only=frozenset(
+        {"list_requests", "list_started_actions", "load_actions", "load_open_action"}
+    ),
     durable=frozenset({"change", "claim", "decide", "finish", "save_action", "start"}),
 )

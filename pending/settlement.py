@@ -47,6 +47,7 @@ from sayso.pending.action_outcomes import (
     result_to_store,
     within_record,
 )
+from sayso.pending.approval_rule import ApprovalRule
 from sayso.pending.call_context import ChannelRun, Confirmation
 from sayso.pending.decision_record import DecisionRecord
 from sayso.pending.effect import EffectStart
@@ -691,9 +692,28 @@ def _may_decide(claim: Claim, action: PendingAction, plan: str = "") -> bool:
     """
     if action.plan != plan:
         return False
-    if plan or claim.kind == "tap":
+    if plan:
         return True
-    return not is_undo(action)
+    if action.approval_rule is not None:
+        return _have_others_agreed(claim, action.approval_rule)
+    return claim.kind == "tap" or not is_undo(action)
+
+
+def _have_others_agreed(claim: Claim, rule: ApprovalRule) -> bool:
+    """Return whether enough people have agreed to an action that others decide.
+
+    Who may decide was found out before. Here it is certain that nothing runs by the word of its own
+    user, or by one person who counts twice.
+    """
+    own_account = (claim.scope.conversation.channel, claim.scope.user_id)
+    agreed = {
+        vote.person
+        for vote in claim.votes
+        if vote.answer == "yes"
+        and vote.action_id == claim.action_id
+        and (vote.channel, vote.user_id) != own_account
+    }
+    return len(agreed) >= rule.need
 
 
 def _agrees(decision: ActionDecision, action: PendingAction) -> bool:
@@ -730,7 +750,14 @@ def _context_of_yes(
     `effect` is where the effect begins; None: it has begun already.
     """
     confirmed_at = claim.received_at or time.time()
+    confirmed_by = claim.scope.user_id
+    if claim.votes:
+        confirmed_by = claim.votes[-1].user_id
     confirmation = Confirmation(
-        action.pending_action_id, action.preview, claim.scope.user_id, confirmed_at
+        action.pending_action_id,
+        action.preview,
+        confirmed_by,
+        confirmed_at,
+        agreed=tuple(vote.person for vote in claim.votes),
     )
     return confirmed_run(confirmation, claim.scope, action.language, effect)

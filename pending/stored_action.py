@@ -91,6 +91,12 @@ class StoredAction:
     #: How the person or a program decided (`DecisionRecord.to_json`), "" while nothing is decided,
     #: and where that is not recorded.
     decision: str = ""
+    #: When the question was shown, 0.0 before.
+    shown_at: float = 0.0
+    #: The votes of other people, one `Vote` as JSON a line, in the order in which they came.
+    votes_text: str = ""
+    #: The requests in which other people are asked, as JSON; "" for none.
+    requests_text: str = ""
     #: When the action was loaded. Not compared, so two snapshots of an unchanged action are equal.
     loaded_at: float = field(default=0.0, compare=False)
 
@@ -159,6 +165,9 @@ class StoredAction:
             followed_after_seq=_whole(answer.get("followed_after_seq")),
             unclear_answers=tuple(answer.get("unclear_answers", "").split()),
             decision=answer.get("decision", ""),
+            shown_at=_seconds(answer.get("shown_at")),
+            votes_text=answer.get("votes", ""),
+            requests_text=answer.get("requests", ""),
             loaded_at=_seconds(answer["loaded_at"]),
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from sayso.channels.types import Conversation, Reply, Turn, digest
 from sayso.infra.records import check_version, versioned
@@ -81,6 +81,22 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestChange:
+    """What is added to an action that other people decide, whatever its state becomes."""
+
+    action_id: str
+    #: The vote of one person (`Vote.to_json`), "" for none.
+    vote: str = ""
+    #: All requests in which people are asked about the action, as JSON; "": as they were.
+    requests: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the change as the scripts read it."""
+        data = {"action_id": self.action_id, "vote": self.vote, "requests": self.requests}
+        return {name: value for name, value in data.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
 class SettledAnswer:
     """A person's yes or no that settled a question, and whose outcome the bot has said.
 
@@ -124,6 +140,21 @@ class SettledAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class TimerTurn:
+    """A turn that comes in by itself after a question was shown, if the question is still open."""
+
+    #: Unique among the timer turns of an action.
+    name: str
+    #: How long after the question was shown, in milliseconds.
+    after_ms: int
+    turn: Turn
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the timer turn as the scripts read it."""
+        return {"name": self.name, "after_ms": self.after_ms, "turn": self.turn.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
 class NewAction:
     """A pending action as it is stored: the signed record, and what the scripts need beside it.
 
@@ -164,6 +195,13 @@ class NewAction:
     to: str = ""
     #: The traceparent of the turn that proposed the action, "" while tracing is off.
     trace: str = ""
+    #: The requests in which other people are asked about the action, as JSON; "" if its user
+    #: decides.
+    requests: str = ""
+    #: The turns that come in while the question is open, each after some time.
+    timer_turns: tuple[TimerTurn, ...] = ()
+    #: The outbox entry that is sent once if the question cannot be delivered, "" for none.
+    undelivered: str = ""
 
     @property
     def optional_fields(self) -> dict[str, str]:
@@ -179,8 +217,17 @@ class NewAction:
             "notice": self.notice,
             "ending": self.ending,
             "alarm": self.alarm,
+            "requests": self.requests,
+            "timer_turns": self._timer_turns_as_json(),
+            "undelivered": self.undelivered,
         }
         return {name: value for name, value in optional.items() if value}
+
+    def _timer_turns_as_json(self) -> str:
+        """Return the timer turns as the scripts store them, "" for none."""
+        if not self.timer_turns:
+            return ""
+        return json.dumps([each.to_dict() for each in self.timer_turns])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the action as the scripts read it."""
@@ -304,6 +351,13 @@ class DecisionContext:
     tapped_action_id: str
 
 
+class Forward(Protocol):
+    """What one conversation sends to another. The classes are in `sayso.pending.forwarding`."""
+
+    def entry(self) -> str:
+        """Return the outbox entry, as JSON that begins with FORWARD."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnChange:
     """All that a turn changes: replies, history, pending actions and timers."""
@@ -326,6 +380,10 @@ class TurnChange:
     #: The turn that lets the agent go on after this turn's decision. It is appended to the mailbox
     #: in the same step, once for each action.
     continuation: Turn | None = None
+    #: What is added to an action that other people decide; None for nothing.
+    request_change: RequestChange | None = None
+    #: What goes to other conversations, behind the replies (`sayso.pending.forwarding`).
+    forwards: tuple[Forward, ...] = ()
     #: Whether the person has ended the conversation. A further message begins a new one.
     ends_conversation: bool = field(default=False, compare=False)
     #: The language that the person writes, for a notice of a later loss; "" if unknown.
@@ -395,6 +453,10 @@ class TurnChange:
             data["history"] = self.history
         if self.transition:
             data["transition"] = self.transition.to_dict()
+        if self.request_change:
+            data["request_change"] = self.request_change.to_dict()
+        if self.forwards:
+            data["forwards"] = [each.entry() for each in self.forwards]
         return data
 
     def _reply_to_dict(self, turn_reply: TurnReply, to: Conversation) -> dict[str, Any]:

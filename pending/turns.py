@@ -204,9 +204,10 @@ class QueuedTurn:
     def is_stopped(self) -> bool:
         """Return whether the person sent /stop after this turn.
 
-        False for a turn that has confirmed an action before a crash: such a turn goes on.
+        False for a turn that has confirmed an action before a crash: such a turn goes on. So do the
+        turns in which other people decide: their answers are not the person's to stop.
         """
-        if self.seq >= self.stop:
+        if self.seq >= self.stop or self.turn.kind in ("vote", "request_timer"):
             return False
         actions = [action for action in (self.open_action, self.tapped_action) if action]
         return not any(self._has_confirmed(action) for action in actions)
@@ -379,7 +380,7 @@ class QueuedReply:
     def cause(self) -> str:
         """Return on one line why the turn got no answer; "" for a reply that is an answer."""
         # Few replies have a cause. To look for the word is cheaper than to parse each reply.
-        if "cause" not in self.text:
+        if "cause" not in self.text or self.is_forwarded:
             return ""
         reply = Reply.from_json(json.loads(self.text)["reply"])
         return " ".join(reply.cause.split())

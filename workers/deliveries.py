@@ -79,7 +79,8 @@ class DeliveryStatus:
         if not self.entry:
             return ""
         record = json.loads(self.entry)
-        reply = json.loads(record["reply"])
+        # A question for another conversation, or a turn, has no reply for this one.
+        reply = json.loads(record.get("reply", "{}"))
         return str(reply.get("text", ""))
 
 
@@ -231,6 +232,8 @@ def repeatable_record(status: DeliveryStatus) -> str:
             f"{status.id} asked for a yes, and it is too late for one: the person has to ask again"
         )
     record = json.loads(status.entry)
+    if "reply" not in record:
+        raise NotRepeatable(f"{status.id} was for another conversation, and is out of date")
     reply = Reply.from_json(record["reply"])
     if reply.optional:
         raise NotRepeatable(

@@ -12,12 +12,13 @@ Every function returns a new value and stores nothing. The channel's adapter is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sayso.channels.base import Channel
 from sayso.channels.types import Reply
-from sayso.pending.turn_changes import TurnChange, TurnReply
+from sayso.pending.forwarding import ForwardedQuestion
+from sayso.pending.turn_changes import Forward, TurnChange, TurnReply
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +140,21 @@ def split_replies(
     if change.new_actions and not _can_edit(channel):
         change = _without_endings(change)
     return change
+
+
+def split_questions_for_others(change: TurnChange, channels: Mapping[str, Channel]) -> TurnChange:
+    """Split each question for another conversation into the messages that its platform needs."""
+    forwards: list[Forward] = []
+    for forward in change.forwards:
+        if not isinstance(forward, ForwardedQuestion):
+            forwards.append(forward)
+            continue
+        channel = channels.get(forward.to.channel)
+        pieces: list[TurnReply] = []
+        for message in forward.messages:
+            pieces += _messages_of(TurnReply(message), channel)
+        forwards.append(replace(forward, messages=tuple(each.reply for each in pieces)))
+    return replace(change, forwards=tuple(forwards))
 
 
 def _messages_of(turn_reply: TurnReply, channel: Channel | None) -> list[TurnReply]:

@@ -261,10 +261,10 @@ class ReplySender:
         the latter the reply is still the next one, and it may have been sent: the next worker takes
         it for doubtful.
         """
-        delivery = reply.delivery(lease)
         if reply.is_forwarded:
-            return await self._forward(lease, reply, delivery)
+            return await self._forward(lease, reply)
 
+        delivery = reply.delivery(lease)
         channel = self._channels.get(delivery.conversation.channel)
         if channel is None:
             no_channel = GivenUp("the channel is no longer configured", error="no_channel")
@@ -306,22 +306,30 @@ class ReplySender:
             return Receipt(reply.receipt)
         return None
 
-    async def _forward(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> NextItem:
-        """Move the reply to the outbox of the conversation that it is addressed to.
+    async def _forward(self, lease: Lease, reply: QueuedReply) -> NextItem:
+        """Move what the outbox holds for another conversation there.
 
-        It is sent from there, so that a problem with that platform delays nothing here.
+        A reply is sent from there, so that a problem with that platform delays nothing here.
         """
         trace = _trace_of(reply)
         with tracing.span(
             "forward reply", parent=trace.parent, links=[trace.link], kind="producer"
         ):
-            forwarded = await self._at_present_address(delivery)
-            there = await self._outbox.forward(forwarded)
+            there = await self._forwarded(lease, reply)
+        delivery_id = reply.delivery_id(lease)
         if not there:
             reason = "too many replies wait in the conversation that it is for"
             return await self._give_up(lease, reply, GivenUp(reason, error="full"))
-        log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
+        log.info("reply.forwarded", extra={"delivery": delivery_id, "there": there})
         return await self._outbox.mark_delivered(lease, reply, Sent(there), let_go=True)
+
+    async def _forwarded(self, lease: Lease, reply: QueuedReply) -> str:
+        """Move an entry, and return what it became there, "" if there is no room for it."""
+        entry = json.loads(reply.text)
+        if "reply" in entry:
+            delivery = await self._at_present_address(reply.delivery(lease))
+            return await self._outbox.forward(delivery)
+        return await self._outbox.forward_entry(reply.delivery_id(lease), entry)
 
     async def _at_present_address(self, delivery: Delivery) -> Delivery:
         """Return the delivery for the conversation of the person who has its address now."""
@@ -722,6 +730,31 @@ class RedisOutbox:
         if not number:
             return ""
         return f"{to}#{number}"
+
+    async def forward_entry(self, delivery_id: str, entry: Mapping[str, Any]) -> str:
+        """Move an entry that is no plain reply: a question, its ending, or a turn.
+
+        `entry`: as `sayso.pending.forwarding` writes it. A repeated call changes nothing. It needs
+        no lease. Return what the entry became there, "" if there is no room for it.
+        """
+        to = Conversation(*entry["to"]).id
+        payload: tuple[str, ...] = ()
+        if "messages" in entry:
+            script = "forward_question"
+            args = {"action": entry["action"], "messages": entry["messages"]}
+        elif "ends" in entry:
+            script = "end_question"
+            args = entry["ends"]
+            payload = (entry["ending"],)
+        else:
+            script = "forward_turn"
+            args = {name: entry[name] for name in ("user", "action_id", "received_at")}
+            payload = (entry["turn"],)
+        job = self._wake_up(to)
+        answer = await self._scripts.arun(
+            script, to, {"delivery": delivery_id, **args, **job.names}, *payload, *job.fields
+        )
+        return f"{to}#{answer}" if answer else ""
 
 
 def _reply_args(lease: Lease, reply: QueuedReply) -> dict[str, Any]:

@@ -62,7 +62,12 @@ from sayso.workers.progress import (
     ProgressIndicator,
     StepsMessage,
 )
-from sayso.workers.replies import has_new_message, replace_draft, split_replies
+from sayso.workers.replies import (
+    has_new_message,
+    replace_draft,
+    split_questions_for_others,
+    split_replies,
+)
 from sayso.workers.turn_fetcher import TurnFetcher
 
 log = logging.getLogger(__name__)
@@ -412,6 +417,8 @@ class TurnProcessor:
                 if turn_reply.reply.edits or not turn_reply.reply.optional
             )
         change = replace(change, replies=replies)
+        if change.forwards:
+            change = split_questions_for_others(change, self.channels)
 
         # Splitting a long text takes as long as a whole turn, and would block the event loop.
         if sum(len(turn_reply.reply.text) for turn_reply in replies) > LONG_CHARS:

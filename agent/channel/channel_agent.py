@@ -12,6 +12,9 @@ from dataclasses import replace
 from functools import partial
 
 from sayso.agent.agent import Agent
+from sayso.agent.channel.approval_answers import ApprovalAnswers
+from sayso.agent.channel.approval_questions import ApprovalQuestions
+from sayso.agent.channel.approval_votes import ApprovalVotes
 from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.commands import Commands
 from sayso.agent.channel.confirmation import ConfirmationHandler
@@ -69,7 +72,9 @@ from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Turn
 from sayso.infra.concurrency import run_sync
 from sayso.pending.action import is_choice_token
+from sayso.pending.approvals.approvers import Approvers
 from sayso.pending.approvals.people import AccountsAreVisitors, PeopleDirectory
+from sayso.pending.approvals.requests import REQUEST_KIND
 from sayso.pending.call_context import own_context
 from sayso.pending.consent.parser import ConfirmParser, read_answer, reads_phrases
 from sayso.pending.plans import Proposal, plan_of
@@ -130,6 +135,7 @@ class ChannelAgent:
         self._journals = journals
         self._text_files = texts
         self._people: PeopleDirectory = people or AccountsAreVisitors()
+        self._approvers = Approvers(self._people)
         self._assemble(TurnFiles(media))
         # After a yes, the store finds the tool that runs among those that the agent has then: tools
         # and settings may have changed since the question.
@@ -149,6 +155,9 @@ class ChannelAgent:
         self._commands = None
         if behavior.commands:
             self._commands = Commands(agent, self._questions)
+        language = behavior.language
+        self._approval_questions = ApprovalQuestions(store, self._approvers, language=language)
+        self._approval_answers = ApprovalAnswers(store, self._approvers, self.parser)
         self._outcomes = OutcomeHistory(agent, store)
         self._reader = MessageReader(
             self.parser,
@@ -162,7 +171,14 @@ class ChannelAgent:
             questions=self._questions,
             outcomes=self._outcomes,
         )
-        self._replies = RunReplies(agent, questions=self._questions, changes=changes, files=files)
+        self._replies = RunReplies(
+            agent,
+            questions=self._questions,
+            changes=changes,
+            files=files,
+            approvals=self._approval_questions,
+            outcomes=self._outcomes,
+        )
         self._answers = OutcomeAnswers(
             store,
             behavior,
@@ -179,20 +195,30 @@ class ChannelAgent:
             answers=self._answers,
             run_agent=self._run_agent,
         )
+        confirmed = ConfirmedActions(
+            agent,
+            store,
+            questions=self._questions,
+            files=files,
+            outcomes=self._outcomes,
+            answers=self._answers,
+        )
+        self._votes = ApprovalVotes(
+            store,
+            self._approvers,
+            questions=self._approval_questions,
+            confirmed=confirmed,
+            outcomes=self._outcomes,
+            answers=self._answers,
+            language=language,
+        )
         self._confirmation = ConfirmationHandler(
             store,
             self._reader,
             questions=self._questions,
             repeats=repeats,
             changes=changes,
-            confirmed=ConfirmedActions(
-                agent,
-                store,
-                questions=self._questions,
-                files=files,
-                outcomes=self._outcomes,
-                answers=self._answers,
-            ),
+            confirmed=confirmed,
             other_messages=self._other_messages,
             answers=self._answers,
         )
@@ -297,6 +323,9 @@ class ChannelAgent:
         if turn.kind == "continuation":
             return await self._continuations.go_on(context)
 
+        if turn.kind in ("vote", "request_timer"):
+            return await self._votes.answer(context)
+
         # An earlier attempt at this turn has carried out its yes, and then its worker died: only
         # the outcome is left to tell. A tap on an offered answer is answered as if for the first
         # time, because what follows it, the model's answer, was not stored.
@@ -308,7 +337,7 @@ class ChannelAgent:
 
         # A form comes with the tap on its button. One without it was made up: it is rejected there.
         if turn.tap or turn.kind == "form":
-            answer = await self._confirmation.answer_tap(context)
+            answer = await self._answer_tap(context)
             return answer.marked_about(context.named_action)
         if turn.kind == "anonymous":
             return fixed_answer(context, context.texts.anonymous())
@@ -320,11 +349,36 @@ class ChannelAgent:
             if command:
                 return await self._commands.answer(command, context)
 
+        # It names a request, or follows one, so it is no answer to a question of the person's own.
+        vote = await self._approval_answers.answer_message(context)
+        if vote:
+            return vote
+
         if context.open_action:
             answer_about = await self._confirmation.answer_message(context, context.open_action)
             if answer_about:
                 return answer_about.marked_about(context.open_action)
         return await self._answer_without_question(context)
+
+    async def _answer_tap(self, context: TurnContext) -> TurnAnswer:
+        """Answer a tap on a button, or a filled-in form."""
+        stored = context.named_action
+        if stored is not None and stored.action.kind == REQUEST_KIND:
+            return await self._approval_answers.answer_tap(context, stored)
+        answer = await self._confirmation.answer_tap(context)
+        return self._with_withdrawal(context, answer, stored)
+
+    def _with_withdrawal(
+        self, context: TurnContext, answer: TurnAnswer, stored: StoredAction | None
+    ) -> TurnAnswer:
+        """Return the answer with the end of the requests if the person withdrew the action."""
+        transition = answer.change.transition
+        is_for_others = stored is not None and stored.action.approval is not None
+        if stored is None or not is_for_others or transition is None:
+            return answer
+        if transition.to != "cancelled":
+            return answer
+        return self._votes.withdrawn(answer, stored, context.received_at)
 
     async def _stop(self, context: TurnContext) -> TurnAnswer:
         """Answer /stop without a worker: nothing can be running, so only an open question ends."""
@@ -343,6 +397,9 @@ class ChannelAgent:
         | the message                                       | the answer                          |
         |---------------------------------------------------|-------------------------------------|
         | repeats the yes or no that was answered last      | none                                |
+        | a no that quotes the notice of an action which    | withdraws the action                |
+        | other people decide                               |                                     |
+        | yes or no, and a request to this person is open   | says how to answer it               |
         | yes, and a question is open in another thread     | names that question; with a history |
         |                                                   | here, the model's answer follows    |
         | yes or no, after Redis has lost data, no action   | says that the question is lost      |
@@ -359,6 +416,14 @@ class ChannelAgent:
         intent = ""
         if turn.decides:
             intent = read_answer(self.parser, turn.text, context.texts.language).intent
+        if intent == "cancel" and turn.replied_to:
+            withdrawal = await self._withdrawn_by_quote(context)
+            if withdrawal:
+                return withdrawal
+        if intent in ("confirm", "cancel") and stored is None:
+            explanation = await self._approval_answers.say_how(context)
+            if explanation:
+                return explanation
         if intent == "confirm":
             question = await self._questions.find_question_elsewhere(turn, context.received_at)
             if question:
@@ -378,6 +443,14 @@ class ChannelAgent:
         if stored and stored.is_stale:
             outcome = await self._recover(context, stored)
         return await self._run_agent(context, outcome)
+
+    async def _withdrawn_by_quote(self, context: TurnContext) -> TurnAnswer | None:
+        """Withdraw the action whose notice the message quotes. None if it quotes none."""
+        for stored in await self._votes.waiting(context):
+            if context.turn.replied_to in (stored.question_message, *stored.question_messages):
+                answer = await self._confirmation.withdraw(context, stored)
+                return self._with_withdrawal(context, answer, stored)
+        return None
 
     async def _recover(self, context: TurnContext, stored: StoredAction) -> str:
         """End an action whose process has died. Return the outcome as the person is told it."""
@@ -411,6 +484,8 @@ class ChannelAgent:
 
         # The results of earlier calls must say how their actions have ended since.
         await self._outcomes.refresh(context)
+        waiting = await self._votes.waiting(context)
+        context.channel_run.waiting_actions += [each.action for each in waiting]
         # The model reads a copy of the history if long texts, which are in files, are put into it.
         memory = await load_history(context)
         listener = None
@@ -527,6 +602,8 @@ class ChannelAgent:
         """
         turn = queued.turn
         stored = queued.open_action
+        if turn.kind == "request_timer":
+            return False
         if turn.tap or not turn.decides:
             return True
         if stored is None:
@@ -546,6 +623,8 @@ class ChannelAgent:
         A worker never interrupts such a turn because of /stop: its effect may have begun.
         """
         turn = queued.turn
+        if turn.kind in ("vote", "request_timer"):
+            return True
         if turn.tap:
             # A tap on an offered answer settles nothing: the model answers it.
             return queued.tapped_action is None or queued.tapped_action.action.kind != CHOICE_KIND

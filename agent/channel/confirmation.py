@@ -189,6 +189,10 @@ class ConfirmationHandler:
             case RejectButton():
                 return self._reject_button(context)
 
+    async def withdraw(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        """Cancel an action that others decide, because its own person does not want it any more."""
+        return await self._confirmed.cancel(context, stored)
+
     def _read_press(self, turn: Turn) -> ButtonPress | None:
         """Return what the turn's button says.
 

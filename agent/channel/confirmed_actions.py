@@ -32,6 +32,7 @@ from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.types import Media, StepState
 from sayso.pending.action import RESERVED_PREFIX
 from sayso.pending.action_outcomes import ConfirmOutcome
+from sayso.pending.approvals.votes import Vote
 from sayso.pending.repository import Claim
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import StoredAction
@@ -71,10 +72,12 @@ class ConfirmedActions:
         self._outcomes = outcomes
         self._answers = answers
 
-    async def carry_out(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+    async def carry_out(
+        self, context: TurnContext, stored: StoredAction, *, votes: Sequence[Vote] = ()
+    ) -> TurnAnswer:
         """Carry out an action because of this turn's yes, and answer with the outcome.
 
-        Raises LeaseLost and StaleTurn if the worker must stop or read the action again.
+        `votes`: of the people who agreed, if others than the user decide. Raises LeaseLost and StaleTurn if the worker must stop or read the action again.
         """
         if stored.state == "shown" and await self._is_hidden(context, stored):
             return await self._refuse(context, stored)
@@ -84,7 +87,7 @@ class ConfirmedActions:
             collect_choices() as choices,
             in_scope(context.memory_scope),
         ):
-            outcome = await self._confirm(context, stored)
+            outcome = await self._confirm(context, stored, votes)
         if outcome is None:
             return fixed_answer(context, context.texts.stale())
 
@@ -98,7 +101,9 @@ class ConfirmedActions:
             return about_question(stored, fixed_answer(context, outcome.outcome_text, files))
         return await self._answer_outcome(context, stored, outcome, files, choices)
 
-    async def _confirm(self, context: TurnContext, stored: StoredAction) -> ConfirmOutcome | None:
+    async def _confirm(
+        self, context: TurnContext, stored: StoredAction, votes: Sequence[Vote]
+    ) -> ConfirmOutcome | None:
         """Claim an action and run it, and show people the step meanwhile.
 
         Return None if this turn may not decide the action: another decision already has it, it is
@@ -110,11 +115,13 @@ class ConfirmedActions:
             scope=context.turn.scope,
             action_id=stored.action_id,
             decided_by_event=context.turn.event_id,
-            kind="tap" if context.turn.tap else "text",
+            # A vote comes from a tap or names its request: it is no plain yes.
+            kind="tap" if context.turn.tap or votes else "text",
             lease=context.lease,
             seq=context.seq,
             received_at=context.received_at,
             decision=decision_of_turn(context, stored, "yes", self._store.signer),
+            votes=tuple(votes),
         )
         on_step = context.on_step
         if on_step is None:
@@ -163,7 +170,8 @@ class ConfirmedActions:
         answer = with_state_check(context, answer, outcome.record)
         answer = self._questions.offer_undo(context, answer, outcome.effects)
         answer = self._questions.offer_choices(context, answer, choices)
-        answer = with_settled_answer(answer, stored, "confirm")
+        if context.turn.is_of_sender:
+            answer = with_settled_answer(answer, stored, "confirm")
         return await self._answers.with_closed_question(context, answer, stored, state, text)
 
     async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:
@@ -191,17 +199,34 @@ class ConfirmedActions:
         transition = cancel_with_text(stored, context.turn, refusal)
         return await self._with_cancelled(context, answer, stored, transition)
 
-    async def cancel(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """End an action because its person said no. The agent goes on where the channel lets it."""
-        transition = denied_transition(context, stored, self._store.signer)
+    async def cancel(
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        *,
+        outcome: str = "",
+        decided_by: str = "",
+        words: str = "",
+    ) -> TurnAnswer:
+        """End an action because of a no. The agent goes on where the channel lets it.
+
+        * `outcome`: what the person reads; "" for the text after a no of their own.
+        * `decided_by`: the names of the people who said no in their place; "" for the person.
+        * `words`: why they said no; "" if they did not say.
+        """
+        if outcome:
+            transition = cancel_with_text(stored, context.turn, outcome)
+        else:
+            transition = denied_transition(context, stored, self._store.signer)
         outcome = transition.outcome_text
-        self._outcomes.write_outcome(context, stored, "denied")
+        self._outcomes.write_outcome(context, stored, "denied", words=words, decided_by=decided_by)
         if self._answers.goes_on(context, stored):
             answer = self._answers.answer_and_continue(context, stored, outcome)
         else:
             line = self._answers.as_line(stored, "cancelled", outcome)
             answer = fixed_answer(context, line, for_history=outcome)
-        answer = with_settled_answer(answer, stored, "cancel")
+        if context.turn.is_of_sender:
+            answer = with_settled_answer(answer, stored, "cancel")
         return await self._with_cancelled(context, answer, stored, transition)
 
     async def _with_cancelled(

@@ -191,10 +191,10 @@ def about_question(stored: StoredAction, answer: TurnAnswer) -> TurnAnswer:
 def add_exchange(context: TurnContext, answer: str, between: Sequence[Message] = ()) -> None:
     """Add to the history what the user wrote or tapped, the messages `between`, and the answer.
 
-    A continuation has no message of a user.
+    A turn that the bot made itself, such as a continuation, has no message of a user.
     """
     messages = [*between, Message(Role.ASSISTANT, answer)]
-    if context.turn.kind != "continuation":
+    if context.turn.is_of_sender:
         messages.insert(0, user_message(context.turn))
     context.remember(messages)
 
@@ -222,4 +222,5 @@ def continuation_turn(turn: Turn, pending_action_id: str, *, tells_outcome: bool
         replied_to="",
         replied_to_button="",
         written_at=0.0,
+        request_event="",
     )

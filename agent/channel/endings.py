@@ -55,9 +55,9 @@ def decision_of_turn(
 ) -> DecisionRecord | None:
     """Return the sealed record of what the person of this turn answers to an action.
 
-    None if other people decide: then their votes are stored, and this turn is none of them.
+    None if other people decide, and this turn brings the vote of one of them: votes are stored apart.
     """
-    if stored.action.approval is not None:
+    if not context.turn.is_of_sender:
         return None
     record = DecisionRecord.of_turn(
         context.turn,

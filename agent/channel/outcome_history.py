@@ -13,7 +13,7 @@ model summarizes it, because the history keeps so little of it that the summary 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal
@@ -35,6 +35,7 @@ from sayso.agent.tools.text_cuts import shorten, truncate
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, storable
 from sayso.pending.action import PLAN_KIND, PendingAction
+from sayso.pending.approvals.votes import names_of_votes
 from sayso.pending.plans import is_undo, step_ids
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import EXECUTED_STATES, OPEN_STATES, WAITING_STATES, StoredAction
@@ -47,6 +48,11 @@ _DECIDED: frozenset[ActionOutcome] = frozenset(("done", "failed", "denied", "unk
 #: The note of an action that was refused outside of a turn, by the user or by the program that
 #: asked.
 _REFUSED = "It was refused. Nothing was done."
+#: The note of an action that other people have denied.
+_DENIED_BY_OTHERS = (
+    "The people who decide said no. Nothing was done. "
+    "Do not propose it again unless the user asks for it."
+)
 #: The note of an action whose undo failed. `undo_error` says why.
 _UNDO_FAILED = "The user tried to undo it, and that failed."
 #: The note of an action that is running.
@@ -100,16 +106,25 @@ class OutcomeHistory:
         context.memory.replace_results(results)
 
     def write_outcome(
-        self, context: TurnContext, stored: StoredAction, outcome: ActionOutcome, *, words: str = ""
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        outcome: ActionOutcome,
+        *,
+        words: str = "",
+        decided_by: str = "",
     ) -> None:
         """Write that this turn ends an action, or a whole plan, without running it.
 
-        `words`: what the person wrote, if it may say why; "" for nothing.
+        `words`: what the person wrote, if it may say why; "" for nothing. `decided_by`: the names
+        of the people who decided in place of the user; "" if the user decided.
         """
         at = context.received_at
         if outcome == "expired":
             at = stored.expires_at
-        self.write_outcomes(context, action_ids(stored), outcome, at, words=words)
+        self.write_outcomes(
+            context, action_ids(stored), outcome, at, words=words, decided_by=decided_by
+        )
 
     def write_outcomes(
         self,
@@ -119,6 +134,7 @@ class OutcomeHistory:
         at: float,
         *,
         words: str = "",
+        decided_by: str = "",
     ) -> None:
         """Write that the actions with these ids ended at `at` (Unix seconds) without being run."""
         is_final = outcome in FINAL_OUTCOMES
@@ -130,8 +146,21 @@ class OutcomeHistory:
                 continue
             entries = []
             if all(link.outcome for link in links):
-                entries = [_outcome_entry(link, words) for link in links]
+                entries = [_outcome_entry(link, words, decided_by) for link in links]
             results[links[0].id] = _with_outcomes(message, links, entries)
+        context.memory.replace_results(results)
+
+    def write_waiting(self, context: TurnContext, ids: Collection[str], note: str) -> None:
+        """Write into the results of calls that other people decide about them.
+
+        `ids` are those of the actions. The conversation goes on meanwhile, so that a model reads
+        these results before anything is decided.
+        """
+        content = json.dumps({"outcome": "waiting", "note": note}, ensure_ascii=False)
+        results = {}
+        for message in context.memory.get_history():
+            if any(link.id in ids for link in message.actions):
+                results[message.actions[0].id] = replace(message, content=content)
         context.memory.replace_results(results)
 
     def link_to_change(self, context: TurnContext, successors: Mapping[str, PendingAction]) -> None:
@@ -344,6 +373,8 @@ class OutcomeHistory:
             text = await self._for_model(message.tool_name, raw)
             key = "error" if link.outcome == "failed" else "result"
             entry[key] = json_or_text(text)
+        if stored.votes_text and "decided_by" in entry:
+            entry["decided_by"] = names_of_votes(stored, "yes")
         undo = records.get(link.undo) if has_failed_undo else None
         if undo is not None:
             entry["note"] = _UNDO_FAILED
@@ -474,20 +505,26 @@ def _raw_text(stored: StoredAction) -> str:
     return stored.outcome_text
 
 
-def _outcome_entry(link: ActionLink, words: str = "") -> dict[str, Any]:
+def _outcome_entry(link: ActionLink, words: str = "", decided_by: str = "") -> dict[str, Any]:
     """Return what the model reads of an outcome, without what a tool returned.
 
-    `words`: what the person wrote who denied the action, "" for nothing.
+    `words`: what the person wrote who denied the action, "" for nothing. `decided_by`: who decided
+    in place of the user, "" for the user.
     """
     is_refused_outside = link.outcome == "denied" and not link.at
     is_decided = link.outcome in _DECIDED and not is_refused_outside
+    note = ""
+    if is_refused_outside:
+        note = _REFUSED
+    elif link.outcome == "denied" and decided_by:
+        note = _DENIED_BY_OTHERS
     return outcome_entry(
         link.outcome,
         words=words if link.outcome == "denied" else "",
-        decided_by="user" if is_decided else "",
+        decided_by=(decided_by or "user") if is_decided else "",
         at=link.at,
         arguments=link.arguments,
-        note=_REFUSED if is_refused_outside else "",
+        note=note,
     )
 
 

@@ -30,6 +30,7 @@ from sayso.pending.action import (
     compute_args_digest,
     split_button_token,
 )
+from sayso.pending.approvals.votes import VoteAnswer, names_of_votes, votes_from_lines
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.plans import Effect, Proposal, is_undo, step_ids, undo_proposal
 from sayso.pending.repository import ActionResult, Claim, sign_action
@@ -480,6 +481,8 @@ def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: s
     with the text for that.
     """
     preview = stored.action.preview
+    if stored.action.approval is not None:
+        return _decision_of_others(texts, stored, state, outcome)
     match state:
         case "cancelled" if outcome.startswith(texts.cancelled(preview)):
             return texts.cancel_label
@@ -490,6 +493,28 @@ def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: s
     if is_undo(stored.action):
         return texts.undo_label
     return texts.confirm_label
+
+
+def _decision_of_others(
+    texts: Texts, stored: StoredAction, state: ActionState, outcome: str
+) -> str:
+    """Return who decided about an action that others decide, "" if nobody has.
+
+    The person themselves can only withdraw it.
+    """
+    preview = stored.action.preview
+    if state == "cancelled" and outcome.startswith(texts.cancelled(preview)):
+        return texts.withdraw_label
+    if state == "expired":
+        return ""
+    answer: VoteAnswer = "no" if state == "cancelled" else "yes"
+    names = names_of_votes(stored, answer)
+    if not names:
+        return ""
+    at = max(vote.at for vote in votes_from_lines(stored.votes_text))
+    if answer == "no":
+        return texts.refused_by(literal(names), at)
+    return texts.agreed_by(literal(names), at)
 
 
 def seconds_to_answer(action: PendingAction, now: float) -> float:
@@ -519,6 +544,9 @@ def _question_buttons(head: PendingAction) -> dict[ButtonIntent, Button]:
     change something.
     """
     texts = texts_for(head.language)
+    if head.approval is not None:
+        # Others decide: the person can only take it back.
+        return {"cancel": Button(texts.withdraw_label, "")}
     effect = short_effect(head)
     if effect.casefold() == texts.cancel_label.casefold():  # both buttons would say the same
         effect = ""

@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from sayso.agent.agent import Agent
+from sayso.agent.channel.approval_questions import ApprovalQuestions
 from sayso.agent.channel.context import TurnAnswer, TurnContext, paragraphs, text_change
+from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.turn_files import TurnFiles
 from sayso.agent.channel.value_changes import ChangeHandler
@@ -22,6 +24,7 @@ from sayso.channels.i18n.texts import Texts
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.outcome_signs import without_signs
 from sayso.channels.types import Reply
+from sayso.pending.approval_rule import ApprovalRule
 from sayso.pending.executors import Ambiguous, NotFound
 from sayso.pending.plans import Proposal
 from sayso.pending.turn_changes import TurnChange, TurnReply
@@ -31,6 +34,11 @@ MAX_PREFACE_CHARS = 1000
 
 #: How the typed results begin which say that there is nothing to ask for, as JSON.
 _NO_TARGET = tuple(f'{{"kind": "{each.kind}"' for each in (NotFound, Ambiguous, PreviewRefused))
+#: What a model reads of a call while other people decide about it.
+_WAITS_FOR_OTHERS = (
+    "Other people decide about this, and were asked. Nothing is done yet. "
+    "Do not call it again: the outcome follows here."
+)
 #: Reasons to end a run whose reply is the agent's own text.
 _OWN_REPLY_REASONS = ("answer", "terminal")
 
@@ -51,11 +59,15 @@ class RunReplies:
         questions: Questions,
         changes: ChangeHandler,
         files: TurnFiles,
+        approvals: ApprovalQuestions,
+        outcomes: OutcomeHistory,
     ) -> None:
         self._agent = agent
         self._questions = questions
         self._changes = changes
         self._files = files
+        self._approvals = approvals
+        self._outcomes = outcomes
 
     async def reply(
         self,
@@ -148,12 +160,28 @@ class RunReplies:
         """Return the question of a proposal, and the change to store."""
         names = tools_already_run(result, self._agent.tools, proposal)
         proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
+        rule = proposal.head.approval_rule
+        if rule:
+            return await self._ask_others(context, proposal, rule, preface)
         proposal, changes_text = await self._changes.mark_changes(context, proposal)
         question, actions = await self._questions.ask(
             context, proposal, preface, prompt, changes_text=changes_text
         )
         await self._questions.note_question(context.turn, question.action_id)
         return question, TurnChange(new_actions=actions)
+
+    async def _ask_others(
+        self, context: TurnContext, proposal: Proposal, rule: ApprovalRule, preface: str
+    ) -> tuple[TurnReply, TurnChange]:
+        """Return what the person reads while other people decide, and the change to store."""
+        head = proposal.head
+        ids = {each.pending_action_id for each in (head, *proposal.steps)}
+        asked = await self._approvals.ask(context, proposal, rule, preface)
+        if isinstance(asked, str):
+            self._outcomes.write_outcomes(context, ids, "replaced", context.received_at)
+            return TurnReply(Reply(paragraphs([preface, asked]))), TurnChange()
+        self._outcomes.write_waiting(context, ids, _WAITS_FOR_OTHERS)
+        return asked
 
 
 def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:

@@ -169,6 +169,8 @@ class Texts:
         self.cancel_label: str = templates["cancel_label"]
         self.undo_label: str = templates["undo_label"]
         self.change_label: str = templates["change_label"]
+        #: The button with which a person takes back what others were asked for.
+        self.withdraw_label: str = templates["withdraw_label"]
         #: The button, while the bot asks field by field, that keeps a value.
         self.keep_label: str = templates["keep_label"]
         #: What people write to leave the fields as they are.
@@ -493,6 +495,112 @@ class Texts:
         """
         return self.say(
             "escalation", preview=preview, channel=channel, duration=self._duration(seconds)
+        )
+
+    def others_asked(self, preview: str, names: str, need: int, seconds: float) -> str:
+        """Return that other people were asked about an action, and how long they have.
+
+        `names` are those people, as Markdown. `need`: how many of them must agree.
+        """
+        key = "others_asked_many" if need > 1 else "others_asked"
+        return self.say(
+            key,
+            preview=preview,
+            names=names,
+            need=str(need),
+            duration=self._duration(seconds),
+        )
+
+    def others_asked_too(self, preview: str, names: str) -> str:
+        """Return that further people were asked, because nobody has decided yet."""
+        return self.say("others_asked_too", preview=brief(preview), names=names)
+
+    #: Other people must agree, and the bot cannot ask anybody from here.
+    cannot_ask_others = _with_preview("cannot_ask_others")
+    #: Too few of the people who may agree can be asked.
+    nobody_to_ask = _with_preview("nobody_to_ask")
+    #: A platform does not say who belongs to a group.
+    deciders_unknown = _fixed("deciders_unknown")
+
+    def request(self, preview: str, asker: str, need: int, code: str, seconds: float) -> str:
+        """Return the question to a person who may decide about another person's action.
+
+        `asker` is the other person, as Markdown. `need`: how many people must agree.
+        """
+        key = "request_many" if need > 1 else "request"
+        return self.say(
+            key,
+            preview=preview,
+            asker=asker,
+            need=str(need),
+            code=code,
+            duration=self._duration(seconds),
+        )
+
+    def request_reminder(self, preview: str, code: str, seconds: float) -> str:
+        """Return that a request still waits for its person's answer."""
+        return self.say(
+            "request_reminder",
+            preview=brief(preview),
+            code=code,
+            duration=self._duration(seconds),
+        )
+
+    #: The answer to a request came when it was decided. `outcome` says how.
+    request_over = _with_markdown("request_over", "outcome")
+    #: The record of the action is not the one that the request showed.
+    request_changed = _fixed("request_changed")
+
+    def which_request(self, preview: str, code: str) -> str:
+        """Return how to answer a request, after a yes or no that names none."""
+        return self.say("which_request", preview=brief(preview), code=code)
+
+    #: The person may not decide about this action.
+    not_a_decider = _fixed("not_a_decider")
+    #: The person has asked for this action, so others decide.
+    own_request = _fixed("own_request")
+    #: The person must say why they decide so.
+    ask_reason = _with_preview("ask_reason")
+
+    def vote_counted(self, preview: str, count: int, need: int) -> str:
+        """Return that an answer counts, and how many people agree so far."""
+        return self.say("vote_counted", preview=brief(preview), count=str(count), need=str(need))
+
+    def agreed_by(self, names: str, at: float) -> str:
+        """Return who agreed to an action, and when. `at` is in Unix seconds."""
+        return self.say("agreed_by", names=names, time=_date_and_time(at))
+
+    def refused_by(self, names: str, at: float) -> str:
+        """Return who said no to an action, and when. `at` is in Unix seconds."""
+        return self.say("refused_by", names=names, time=_date_and_time(at))
+
+    def withdrawn_by(self, names: str, at: float) -> str:
+        """Return who took an action back, and when. `at` is in Unix seconds."""
+        return self.say("withdrawn_by", names=names, time=_date_and_time(at))
+
+    def refusal(self, preview: str, names: str, reason: str) -> str:
+        """Return that other people said no. `reason` is plain text, "" for none."""
+        text = self.say("refusal", preview=brief(preview), names=names)
+        if not reason:
+            return text
+        line = self.say("refusal_reason", reason=without_signs(as_markdown(reason)))
+        return f"{text}\n{line}"
+
+    def undecided(self, preview: str, count: int, need: int) -> str:
+        """Return that too few people agreed in time."""
+        return self.say("undecided", preview=brief(preview), count=str(count), need=str(need))
+
+    #: What replaces a request whose time is over, or which too few people got.
+    undecided_request = _fixed("undecided_request")
+    unreachable_request = _fixed("unreachable_request")
+
+    def status_others(self, preview: str, names: str, seconds: float) -> str:
+        """Return an action that other people decide, and how long they have."""
+        return self.say(
+            "status_others",
+            preview=brief(preview),
+            names=names,
+            duration=self._duration(seconds),
         )
 
     #: The text above buttons with answers to choose from.

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
+from sayso.channels.types import Conversation
 from sayso.pending.action import ActionSigner
 from sayso.pending.approval_rule import ApprovalRule
+from sayso.pending.stored_action import StoredAction
 
 #: What a person answers.
 VoteAnswer = Literal["yes", "no"]
@@ -33,8 +35,10 @@ class Vote:
     #: The account with which the person answered.
     channel: str
     user_id: str
-    #: The id of the conversation in which they answered.
+    #: The id of the conversation in which they answered, and its address.
     conversation: str
+    chat: str
+    thread: str
     #: The event id of the answer.
     event_id: str
     #: When the answer came in, in Unix seconds.
@@ -71,6 +75,11 @@ class Vote:
         data = asdict(self)
         del data["seal"]
         return f"vote {json.dumps(data, sort_keys=True)}"
+
+    @property
+    def place(self) -> Conversation:
+        """Return the conversation in which the person answered."""
+        return Conversation(self.channel, self.chat, self.thread)
 
     @property
     def user_ids(self) -> tuple[str, ...]:
@@ -146,3 +155,16 @@ def tally(
 def votes_from_lines(lines: str) -> Sequence[Vote]:
     """Read stored votes, one JSON object a line. Raises ValueError or TypeError."""
     return [Vote.from_json(line) for line in lines.splitlines()]
+
+
+def names_of_votes(stored: StoredAction, answer: VoteAnswer) -> str:
+    """Return the names of the people who answered so, "" for nobody or unreadable votes.
+
+    The newest answer of each person counts. Names are those of `KnownPerson`.
+    """
+    try:
+        votes = votes_from_lines(stored.votes_text)
+    except (ValueError, TypeError):
+        return ""
+    newest = {vote.person: vote.answer for vote in votes}
+    return ", ".join(name for name, each in newest.items() if each == answer)

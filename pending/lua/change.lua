@@ -4,7 +4,7 @@
 -- Without a lease no worker delivers a question, so a new action counts as shown at once.
 --
 -- args:
---   change   `TurnChange.to_dict` in Python, with a transition or new actions
+--   change   `TurnChange.to_dict` in Python, with a transition, new actions or a request change
 -- returns: JSON with `status` ('ok', or why the change is impossible: 'state' or 'exists') and, if
 --   that is 'ok', `action` (the last action that was changed).
 local change = args.change
@@ -12,5 +12,5 @@ local refusal = refusal_of(change)
 if refusal then return cjson.encode({status = refusal}) end
 
 apply_change(change, true)
-local last = change.new_actions[#change.new_actions] or change.transition
+local last = change.new_actions[#change.new_actions] or change.transition or change.request_change
 return cjson.encode({status = 'ok', action = load_action(last.action_id)})

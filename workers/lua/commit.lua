@@ -147,4 +147,5 @@ for _, new_timer in ipairs(change.timers) do
 end
 
 store_turn_record(append_replies())
+for _, forward in ipairs(change.forwards or {}) do append_reply(forward) end
 return cjson.encode({status = 'ok', next_item = next_item_or_release()})

@@ -105,6 +105,14 @@ local function note_shown(report)
   add_question_message(action_id, args.detail)
 end
 
+-- The question has ended while its message was on its way: the message is replaced now.
+local function send_late_ending()
+  local ending = redis.call('HGET', action_key(action_id), 'late_ending')
+  if not ending or reply.role ~= 'question' then return end
+  redis.call('HDEL', action_key(action_id), 'late_ending')
+  append_reply(replacing(ending, args.detail))
+end
+
 local function settle_sent()
   if args.price_class ~= 'free' then count_paid() end
 
@@ -120,7 +128,10 @@ local function settle_sent()
     local free_at = math.max(now(), conversation_number('chat_free_at'))
     redis.call('HSET', conversation_key, 'chat_free_at', free_at + args.ms)
   end
-  if action_id then note_shown(report) end
+  if action_id then
+    note_shown(report)
+    send_late_ending()
+  end
 
   -- The failure may have been reported before this call.
   if load_delivery(number).state == 'failed' then expire_asked(number) end
@@ -146,6 +157,7 @@ local function settle_given_up()
   -- The user never saw the question, so no yes can be meant for it.
   if asks and redis.call('HGET', action_key(action_id), 'state') == 'armed' then
     enter(action_id, {'expired'})
+    tell_undelivered(action_id)
   end
 end
 

@@ -19,12 +19,18 @@ local function started_actions_key(user)
   return shard .. ':started_actions:' .. conversation .. ':' .. user
 end
 
+-- A list: the ids of the requests that a user got about other users' actions, the last one first.
+local function requests_key(user)
+  return shard .. ':requests:' .. conversation .. ':' .. user
+end
+
 -- The fields of an action that Python reads (`StoredAction`). Times are in Unix milliseconds,
 -- except `written_at`, which is in microseconds.
 local ACTION_FIELDS = {
   'record', 'mac', 'state', 'expires_at', 'decided_by_event', 'attempt_id', 'outcome_text',
   'result', 'output', 'last_seen_seq', 'started_at', 'question_message', 'question_messages',
-  'written_at', 'trace', 'followed_after_seq', 'unclear_answers', 'decision',
+  'written_at', 'trace', 'followed_after_seq', 'unclear_answers', 'decision', 'shown_at', 'votes',
+  'requests',
 }
 
 -- Return an action as a table of its fields, with `action_id` and `loaded_at` (this server's time).

@@ -104,7 +104,8 @@ local function store_action(new_action, at_once)
   for name, value in pairs(new_action.optional_fields) do
     redis.call('HSET', key, name, value)
   end
-  redis.call('PEXPIRE', key, KEEP_ACTION_MS)
+  -- Other people may have days to decide.
+  redis.call('PEXPIRE', key, KEEP_ACTION_MS + new_action.ttl_ms)
   append_audit(new_action.action_id, states, '', new_action.mac)
 
   if not new_action.occupies_scope then return expires_at end
@@ -147,8 +148,25 @@ local function apply_transition(transition)
   end
 end
 
+-- Add the vote of another person to an action, behind those before, or note who was asked. Each vote
+-- is one line.
+local function apply_request_change(request_change)
+  local key = action_key(request_change.action_id)
+  if redis.call('EXISTS', key) == 0 then return end
+
+  if request_change.requests then redis.call('HSET', key, 'requests', request_change.requests) end
+  local vote = request_change.vote
+  if not vote then return end
+  local votes = redis.call('HGET', key, 'votes')
+  -- The call is repeated because its answer was lost, or the turn is done again.
+  if votes and string.find('\n' .. votes .. '\n', '\n' .. vote .. '\n', 1, true) then return end
+  if votes then vote = votes .. '\n' .. vote end
+  redis.call('HSET', key, 'votes', vote)
+end
+
 -- Make a change that `refusal_of` found possible. `at_once`: see `store_action`.
 local function apply_change(change, at_once)
   if change.transition then apply_transition(change.transition) end
+  if change.request_change then apply_request_change(change.request_change) end
   for _, new_action in ipairs(change.new_actions) do store_action(new_action, at_once) end
 end

@@ -40,10 +40,12 @@ local function first_turn()
 end
 
 -- Return whether a message of a person waits. A turn in which the agent goes on after a decision is
--- no message: its person may have left since.
+-- no message: its person may have left since. Neither is a turn of a timer, nor one that another
+-- conversation sent.
 local function has_message()
   for _, entry in ipairs(redis.call('LRANGE', inbox, 0, -1)) do
-    if not string.find(entry, '"kind":"continuation"', 1, true) then return true end
+    local kind = string.match(entry, '"kind":"(%l+)"')
+    if not NO_MESSAGE_KINDS[kind or ''] then return true end
   end
   return false
 end

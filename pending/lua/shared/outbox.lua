@@ -1,4 +1,4 @@
--- needs: conversation, keys
+-- needs: conversation, keys, records
 -- The outbox of a conversation: the replies that wait, the oldest one first.
 --
 -- An entry is the text "number header record": the number of the reply, a header, and the reply
@@ -64,6 +64,15 @@ local function append_reply(reply, action_id, role)
   local waiting = redis.call('RPUSH', outbox, number .. ' ' .. header .. ' ' .. record)
   if waiting == 1 then redis.call('PEXPIRE', outbox, KEEP_CONVERSATION_MS) end
   return tostring(number)
+end
+
+-- Return an outbox entry changed so that its reply replaces the message with this platform id.
+local function replacing(entry, message)
+  local record = cjson.decode(entry)
+  local reply = cjson.decode(record.reply)
+  reply.edits = message
+  record.reply = cjson.encode(reply)
+  return encode_record(record)
 end
 
 -- A sorted set of the whole shard: the conversations whose first reply is held, and since when.

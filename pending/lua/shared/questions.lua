@@ -1,4 +1,4 @@
--- needs: actions, keys, records, states, timers
+-- needs: actions, conversation, keys, outbox, records, states, timers
 -- A question is the message that shows a pending action and asks for a yes. Its window is the time
 -- in which the yes counts; it opens when the question is delivered.
 
@@ -19,13 +19,26 @@ local function set_question_timer(id, at, entry)
   set_timer(id, at, encode_record(entry))
 end
 
+-- Set the timers whose turns come in while a question is open. `timer_turns`: a list as JSON of
+-- `name`, `after_ms` and `turn`.
+local function set_timer_turns(action_id, user, timer_turns)
+  for _, each in ipairs(cjson.decode(timer_turns)) do
+    local id = each.name .. ':' .. action_id
+    local at = now() + each.after_ms
+    set_timer(id, at, encode_record({
+      id = id, at = at, asks = action_id, turn = each.turn, turn_user = user,
+    }))
+  end
+end
+
 -- Open the window of an action, and of the steps of a plan: the user can see the preview from now
 -- on. `last_seen_seq`: the last turn that came in before. `written_at`: when the platform showed
 -- the question, in microseconds as text, '0' if unknown.
 local function open_window(action_id, last_seen_seq, written_at)
-  local state, user, ttl_ms, steps, notice, ending, alarm, alarm_after_ms = unpack(redis.call(
-    'HMGET', action_key(action_id),
-    'state', 'user', 'ttl_ms', 'steps', 'notice', 'ending', 'alarm', 'alarm_after_ms'))
+  local state, user, ttl_ms, steps, notice, ending, alarm, alarm_after_ms, timer_turns =
+    unpack(redis.call('HMGET', action_key(action_id),
+      'state', 'user', 'ttl_ms', 'steps', 'notice', 'ending', 'alarm', 'alarm_after_ms',
+      'timer_turns'))
   if state ~= 'armed' then return end
 
   local window_ms = tonumber(ttl_ms) or 0
@@ -42,6 +55,7 @@ local function open_window(action_id, last_seen_seq, written_at)
   set_question_timer('end:' .. user, now() + window_ms, {
     ends = action_id, reply = notice or nil, ending = ending or nil,
   })
+  if timer_turns then set_timer_turns(action_id, user, timer_turns) end
 
   for step in string.gmatch(steps or '', '%S+') do open_window(step, last_seen_seq, written_at) end
 end
@@ -75,11 +89,24 @@ local function set_asking(number, action_id)
   redis.call('HSET', conversation_key, 'asks:' .. number, action_id)
 end
 
+-- The question of an action did not arrive. Tell the conversation that waits for the answer, once.
+local function tell_undelivered(action_id)
+  local entry = redis.call('HGET', action_key(action_id), 'undelivered')
+  if not entry then return end
+  redis.call('HDEL', action_key(action_id), 'undelivered')
+  local was_expected = is_worker_expected()
+  append_reply(entry)
+  keep_conversation()
+  if not was_expected then redis.call('ZADD', due, now(), conversation) end
+end
+
 -- A reply failed after all. The action that it asked about ends, because its user never saw the
 -- question.
 local function expire_asked(number)
   local action_id = redis.call('HGET', conversation_key, 'asks:' .. number)
   if not action_id then return end
   local state = redis.call('HGET', action_key(action_id), 'state')
-  if state == 'armed' or state == 'shown' then enter(action_id, {'expired'}) end
+  if state ~= 'armed' and state ~= 'shown' then return end
+  enter(action_id, {'expired'})
+  tell_undelivered(action_id)
 end

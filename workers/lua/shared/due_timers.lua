@@ -1,5 +1,6 @@
--- needs: actions, conversation, keys, outbox, records, states, timers
--- The timers of a conversation that are due: what they send goes to the outbox.
+-- needs: actions, conversation, inbox, keys, outbox, records, states, timers
+-- The timers of a conversation that are due: what they send goes to the outbox, and a turn that they
+-- bring to the inbox.
 
 -- Return whether the window of an action closed without an answer. Then the action ends here.
 local function expire_unanswered(action_id)
@@ -23,16 +24,27 @@ local function replace_question(action_id, ending)
   local question_message = redis.call('HGET', action_key(action_id), 'question_message')
   if not question_message then return end
 
-  local record = cjson.decode(ending)
-  local reply = cjson.decode(record.reply)
-  reply.edits = question_message
-  record.reply = cjson.encode(reply)
-  append_reply(encode_record(record))
+  append_reply(replacing(ending, question_message))
 end
 
--- Drop a timer that is due, and append what it sends to the outbox.
+-- Append the turn of a timer about a question to the inbox.
+local function append_timer_turn(entry)
+  append_to_inbox({
+    seq = next_number('last_turn'),
+    received_at = now(),
+    user = entry.turn_user,
+    tapped_action_id = entry.asks,
+    json = entry.turn,
+  })
+end
+
+-- Drop a timer that is due, and append what it sends to the outbox, or its turn to the inbox.
 local function run_timer(id, entry)
   drop_timer(id)
+  if entry.turn then
+    if still_applies(entry) then append_timer_turn(entry) end
+    return
+  end
   local sends_nothing = not (entry.reply or entry.ending)
   if sends_nothing or not still_applies(entry) then return end
   if entry.ending then replace_question(entry.ends, entry.ending) end

@@ -1,0 +1,284 @@
+"""ApprovalAnswers: takes the answers of people who were asked about another person's action.
+
+A *request* is the question to such a person. They answer with a tap, with a message that quotes the
+request, or with a yes or no that names its code. Each answer becomes a Vote, which is sent to the
+conversation of the action; nothing is decided here. A plain yes or no never answers a request: it
+may be meant for a question of the person's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from sayso.agent.channel.context import TurnAnswer, TurnContext, text_change
+from sayso.agent.channel.endings import texts_of
+from sayso.channels.types import Reply, Turn, digest
+from sayso.pending.approval_rule import ApprovalRule
+from sayso.pending.approvals.approvers import ActionPlace, Approvers, group_of
+from sayso.pending.approvals.people import Account, DirectoryUnavailable
+from sayso.pending.approvals.requests import ANYONE, RequestedAction, codes_in
+from sayso.pending.approvals.votes import Vote, VoteAnswer, VoteForm
+from sayso.pending.consent.parser import ConfirmParser, read_answer
+from sayso.pending.forwarding import ForwardedTurn
+from sayso.pending.store import PendingActionStore
+from sayso.pending.stored_action import StoredAction
+from sayso.pending.turn_changes import TurnChange, TurnReply
+
+#: The note in the memory of a person who must say why they decide so: the id of the request, and
+#: the answer, such as "Xk3…:no".
+REASON_FOR = "reason_for_request"
+#: For how long the next message of a person is taken as the reason, in seconds.
+REASON_SECONDS = 600.0
+
+
+class ApprovalAnswers:
+    """Takes answers to the requests of one channel. Lives as long as its agent and store."""
+
+    def __init__(
+        self, store: PendingActionStore, approvers: Approvers, parser: ConfirmParser
+    ) -> None:
+        self._store = store
+        self._approvers = approvers
+        self._parser = parser
+
+    async def answer_tap(self, context: TurnContext, request: StoredAction) -> TurnAnswer:
+        """Answer a tap on a button of a request.
+
+        The button of a request to one person works for that person only.
+        """
+        turn = context.turn
+        owner = request.action.user_id
+        if owner not in (ANYONE, turn.user_id):
+            return _only_for_sender(turn, context.texts.not_yours())
+        press = None
+        if turn.tap:
+            scope = replace(turn.scope, user_id=owner)
+            press = self._store.signer.read_button(turn.tap.data, scope)
+        if press is None or press.action_id != request.action_id:
+            return _only_for_sender(turn, context.texts.stale())
+        answer: VoteAnswer = "yes" if press.intent == "confirm" else "no"
+        return await self._answer(context, request, answer, "tap")
+
+    async def answer_message(self, context: TurnContext) -> TurnAnswer | None:
+        """Answer a message that answers a request, or says why.
+
+        Return None for any other message.
+        """
+        turn = context.turn
+        if not turn.decides:
+            return None
+        reason = await self._answer_with_reason(context)
+        if reason:
+            return reason
+        # Most messages end here: the store is only asked about those that may name a request.
+        codes = codes_in(turn.text)
+        may_quote = bool(turn.replied_to or turn.conversation.thread)
+        if not codes and not (may_quote and self._intent(context, turn.text)):
+            return None
+
+        for request in await self._open_requests(context):
+            code = RequestedAction.of(request.action).code
+            words = turn.text
+            reason_text = ""
+            if code in codes:
+                words, reason_text = _around_code(turn.text, code)
+            elif not _quotes(turn, request):
+                continue
+            intent = self._intent(context, words)
+            if not intent:
+                continue
+            answer: VoteAnswer = "yes" if intent == "confirm" else "no"
+            return await self._answer(context, request, answer, "words", reason=reason_text)
+        return None
+
+    async def say_how(self, context: TurnContext) -> TurnAnswer | None:
+        """Answer a plain yes or no of a person who has a request to decide, and no question.
+
+        Return None if there is no request.
+        """
+        requests = [
+            each for each in await self._open_requests(context) if each.action.user_id != ANYONE
+        ]
+        if not requests:
+            return None
+        request = requests[0]
+        code = RequestedAction.of(request.action).code
+        text = texts_of(request).which_request(request.action.preview, code)
+        return TurnAnswer(text_change(text))
+
+    async def _answer(
+        self,
+        context: TurnContext,
+        request: StoredAction,
+        answer: VoteAnswer,
+        form: VoteForm,
+        *,
+        reason: str = "",
+    ) -> TurnAnswer:
+        """Send the answer to the conversation of the action, or say why it does not count.
+
+        | the answer                                | what follows                            |
+        |-------------------------------------------|-----------------------------------------|
+        | to a request that is over or tampered     | the person is told                      |
+        | before the request was delivered          | the person is told                      |
+        | of a person who may not decide            | only they are told                      |
+        | without a reason that the rule wants      | the person is asked why                 |
+        | any other                                 | a vote                                  |
+        """
+        texts = texts_of(request)
+        if request.is_changed:
+            return _only_for_sender(context.turn, context.texts.request_changed())
+        if request.state != "shown":
+            outcome = request.outcome_text or texts.undecided_request()
+            return _only_for_sender(context.turn, texts.request_over(outcome))
+
+        requested = RequestedAction.of(request.action)
+        rule = ApprovalRule.from_dict(requested.rule)
+        vote = _vote(context, request, requested, answer, form, reason)
+        refusal = await self._why_not(context, requested, rule, vote)
+        if refusal:
+            return _only_for_sender(context.turn, refusal)
+        if rule.needs_reason(answer) and not reason:
+            context.memory.notes[REASON_FOR] = f"{request.action_id}:{answer}:{context.received_at}"
+            return TurnAnswer(text_change(texts.ask_reason(request.action.preview)))
+        return self._sent(context, requested, vote)
+
+    async def _why_not(
+        self, context: TurnContext, requested: RequestedAction, rule: ApprovalRule, vote: Vote
+    ) -> str:
+        """Return why the person of a vote may not decide, "" if they may.
+
+        This is for a quick answer. The conversation of the action finds out again.
+        """
+        texts = context.texts
+        try:
+            asker = await self._approvers.person_of(requested.home.channel, (requested.asker,))
+            voter = await self._approvers.person_of(vote.channel, vote.user_ids)
+            if voter.name == asker.name:
+                return texts.own_request()
+            # Whether those who come later may decide already, only the action knows.
+            all_deciders = rule.deciders_at(rule.within_seconds)
+            person = await self._approvers.may_decide(
+                vote,
+                all_deciders,
+                ActionPlace(requested.home, asker),
+                group_of(rule, requested.home),
+                context.received_at,
+            )
+        except DirectoryUnavailable:
+            return texts.deciders_unknown()
+        return "" if person else texts.not_a_decider()
+
+    def _sent(self, context: TurnContext, requested: RequestedAction, vote: Vote) -> TurnAnswer:
+        """Return the answer that sends a vote to the conversation of the action."""
+        turn = Turn(
+            event_id=f"vote:{vote.request_id}:{digest(vote.event_id)}",
+            conversation=requested.home,
+            user_id=requested.asker,
+            user_name=requested.asker_name,
+            kind="vote",
+            request_event=vote.sealed(self._store.signer).to_json(),
+        )
+        forward = ForwardedTurn(turn, requested.action_id, context.received_at)
+        return TurnAnswer(TurnChange(forwards=(forward,)))
+
+    async def _answer_with_reason(self, context: TurnContext) -> TurnAnswer | None:
+        """Take a message as the reason that its person was asked for. None if they were not."""
+        note = context.memory.notes.pop(REASON_FOR, "")
+        if not note:
+            return None
+        request_id, answer_word, asked_at = note.split(":")
+        if context.received_at - float(asked_at) > REASON_SECONDS:
+            return None
+        conversation = context.turn.conversation
+        (request,) = await self._store.repository.load(conversation.id, (request_id,))
+        if request is None:
+            return None
+        request = self._verified(context, request)
+        answer: VoteAnswer = "yes" if answer_word == "yes" else "no"
+        return await self._answer(context, request, answer, "words", reason=context.turn.text)
+
+    async def _open_requests(self, context: TurnContext) -> Sequence[StoredAction]:
+        """Return the open requests to this person and to this group, the newest first."""
+        turn = context.turn
+        account = Account(turn.conversation.channel, turn.user_id)
+        direct = await self._approvers.direct_conversation(account)
+        places = [
+            (direct, replace(turn.scope, conversation=direct)),
+            (turn.conversation, replace(turn.scope, user_id=ANYONE)),
+        ]
+        requests: list[StoredAction] = []
+        for conversation, scope in places:
+            found = await self._store.repository.list_requests(conversation.id, scope.id)
+            verified = [each.verified(self._store.signer, scope) for each in found]
+            requests += [each for each in verified if not each.is_changed]
+        return [each for each in requests if each.state == "shown"]
+
+    def _verified(self, context: TurnContext, request: StoredAction) -> StoredAction:
+        """Return a request of this conversation, verified for the person whom it names."""
+        owner = replace(context.turn.scope, user_id=request.action.user_id)
+        return request.verified(self._store.signer, owner)
+
+    def _intent(self, context: TurnContext, words: str) -> Literal["confirm", "cancel", ""]:
+        """Return whether words are a yes or a no."""
+        intent = read_answer(self._parser, words, context.texts.language).intent
+        return intent if intent in ("confirm", "cancel") else ""
+
+
+def _vote(
+    context: TurnContext,
+    request: StoredAction,
+    requested: RequestedAction,
+    answer: VoteAnswer,
+    form: VoteForm,
+    reason: str,
+) -> Vote:
+    """Return the vote that an answer to a request is. It has no seal yet."""
+    turn = context.turn
+    place = turn.conversation
+    message_id = turn.message_id if form == "tap" else turn.replied_to
+    return Vote(
+        action_id=requested.action_id,
+        record_mac=requested.record_mac,
+        answer=answer,
+        form=form,
+        channel=place.channel,
+        user_id=turn.user_id,
+        conversation=place.id,
+        chat=place.chat,
+        thread=place.thread,
+        event_id=turn.event_id,
+        at=context.received_at,
+        user_name=turn.user_name,
+        aliases=turn.aliases,
+        words=turn.text if form == "words" else "",
+        reason=reason,
+        message_id=message_id,
+        request_id=request.action_id,
+    )
+
+
+def _quotes(turn: Turn, request: StoredAction) -> bool:
+    """Return whether a message replies to the request: it quotes it, or is in its thread."""
+    messages = {request.question_message, *request.question_messages} - {""}
+    return turn.replied_to in messages or turn.conversation.thread in messages
+
+
+def _around_code(text: str, code: str) -> tuple[str, str]:
+    """Return the words before a code, and those behind it."""
+    before, _, after = text.upper().partition(code)
+    end = len(text) - len(after)
+    return text[: len(before)].strip(" ,.:;#"), text[end:].strip(" ,.:;")
+
+
+def _only_for_sender(turn: Turn, text: str) -> TurnAnswer:
+    """Return the answer that only the sender of a turn reads, where the platform can do that."""
+    reply = Reply(text)
+    if turn.in_group:
+        callback_id = turn.tap.callback_id if turn.tap else ""
+        reply = replace(
+            reply, only_for=turn.user_id, only_for_act=callback_id, answers_tap=callback_id
+        )
+    return TurnAnswer(TurnChange(replies=(TurnReply(reply),)))

@@ -1,0 +1,315 @@
+"""ApprovalQuestions: asks other people about an action, and ends these questions.
+
+The person who asked for the action, the *asker*, gets a notice with a button to withdraw it. Each
+person who may decide gets a *request* in a conversation of their own, or one request stands in a
+group. Requests and notice are stored and sent with the turn that proposed the action.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sayso.agent.channel.context import TurnContext, paragraphs
+from sayso.agent.channel.questions import closed_question
+from sayso.agent.tools.previews import literal
+from sayso.channels.i18n.texts import Texts, brief, texts_for
+from sayso.channels.types import Button, Reply, Scope, Turn
+from sayso.pending.action import ActionState, PendingAction
+from sayso.pending.approval_rule import ApprovalRule, Deciders
+from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace
+from sayso.pending.approvals.people import DirectoryUnavailable
+from sayso.pending.approvals.requests import (
+    REQUEST_KIND,
+    RequestedAction,
+    SentRequest,
+    new_code,
+    requests_of,
+    requests_to_json,
+)
+from sayso.pending.forwarding import ForwardedQuestion, ForwardedTurn, QuestionEnding
+from sayso.pending.plans import Proposal
+from sayso.pending.repository import sign_action
+from sayso.pending.store import PendingActionStore
+from sayso.pending.stored_action import StoredAction
+from sayso.pending.turn_changes import Forward, TimerTurn, TurnChange, TurnReply
+
+#: The timers of an action that others decide. Each brings a turn with this name as `request_event`.
+REMINDER = "reminder"
+ESCALATION = "escalation"
+END = "end"
+#: Begins the `request_event` of a turn that says that a request did not arrive. Its id follows.
+UNDELIVERED = "undelivered:"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """A request as it is asked: what is stored with the action, and what is sent."""
+
+    sent: SentRequest
+    forward: ForwardedQuestion
+
+
+class ApprovalQuestions:
+    """Asks other people about the actions of one channel. Lives as long as its agent and store.
+
+    `language` is that of the requests: the people who get them may never have written here.
+    """
+
+    def __init__(self, store: PendingActionStore, approvers: Approvers, *, language: str) -> None:
+        self._store = store
+        self._approvers = approvers
+        self._language = language
+
+    async def ask(
+        self, context: TurnContext, proposal: Proposal, rule: ApprovalRule, above: str
+    ) -> tuple[TurnReply, TurnChange] | str:
+        """Return the notice for the asker, and the change that stores the action and its requests.
+
+        Return a text for the asker if nobody can be asked: then nothing is stored. `above` is said
+        above the notice; "" for nothing.
+        """
+        head = proposal.head
+        texts = texts_for(head.language)
+        if context.lease is None:  # nothing would send the requests
+            return texts.cannot_ask_others(head.preview)
+        turn = context.turn
+        try:
+            asker = await self._approvers.person_of(
+                turn.conversation.channel, (turn.user_id, *turn.aliases)
+            )
+            place = ActionPlace(turn.conversation, asker)
+            places = await self._approvers.to_ask(rule.by, rule.on, place, context.received_at)
+        except DirectoryUnavailable:
+            return texts.deciders_unknown()
+        if not can_decide(places, rule.need):
+            return texts.nobody_to_ask(head.preview)
+
+        new_actions = proposal.new_actions(
+            self._store.signer, context.scope_id, occupies_scope=False
+        )
+        *steps, action = new_actions
+        code = new_code()
+        requests = [self.request_to(turn, head, action.mac, each, code) for each in places]
+        action = replace(
+            action,
+            requests=requests_to_json(each.sent for each in requests),
+            timer_turns=_timer_turns(turn, head, rule),
+            to=json.dumps(
+                [turn.conversation.channel, turn.conversation.chat, turn.conversation.thread]
+            ),
+        )
+        notice = self._notice(context, head, rule, places, above)
+        change = TurnChange(
+            new_actions=(*steps, action), forwards=tuple(each.forward for each in requests)
+        )
+        return TurnReply.question(notice, head.pending_action_id), change
+
+    async def ask_too(
+        self, context: TurnContext, stored: StoredAction, deciders: Deciders, rule: ApprovalRule
+    ) -> Sequence[OpenRequest]:
+        """Return requests to those of further deciders who were not asked yet.
+
+        Raises DirectoryUnavailable and redis.RedisError.
+        """
+        turn = context.turn
+        asker = await self._approvers.person_of(turn.conversation.channel, (turn.user_id,))
+        place = ActionPlace(turn.conversation, asker)
+        places = await self._approvers.to_ask(deciders, rule.on, place, context.received_at)
+        sent = requests_of(stored)
+        known = {(each.to, each.person) for each in sent}
+        code = next((each.code for each in sent), "") or new_code()
+        return [
+            self.request_to(turn, stored.action, stored.mac, each, code)
+            for each in places
+            if (each.to, each.person) not in known
+        ]
+
+    def request_to(
+        self, turn: Turn, action: PendingAction, record_mac: str, place: AskedPlace, code: str
+    ) -> OpenRequest:
+        """Return the request to one person or group.
+
+        `record_mac` is the MAC of the action's record: a vote counts for exactly that record.
+        """
+        rule = action.approval_rule or ApprovalRule(Deciders("asker"))
+        texts = texts_for(self._language)
+        requested = RequestedAction(
+            action_id=action.pending_action_id,
+            record_mac=record_mac,
+            home=turn.conversation,
+            asker=action.user_id,
+            code=code,
+            rule=rule.to_dict(),
+            asker_name=action.user_name,
+        )
+        request = PendingAction(
+            user_id=place.user_id,
+            kind=REQUEST_KIND,
+            preview=action.preview,
+            args=requested.to_args(),
+            channel_id=place.to.channel,
+            conversation_id=place.to.address,
+            ttl_seconds=action.ttl_seconds,
+            requested_at=action.requested_at,
+            reason=action.reason,
+            language=texts.language,
+        )
+        scope = Scope(place.user_id, place.to)
+        failure = timer_turn(
+            turn,
+            event_id=f"{UNDELIVERED}{request.pending_action_id}",
+            request_event=f"{UNDELIVERED}{request.pending_action_id}",
+        )
+        new_action = replace(
+            sign_action(request, self._store.signer, user=scope.id, occupies_scope=False),
+            undelivered=ForwardedTurn(
+                failure, action.pending_action_id, action.requested_at
+            ).entry(),
+        )
+        asker_name = shown_name(action.user_name, action.user_id)
+        text = texts.request(action.preview, asker_name, rule.need, code, action.ttl_seconds)
+        buttons = self._request_buttons(texts, request.pending_action_id, scope)
+        reply = Reply(
+            text,
+            buttons,
+            language=texts.language,
+            answer_seconds=action.ttl_seconds,
+            preview=action.preview,
+        )
+        sent = SentRequest(
+            request_id=request.pending_action_id,
+            to=place.to,
+            person=place.person,
+            code=code,
+            language=texts.language,
+        )
+        return OpenRequest(sent, ForwardedQuestion(place.to, (reply,), new_action))
+
+    def _request_buttons(self, texts: Texts, request_id: str, scope: Scope) -> tuple[Button, ...]:
+        signer = self._store.signer
+        return (
+            Button(
+                texts.confirm_label,
+                signer.button_token(request_id, "confirm", scope),
+                "danger",
+            ),
+            Button(texts.cancel_label, signer.button_token(request_id, "cancel", scope)),
+        )
+
+    def _notice(
+        self,
+        context: TurnContext,
+        head: PendingAction,
+        rule: ApprovalRule,
+        places: Sequence[AskedPlace],
+        above: str,
+    ) -> Reply:
+        """Return what the asker reads: who was asked, and the button to withdraw."""
+        texts = texts_for(head.language)
+        names = names_of(rule.by, places)
+        text = texts.others_asked(head.preview, names, rule.need, rule.within_seconds)
+        token = self._store.signer.button_token(
+            head.pending_action_id, "cancel", context.turn.scope
+        )
+        return Reply(
+            paragraphs([above, text]),
+            (Button(texts.withdraw_label, token),),
+            answer_seconds=rule.within_seconds,
+            preview=head.preview,
+        )
+
+    def endings(
+        self,
+        stored: StoredAction,
+        state: ActionState,
+        decision: str,
+        *,
+        ends_as: ActionState = "superseded",
+    ) -> tuple[Forward, ...]:
+        """Return what ends all requests about an action.
+
+        `state` and `decision`: how the action ended, in the language of the requests; both are
+        shown in place of the buttons. `ends_as`: the state of the requests.
+        """
+        return tuple(
+            self._ending(stored, request, state, decision, ends_as)
+            for request in requests_of(stored)
+        )
+
+    def _ending(
+        self,
+        stored: StoredAction,
+        request: SentRequest,
+        state: ActionState,
+        decision: str,
+        ends_as: ActionState,
+    ) -> QuestionEnding:
+        asked_text = brief(stored.action.preview)
+        reply = closed_question("", asked_text, state, decision)
+        reply = replace(reply, optional=False, language=request.language)
+        return QuestionEnding(request.to, request.request_id, ends_as, decision, reply)
+
+
+def can_decide(places: Sequence[AskedPlace], need: int) -> bool:
+    """Return whether enough people are asked. Nobody knows how many people read a group."""
+    if any(not each.person for each in places):
+        return True
+    return len(places) >= need
+
+
+def timer_turn(turn: Turn, *, event_id: str, request_event: str) -> Turn:
+    """Return a turn that the bot makes itself, in the conversation and for the person of `turn`.
+
+    `request_event` says what has happened.
+    """
+    return Turn(
+        event_id=event_id,
+        conversation=turn.conversation,
+        user_id=turn.user_id,
+        user_name=turn.user_name,
+        kind="request_timer",
+        language=turn.language,
+        in_group=turn.in_group,
+        aliases=turn.aliases,
+        chat_now=turn.chat_now,
+        thread_author=turn.thread_author,
+        request_event=request_event,
+    )
+
+
+def _timer_turns(turn: Turn, head: PendingAction, rule: ApprovalRule) -> tuple[TimerTurn, ...]:
+    """Return the turns that come in while the action waits, and at the end of its time."""
+    seconds = {END: rule.within_seconds}
+    if rule.reminder_seconds:
+        seconds[REMINDER] = rule.reminder_seconds
+    if rule.escalation:
+        seconds[ESCALATION] = rule.escalation.after_seconds
+    return tuple(
+        TimerTurn(
+            name,
+            round(after * 1000),
+            timer_turn(
+                turn,
+                event_id=f"{name}:{head.pending_action_id}",
+                request_event=name,
+            ),
+        )
+        for name, after in seconds.items()
+    )
+
+
+def names_of(deciders: Deciders, places: Sequence[AskedPlace]) -> str:
+    """Return who was asked, as Markdown: names, and the role where nobody named the people."""
+    named = [literal(each.person) for each in places if each.person and ":" not in each.person]
+    if named and len(named) == len(places):
+        return ", ".join(named)
+    if deciders.names:
+        return ", ".join(literal(name) for name in deciders.names)
+    return ", ".join(literal(each.to.channel) for each in places)
+
+
+def shown_name(name: str, user_id: str) -> str:
+    """Return how a person is named to others, as Markdown: by name, else by the platform's id."""
+    return literal(name) if name.strip() else f"`{user_id}`"

@@ -1,0 +1,496 @@
+"""ApprovalVotes: what becomes of an action that other people decide.
+
+The action waits in the conversation of the person who asked for it, the *asker*. The answers of the
+others reach this conversation as turns of the kind `vote`, and its times (a reminder, an escalation,
+the end) as turns of the kind `request_timer`. All of them are answered one at a time, so two people
+who decide at once cannot both be the last one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sayso.agent.channel.approval_questions import (
+    END,
+    ESCALATION,
+    REMINDER,
+    UNDELIVERED,
+    ApprovalQuestions,
+    OpenRequest,
+    names_of,
+)
+from sayso.agent.channel.confirmed_actions import ConfirmedActions
+from sayso.agent.channel.context import TurnAnswer, TurnContext, fixed_answer
+from sayso.agent.channel.endings import texts_of, with_tools_already_run
+from sayso.agent.channel.outcome_answers import OutcomeAnswers
+from sayso.agent.channel.outcome_history import OutcomeHistory, links_in_history
+from sayso.agent.channel.questions import outcome_line
+from sayso.agent.tools.previews import literal
+from sayso.channels.i18n.texts import texts_for
+from sayso.channels.types import Reply
+from sayso.pending.action import ActionState
+from sayso.pending.approval_rule import ApprovalRule, Deciders
+from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace, group_of
+from sayso.pending.approvals.people import DirectoryUnavailable
+from sayso.pending.approvals.requests import SentRequest, requests_of, requests_to_json
+from sayso.pending.approvals.votes import Tally, Vote, names_of_votes, tally, votes_from_lines
+from sayso.pending.forwarding import ForwardedReply
+from sayso.pending.store import PendingActionStore
+from sayso.pending.stored_action import OPEN_STATES, WAITING_STATES, StoredAction
+from sayso.pending.turn_changes import Forward, RequestChange, Transition, TurnChange, TurnReply
+
+log = logging.getLogger(__name__)
+
+#: The answer to a turn that changes nothing and says nothing.
+_NOTHING = TurnAnswer(TurnChange(ended="answered_before"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """The votes of an action, and what they decide."""
+
+    action: StoredAction
+    tally: Tally
+
+
+class ApprovalVotes:
+    """Counts the votes about the actions of one channel, and acts on the result.
+
+    Lives as long as its agent and store. Who may decide is asked of the directory at each vote,
+    also about those who have voted before.
+    """
+
+    def __init__(
+        self,
+        store: PendingActionStore,
+        approvers: Approvers,
+        *,
+        questions: ApprovalQuestions,
+        confirmed: ConfirmedActions,
+        outcomes: OutcomeHistory,
+        answers: OutcomeAnswers,
+        language: str,
+    ) -> None:
+        """`language` is that of the requests."""
+        self._store = store
+        self._approvers = approvers
+        self._questions = questions
+        self._confirmed = confirmed
+        self._outcomes = outcomes
+        self._answers = answers
+        self._language = language
+
+    async def answer(self, context: TurnContext) -> TurnAnswer:
+        """Answer a vote or a timer. Raises LeaseLost, StaleTurn and redis.RedisError."""
+        stored = context.named_action
+        if stored is None:  # its record is gone, which takes days after its end
+            log.warning("request.without_action", extra={"event": context.turn.event_hash})
+            return _NOTHING
+        rule = _rule_of(stored)
+        if rule is None:
+            return _NOTHING
+        if context.turn.kind == "vote":
+            answer = await self._answer_vote(context, stored, rule)
+        else:
+            answer = await self._answer_timer(context, stored, rule)
+        return answer.marked_about(stored)
+
+    async def waiting(self, context: TurnContext) -> list[StoredAction]:
+        """Return the actions of this person that wait for the decision of others.
+
+        They are found by the calls in the history, so a cleared history has none.
+        """
+        ids = [link.id for link in links_in_history(context) if not link.is_final]
+        if not ids:
+            return []
+        conversation = context.turn.conversation.id
+        records = await self._store.repository.load(conversation, tuple(dict.fromkeys(ids)))
+        verified = [
+            each.verified(self._store.signer, context.turn.scope) for each in records if each
+        ]
+        return [
+            each
+            for each in verified
+            if each.action.approval is not None
+            and each.state in WAITING_STATES
+            and not each.action.is_expired(context.received_at)
+        ]
+
+    def withdrawn(self, answer: TurnAnswer, stored: StoredAction, at: float) -> TurnAnswer:
+        """Return the answer to a withdrawal, with the end of all requests."""
+        name = literal(stored.action.user_name or stored.action.user_id)
+        line = texts_for(self._language).withdrawn_by(name, at)
+        return self._with_endings(answer, stored, "cancelled", line)
+
+    async def _answer_vote(
+        self, context: TurnContext, stored: StoredAction, rule: ApprovalRule
+    ) -> TurnAnswer:
+        """Count a vote, and carry out or cancel the action if that decides it.
+
+        The first row that fits counts:
+
+        | the vote                                      | the action                              |
+        |-----------------------------------------------|-----------------------------------------|
+        | is not genuine, or is about another record    | stays; the voter is told                |
+        | came by this turn, which has decided already  | its outcome is told                     |
+        | finds the action decided or ended             | stays; the voter is told                |
+        | came after the time to decide                 | expires                                 |
+        | is of a person who may not decide             | stays; the voter is told                |
+        | is one more yes or no, and more are needed    | stays; the voter is told                |
+        | is the last yes that was needed               | is carried out                          |
+        | is the last no that was needed                | is cancelled                            |
+        """
+        vote = self._read_vote(context, stored)
+        if vote is None:
+            return _NOTHING
+        texts = texts_for(self._language)
+        if vote.record_mac != stored.mac or stored.is_changed:
+            return _told(vote, texts.request_changed(), self._language)
+
+        is_decided_here = stored.decided_by_event == context.turn.event_id
+        if not is_decided_here and stored.state != "shown":
+            line = _decision_line(stored, self._language)
+            return _told(vote, texts.request_over(line), self._language)
+        if not is_decided_here and stored.action.is_expired(context.received_at):
+            return await self._expire(context, stored, rule)
+        if is_decided_here:
+            # Another worker counted this vote, acted on it, and died. Who may decide was settled.
+            counted = tally(
+                rule, votes_from_lines(stored.votes_text), asker="", may_decide=lambda _: True
+            )
+            return await self._act(context, rule, vote, _Count(stored, counted))
+        try:
+            count = await self._count(context, stored, rule, vote)
+        except DirectoryUnavailable as exc:
+            log.warning("request.directory_unavailable", extra={"reason": str(exc)})
+            return _told(vote, texts.deciders_unknown(), self._language)
+        if count is None:
+            return _told(vote, texts.not_a_decider(), self._language)
+        return await self._act(context, rule, vote, count)
+
+    def _read_vote(self, context: TurnContext, stored: StoredAction) -> Vote | None:
+        """Return the vote of the turn, None if it is not genuine."""
+        try:
+            vote = Vote.from_json(context.turn.request_event)
+        except (ValueError, TypeError):
+            vote = None
+        if vote and vote.is_genuine(self._store.signer) and vote.action_id == stored.action_id:
+            return vote
+        log.error("request.vote_tampered", extra={"action": stored.action_id})
+        return None
+
+    async def _count(
+        self, context: TurnContext, stored: StoredAction, rule: ApprovalRule, vote: Vote
+    ) -> _Count | None:
+        """Store a vote and count all votes. Return None if the person of the vote may not decide.
+
+        The vote is stored before the action is carried out, so that it is not lost with a worker.
+        """
+        asker = await self._approvers.person_of(
+            context.turn.conversation.channel, (stored.action.user_id, *context.turn.aliases)
+        )
+        place = ActionPlace(context.turn.conversation, asker)
+        all_deciders = _deciders_now(rule, stored, context.received_at)
+        group = group_of(rule, context.turn.conversation)
+
+        async def person_of(each: Vote) -> str:
+            """Return the name of the person of a vote, "" if they may not decide now."""
+            person = await self._approvers.may_decide(
+                each, all_deciders, place, group, context.received_at
+            )
+            return person.name if person else ""
+
+        name = await person_of(vote)
+        if not name:
+            return None
+        vote = replace(vote, person=name).sealed(self._store.signer)
+        stored = await self._with_vote(context, stored, vote)
+        votes = [
+            each
+            for each in votes_from_lines(stored.votes_text)
+            if each.is_genuine(self._store.signer) and each.record_mac == stored.mac
+        ]
+        # A person who voted before may have lost the role, or may be known as another one by now.
+        names = {each.seal: await person_of(each) for each in votes}
+        present = [replace(each, person=names[each.seal]) for each in votes if names[each.seal]]
+        counted = tally(rule, present, asker=asker.name, may_decide=lambda _: True)
+        return _Count(stored, counted)
+
+    async def _with_vote(
+        self, context: TurnContext, stored: StoredAction, vote: Vote
+    ) -> StoredAction:
+        """Store a vote with its action, and return the action with it."""
+        line = vote.to_json()
+        change = TurnChange(request_change=RequestChange(stored.action_id, vote=line))
+        conversation = context.turn.conversation.id
+        await self._store.repository.change(conversation, change)
+        lines = stored.votes_text.splitlines()
+        if line not in lines:
+            lines.append(line)
+        return replace(stored, votes_text="\n".join(lines))
+
+    async def _act(
+        self, context: TurnContext, rule: ApprovalRule, vote: Vote, count: _Count
+    ) -> TurnAnswer:
+        """Do what the votes decide, and end the requests if they decide anything."""
+        stored = count.action
+        texts = texts_of(stored)
+        state: ActionState
+        match count.tally.state:
+            case "open":
+                agreed = len(count.tally.yes)
+                requests_texts = texts_for(self._language)
+                text = requests_texts.vote_counted(stored.action.preview, agreed, rule.need)
+                return _told(vote, text, self._language)
+            case "approved":
+                answer = await self._carry_out(context, stored, count.tally.yes)
+                line = texts.agreed_by(_names(count.tally.yes), vote.at)
+                state = await self._state_after(context, answer, stored)
+            case "denied":
+                reason = "; ".join(each.reason for each in count.tally.no if each.reason)
+                names = _names(count.tally.no)
+                answer = await self._confirmed.cancel(
+                    context,
+                    stored,
+                    outcome=with_tools_already_run(
+                        stored, texts.refusal(stored.action.preview, names, reason)
+                    ),
+                    decided_by=names_of_votes(stored, "no"),
+                    words=reason,
+                )
+                line = ""
+                state = "cancelled"
+        if line:
+            answer = _with_line_above(answer, line)
+        decision = _decision_line(stored, self._language, count.tally)
+        return self._with_endings(answer, stored, state, decision)
+
+    async def _carry_out(
+        self, context: TurnContext, stored: StoredAction, votes: Sequence[Vote]
+    ) -> TurnAnswer:
+        """Carry out an action that enough people agreed to.
+
+        If an earlier attempt at this turn has carried it out, and its worker died before it was
+        told, only the outcome is left to tell.
+        """
+        is_decided_here = stored.decided_by_event == context.turn.event_id
+        if is_decided_here and stored.state not in OPEN_STATES:
+            effects = await self._store.finished_actions.effects(context.turn.scope, stored)
+            return await self._answers.answer_ended(context, stored, effects, is_deciding=True)
+        return await self._confirmed.carry_out(context, stored, votes=votes)
+
+    async def _state_after(
+        self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
+    ) -> ActionState:
+        """Return the state of an action after it was carried out, or refused at the last moment."""
+        if answer.change.transition:
+            return answer.change.transition.to
+        conversation = context.turn.conversation.id
+        (now,) = await self._store.repository.load(conversation, (stored.action_id,))
+        return now.state if now else "unknown"
+
+    async def _answer_timer(
+        self, context: TurnContext, stored: StoredAction, rule: ApprovalRule
+    ) -> TurnAnswer:
+        """Answer a time that has come while the action waits, or a request that did not arrive."""
+        if stored.state not in WAITING_STATES or stored.is_changed:
+            return _NOTHING
+        event = context.turn.request_event
+        try:
+            if event == END:
+                return await self._expire(context, stored, rule)
+            if event == REMINDER:
+                return self._remind(context, stored)
+            if event == ESCALATION:
+                return await self._escalate(context, stored, rule)
+            if event.startswith(UNDELIVERED):
+                request_id = event.removeprefix(UNDELIVERED)
+                return await self._note_undelivered(context, stored, rule, request_id)
+        except DirectoryUnavailable as exc:
+            log.warning("request.directory_unavailable", extra={"reason": str(exc)})
+        return _NOTHING
+
+    async def _expire(
+        self, context: TurnContext, stored: StoredAction, rule: ApprovalRule
+    ) -> TurnAnswer:
+        """End an action about which too few people have decided in time."""
+        agreed = len([name for name in names_of_votes(stored, "yes").split(", ") if name])
+        text = texts_of(stored).undecided(stored.action.preview, agreed, rule.need)
+        line = texts_for(self._language).undecided_request()
+        return await self._end_undecided(context, stored, "expired", text, line)
+
+    async def _end_undecided(
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        state: ActionState,
+        text: str,
+        line: str,
+    ) -> TurnAnswer:
+        """End an action that nobody has decided, and all requests about it.
+
+        `text` is for the asker, and `line` for those who were asked.
+        """
+        outcome = with_tools_already_run(stored, text)
+        ended = replace(stored, state=state)
+        self._outcomes.write_outcome(context, stored, "expired" if state == "expired" else "denied")
+        if self._answers.goes_on(context, stored):
+            answer = self._answers.answer_and_continue(context, ended, outcome)
+        else:
+            answer = fixed_answer(context, outcome_line(state, outcome), for_history=outcome)
+        transition = Transition(
+            stored.action_id, WAITING_STATES, state, outcome, context.turn.event_id
+        )
+        answer = answer.with_changes(transition=transition)
+        answer = await self._answers.with_closed_question(context, answer, stored, state, outcome)
+        ends_as: ActionState = "expired" if state == "expired" else "superseded"
+        return self._with_endings(answer, stored, state, line, ends_as=ends_as)
+
+    def _remind(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        """Remind those who were asked and have not answered."""
+        answered = {vote.person for vote in votes_from_lines(stored.votes_text)}
+        forwards: list[Forward] = []
+        for request in requests_of(stored):
+            if request.is_undelivered or request.person in answered:
+                continue
+            seconds = max(1.0, stored.action.expires_at - context.received_at)
+            text = texts_for(request.language).request_reminder(
+                stored.action.preview, request.code, seconds
+            )
+            forwards.append(ForwardedReply(request.to, Reply(text, language=request.language)))
+        return TurnAnswer(TurnChange(forwards=tuple(forwards)))
+
+    async def _escalate(
+        self, context: TurnContext, stored: StoredAction, rule: ApprovalRule
+    ) -> TurnAnswer:
+        """Ask those who may decide, too, now that nobody else has."""
+        escalation = rule.escalation
+        if escalation is None or any(each.is_escalation for each in requests_of(stored)):
+            return _NOTHING
+        added = await self._questions.ask_too(context, stored, escalation.by, rule)
+        if not added:
+            return _NOTHING
+        places = [AskedPlace(each.sent.to, "", each.sent.person) for each in added]
+        text = texts_of(stored).others_asked_too(
+            stored.action.preview, names_of(escalation.by, places)
+        )
+        answer = fixed_answer(context, text)
+        return self._with_more_requests(answer, stored, requests_of(stored), added)
+
+    async def _note_undelivered(
+        self, context: TurnContext, stored: StoredAction, rule: ApprovalRule, request_id: str
+    ) -> TurnAnswer:
+        """Note that a request did not arrive. Ask others, or end the action if nobody is left."""
+        requests = [
+            replace(each, is_undelivered=True) if each.request_id == request_id else each
+            for each in requests_of(stored)
+        ]
+        stored = replace(stored, requests_text=requests_to_json(requests))
+        change = RequestChange(stored.action_id, requests=stored.requests_text)
+        if can_still_decide(requests, rule.need):
+            return TurnAnswer(TurnChange(request_change=change))
+
+        answer = await self._escalate(context, stored, rule)
+        if answer.change.forwards:
+            return answer
+        text = texts_of(stored).nobody_to_ask(stored.action.preview)
+        line = texts_for(self._language).unreachable_request()
+        return await self._end_undecided(context, stored, "cancelled", text, line)
+
+    def _with_more_requests(
+        self,
+        answer: TurnAnswer,
+        stored: StoredAction,
+        requests: Sequence[SentRequest],
+        added: Sequence[OpenRequest],
+    ) -> TurnAnswer:
+        """Return the answer with further requests, which are stored with the action."""
+        new = [replace(each.sent, is_escalation=True) for each in added]
+        text = requests_to_json([*requests, *new])
+        return answer.with_changes(
+            request_change=RequestChange(stored.action_id, requests=text),
+            forwards=tuple(each.forward for each in added),
+        )
+
+    def _with_endings(
+        self,
+        answer: TurnAnswer,
+        stored: StoredAction,
+        state: ActionState,
+        decision: str,
+        *,
+        ends_as: ActionState = "superseded",
+    ) -> TurnAnswer:
+        """Return the answer with the end of all requests about the action."""
+        endings = self._questions.endings(stored, state, decision, ends_as=ends_as)
+        return answer.with_changes(forwards=(*answer.change.forwards, *endings))
+
+
+def can_still_decide(requests: Sequence[SentRequest], need: int) -> bool:
+    """Return whether enough people got a request. Nobody knows how many people read a group."""
+    arrived = [each for each in requests if not each.is_undelivered]
+    if any(not each.person for each in arrived):
+        return True
+    return len(arrived) >= need
+
+
+def _rule_of(stored: StoredAction) -> ApprovalRule | None:
+    """Return the rule of an action, None if it has none or cannot be read."""
+    try:
+        return stored.action.approval_rule
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _deciders_now(rule: ApprovalRule, stored: StoredAction, now: float) -> tuple[Deciders, ...]:
+    """Return who may decide at this time, in Unix seconds.
+
+    If those who come later were asked early, because the others could not be reached, they may.
+    """
+    if rule.escalation and any(each.is_escalation for each in requests_of(stored)):
+        return (rule.by, rule.escalation.by)
+    return rule.deciders_at(now - stored.shown_at)
+
+
+def _names(votes: Sequence[Vote]) -> str:
+    """Return the names of the people who voted, as Markdown."""
+    return ", ".join(literal(shown_voter(vote)) for vote in votes)
+
+
+def shown_voter(vote: Vote) -> str:
+    """Return how a voter is named: by the configured name, else as the platform calls them."""
+    is_named = ":" not in vote.person
+    if is_named:
+        return vote.person
+    return vote.user_name or vote.user_id
+
+
+def _decision_line(stored: StoredAction, language: str, counted: Tally | None = None) -> str:
+    """Return who decided about an action and when; the outcome if nobody else decided it."""
+    texts = texts_for(language)
+    if counted is None:
+        return stored.outcome_text or texts.stale()
+    at = max(vote.at for vote in counted.deciding)
+    if counted.state == "denied":
+        return texts.refused_by(_names(counted.deciding), at)
+    return texts.agreed_by(_names(counted.deciding), at)
+
+
+def _told(vote: Vote, text: str, language: str) -> TurnAnswer:
+    """Return the answer that tells the voter something, and changes nothing."""
+    forward = ForwardedReply(vote.place, Reply(text, language=language))
+    return TurnAnswer(TurnChange(forwards=(forward,)))
+
+
+def _with_line_above(answer: TurnAnswer, line: str) -> TurnAnswer:
+    """Return the answer with a line above its first new message."""
+    replies = list(answer.change.replies)
+    for at, turn_reply in enumerate(replies):
+        reply = turn_reply.reply
+        if reply.text and not reply.edits:
+            above = replace(reply, text=f"{line}\n\n{reply.text}")
+            replies[at] = TurnReply(above, turn_reply.action_id, turn_reply.role)
+            break
+    return answer.with_changes(replies=tuple(replies))

@@ -1,0 +1,159 @@
+"""Approvers: who is asked about an action, and who may decide about it.
+
+Who is asked is found out once, when the question is sent. Who may decide is found out at each
+answer: a person may have lost the role, or gone away, meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sayso.channels.types import Conversation
+from sayso.pending.approval_rule import ApprovalPlace, ApprovalRule, Deciders
+from sayso.pending.approvals.people import Account, KnownPerson, PeopleDirectory
+from sayso.pending.approvals.requests import ANYONE
+from sayso.pending.approvals.votes import Vote
+
+#: The most people who are asked about one action.
+MAX_ASKED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class AskedPlace:
+    """Where a question about an action is sent: to one person, or to a group."""
+
+    to: Conversation
+    #: The platform's id of the person, ANYONE for a group.
+    user_id: str
+    #: The name of the person, "" for a group.
+    person: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionPlace:
+    """Where the action waits: the conversation, and the person who asked for it."""
+
+    home: Conversation
+    asker: KnownPerson
+
+
+class Approvers:
+    """Applies rules to people. Lives as long as the directory; keeps nothing.
+
+    All methods raise DirectoryUnavailable and redis.RedisError, as the directory does.
+    """
+
+    def __init__(self, people: PeopleDirectory) -> None:
+        self._people = people
+
+    async def person_of(self, channel: str, user_ids: Sequence[str]) -> KnownPerson:
+        """Return the person with these ids on a channel."""
+        return await self._people.person_of(channel, user_ids)
+
+    async def direct_conversation(self, account: Account) -> Conversation:
+        """Return the conversation in which the bot talks to this person alone."""
+        return await self._people.direct_conversation(account)
+
+    async def to_ask(
+        self, deciders: Deciders, on: ApprovalPlace | None, place: ActionPlace, now: float
+    ) -> Sequence[AskedPlace]:
+        """Return where to ask those who may decide, without the person who asked for the action.
+
+        A colleague is asked in place of a person who is away and has named one. A person who is
+        away without a colleague is left out. `now`: in Unix seconds.
+        """
+        if on and on.chat:
+            return [AskedPlace(Conversation(on.channel, on.chat, on.thread), ANYONE)]
+        if deciders.kind == "anyone_else":
+            return [AskedPlace(place.home, ANYONE)]
+
+        places: dict[str, AskedPlace] = {}
+        for person in await self._members(deciders):
+            to_ask = await self._present(person, now)
+            if to_ask is None or to_ask.name == place.asker.name or to_ask.name in places:
+                continue
+            account = _account_of(to_ask, on)
+            if account is None:
+                continue
+            to = await self._people.direct_conversation(account)
+            places[to_ask.name] = AskedPlace(to, account.user_id, to_ask.name)
+            if len(places) == MAX_ASKED:
+                break
+        return list(places.values())
+
+    async def may_decide(
+        self,
+        vote: Vote,
+        all_deciders: Iterable[Deciders],
+        place: ActionPlace,
+        group: str,
+        now: float,
+    ) -> KnownPerson | None:
+        """Return the person of a vote if they may decide, None if not.
+
+        * `all_deciders`: the person must be one of any of these.
+        * `group`: the id of the conversation in which `anyone_else` may decide.
+        """
+        person = await self._people.person_of(vote.channel, vote.user_ids)
+        if person.name == place.asker.name:
+            return None
+        for deciders in all_deciders:
+            if deciders.kind == "anyone_else":
+                is_one = vote.conversation == group
+            else:
+                is_one = await self._is_one_of(person, deciders, now)
+            if is_one:
+                return person
+        return None
+
+    async def _is_one_of(self, person: KnownPerson, deciders: Deciders, now: float) -> bool:
+        """Return whether a person, or somebody whom they stand in for, is one of the deciders."""
+        if deciders.kind == "role" and person.roles.intersection(_lower(deciders.names)):
+            return True
+        if deciders.kind == "people" and person.name in deciders.names:
+            return True
+        for member in await self._members(deciders):
+            if member.stand_in == person.name and member.away_until > now:
+                return True
+        return False
+
+    async def _members(self, deciders: Deciders) -> Sequence[KnownPerson]:
+        """Return the people whom the deciders name, each once."""
+        members: dict[str, KnownPerson] = {}
+        for name in deciders.names:
+            if deciders.kind == "role":
+                for person in await self._people.with_role(name):
+                    members[person.name] = person
+            else:
+                named = await self._people.named(name)
+                if named:
+                    members[named.name] = named
+        return list(members.values())
+
+    async def _present(self, person: KnownPerson, now: float) -> KnownPerson | None:
+        """Return a person, or who stands in for them while they are away; None for nobody."""
+        if person.away_until <= now:
+            return person
+        if not person.stand_in:
+            return None
+        return await self._people.named(person.stand_in)
+
+
+def group_of(rule: ApprovalRule, home: Conversation) -> str:
+    """Return the id of the conversation in which anyone else may decide."""
+    on = rule.on
+    if on and on.chat:
+        return Conversation(on.channel, on.chat, on.thread).id
+    return home.id
+
+
+def _account_of(person: KnownPerson, on: ApprovalPlace | None) -> Account | None:
+    """Return the account with which a person is asked, None if they have none there."""
+    if on:
+        return person.account_on(on.channel)
+    return next(iter(person.accounts), None)
+
+
+def _lower(names: Iterable[str]) -> set[str]:
+    return {name.lower() for name in names}
