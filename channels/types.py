@@ -522,6 +522,9 @@ class Reply:
     #: Whether the reply asks for a value, which is typed. A typed number is then the value, and
     #: does not choose a button.
     asks_value: bool = False
+    #: Whether the reply may wait until its person writes, where the platform takes it only then. A
+    #: reply that may not is given up at once.
+    may_wait: bool = True
     #: The buttons of a question that is decided, without data; the chosen one has a mark. They are
     #: shown where a platform has disabled buttons.
     decided_buttons: tuple[Button, ...] = ()

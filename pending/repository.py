@@ -13,8 +13,8 @@ from typing import Any, Literal, Protocol
 from sayso.channels.types import Intent, Scope
 from sayso.infra.tracing import current_trace
 from sayso.pending.action import ActionSigner, ActionState, PendingAction, encode_canonical
-from sayso.pending.decision_record import DecisionRecord
 from sayso.pending.approvals.votes import Vote
+from sayso.pending.decision_record import DecisionRecord
 from sayso.pending.stored_action import SIGNED_FIELDS, SIGNED_ID, StoredAction
 from sayso.pending.turn_changes import NewAction, TurnChange
 from sayso.pending.turns import Lease

@@ -18,7 +18,7 @@ from redis import Redis
 
 from sayso.agent.messages import Message, Role
 from sayso.agent.providers import testing
-from sayso.agent.run.pause import WAITING
+from sayso.agent.run.pause import WAITING, WAITING_FOR_OTHERS
 from sayso.infra.redis.client import connect
 from sayso.infra.tracing import stop_tracing
 from sayso.pending.call_context import add_log_fields
@@ -120,7 +120,11 @@ def valid_histories(
             refused.append(str(exc))
             raise
         turn = max(at for at, message in enumerate(messages) if message.role is Role.USER)
-        settled = (message for message in messages[:turn] if message.content != WAITING)
+        settled = (
+            message
+            for message in messages[:turn]
+            if message.content not in (WAITING, WAITING_FOR_OTHERS)
+        )
         links = [link for message in settled for link in message.actions]
         refused.extend(
             f"the action {link.id!r} reads as if it waited" for link in links if not link.outcome

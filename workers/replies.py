@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from sayso.channels.base import Channel
 from sayso.channels.types import Reply
-from sayso.pending.forwarding import ForwardedQuestion
+from sayso.pending.forwarding import ForwardedQuestion, QuestionEnding
 from sayso.pending.turn_changes import Forward, TurnChange, TurnReply
 
 log = logging.getLogger(__name__)
@@ -142,19 +142,34 @@ def split_replies(
     return change
 
 
-def split_questions_for_others(change: TurnChange, channels: Mapping[str, Channel]) -> TurnChange:
-    """Split each question for another conversation into the messages that its platform needs."""
+def fit_forwards(change: TurnChange, channels: Mapping[str, Channel]) -> TurnChange:
+    """Return the change with what goes to other conversations as the platforms there take it."""
     forwards: list[Forward] = []
     for forward in change.forwards:
-        if not isinstance(forward, ForwardedQuestion):
-            forwards.append(forward)
-            continue
-        channel = channels.get(forward.to.channel)
-        pieces: list[TurnReply] = []
-        for message in forward.messages:
-            pieces += _messages_of(TurnReply(message), channel)
-        forwards.append(replace(forward, messages=tuple(each.reply for each in pieces)))
+        match forward:
+            case ForwardedQuestion():
+                channel = channels.get(forward.to.channel)
+                forwards.append(replace(forward, messages=_question_messages(forward, channel)))
+            case QuestionEnding():
+                # An edit is no message that people must read. Where there are none, a new message
+                # tells the end.
+                is_edit = _can_edit(channels.get(forward.to.channel))
+                reply = replace(forward.reply, optional=is_edit)
+                forwards.append(replace(forward, reply=reply))
+            case _:
+                forwards.append(forward)
     return replace(change, forwards=tuple(forwards))
+
+
+def _question_messages(forward: ForwardedQuestion, channel: Channel | None) -> tuple[Reply, ...]:
+    """Return the messages of a question for another conversation.
+
+    None of them waits until its person writes: other people are asked instead.
+    """
+    pieces: list[TurnReply] = []
+    for message in forward.messages:
+        pieces += _messages_of(TurnReply(message), channel)
+    return tuple(replace(each.reply, may_wait=False) for each in pieces)
 
 
 def _messages_of(turn_reply: TurnReply, channel: Channel | None) -> list[TurnReply]:

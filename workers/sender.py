@@ -479,7 +479,10 @@ class ReplySender:
         """
         channel = lease.conversation.partition(":")[0]
         following = decide_after_error(error, reply.attempt, chance=self._chance())
-        log_failed_send(reply.delivery(lease), error, following)
+        delivery = reply.delivery(lease)
+        if isinstance(error, WindowClosed) and not delivery.reply.may_wait:
+            following = GivenUp(f"WindowClosed: {error}", error="WindowClosed")
+        log_failed_send(delivery, error, following)
 
         if isinstance(error, ChannelDown):
             await call_in_thread(self._alerts.note, channel, str(error))

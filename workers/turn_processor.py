@@ -63,9 +63,9 @@ from sayso.workers.progress import (
     StepsMessage,
 )
 from sayso.workers.replies import (
+    fit_forwards,
     has_new_message,
     replace_draft,
-    split_questions_for_others,
     split_replies,
 )
 from sayso.workers.turn_fetcher import TurnFetcher
@@ -418,7 +418,7 @@ class TurnProcessor:
             )
         change = replace(change, replies=replies)
         if change.forwards:
-            change = split_questions_for_others(change, self.channels)
+            change = fit_forwards(change, self.channels)
 
         # Splitting a long text takes as long as a whole turn, and would block the event loop.
         if sum(len(turn_reply.reply.text) for turn_reply in replies) > LONG_CHARS:

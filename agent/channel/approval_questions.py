@@ -310,6 +310,13 @@ def names_of(deciders: Deciders, places: Sequence[AskedPlace]) -> str:
     return ", ".join(literal(each.to.channel) for each in places)
 
 
+def asked_names(stored: StoredAction) -> str:
+    """Return who was asked about a stored action, as Markdown."""
+    rule = stored.action.approval_rule or ApprovalRule(Deciders("asker"))
+    places = [AskedPlace(each.to, "", each.person) for each in requests_of(stored)]
+    return names_of(rule.by, places)
+
+
 def shown_name(name: str, user_id: str) -> str:
     """Return how a person is named to others, as Markdown: by name, else by the platform's id."""
     return literal(name) if name.strip() else f"`{user_id}`"

@@ -23,9 +23,14 @@ from sayso.agent.channel.approval_questions import (
 )
 from sayso.agent.channel.confirmed_actions import ConfirmedActions
 from sayso.agent.channel.context import TurnAnswer, TurnContext, fixed_answer
-from sayso.agent.channel.endings import texts_of, with_tools_already_run
+from sayso.agent.channel.endings import (
+    cancel_with_text,
+    cancelled_text,
+    texts_of,
+    with_tools_already_run,
+)
 from sayso.agent.channel.outcome_answers import OutcomeAnswers
-from sayso.agent.channel.outcome_history import OutcomeHistory, links_in_history
+from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.questions import outcome_line
 from sayso.agent.tools.previews import literal
 from sayso.channels.i18n.texts import texts_for
@@ -97,32 +102,42 @@ class ApprovalVotes:
             answer = await self._answer_timer(context, stored, rule)
         return answer.marked_about(stored)
 
-    async def waiting(self, context: TurnContext) -> list[StoredAction]:
-        """Return the actions of this person that wait for the decision of others.
-
-        They are found by the calls in the history, so a cleared history has none.
-        """
-        ids = [link.id for link in links_in_history(context) if not link.is_final]
-        if not ids:
-            return []
-        conversation = context.turn.conversation.id
-        records = await self._store.repository.load(conversation, tuple(dict.fromkeys(ids)))
-        verified = [
-            each.verified(self._store.signer, context.turn.scope) for each in records if each
-        ]
-        return [
-            each
-            for each in verified
-            if each.action.approval is not None
-            and each.state in WAITING_STATES
-            and not each.action.is_expired(context.received_at)
-        ]
-
     def withdrawn(self, answer: TurnAnswer, stored: StoredAction, at: float) -> TurnAnswer:
         """Return the answer to a withdrawal, with the end of all requests."""
         name = literal(stored.action.user_name or stored.action.user_id)
         line = texts_for(self._language).withdrawn_by(name, at)
         return self._with_endings(answer, stored, "cancelled", line)
+
+    async def withdraw_all(
+        self, context: TurnContext, answer: TurnAnswer, waiting: Sequence[StoredAction]
+    ) -> TurnAnswer:
+        """Cancel actions that wait for others, and return the answer with the end of their requests.
+
+        Each is cancelled at once: a turn can commit only one change of a state.
+        """
+        conversation = context.turn.conversation.id
+        for stored in waiting:
+            transition = cancel_with_text(stored, context.turn, cancelled_text(stored))
+            change = TurnChange(transition=transition)
+            status, _ = await self._store.repository.change(conversation, change)
+            if status == "ok":
+                answer = self.withdrawn(answer, stored, context.received_at)
+        return answer
+
+    def failed(self, context: TurnContext) -> TurnAnswer:
+        """Return the answer to a vote that could not be counted: its person may try again."""
+        stored = context.named_action
+        vote = self._read_vote(context, stored) if stored else None
+        if context.turn.kind != "vote" or vote is None:
+            return _NOTHING
+        return _told(vote, texts_for(self._language).broken(), self._language)
+
+    async def with_requests_ended(
+        self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
+    ) -> TurnAnswer:
+        """Return the answer of a turn that decided the action and failed, with the requests ended."""
+        state = await self._state_after(context, answer, stored)
+        return self._with_endings(answer, stored, state, _decision_line(stored, self._language))
 
     async def _answer_vote(
         self, context: TurnContext, stored: StoredAction, rule: ApprovalRule

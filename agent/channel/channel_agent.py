@@ -152,13 +152,13 @@ class ChannelAgent:
         self._questions = Questions(
             store, behavior.escalation, expiry_notice=behavior.expiry_notice
         )
+        self._outcomes = OutcomeHistory(agent, store)
         self._commands = None
         if behavior.commands:
-            self._commands = Commands(agent, self._questions)
+            self._commands = Commands(agent, self._questions, self._outcomes)
         language = behavior.language
         self._approval_questions = ApprovalQuestions(store, self._approvers, language=language)
         self._approval_answers = ApprovalAnswers(store, self._approvers, self.parser)
-        self._outcomes = OutcomeHistory(agent, store)
         self._reader = MessageReader(
             self.parser,
             confirm_ok=behavior.confirm_ok,
@@ -347,7 +347,7 @@ class ChannelAgent:
                 return await self._stop(context)
             command = self._commands.find(turn)
             if command:
-                return await self._commands.answer(command, context)
+                return await self._answer_command(self._commands, command, context)
 
         # It names a request, or follows one, so it is no answer to a question of the person's own.
         vote = await self._approval_answers.answer_message(context)
@@ -359,6 +359,16 @@ class ChannelAgent:
             if answer_about:
                 return answer_about.marked_about(context.open_action)
         return await self._answer_without_question(context)
+
+    async def _answer_command(
+        self, commands: Commands, name: str, context: TurnContext
+    ) -> TurnAnswer:
+        """Answer a command. /reset also withdraws what other people were asked about."""
+        waiting: list[StoredAction] = []
+        if name == "reset":
+            waiting = await self._outcomes.waiting_for_others(context)
+        answer = await commands.answer(name, context)
+        return await self._votes.withdraw_all(context, answer, waiting)
 
     async def _answer_tap(self, context: TurnContext) -> TurnAnswer:
         """Answer a tap on a button, or a filled-in form."""
@@ -446,7 +456,7 @@ class ChannelAgent:
 
     async def _withdrawn_by_quote(self, context: TurnContext) -> TurnAnswer | None:
         """Withdraw the action whose notice the message quotes. None if it quotes none."""
-        for stored in await self._votes.waiting(context):
+        for stored in await self._outcomes.waiting_for_others(context):
             if context.turn.replied_to in (stored.question_message, *stored.question_messages):
                 answer = await self._confirmation.withdraw(context, stored)
                 return self._with_withdrawal(context, answer, stored)
@@ -484,7 +494,7 @@ class ChannelAgent:
 
         # The results of earlier calls must say how their actions have ended since.
         await self._outcomes.refresh(context)
-        waiting = await self._votes.waiting(context)
+        waiting = await self._outcomes.waiting_for_others(context)
         context.channel_run.waiting_actions += [each.action for each in waiting]
         # The model reads a copy of the history if long texts, which are in files, are put into it.
         memory = await load_history(context)
@@ -567,6 +577,8 @@ class ChannelAgent:
         language = context.texts.language
         if queued.turn.kind == "continuation":
             change = await self._continuations.give_up(context, run, is_stopped=not failure_text)
+        elif queued.turn.kind in ("vote", "request_timer"):
+            change = await self._give_up_request(context)
         else:
             # In the language of the message alone, as the worker's `failure_text` is.
             context = replace(context, texts=self.texts_for_turn(queued.turn))
@@ -590,6 +602,21 @@ class ChannelAgent:
         if queued.turn.is_stop or (self._commands and self._commands.find(queued.turn)):
             for_history = ""  # a command is no part of the conversation
         return await self._failed_turns.settle(context, text, run, for_history=for_history)
+
+    async def _give_up_request(self, context: TurnContext) -> TurnChange:
+        """Return what a turn changes in which others decide, and which failed. See `give_up`.
+
+        If it has decided the action, its person is told the outcome. Otherwise nothing is decided,
+        and the person of the vote is told to try again.
+        """
+        change = await self._failed_turns.settle_vote(context)
+        if change is None:
+            return self._votes.failed(context).change
+        stored = context.named_action
+        answer = TurnAnswer(change)
+        if stored is None:
+            return change
+        return (await self._votes.with_requests_ended(context, answer, stored)).change
 
     def is_answer(self, text: str) -> bool:
         """Return whether the text would be a yes or a no to a question."""

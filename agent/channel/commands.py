@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sayso.agent.agent import Agent
+from sayso.agent.channel.approval_questions import asked_names
 from sayso.agent.channel.context import (
     TurnAnswer,
     TurnContext,
@@ -14,6 +15,7 @@ from sayso.agent.channel.context import (
     text_change,
 )
 from sayso.agent.channel.endings import cancelled_or_expired_transition
+from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.questions import Questions
 from sayso.agent.guards.policy import effective_decision
 from sayso.agent.tools.previews import literal
@@ -23,6 +25,7 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.literal import Markdown
 from sayso.channels.types import Reply, Turn
+from sayso.pending.stored_action import StoredAction
 from sayso.pending.turn_changes import TurnChange, TurnReply
 
 #: The commands in the order of /help. /stop is handled before a turn gets here.
@@ -50,9 +53,10 @@ class Commands:
     Lives as long as its agent. The answers are not added to the history.
     """
 
-    def __init__(self, agent: Agent, questions: Questions) -> None:
+    def __init__(self, agent: Agent, questions: Questions, outcomes: OutcomeHistory) -> None:
         self._agent = agent
         self._questions = questions
+        self._outcomes = outcomes
 
     def find(self, turn: Turn) -> str:
         """Return the command that a turn begins with, without its slash; "" for none."""
@@ -74,7 +78,8 @@ class Commands:
             case "tools":
                 return _text_answer(_tool_list(context, await self._usable()))
             case "status":
-                answer = _text_answer("\n".join(_status(context)))
+                others = await self._outcomes.waiting_for_others(context)
+                answer = _text_answer("\n".join(_status(context, others)))
                 if context.waiting_action:
                     answer = about_question(context.waiting_action, answer)
                 return answer
@@ -175,10 +180,10 @@ def _who(context: TurnContext, roles: list[str]) -> Iterator[str]:
         yield texts.who("aliases", ", ".join(f"`{alias}`" for alias in turn.aliases))
 
 
-def _status(context: TurnContext) -> Iterator[str]:
+def _status(context: TurnContext, others: Sequence[StoredAction]) -> Iterator[str]:
     """Yield the lines of /status: what is open and for how long.
 
-    Turns of a conversation run one at a time, so no other turn can be running. An action that was
+    `others` are the actions that wait for the decision of other people. Turns of a conversation run one at a time, so no other turn can be running. An action that was
     confirmed elsewhere can.
     """
     texts = context.texts
@@ -192,8 +197,12 @@ def _status(context: TurnContext) -> Iterator[str]:
         yield texts.status_waiting(waiting.action.preview, seconds_left)
     elif stored and stored.state in ("claimed", "started"):
         yield texts.status_running(stored.action.preview)
-    else:
+    elif not others:
         yield texts.status_idle()
+
+    for each in others:
+        seconds_left = each.action.expires_at - context.received_at
+        yield texts.status_others(each.action.preview, asked_names(each), seconds_left)
 
     for timer in context.timers:
         if timer.user == context.scope_id:

@@ -95,6 +95,16 @@ class FailedTurns:
             return await self._end(context, open_action, transition, failure_text)
         return TurnChange(replies=(TurnReply(Reply(failure_text)),))
 
+    async def settle_vote(self, context: TurnContext) -> TurnChange | None:
+        """Return what a failed turn changes in which other people decide about an action.
+
+        None if the turn has not decided the action: then nothing of it has taken effect.
+        """
+        decided_action = await self._decided_action(context, None, None)
+        if decided_action is None:
+            return None
+        return await self._tell_outcome(context, decided_action)
+
     def _end_waiting(self, context: TurnContext, stored: StoredAction) -> Transition | None:
         """Return the transition that ends a waiting action, None if it goes on waiting.
 

@@ -29,7 +29,7 @@ from sayso.agent.run.long_results import (
     shorten_for_history,
     shorten_result,
 )
-from sayso.agent.run.pause import rename_actions
+from sayso.agent.run.pause import WAITING_FOR_OTHERS, rename_actions
 from sayso.agent.tools.screening import fenced, result_for_model, screen
 from sayso.agent.tools.text_cuts import shorten, truncate
 from sayso.channels.i18n.texts import texts_for
@@ -150,17 +150,31 @@ class OutcomeHistory:
             results[links[0].id] = _with_outcomes(message, links, entries)
         context.memory.replace_results(results)
 
-    def write_waiting(self, context: TurnContext, ids: Collection[str], note: str) -> None:
+    async def waiting_for_others(self, context: TurnContext) -> list[StoredAction]:
+        """Return the actions of the history that wait for the decision of other people."""
+        ids = [link.id for link in links_in_history(context) if not link.is_final]
+        if not ids:
+            return []
+        records = await self._read_by_id(context.turn.scope, ids)
+        return [
+            each
+            for each in records.values()
+            if each is not None
+            and each.action.approval is not None
+            and each.state in WAITING_STATES
+            and not each.action.is_expired(context.received_at)
+        ]
+
+    def write_waiting(self, context: TurnContext, ids: Collection[str]) -> None:
         """Write into the results of calls that other people decide about them.
 
         `ids` are those of the actions. The conversation goes on meanwhile, so that a model reads
         these results before anything is decided.
         """
-        content = json.dumps({"outcome": "waiting", "note": note}, ensure_ascii=False)
         results = {}
         for message in context.memory.get_history():
             if any(link.id in ids for link in message.actions):
-                results[message.actions[0].id] = replace(message, content=content)
+                results[message.actions[0].id] = replace(message, content=WAITING_FOR_OTHERS)
         context.memory.replace_results(results)
 
     def link_to_change(self, context: TurnContext, successors: Mapping[str, PendingAction]) -> None:

@@ -34,11 +34,6 @@ MAX_PREFACE_CHARS = 1000
 
 #: How the typed results begin which say that there is nothing to ask for, as JSON.
 _NO_TARGET = tuple(f'{{"kind": "{each.kind}"' for each in (NotFound, Ambiguous, PreviewRefused))
-#: What a model reads of a call while other people decide about it.
-_WAITS_FOR_OTHERS = (
-    "Other people decide about this, and were asked. Nothing is done yet. "
-    "Do not call it again: the outcome follows here."
-)
 #: Reasons to end a run whose reply is the agent's own text.
 _OWN_REPLY_REASONS = ("answer", "terminal")
 
@@ -180,7 +175,7 @@ class RunReplies:
         if isinstance(asked, str):
             self._outcomes.write_outcomes(context, ids, "replaced", context.received_at)
             return TurnReply(Reply(paragraphs([preface, asked]))), TurnChange()
-        self._outcomes.write_waiting(context, ids, _WAITS_FOR_OTHERS)
+        self._outcomes.write_waiting(context, ids)
         return asked
 
 

@@ -32,6 +32,17 @@ WAITING = json.dumps(
         ),
     }
 )
+#: The same for a call that other people decide about. It is written into the history when they are
+#: asked, because the conversation goes on meanwhile.
+WAITING_FOR_OTHERS = json.dumps(
+    {
+        "outcome": "waiting",
+        "note": (
+            "Other people decide about this, and were asked. Nothing was done yet. "
+            "Do not call it again: its outcome follows here."
+        ),
+    }
+)
 #: The user message of a run that goes on, if other messages have followed its open calls.
 DECIDED_MESSAGE = (
     "(A call that waited was decided. Its result above says what came of it. Go on from there.)"

@@ -148,11 +148,12 @@ class Rig:
         note_turn = work.note_turn if work else lambda _: None
         self.client = client
         self.shard = f"{prefix}{{{shard_of(CHAT.id)}}}"
+        self.action_scripts = self._scripts(client, ACTION_SCRIPTS, prefix)
         self.store = RedisPendingStore(
             client=client,
             secret_keys=["key"],
             prefix=prefix,
-            scripts=self._scripts(client, ACTION_SCRIPTS, prefix),
+            scripts=self.action_scripts,
             note_effect=work.note_effect if work else None,
         )
         self.repository = Blocking(self.store.repository)

@@ -101,6 +101,7 @@ local function store_action(new_action, at_once)
     'record', new_action.record, 'mac', new_action.mac, 'kind', new_action.kind,
     'digest', new_action.digest, 'ttl_ms', new_action.ttl_ms, 'user', new_action.user,
     'state', states[#states], 'expires_at', expires_at, 'last_seen_seq', 0)
+  if at_once then redis.call('HSET', key, 'shown_at', now()) end
   for name, value in pairs(new_action.optional_fields) do
     redis.call('HSET', key, name, value)
   end

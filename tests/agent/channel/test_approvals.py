@@ -1,0 +1,477 @@
+"""Actions that other people decide: asked on one channel, decided on another."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from sayso.channels.base import AddressClosed, WindowClosed
+from sayso.channels.types import Conversation
+from sayso.pending.approval_rule import (
+    ApprovalEscalation,
+    ApprovalPlace,
+    ApprovalRule,
+    Deciders,
+)
+from sayso.pending.approvals.people import Account
+from tests.agent.channel.shop import ANA, GROUP, MANAGERS, Shop
+
+TWO = replace(MANAGERS, need=2)
+IN_GROUP = replace(MANAGERS, on=ApprovalPlace("team", "C1"))
+HOUR = 3600.0
+
+
+def test_manager_confirms_by_tap():
+    """The one who asked is told who was asked, then the outcome; each request is closed."""
+    shop = Shop(30)
+    shop.ask()
+    assert shop.refunds == []
+    assert "bea, cem" in shop.texts[-1]
+    assert "Ana asks for this" in shop.texts_to("bea")[-1]
+    assert "Refund 30 EUR" in shop.texts_to("bea")[-1]
+
+    shop.tap("bea", shop.request("bea")[0])
+    assert shop.refunds == [30]
+    assert "Agreed by bea" in shop.texts[-1]
+    assert "refunded 30" in shop.texts[-1]
+    for user in ("bea", "cem"):
+        assert "Agreed by bea" in shop.texts_to(user)[-1]
+
+
+def test_two_at_once_carry_it_out_once():
+    """The second answer changes nothing, and its person is told who decided."""
+    shop = Shop(30)
+    shop.ask()
+    for user in ("bea", "cem"):
+        shop.hear(Conversation("team", user), user, tap=shop.request(user)[0].data)
+    shop.work()
+    assert shop.refunds == [30]
+    assert len([each for each in shop.texts if "Agreed by" in each]) == 2  # notice and outcome
+
+
+def test_a_no_and_a_yes_at_once_end_it_once():
+    """What came first in the conversation of the action counts."""
+    shop = Shop(30)
+    shop.ask()
+    shop.hear(Conversation("team", "bea"), "bea", tap=shop.request("bea")[1].data)
+    shop.work(Conversation("team", "bea"))
+    shop.hear(Conversation("team", "cem"), "cem", tap=shop.request("cem")[0].data)
+    shop.work()
+    assert shop.refunds == []
+    assert "bea said no" in shop.texts[-1]
+
+
+def test_the_same_tap_twice_counts_once():
+    """A platform sends the tap again, and the person taps a second time."""
+    shop = Shop(30, rule=TWO)
+    shop.ask()
+    yes = shop.request("bea")[0]
+    shop.tap("bea", yes, event="t1")
+    shop.tap("bea", yes, event="t1")
+    shop.tap("bea", yes, event="t2")
+    assert shop.refunds == []
+    assert "1 of 2" in shop.texts_to("bea")[-1]
+
+
+def test_two_of_two_need_two_people():
+    """The second yes carries it out, and both are named."""
+    shop = Shop(30, rule=TWO)
+    shop.ask()
+    shop.tap("bea", shop.request("bea")[0])
+    assert "1 of 2" in shop.texts_to("bea")[-1]
+    shop.tap("cem", shop.request("cem")[0])
+    assert shop.refunds == [30]
+    assert "Agreed by bea, cem" in shop.texts[-1]
+
+
+def test_one_person_under_two_names_counts_once():
+    """Two accounts of one person are one vote."""
+    shop = Shop(30, rule=replace(TWO, on=ApprovalPlace("team", "C1")))
+    shop.directory.set("bea", accounts=(Account("team", "bea"), Account("team", "bea2")))
+    shop.ask()
+    yes = shop.request("C1")[0]
+    shop.tap("bea", yes, GROUP, in_group=True)
+    shop.tap("bea2", yes, GROUP, in_group=True)
+    assert shop.refunds == []
+
+
+def test_role_lost_between_question_and_tap():
+    """The role counts at the decision. The person is told, and nothing changes."""
+    shop = Shop(30)
+    shop.ask()
+    shop.directory.set("bea", roles=frozenset())
+    shop.tap("bea", shop.request("bea")[0])
+    assert shop.refunds == []
+    assert shop.texts_to("bea")[-1] == "You may not decide this."
+    shop.tap("cem", shop.request("cem")[0])
+    assert shop.refunds == [30]
+
+
+def test_role_lost_after_the_first_of_two():
+    """A yes of a person who is no manager any more does not count."""
+    shop = Shop(30, rule=TWO)
+    shop.ask()
+    shop.tap("bea", shop.request("bea")[0])
+    shop.directory.set("bea", roles=frozenset())
+    shop.tap("cem", shop.request("cem")[0])
+    assert shop.refunds == []
+    assert "1 of 2" in shop.texts_to("cem")[-1]
+
+
+def test_nobody_approves_their_own_request():
+    """Not even a manager, from another account."""
+    shop = Shop(30, rule=IN_GROUP)
+    shop.directory.set("ana", roles=frozenset({"manager"}))
+    shop.ask()
+    shop.tap("ana", shop.request("C1")[0], GROUP, in_group=True)
+    assert shop.refunds == []
+    assert "yourself" in shop.texts_to("C1")[-1]
+
+
+def test_the_asker_is_not_asked():
+    """Of the managers only the others get a request."""
+    shop = Shop(30)
+    shop.directory.set("ana", roles=frozenset({"manager"}))
+    shop.ask()
+    assert shop.texts_to("ana") == []
+
+
+def test_yes_of_the_asker_is_no_yes():
+    """In their own chat a yes goes to the model."""
+    shop = Shop(30, lines=["They decide."])
+    shop.ask()
+    shop.ask("yes")
+    assert shop.refunds == []
+    assert shop.texts[-1] == "They decide."
+
+
+def test_stranger_in_the_group_is_refused():
+    """The click changes nothing, and only its person sees the notice."""
+    shop = Shop(30, rule=IN_GROUP)
+    shop.ask()
+    shop.tap("dan", shop.request("C1")[0], GROUP, in_group=True)
+    assert shop.refunds == []
+    notice = shop.team.sent[-1].reply
+    assert (notice.text, notice.only_for) == ("You may not decide this.", "dan")
+    shop.tap("cem", shop.request("C1")[0], GROUP, in_group=True)
+    assert shop.refunds == [30]
+
+
+def test_anyone_else_in_the_group():
+    """Each member but the one who asked may decide."""
+    rule = ApprovalRule(Deciders("anyone_else"), on=ApprovalPlace("team", "C1"))
+    shop = Shop(30, rule=rule)
+    shop.ask()
+    shop.tap("ana", shop.request("C1")[0], GROUP, in_group=True)
+    assert shop.refunds == []
+    shop.tap("zoe", shop.request("C1")[0], GROUP, in_group=True)
+    assert shop.refunds == [30]
+
+
+def test_forwarded_button_of_another_person():
+    """A button of a personal request works for that person only."""
+    shop = Shop(30)
+    shop.ask()
+    shop.tap("cem", shop.request("bea")[0], Conversation("team", "bea"))
+    assert shop.refunds == []
+
+
+def test_typed_yes_names_the_request():
+    """A person decides in words, in their own chat."""
+    shop = Shop(30)
+    shop.ask()
+    code = code_of(shop, "bea")
+    shop.say("bea", f"yes {code.lower()}")
+    assert shop.refunds == [30]
+
+
+def test_plain_yes_of_a_manager_decides_nothing():
+    """They are told how to answer."""
+    shop = Shop(30)
+    shop.ask()
+    shop.say("bea", "yes")
+    assert shop.refunds == []
+    assert code_of(shop, "bea") in shop.texts_to("bea")[-1]
+
+
+def test_quoting_the_request_decides():
+    """The quoted message says which request is meant."""
+    shop = Shop(30)
+    shop.ask()
+    message = shop.message_of("bea")
+    shop.say("bea", "yes", replied_to=message)
+    assert shop.refunds == [30]
+
+
+def test_manager_with_a_question_of_their_own():
+    """A plain yes goes to their own question, and a yes with the code to the request."""
+    shop = Shop(30)
+    shop.ask()
+    code = code_of(shop, "bea")
+    shop.own_question("bea", 7)
+    shop.say("bea", f"yes {code}")
+    assert shop.refunds == [30]
+    shop.say("bea", "yes")
+    assert shop.refunds == [30, 7]
+
+
+def test_no_with_a_reason_reaches_asker_and_model():
+    """The reason stands behind the code."""
+    shop = Shop(30, lines=["Too much, sorry."], after="continue")
+    shop.ask()
+    shop.say("bea", f"no {code_of(shop, 'bea')} too much")
+    assert shop.refunds == []
+    assert any("bea said no" in each and "too much" in each for each in shop.texts)
+    read = json.dumps([str(each) for each in shop.provider.requests[-1].messages])
+    assert "denied" in read
+    assert "too much" in read
+
+
+def test_tap_on_no_is_asked_why():
+    """Where a no needs a reason, the next message is the reason."""
+    shop = Shop(30, rule=replace(MANAGERS, reason="on_deny"))
+    shop.ask()
+    shop.tap("bea", shop.request("bea")[1])
+    assert shop.texts_to("bea")[-1].startswith("Why?")
+    shop.say("bea", "the invoice is paid")
+    assert "the invoice is paid" in shop.texts[-1]
+    assert "bea said no" in shop.texts[-1]
+
+
+def test_two_noes_end_it_where_the_rule_says_so():
+    """One no of two is not enough."""
+    shop = Shop(30, rule=replace(MANAGERS, denials=2))
+    shop.ask()
+    shop.tap("bea", shop.request("bea")[1])
+    assert "said no" not in shop.texts[-1]
+    shop.tap("cem", shop.request("cem")[1])
+    assert "bea, cem said no" in shop.texts[-1]
+
+
+def test_asker_withdraws_by_the_button():
+    """The requests end, and a late yes is told so."""
+    shop = Shop(30)
+    shop.ask()
+    yes = shop.request("bea")[0]
+    shop.hear(ANA, "ana", tap=shop.notice_button().data)
+    shop.work()
+    assert "Nothing was done" in shop.texts[-1]
+    assert "Withdrawn by Ana" in shop.texts_to("bea")[-1]
+    shop.tap("bea", yes)
+    assert shop.refunds == []
+    assert "Withdrawn by Ana" in shop.texts_to("bea")[-1]
+
+
+def test_asker_withdraws_in_words():
+    """A no that quotes the notice."""
+    shop = Shop(30)
+    shop.ask()
+    notice = next(i for i, each in enumerate(shop.shop.sent, 1) if each.reply.buttons)
+    shop.hear(ANA, "ana", "no", replied_to=f"m{notice}")
+    shop.work()
+    assert "Withdrawn by Ana" in shop.texts_to("bea")[-1]
+
+
+def test_conversation_goes_on_while_others_decide():
+    """Another message ends nothing, and the model cannot ask for the same again."""
+    shop = Shop(30, 30, lines=["Still waiting."])
+    shop.ask()
+    shop.ask("what is the weather?")
+    assert len(shop.texts_to("bea")) == 1
+    assert shop.texts[-1] == "Still waiting."
+    read = str(shop.provider.requests[-1].messages)
+    assert "waiting" in read
+    shop.tap("bea", shop.request("bea")[0])
+    assert shop.refunds == [30]
+
+
+def test_expiry_at_one_of_two_tells_both():
+    """Nothing is done, and asker and manager know."""
+    shop = Shop(30, rule=replace(TWO, within_seconds=HOUR))
+    shop.ask()
+    shop.tap("bea", shop.request("bea")[0])
+    shop.later(HOUR + 5)
+    assert "1 of 2" in shop.texts[-1]
+    assert "time to decide is over" in shop.texts_to("bea")[-1]
+    shop.tap("cem", shop.request("cem")[0])
+    assert shop.refunds == []
+
+
+def test_second_yes_is_on_its_way_when_the_time_ends():
+    """It came in time: it waits in the conversation of its person while the end comes."""
+    shop = Shop(30, rule=replace(MANAGERS, within_seconds=HOUR))
+    shop.ask()
+    yes = shop.request("bea")[0]
+    shop.rig.pass_time(HOUR - 5)
+    shop.hear(Conversation("team", "bea"), "bea", tap=yes.data)
+    shop.work(Conversation("team", "bea"))
+    shop.later(10)
+    assert shop.refunds == [30]
+
+
+def test_yes_after_the_time():
+    """The request is over."""
+    shop = Shop(30, rule=replace(MANAGERS, within_seconds=HOUR))
+    shop.ask()
+    yes = shop.request("bea")[0]
+    shop.rig.pass_time(HOUR + 5)
+    shop.tap("bea", yes)
+    shop.later(1)
+    assert shop.refunds == []
+    assert "in time" in shop.texts[-1]
+
+
+def test_reminder_goes_to_those_who_did_not_answer():
+    """Once."""
+    shop = Shop(30, rule=replace(TWO, within_seconds=3 * HOUR, reminder_seconds=HOUR))
+    shop.ask()
+    shop.tap("bea", shop.request("bea")[0])
+    shop.later(HOUR + 5)
+    assert "still waits" in shop.texts_to("cem")[-1]
+    assert "still waits" not in shop.texts_to("bea")[-1]
+    shop.later(HOUR)
+    assert len([each for each in shop.texts_to("cem") if "still waits" in each]) == 1
+
+
+def test_escalation_asks_others_too():
+    """They may decide from then on, and not before."""
+    rule = replace(
+        MANAGERS,
+        within_seconds=3 * HOUR,
+        escalation=ApprovalEscalation(HOUR, Deciders("people", ("dan",))),
+    )
+    shop = Shop(30, rule=rule)
+    shop.ask()
+    assert shop.texts_to("dan") == []
+    shop.later(HOUR + 5)
+    assert "also asked dan" in shop.texts[-1]
+    shop.tap("dan", shop.request("dan")[0])
+    assert shop.refunds == [30]
+
+
+def test_request_that_cannot_be_delivered():
+    """The others can still decide."""
+    shop = Shop(30)
+    shop.team.errors = [AddressClosed("blocked")]
+    shop.ask()
+    reached = "bea" if shop.texts_to("bea") else "cem"
+    shop.tap(reached, shop.request(reached)[0])
+    assert shop.refunds == [30]
+
+
+@pytest.mark.parametrize("error", [AddressClosed("blocked"), WindowClosed("24 hours")])
+def test_nobody_can_be_reached(error):
+    """The asker hears it, and nothing is done."""
+    shop = Shop(30)
+    shop.team.errors = [error, error]
+    shop.ask()
+    assert "cannot reach" in shop.texts[-1]
+    assert shop.refunds == []
+
+
+def test_nobody_is_left_so_the_next_are_asked():
+    """Before their time, because the first cannot be reached."""
+    rule = replace(MANAGERS, escalation=ApprovalEscalation(HOUR, Deciders("people", ("dan",))))
+    shop = Shop(30, rule=rule)
+    shop.team.errors = [AddressClosed("blocked"), AddressClosed("blocked")]
+    shop.ask()
+    shop.tap("dan", shop.request("dan")[0])
+    assert shop.refunds == [30]
+
+
+def test_nobody_has_the_role():
+    """Nothing is stored, and the asker hears it."""
+    shop = Shop(30)
+    for name in ("bea", "cem"):
+        shop.directory.set(name, roles=frozenset())
+    shop.ask()
+    assert "cannot reach enough people" in shop.texts[-1]
+
+
+def test_platform_does_not_say_who_is_in_a_group():
+    """No answer counts until it does."""
+    shop = Shop(30)
+    shop.ask()
+    shop.directory.is_down = True
+    shop.tap("bea", shop.request("bea")[0])
+    assert shop.refunds == []
+    assert "try again later" in shop.texts_to("bea")[-1]
+    shop.directory.is_down = False
+    shop.tap("bea", shop.request("bea")[0])
+    assert shop.refunds == [30]
+
+
+def test_colleague_decides_for_a_person_who_is_away():
+    """The colleague is asked, and may decide until the person is back."""
+    shop = Shop(30, rule=ApprovalRule(Deciders("people", ("bea",))))
+    shop.directory.set("bea", stand_in="dan", away_until=shop.rig.now + HOUR)
+    shop.ask()
+    assert shop.texts_to("bea") == []
+    shop.tap("dan", shop.request("dan")[0])
+    assert shop.refunds == [30]
+
+
+def test_colleague_may_not_decide_once_the_person_is_back():
+    """What counts is the moment of the answer."""
+    shop = Shop(30, rule=ApprovalRule(Deciders("people", ("bea",))))
+    shop.directory.set("bea", stand_in="dan", away_until=shop.rig.now + HOUR)
+    shop.ask()
+    yes = shop.request("dan")[0]
+    shop.rig.pass_time(HOUR + 5)
+    shop.tap("dan", yes)
+    assert shop.refunds == []
+
+
+@pytest.mark.parametrize("step", ["claim", "start", "finish", "change"])
+def test_worker_dies_while_it_counts_the_last_yes(step):
+    """The next one goes on: the effect happens at most once, and everybody is told."""
+    shop = Shop(30)
+    shop.ask()
+    repository = shop.rig.store.repository
+    shop.hear(Conversation("team", "bea"), "bea", tap=shop.request("bea")[0].data)
+    shop.work(Conversation("team", "bea"))
+    shop.die_after(step)
+    assert shop.rig.store.repository is repository
+    shop.work()
+    assert len(shop.refunds) <= 1
+    assert shop.refunds == [30] or step == "start"
+    assert "Agreed by" in shop.texts_to("cem")[-1] or step == "start"
+
+
+def test_forged_vote_changes_nothing():
+    """A vote without a genuine seal is dropped."""
+    shop = Shop(30)
+    shop.ask()
+    shop.hear(Conversation("team", "bea"), "bea", tap=shop.request("bea")[0].data)
+    shop.work(Conversation("team", "bea"))
+    shop.forge_inbox('\\"answer\\": \\"yes\\"', '\\"answer\\": \\"yes\\", \\"words\\": \\"x\\"')
+    shop.work()
+    assert shop.refunds == []
+
+
+def test_person_unknown_to_the_yaml_is_named_as_the_platform_does():
+    """A group names whoever tapped."""
+    rule = ApprovalRule(Deciders("anyone_else"), on=ApprovalPlace("team", "C1"))
+    shop = Shop(30, rule=rule)
+    shop.ask()
+    shop.tap("zoe", shop.request("C1")[0], GROUP, in_group=True)
+    assert "Agreed by Zoe" in shop.texts[-1]
+
+
+def test_agent_goes_on_after_the_decision():
+    """The model reads who agreed and what came of it, and answers the rest of the request."""
+    shop = Shop(30, lines=["All done."], after="continue")
+    shop.ask()
+    shop.tap("bea", shop.request("bea")[0])
+    assert shop.texts[-1] == "All done."
+    read = str(shop.provider.requests[-1].messages)
+    assert "refunded 30" in read
+    assert "bea" in read
+
+
+def code_of(shop: Shop, user: str) -> str:
+    """Return the code in the request to a colleague."""
+    text = next(each for each in shop.texts_to(user) if "asks for this" in each)
+    return text.rpartition("**yes ")[2][:4]
