@@ -15,6 +15,7 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.types import Button, Conversation, Tap, Turn
 from sayso.infra.redis.client import PREFIX
 from sayso.pending import RedisPendingStore
+from sayso.pending.action import split_button_token
 from sayso.pending.approval_rule import ApprovalRule, Deciders
 from sayso.pending.approvals.people import (
     Account,
@@ -23,6 +24,7 @@ from sayso.pending.approvals.people import (
     account_name,
 )
 from sayso.pending.sharded_scripts import shard_of
+from sayso.pending.stored_action import StoredAction
 from tests.contracts.rigs import Rig, make_processor, make_sender
 from tests.scratch_redis import empty_redis
 from tests.workers.fakes import Dying, FakeChannel
@@ -91,9 +93,17 @@ class Shop:
     """A bot with a tool `refund`, whose calls other people decide by a rule."""
 
     def __init__(
-        self, *amounts: int, rule: ApprovalRule = MANAGERS, lines: Sequence[str] = (), **behavior
+        self,
+        *amounts: int,
+        rule: ApprovalRule = MANAGERS,
+        lines: Sequence[str] = (),
+        agent: Agent | None = None,
+        **behavior,
     ) -> None:
-        """The model refunds `amounts`, one a turn, and then says `lines`."""
+        """The model refunds `amounts`, one a turn, and then says `lines`.
+
+        `agent` answers in its place.
+        """
         self.rig = Rig(empty_redis())
         self.refunds: list[int] = []
         self.directory = FakeDirectory(
@@ -122,7 +132,7 @@ class Shop:
         options = {"journals": self.rig.journals, "people": self.directory}
         agents = {
             "shop": ChannelAgent(
-                Agent([refund], self.provider, config),
+                agent or Agent([refund], self.provider, config),
                 self.rig.store,
                 behavior=ChannelBehavior(**behavior),
                 **options,
@@ -214,6 +224,12 @@ class Shop:
         return next(
             each.reply.buttons[0] for each in reversed(self.shop.sent) if each.reply.buttons
         )
+
+    def home_action(self) -> StoredAction:
+        """Return the action that ana last asked for."""
+        parts = split_button_token(self.notice_button().data)
+        (stored,) = self.rig.repository.load(ANA.id, (parts[0],))
+        return stored
 
     def own_question(self, user: str, amount: int) -> None:
         """Let the team's agent ask a colleague for a yes to a refund of their own."""
