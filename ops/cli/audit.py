@@ -1,9 +1,10 @@
-"""The `sayso audit` commands: verify, show, export, erase.
+"""The `sayso audit` commands: verify, show, receipt, export, erase and others.
 
 The audit log says what became of every action. Workers write it to Redis and collect it into the
 *ledger*, a file in the data folder of their machine. Its entries form a chain: each is signed
 together with the one before it, so that a change or a gap shows. What is personal stands in a
-separate *body* for each action, which can be erased without breaking the chain.
+separate *body* for each action, which can be erased without breaking the chain. A *receipt* proves
+the decisions about one action to people who have neither the log nor its key.
 """
 
 from __future__ import annotations
@@ -257,6 +258,138 @@ def export(options: Options, out: Path | None) -> None:
         fail(f"{out} cannot be written: {exc.strerror}")
     entries = lines.count("\n")
     options.print({"file": str(out), "entries": entries}, [f"{entries:,} entries in {out}"])
+
+
+@audit.command(examples=["sayso audit receipt 66e503f366f7a932a2d505 --out receipt.json"])
+@click.argument("action")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The file to write.  [default: standard output]"
+)
+@pass_options
+def receipt(options: Options, action: str, out: Path | None) -> None:
+    """Write a signed receipt of who decided what about ACTION, when, and by which words or tap.
+
+    Exits with 1 where no decision can be proved.
+
+    ACTION is an id, as `sayso audit show` lists it.
+    The receipt holds the arguments and the words, which may be personal.
+    """
+    _need_receipt_library()
+    from sayso.pending.audit.receipts import NoReceipt, make_receipt
+
+    ledger = _ledger(options)
+    folder = ledger.path.resolve().parent
+    bot = folder.name if folder.parent.name == "bots" else ""
+    try:
+        with clear_errors():
+            made = make_receipt(ledger, action, _keys(options.data), bot=bot, now=time.time())
+    except NoReceipt as exc:
+        click.echo(f"Error: {exc}", err=True)
+        sys.exit(FINDING)
+
+    for note in made.notes:
+        click.echo(f"note: {note}", err=True)
+    if out is None:
+        click.echo(made.to_json(), nl=False)
+        return
+    try:
+        out.write_text(made.to_json(), encoding="ascii")
+    except OSError as exc:
+        fail(f"{out} cannot be written: {exc.strerror}")
+    value = {"file": str(out), "action": action, "notes": list(made.notes)}
+    options.print(value, [f"the receipt of {action} is in {out}"])
+
+
+@audit.command(
+    name="public-key", examples=["sayso audit public-key", "sayso audit public-key > shop.pem"]
+)
+@pass_options
+def public_key(options: Options) -> None:
+    """Print the public keys that verify receipts, as PEM: the one that signs first, then old ones.
+
+    Give the keys to those who check receipts. They are no secret.
+    """
+    _need_receipt_library()
+    from sayso.pending.audit.receipt_keys import ReceiptSigner
+
+    keys = ReceiptSigner(_keys(options.data)).public_keys
+    values = [{"key_id": key.id, "pem": key.pem} for key in keys]
+    lines = [f"key {key.id}\n{key.pem.rstrip()}" for key in keys]
+    options.print(values, lines)
+
+
+@audit.command(
+    name="verify-receipt",
+    examples=["sayso audit verify-receipt receipt.json --public-key shop.pem"],
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--public-key",
+    "key_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The public keys of the bot.  [default: those of the data folder]",
+)
+@pass_options
+def verify_receipt(options: Options, file: Path, key_file: Path | None) -> None:
+    """Check a receipt, and print what it proves.
+
+    Exits with 1 where it is not genuine, and says what was changed.
+
+    With --public-key it needs no Redis, no data folder and no secret.
+    """
+    _need_receipt_library()
+    from sayso.pending.audit.receipt_check import (
+        MAX_RECEIPT_BYTES,
+        ReceiptRefused,
+        check_receipt,
+        describe_receipt,
+    )
+    from sayso.pending.audit.receipt_keys import (
+        MAX_KEYS_BYTES,
+        KeysUnreadable,
+        ReceiptSigner,
+        read_public_keys,
+    )
+
+    if key_file is None:
+        keys = {key.id: key for key in ReceiptSigner(_keys(options.data)).public_keys}
+    else:
+        try:
+            keys = dict(read_public_keys(_read_start(key_file, MAX_KEYS_BYTES)))
+        except KeysUnreadable as exc:
+            fail(f"{key_file} is no file of public keys: {exc}")
+
+    try:
+        genuine = check_receipt(_read_start(file, MAX_RECEIPT_BYTES), keys)
+    except ReceiptRefused as exc:
+        shown = exc.problems[:MAX_FAULTS]
+        lines = [f"fault: {problem}" for problem in shown]
+        if len(exc.problems) > MAX_FAULTS:
+            lines.append(f"... and {len(exc.problems) - MAX_FAULTS:,} more")
+        lines.append("The receipt is NOT genuine.")
+        options.print({"genuine": False, "faults": list(exc.problems)}, lines)
+        sys.exit(FINDING)
+    options.print({"genuine": True, "receipt": genuine.to_dict()}, describe_receipt(genuine))
+
+
+def _read_start(file: Path, most: int) -> bytes:
+    """Return the content of a file, one byte more than `most` of a larger one. Exits without it."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(most + 1)
+    except OSError as exc:
+        return fail(f"{file} cannot be read: {exc.strerror}")
+
+
+def _need_receipt_library() -> None:
+    """Exit where the library that signs and verifies receipts is not installed."""
+    from sayso.agent.extras import LibraryError, import_libraries
+
+    try:
+        import_libraries("receipts", "cryptography.hazmat.primitives.asymmetric.ed25519")
+    except LibraryError as exc:
+        fail(str(exc))
 
 
 @audit.command(examples=["sayso audit erase --user U0123ABCD"])

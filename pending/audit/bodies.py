@@ -85,7 +85,7 @@ class AuditBody:
             at=at,
             repeatable=repeatable,
             decision=decision or None,
-            votes=votes or None,
+            votes=add_votes("", votes) or None,
         )
 
     @property

@@ -12,14 +12,13 @@ from sayso.pending.approvals.votes import Vote
 
 @dataclass(frozen=True, slots=True)
 class ErasedVote:
-    """What stays of a vote whose person was erased: nothing that is personal, and no seal."""
+    """What stays of a vote whose person was erased: nothing that is personal.
 
-    #: The event id of the answer, as in the audit log. "" if the vote could not be read.
+    It has no seal any more, so it proves no answer.
+    """
+
+    #: The event id of the answer. "" if the vote could not be read.
     event_id: str
-    #: "yes" or "no"; "" if the vote could not be read.
-    answer: str
-    #: When the answer came in, in Unix seconds; 0.0 if the vote could not be read.
-    at: float
     #: When the person was erased, in Unix milliseconds.
     erased_at: int
 
@@ -47,7 +46,8 @@ def read_votes(votes: str) -> Iterator[VoteLine]:
 def add_votes(known: str, collected: str) -> str:
     """Return the known votes with those that were collected and are not known.
 
-    The vote of an erased person does not come back.
+    The vote of an erased person does not come back. Only this module writes an `ErasedVote`, so one
+    that was collected is not added.
     """
     lines = known.split("\n") if known else []
     erased = {vote.event_id for vote in read_votes(known) if isinstance(vote, ErasedVote)}
@@ -55,6 +55,8 @@ def add_votes(known: str, collected: str) -> str:
         if not line or line in lines:
             continue
         vote = _read_line(line)
+        if isinstance(vote, ErasedVote):
+            continue
         if vote is None or vote.event_id not in erased:
             lines.append(line)
     return "\n".join(lines)
@@ -72,9 +74,9 @@ def erase_votes(votes: str, user: str, at: int) -> str:
 def _erase_line(line: str, user: str, at: int) -> str:
     vote = _read_line(line)
     if isinstance(vote, Vote) and user in vote.user_ids:
-        return ErasedVote(vote.event_id, vote.answer, vote.at, at).to_json()
+        return ErasedVote(vote.event_id, at).to_json()
     if vote is None and user in line:
-        return ErasedVote("", "", 0.0, at).to_json()
+        return ErasedVote("", at).to_json()
     return line
 
 

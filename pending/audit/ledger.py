@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
@@ -118,7 +118,10 @@ class AuditLedger:
         with self._read() as connection:
             rows = connection.execute(f"{columns} entries ORDER BY shard, n").fetchall()
             rows += connection.execute(f"{columns} rivals ORDER BY shard, n, text")
+        return self._recorded(rows)
 
+    def _recorded(self, rows: Iterable[Sequence[object]]) -> list[RecordedEntry]:
+        """Return the entries in rows with shard, number, text, signature and hash."""
         entries = []
         for shard, number, text, sig, stored_hash in rows:
             if not isinstance(shard, int) or not isinstance(number, int):
@@ -141,6 +144,18 @@ class AuditLedger:
         An entry of another action may be among them. What Sayso has not written is left out.
         """
         return self._find("instr(text, ?)", text_with_action(action_id))
+
+    def find_recorded(self, action_id: str) -> list[RecordedEntry]:
+        """Return the entries of an action as they are stored, with their signatures.
+
+        An entry of another action may be among them, and one that Sayso has not written.
+        """
+        with self._read() as connection:
+            rows = connection.execute(
+                "SELECT shard, n, text, sig, head FROM entries WHERE instr(text, ?)",
+                (text_with_action(action_id),),
+            ).fetchall()
+        return self._recorded(rows)
 
     def find_by_number(self, shard: int, number: int) -> Iterator[tuple[int, AuditEntry]]:
         """Yield the shard and the entry of this number, nothing if there is none."""

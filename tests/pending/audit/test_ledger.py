@@ -552,7 +552,7 @@ def test_vote_of_an_erased_person_is_erased_with_any_of_their_ids(ledger, user):
     assert ledger.erase(user, at=5) == 1
     ledger.store([], [voted])
     votes = list(read_votes(ledger.bodies()["a"].votes))
-    assert votes == [ErasedVote("v1", "yes", 2.5, 5), None, Vote.from_json(eve)]
+    assert votes == [ErasedVote("v1", 5), None, Vote.from_json(eve)]
     assert b"bob" not in ledger.path.read_bytes()
     assert ledger.erase(user, at=6) == 0
     assert faults(ledger.path) == []
