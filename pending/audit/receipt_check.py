@@ -170,6 +170,7 @@ def describe_receipt(receipt: DecisionReceipt) -> Iterator[str]:
     yield f"Action {action.id}: {_call(action.tool, action.arguments)}"
     yield f"  shown as: {one_line(action.preview, WIDTH)}"
     yield f"  SHA-256 of the arguments: {action.args_digest}"
+    yield f"  SHA-256 of the stored record: {action.record_sha256}"
     yield f"  proposed to {_account(action.channel, action.user_id, action.user_name)}"
     for number, step in enumerate(receipt.steps, start=1):
         yield f"  step {number}, {step.state}: {_call(step.tool, step.arguments)}"
@@ -179,7 +180,7 @@ def describe_receipt(receipt: DecisionReceipt) -> Iterator[str]:
     text = f": {one_line(outcome.text, WIDTH)}" if outcome.text else ""
     yield f"Outcome: {outcome.state} at {outcome.at}{text}"
     yield from (f"note: {one_line(note, WIDTH)}" for note in receipt.notes)
-    yield "It proves what the bot recorded, and not that a tool did what it reported."
+    yield "It proves what the bot recorded, not that a tool did what it reported."
 
 
 def _call(tool: str, arguments: Mapping[str, Any]) -> str:
@@ -222,5 +223,8 @@ def _decision(decision: ReceiptDecision, receipt: DecisionReceipt) -> str:
     if decision.reason:
         sentence += f" The reason: {_quoted(decision.reason)}."
     if decision.action_id != receipt.action.id:
-        sentence += f" That was about the plan {decision.action_id}."
-    return f"{sentence} It was about the record with the SHA-256 {decision.record_sha256}."
+        sentence += (
+            f" That was about the plan {decision.action_id}, "
+            f"whose stored record has the SHA-256 {decision.record_sha256}."
+        )
+    return sentence

@@ -67,6 +67,13 @@ from sayso.channels.slack.installations import Installation, TokenCipher
 cipher = TokenCipher("desk", ["key"])
 print(cipher.decrypt("T01", cipher.encrypt(Installation("T01", "the token"))).token)
 """
+RECEIPTS = """
+from sayso.pending.audit.receipt_check import check_receipt
+from sayso.pending.audit.receipt_keys import ReceiptSigner
+from sayso.ops.cli.main import main
+
+main(["audit", "public-key"])
+"""
 COMMANDS = """
 from sayso.ops.cli.main import main
 
@@ -207,6 +214,15 @@ def test_bare_wheel_runs_a_bot_and_every_command(install: Install):
 def test_tokens_of_workspaces_are_encrypted_with_the_extra_slack_install(install: Install):
     """Nothing else is needed for an app that many workspaces install."""
     assert install("slack-install").run("python", "-c", TOKENS) == (0, "the token\n")
+
+
+def test_public_key_of_receipts_is_printed_with_the_extra_receipts(install: Install):
+    """Receipts need nothing else. Without the extra, the command names it."""
+    code, said = install("receipts").run("python", "-c", RECEIPTS, SAYSO_SECRET_KEYS="key")
+    assert (code, said.count("BEGIN PUBLIC KEY")) == (0, 1)
+    code, said = install("").run("sayso", "audit", "public-key", SAYSO_SECRET_KEYS="key")
+    assert code == 3
+    assert "the extra 'receipts' brings: " in said
 
 
 def test_tools_of_an_mcp_server_run_with_the_extra_mcp(install: Install):

@@ -340,7 +340,7 @@ def test_plan_has_one_receipt_with_its_steps(redis_client, tmp_path):
     of_step = story.receipt(receipt.steps[0].id)
     assert (of_step.action.plan, of_step.decisions) == (plan, receipt.decisions)
     assert of_step.decisions[0].action_id == plan
-    assert f"That was about the plan {plan}." in "\n".join(describe_receipt(of_step))
+    assert f"That was about the plan {plan}, whose" in "\n".join(describe_receipt(of_step))
 
 
 def test_undo_has_a_receipt(redis_client, tmp_path):
