@@ -24,6 +24,24 @@ def public_keys(*keys: str) -> dict[str, PublicKey]:
     return {key.id: key for key in ReceiptSigner(keys).public_keys}
 
 
+def vote_of(action_id: str, mac: str, user: str, event: str, **fields: Any) -> Vote:
+    """Return a vote of another person in words. It has no seal."""
+    return Vote(
+        action_id=action_id,
+        record_mac=mac,
+        answer="yes",
+        form="words",
+        channel="chat",
+        user_id=user,
+        conversation="chat:2",
+        chat=user,
+        thread="",
+        event_id=event,
+        at=2.5,
+        **fields,
+    )
+
+
 class ReceiptStory:
     """A bot in the real Redis, and the ledger that its decisions are collected into."""
 
@@ -51,9 +69,7 @@ class ReceiptStory:
         """Return the sealed vote of another person about an action."""
         (stored,) = self.bot.rig.repository.load(CHAT.id, (action_id,))
         given = {"words": "fine with me", "person": user.title(), **fields}
-        vote = Vote(
-            action_id, stored.mac, "yes", "words", "chat", user, "chat:2", event, 2.5, **given
-        )
+        vote = vote_of(action_id, stored.mac, user, event, **given)
         return vote.sealed(self.bot.rig.store.signer)
 
     def store_votes(self, action_id: str, *votes: Vote | str) -> None:

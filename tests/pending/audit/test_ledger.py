@@ -24,6 +24,7 @@ from sayso.pending.audit.ledger import (
 )
 from sayso.pending.audit.verify import verify
 from sayso.pending.decision_record import DecisionRecord
+from tests.pending.audit.receipt_story import vote_of
 from tests.pending.state_log import AT, KEY, LIFE, SEAL, SIGNER, StateLog, busy_log, sealed
 
 
@@ -468,8 +469,7 @@ def decision_on(pid: str, answer: str = "yes", *, signer: ActionSigner = SEAL) -
 def vote_on(pid: str, user: str, event: str = "v1", **fields) -> str:
     """Return the vote of another person, as Redis has it."""
     given = {"words": f"I, {user}, say yes", "aliases": (f"+{user}",), **fields}
-    vote = Vote(pid, sealed(pid)[1], "yes", "words", "chat", user, "chat:2", event, 2.5, **given)
-    return vote.sealed(SEAL).to_json()
+    return vote_of(pid, sealed(pid)[1], user, event, **given).sealed(SEAL).to_json()
 
 
 def test_decision_comes_later_and_never_changes(ledger):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sayso.pending import RedisPendingStore
 from sayso.pending.audit.collector import AuditCollector
+from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.audit.receipt_check import ReceiptRefused, check_receipt, describe_receipt
 from sayso.pending.audit.receipt_keys import KeysUnreadable, ReceiptSigner, read_public_keys
 from sayso.pending.audit.receipts import (
@@ -27,9 +28,11 @@ from sayso.pending.audit.receipts import (
     make_receipt,
 )
 from sayso.pending.decision_record import DecisionRecord
+from tests.agent.channel.shop import MANAGERS, Shop
 from tests.contracts.rigs import CHAT
 from tests.pending.audit.receipt_story import ReceiptStory, forged, public_keys
 from tests.pending.state_log import KEY
+from tests.pending.state_log import SIGNER as ENTRY_SIGNER
 
 SIGNER = ReceiptSigner([KEY])
 KEYS = public_keys(KEY)
@@ -528,3 +531,41 @@ def test_receipt_can_be_made_after_redis_forgot_the_action(story, redis_client):
     made = make_receipt(story.ledger, action_id, [KEY], bot="shop", now=9.0)
     assert made.decisions[0].words == "yes"
     assert made.decisions[0].conversation == CHAT.id
+
+
+def receipt_of(shop: Shop, tmp_path) -> DecisionReceipt:
+    """Return the receipt of the action that a shop's customer asked for."""
+    ledger = AuditLedger(tmp_path / FILE, ENTRY_SIGNER)
+    AuditCollector(shop.rig.client, ledger).collect()
+    # The requests to the managers are stored as actions, too.
+    bodies = ledger.bodies()
+    (action_id,) = (each for each in bodies if '"kind":"refund"' in bodies[each].record)
+    made = make_receipt(ledger, action_id, [KEY], bot="shop", now=9.0)
+    return check_receipt(made.to_json().encode(), KEYS)
+
+
+def test_receipt_of_two_managers_has_both_votes(tmp_path):
+    """They decided on another channel than that of the customer, who decided nothing."""
+    shop = Shop(30, rule=replace(MANAGERS, need=2))
+    shop.ask()
+    for user in ("bea", "cem"):
+        shop.tap(user, shop.request(user)[0])
+    assert shop.refunds == [30]
+    receipt = receipt_of(shop, tmp_path)
+    assert [
+        (each.kind, each.answer, each.form, each.channel, each.person) for each in receipt.decisions
+    ] == [("vote", "yes", "tap", "team", "bea"), ("vote", "yes", "tap", "team", "cem")]
+    assert (receipt.action.user_id, receipt.action.approval["need"]) == ("ana", 2)
+    assert receipt.outcome.state == "done"
+
+
+def test_receipt_of_a_manager_who_said_no(tmp_path):
+    """The customer's action was cancelled by it."""
+    shop = Shop(30)
+    shop.ask()
+    shop.tap("bea", shop.request("bea")[1])
+    receipt = receipt_of(shop, tmp_path)
+    assert [(each.kind, each.answer, each.user_id) for each in receipt.decisions] == [
+        ("vote", "no", "bea")
+    ]
+    assert (receipt.outcome.state, shop.refunds) == ("cancelled", [])
