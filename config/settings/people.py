@@ -20,7 +20,7 @@ from sayso.config.settings.tools import RefusedValue
 #: of the names of channels.
 PERSON_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 #: Names of roles. Case is ignored.
-Role = Annotated[str, Field(min_length=1, max_length=64)]
+RoleName = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class PersonSettings(Section):
@@ -31,7 +31,7 @@ class PersonSettings(Section):
     which the person is asked. Users read their id with `/whoami`. Example: `{team: U0ADA, desk:
     '5123456789'}`.
     """
-    roles: list[Role] = []
+    roles: list[RoleName] = []
     """The roles of the person, in any case. Example: `[manager]`."""
 
 
