@@ -40,7 +40,7 @@ from sayso.config.settings.channels import AnyChannel, ChannelSettings, channel_
 from sayso.config.settings.people import (
     PERSON_NAME,
     PersonSettings,
-    Role,
+    RoleName,
     RoleSettings,
     refused_people,
     refused_roles,
@@ -278,7 +278,7 @@ class Settings(Section):
     person to the bot: they count once where several people must agree. Example: `{ada: {accounts:
     {team: U0ADA}, roles: [manager]}}`.
     """
-    roles: dict[Role, RoleSettings] = {}
+    roles: dict[RoleName, RoleSettings] = {}
     """Roles that people have because they are in a group of a platform. Other roles need no line
     here. Example: `{manager: {groups: [{channel: team, group: S0MANAGERS}]}}`.
     """
