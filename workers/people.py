@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -17,14 +16,11 @@ from pydantic import TypeAdapter
 from redis import Redis
 
 from sayso.channels.types import Conversation, digest
+from sayso.infra.letter_codes import looks_like_a_code, new_code
 from sayso.infra.records import check_version, versioned
 from sayso.infra.redis.client import PREFIX
 from sayso.infra.redis.connections import Connections
 
-#: The letters of codes: none is easily mistaken for another, and without vowels they form no words.
-#: Ids of platforms contain digits, so no id is a code.
-LETTERS = "BCDFGHJKMNPQRSTVWXZ"
-CODE_LENGTH = 8
 #: For how many seconds a code is valid. In this time an unknown sender is told once that they may
 #: not talk.
 WAIT_SECONDS = 3600
@@ -78,16 +74,6 @@ class ListedPerson:
 
 _WAITING_SENDER = TypeAdapter(WaitingSender)
 _PERSON = TypeAdapter(ListedPerson)
-
-
-def new_code() -> str:
-    """Return a code that cannot be guessed."""
-    return "".join(secrets.choice(LETTERS) for _ in range(CODE_LENGTH))
-
-
-def looks_like_a_code(word: str) -> bool:
-    """Return whether a word can only be a code."""
-    return len(word) == CODE_LENGTH and set(word.upper()) <= set(LETTERS)
 
 
 class PeopleDecisions:

@@ -10,15 +10,14 @@ import pytest
 from redis import Redis
 
 from sayso.channels.types import Conversation
+from sayso.infra.letter_codes import LETTERS, new_code
 from sayso.workers import people as room
 from sayso.workers.people import (
-    LETTERS,
     PeopleDecisions,
     RedisPeople,
     TooManyPeople,
     UnknownPerson,
     WaitingSender,
-    new_code,
 )
 
 CHAT = Conversation("wa", "whatsapp:+4915", "t1")

@@ -9,6 +9,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Received, Turn
+from sayso.infra.letter_codes import LETTERS
 from sayso.pending.action import split_button_token
 from sayso.workers.access import (
     AccessConfig,
@@ -17,7 +18,7 @@ from sayso.workers.access import (
     UnknownSender,
     redis_quota,
 )
-from sayso.workers.people import LETTERS, PeopleDecisions, RedisPeople
+from sayso.workers.people import PeopleDecisions, RedisPeople
 from sayso.workers.spool import Spool, SpoolFile
 from tests.contracts.rigs import CHAT, Rig, turn, voice
 from tests.workers.fakes import Bot, FakeChannel
