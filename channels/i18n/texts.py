@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -25,6 +25,8 @@ from sayso.channels.types import Turn
 
 #: The environment variable with the users' time zone, such as Europe/Berlin.
 ZONE_VARIABLE = "SAYSO_TIMEZONE"
+#: What a line of the answer to /whoami says.
+WhoLine = Literal["id", "name", "channel", "role", "aliases", "accounts"]
 #: How many characters of a preview are repeated after it was shown whole, so that the result fits
 #: in one message of every platform.
 MAX_REPEATED_CHARS = 300
@@ -519,8 +521,6 @@ class Texts:
     cannot_ask_others = _with_preview("cannot_ask_others")
     #: Too few of the people who may agree can be asked.
     nobody_to_ask = _with_preview("nobody_to_ask")
-    #: So many actions of the person wait for others that nobody is asked about one more.
-    too_many_requests = _with_preview("too_many_requests")
     #: A platform does not say who belongs to a group.
     deciders_unknown = _fixed("deciders_unknown")
 
@@ -622,7 +622,7 @@ class Texts:
     #: What /tools says to a person who may use none.
     no_tools = _fixed("no_tools")
 
-    def who(self, what: Literal["id", "name", "channel", "role", "aliases"], value: str) -> str:
+    def who(self, what: WhoLine, value: str) -> str:
         """Return one line of the answer to /whoami: what is known of the person."""
         return self.say(f"who_{what}", value=value)
 
@@ -642,6 +642,65 @@ class Texts:
             text=without_signs(as_markdown(text)),
             duration=self._duration(seconds),
         )
+
+    def link_code(self, code: str, seconds: float) -> str:
+        """Return the code that a person types on another channel, and how long it is valid."""
+        return self.say("link_code", code=code, duration=self._duration(seconds))
+
+    #: In a group: codes are given and taken in a direct chat only.
+    link_direct = _fixed("link_direct")
+
+    def link_unknown_code(self, seconds: float) -> str:
+        """Return that a code is wrong, used or expired. `seconds`: how long codes are valid."""
+        return self.say("link_unknown_code", duration=self._duration(seconds))
+
+    #: The account made or typed too many codes within an hour.
+    link_too_many = _fixed("link_too_many")
+    #: The code was made on the channel on which it was typed.
+    link_same_channel = _fixed("link_same_channel")
+    #: Both accounts belong to the same person already.
+    link_same_person = _fixed("link_same_person")
+
+    def link_two_people(self, one: str, other: str) -> str:
+        """Return that the configuration gives both accounts to two people of these names."""
+        return self.say("link_two_people", one=as_markdown(one), other=as_markdown(other))
+
+    #: A person has the maximum of accounts, or too many links wait.
+    link_no_room = _fixed("link_no_room")
+    #: An operator must accept the link.
+    link_waits = _fixed("link_waits")
+    #: The accounts are joined. They stand in a line of Markdown.
+    link_done = _with_markdown("link_done", "accounts")
+    #: An operator did not accept the link.
+    link_rejected = _with_markdown("link_rejected", "accounts")
+    #: The account is joined with no other any more.
+    unlinked = _fixed("unlinked")
+    #: The account was joined with no other.
+    not_linked = _fixed("not_linked")
+
+    def away_until(self, until: float) -> str:
+        """Return until when the person is away, in Unix seconds."""
+        return self.say("away_until", time=_date_and_time(until))
+
+    #: Who decides while the person is away.
+    away_stand_in = _with_plain_text("away_stand_in", "name")
+    #: The person is not away.
+    not_away = _fixed("not_away")
+    #: The absence of the person has ended.
+    back = _fixed("back")
+    #: How to write an absence.
+    away_how = _fixed("away_how")
+    #: The absence would be over already, or is too long.
+    away_bad_time = _fixed("away_bad_time")
+    #: Nobody is known by this name or id.
+    away_unknown_person = _with_plain_text("away_unknown_person", "name")
+    #: The person named themselves.
+    away_yourself = _fixed("away_yourself")
+
+    @property
+    def weekdays(self) -> tuple[str, ...]:
+        """Return the days of the week as people write them, Monday first, in lower case."""
+        return tuple(self._templates["weekdays"])
 
     #: The history of this conversation was deleted.
     reset_done = _fixed("reset_done")
@@ -727,11 +786,18 @@ def _local_time(at: float, form: str) -> str:
 
     If the zone is not set or unknown, the time is in UTC, and says so.
     """
+    zone = users_zone()
+    text = datetime.fromtimestamp(at, zone).strftime(form)
+    return f"{text} UTC" if zone is UTC else text
+
+
+def users_zone() -> tzinfo:
+    """Return the users' time zone; UTC if it is not set or unknown."""
     name = os.environ.get(ZONE_VARIABLE, "")
     if name:
         with contextlib.suppress(ZoneInfoNotFoundError, ValueError, OSError):
-            return datetime.fromtimestamp(at, ZoneInfo(name)).strftime(form)
-    return f"{datetime.fromtimestamp(at, UTC).strftime(form)} UTC"
+            return ZoneInfo(name)
+    return UTC
 
 
 def _is_sentence(result: str) -> bool:

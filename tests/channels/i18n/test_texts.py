@@ -20,7 +20,7 @@ ALL = list(LANGUAGES)
 EVERYTHING = RegexConfirmParser(ALL)
 HOSTILE = "Delete {preview} {yes} {nope} 100% %s **A** \\1 \\g<0> `x` \u202e"
 #: Keys that only one language needs, or that each language fills differently.
-OWN = {"marks", "sure", "endings", "letters", "not_for", "script", "plural", "duration"}
+OWN = {"marks", "sure", "endings", "letters", "not_for", "script", "plural", "duration", "weekdays"}
 SAYS_PREVIEW = (
     "failed", "unknown", "not_done", "cancelled", "expired", "dropped", "early", "ignored", "unclear", "unsafe", "undo",
     "maybe_missing", "reminder", "expired_unanswered", "already_chosen", "asks_first",
