@@ -508,6 +508,13 @@ class RecognizesPeople(Protocol):
         Raises redis.RedisError.
         """
 
+    def ids_of(self, user_id: str) -> tuple[str, ...]:
+        """Return the ids that a person has now.
+
+        `user_id` is the id under which everything of the person is stored. It is the first one,
+        unless it has passed to another person. () for an unknown person. Raises redis.RedisError.
+        """
+
 
 @runtime_checkable
 class ListsGroupMembers(Protocol):
@@ -714,8 +721,8 @@ class PlatformSettings(Section):
     that they write. Without it: English, or the first of `languages`. Example: `de`.
     """
     commands: bool = True
-    """Whether /help, /tools, /status, /whoami and /reset are answered without the model.
-    /stop always is. Example: `false`.
+    """Whether commands such as /help, /whoami and /reset are answered without the model. /stop
+    always is. Example: `false`.
     """
 
     _reads_groups: bool = PrivateAttr(default=False)

@@ -96,8 +96,9 @@ FATES: Mapping[str, Fate] = {
     **dict.fromkeys(kept_platform_keys(), "kept"),
     # The audit log is erased in its file; `sayso people forget` deletes a decision about a person.
     **dict.fromkeys(("audit", "auditor", "people"), "kept"),
-    # The ids of a person are forgotten by Identities, which finds them.
-    "ids": "kept",
+    # The ids of a person are forgotten by Identities, which finds them, and their links and absence
+    # by the stores of both: see `erase_person`.
+    **dict.fromkeys(("ids", "links", "absences"), "kept"),
     # Processes.
     **dict.fromkeys(
         ("workers", "ingress", "reaper", "leader", "deployment", "jobs", "job", "writable"), "kept"

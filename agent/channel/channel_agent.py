@@ -37,12 +37,12 @@ from sayso.agent.channel.message_reading import MessageReader
 from sayso.agent.channel.other_messages import OtherMessages
 from sayso.agent.channel.outcome_answers import OutcomeAnswers
 from sayso.agent.channel.outcome_history import OutcomeHistory
+from sayso.agent.channel.people_commands import PeopleCommands
 from sayso.agent.channel.question_repeats import QuestionRepeats
 from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.run_replies import RunReplies
 from sayso.agent.channel.stored_history import (
     OUTCOME_TO_TELL,
-    OUTCOME_UNREAD,
     copy_changes_of_run,
     history_to_store,
     load_history,
@@ -76,6 +76,7 @@ from sayso.pending.action import is_choice_token
 from sayso.pending.approvals.approvers import Approvers
 from sayso.pending.approvals.people import AccountsAreVisitors, PeopleDirectory
 from sayso.pending.approvals.requests import REQUEST_KIND
+from sayso.pending.approvals.self_service import SelfService
 from sayso.pending.call_context import own_context
 from sayso.pending.consent.parser import ConfirmParser, read_answer, reads_phrases
 from sayso.pending.plans import Proposal, plan_of
@@ -111,6 +112,7 @@ class ChannelAgent:
     * `journals`: lets a turn whose worker was killed continue where it was; None: it starts again.
     * `texts`: where texts are stored that are too long for Redis; None: they are cut.
     * `people`: finds people by their accounts, names and roles; None: each account is a person.
+    * `self_service`: lets people join accounts and say that they are away; None: they cannot.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class ChannelAgent:
         journals: RedisJournals | None = None,
         texts: TextFiles | None = None,
         people: PeopleDirectory | None = None,
+        self_service: SelfService | None = None,
     ) -> None:
         self.agent = agent
         self.store = store or InMemoryPendingStore()
@@ -137,12 +140,12 @@ class ChannelAgent:
         self._text_files = texts
         self._people: PeopleDirectory = people or AccountsAreVisitors()
         self._approvers = Approvers(self._people)
-        self._assemble(TurnFiles(media))
+        self._assemble(TurnFiles(media), self_service)
         # After a yes, the store finds the tool that runs among those that the agent has then: tools
         # and settings may have changed since the question.
         self.store.executors.kinds = ToolExecutors(lambda: agent.tools, lambda: agent.config)
 
-    def _assemble(self, files: TurnFiles) -> None:
+    def _assemble(self, files: TurnFiles, service: SelfService | None) -> None:
         """Create the parts that answer a turn. Each knows one kind of turn, or of answer."""
         agent = self.agent
         store = self.store
@@ -156,7 +159,14 @@ class ChannelAgent:
         self._outcomes = OutcomeHistory(agent, store)
         self._commands = None
         if behavior.commands:
-            self._commands = Commands(agent, self._questions, self._outcomes)
+            people_commands = PeopleCommands(service) if service else None
+            self._commands = Commands(
+                agent,
+                self._questions,
+                outcomes=self._outcomes,
+                people=self._people,
+                people_commands=people_commands,
+            )
         language = behavior.language
         self._approval_questions = ApprovalQuestions(store, self._approvers, language=language)
         self._approval_answers = ApprovalAnswers(store, self._approvers, self.parser)
@@ -389,7 +399,7 @@ class ChannelAgent:
             return answer
         if transition.to != "cancelled":
             return answer
-        return self._votes.withdrawn(context, answer, stored)
+        return self._votes.withdrawn(answer, stored, context.received_at)
 
     async def _stop(self, context: TurnContext) -> TurnAnswer:
         """Answer /stop without a worker: nothing can be running, so only an open question ends."""
@@ -495,7 +505,6 @@ class ChannelAgent:
 
         # The results of earlier calls must say how their actions have ended since.
         await self._outcomes.refresh(context)
-        context.memory.notes.pop(OUTCOME_UNREAD, "")
         waiting = await self._outcomes.waiting_for_others(context)
         context.channel_run.waiting_actions += [each.action for each in waiting]
         # The model reads a copy of the history if long texts, which are in files, are put into it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from sayso.agent.channel.context import (
 )
 from sayso.agent.channel.endings import cancelled_or_expired_transition
 from sayso.agent.channel.outcome_history import OutcomeHistory
+from sayso.agent.channel.people_commands import PeopleCommands, absence_lines
 from sayso.agent.channel.questions import Questions
 from sayso.agent.guards.policy import effective_decision
 from sayso.agent.tools.previews import literal
@@ -25,8 +27,12 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.literal import Markdown
 from sayso.channels.types import Reply, Turn
+from sayso.pending.approvals.linking import names_of
+from sayso.pending.approvals.people import DirectoryUnavailable, KnownPerson, PeopleDirectory
 from sayso.pending.stored_action import StoredAction
 from sayso.pending.turn_changes import TurnChange, TurnReply
+
+log = logging.getLogger(__name__)
 
 #: The commands in the order of /help. /stop is handled before a turn gets here.
 LISTED = ("help", "tools", "status", "whoami", "reset", "stop")
@@ -53,10 +59,21 @@ class Commands:
     Lives as long as its agent. The answers are not added to the history.
     """
 
-    def __init__(self, agent: Agent, questions: Questions, outcomes: OutcomeHistory) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        questions: Questions,
+        *,
+        outcomes: OutcomeHistory,
+        people: PeopleDirectory,
+        people_commands: PeopleCommands | None = None,
+    ) -> None:
+        """`people_commands`: the commands of people about themselves; None for none."""
         self._agent = agent
         self._questions = questions
         self._outcomes = outcomes
+        self._people = people
+        self._people_commands = people_commands
 
     def find(self, turn: Turn) -> str:
         """Return the command that a turn begins with, without its slash; "" for none."""
@@ -64,11 +81,14 @@ class Commands:
         # either. The text of a tap is that of a button, which people did not type.
         if not turn.decides or turn.tap:
             return ""
-        words = turn.text.split(maxsplit=1)
+        words = turn.text.split()
         if not words or not words[0].startswith("/"):
             return ""
         name = words[0].removeprefix("/").casefold()
-        if name not in ANSWERED or name in self._tool_names():
+        is_command = name in ANSWERED
+        if self._people_commands and self._people_commands.knows(name, words[1:]):
+            is_command = True
+        if not is_command or name in self._tool_names():
             return ""
         return name
 
@@ -79,15 +99,38 @@ class Commands:
                 return _text_answer(_tool_list(context, await self._usable()))
             case "status":
                 others = await self._outcomes.waiting_for_others(context)
-                answer = _text_answer("\n".join(_status(context, others)))
+                lines = [*_status(context, others), *await self._absence_lines(context)]
+                answer = _text_answer("\n".join(lines))
                 if context.waiting_action:
                     answer = about_question(context.waiting_action, answer)
                 return answer
             case "whoami":
-                return _text_answer("\n".join(_who(context, await roles_in(self._agent.selector))))
+                roles = await roles_in(self._agent.selector)
+                person = await self._person_of(context.turn)
+                return _text_answer("\n".join(_who(context, roles, person)))
             case "reset":
                 return await self._reset(context)
+        if self._people_commands and name in self._people_commands.names:
+            return _text_answer(await self._people_commands.answer(name, context))
         return _text_answer(self._help(context, await self._usable()))
+
+    async def _person_of(self, turn: Turn) -> KnownPerson | None:
+        """Return the sender of a turn, None while a platform does not say who is in a group."""
+        ids = (turn.user_id, *turn.aliases)
+        try:
+            return await self._people.person_of(turn.conversation.channel, ids)
+        except DirectoryUnavailable as exc:
+            log.warning("people.unavailable", extra={"reason": str(exc)})
+            return None
+
+    async def _absence_lines(self, context: TurnContext) -> list[str]:
+        """Return until when the sender is away; [] if they are not, or cannot say so here."""
+        if self._people_commands is None:
+            return []
+        person = await self._person_of(context.turn)
+        if person is None:
+            return []
+        return list(absence_lines(context.texts, person))
 
     def _tool_names(self) -> set[str]:
         return {tool.name.casefold() for tool in self._agent.tools}
@@ -113,7 +156,10 @@ class Commands:
         """Return what the bot is, its commands, and which tools ask first."""
         texts = context.texts
         tool_names = self._tool_names()
-        lines = [f"- /{name}: {texts.command(name)}" for name in LISTED if name not in tool_names]
+        names: tuple[str, ...] = LISTED
+        if self._people_commands:
+            names = (*LISTED, *self._people_commands.names)
+        lines = [f"- /{name}: {texts.command(name)}" for name in names if name not in tool_names]
 
         asking = [f"`{each.tool.name}`" for each in usable if each.asks]
         if len(asking) > MAX_TOOLS:
@@ -161,10 +207,13 @@ def _tool_list(context: TurnContext, usable: Sequence[_UsableTool]) -> str:
     return "\n".join(lines)
 
 
-def _who(context: TurnContext, roles: list[str]) -> Iterator[str]:
+def _who(
+    context: TurnContext, selector_roles: Sequence[str], person: KnownPerson | None
+) -> Iterator[str]:
     """Yield the lines of /whoami: what identifies the user to an operator.
 
-    A user without a role sees a dash.
+    * `selector_roles`: the roles by which tools are shown. A user without a role sees a dash.
+    * `person`: the user with all accounts and roles; None while these are not known.
     """
     turn = context.turn
     texts = context.texts
@@ -172,12 +221,19 @@ def _who(context: TurnContext, roles: list[str]) -> Iterator[str]:
     if turn.user_name:
         yield texts.who("name", literal(turn.user_name))
     yield texts.who("channel", f"`{turn.conversation.channel}`")
-    if roles:
-        names = [literal(role) or "-" for role in dict.fromkeys(roles)]
-        yield texts.who("role", ", ".join(names))
+    names = {role.lower(): literal(role) or "-" for role in selector_roles}
+    if person:
+        names = {role: literal(role) for role in sorted(person.roles)} | names
+        # The dash of a selector: it says nothing beside a role.
+        if person.roles:
+            names.pop("", None)
+    if names:
+        yield texts.who("role", ", ".join(names.values()))
     # An alias may be a phone number, which others must not see.
     if turn.aliases and not turn.in_group:
         yield texts.who("aliases", ", ".join(f"`{alias}`" for alias in turn.aliases))
+    if person and len(person.accounts) > 1 and not turn.in_group:
+        yield texts.who("accounts", names_of(person.accounts))
 
 
 def _status(context: TurnContext, others: Sequence[StoredAction]) -> Iterator[str]:

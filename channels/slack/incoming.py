@@ -58,7 +58,11 @@ USER_MARK = "user:"
 #: ids of a message may be the same.
 ROW_MARK = "#"
 #: Words after a slash command that count as commands themselves.
-COMMANDS = frozenset({"help", "whoami", "reset", "status", "stop", "tools"})
+COMMANDS = frozenset(
+    {"help", "whoami", "reset", "status", "stop", "tools", "link", "unlink", "away", "back"}
+)
+#: Those of them behind which other words may stand.
+_COMMANDS_WITH_WORDS = ("away ", "link ")
 #: By how many seconds Slack's timestamp may differ from our clock. An older request may be a
 #: recording.
 SLACK_SECONDS = 300
@@ -480,6 +484,8 @@ class RequestParser:
         text = readable(body.get("text", ""), "") or "/help"
         if text.lower() in COMMANDS:
             text = f"/{text.lower()}"
+        elif text.lower().startswith(_COMMANDS_WITH_WORDS):
+            text = f"/{text}"
         is_direct = body["channel_id"].startswith("D")
         thread = ""
         if is_direct:

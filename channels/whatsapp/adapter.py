@@ -147,6 +147,10 @@ class WhatsAppChannel:
         """Return the conversation of the person who has this address now."""
         return self._people.conversation_of(conversation)
 
+    def ids_of(self, user_id: str) -> tuple[str, ...]:
+        """Return the ids that a person has now. See RecognizesPeople."""
+        return self._people.ids_of(user_id)
+
     def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Return the limit of the sender. A single conversation has none.
 

@@ -94,6 +94,16 @@ class WhatsAppPeople:
             return conversation
         return replace(conversation, chat=identity.key)
 
+    def ids_of(self, user_id: str) -> tuple[str, ...]:
+        """Return the ids that the person has now whose key is `user_id`; () for an unknown key."""
+        identity = self._identities.find_by_key(self._channel, user_id)
+        if identity is None:
+            return ()
+        ids = current_ids(identity)
+        if identity.key not in ids:
+            return ids
+        return tuple(dict.fromkeys([identity.key, *ids]))
+
     def address(self, conversation: Conversation) -> str:
         """Return the address that messages to a conversation are sent to.
 

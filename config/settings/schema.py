@@ -282,6 +282,11 @@ class Settings(Section):
     """Roles that people have because they are in a group of a platform. Other roles need no line
     here. Example: `{manager: {groups: [{channel: team, group: S0MANAGERS}]}}`.
     """
+    links: Literal["off", "reviewed", "open"] = "reviewed"
+    """Whether people may join their accounts on two channels by `/link`: not at all (`off`), once
+    an operator accepts it (`reviewed`), or at once (`open`). Who joins accounts has the roles of
+    both. Example: `open`.
+    """
     _origin: Origin = PrivateAttr(default_factory=Origin)
 
     def model_post_init(self, context: Any) -> None:
@@ -306,6 +311,17 @@ class Settings(Section):
         """
         key = ".".join(map(str, path))
         return f"{self._origin.at(*path, *below)}{key}: {text}"
+
+    @property
+    def knows_people(self) -> bool:
+        """Whether it matters who a person is: the YAML names people, roles, links or approvals.
+
+        Then people may join accounts and say that they are away.
+        """
+        if self.people or self.roles or "links" in self.model_fields_set:
+            return True
+        policies = [channel.policy for channel in self.channels.values()]
+        return any(policy and policy.approval for policy in policies)
 
     @property
     def key_prefix(self) -> str:

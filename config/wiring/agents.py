@@ -95,6 +95,7 @@ from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmP
 from sayso.pending.action import After
 from sayso.pending.approvals.directory import ConfiguredDirectory
 from sayso.pending.approvals.people import PeopleDirectory
+from sayso.pending.approvals.self_service import SelfService
 from sayso.pending.error_texts import error_text
 from sayso.pending.repository import NoteEffect
 from sayso.pending.sharded_scripts import ShardedScripts
@@ -483,13 +484,15 @@ def build_agents(
     journals: RedisJournals,
     texts: TextFiles,
     people: PeopleDirectory,
+    self_service: SelfService | None,
     note_effect: NoteEffect,
 ) -> dict[str, ChannelAgent]:
     """Return the agent of each channel by the channel's name. Its pending actions are in Redis.
 
     `scripts` are those about actions. `keys` are the secret keys, the newest first: they sign
     stored actions. `journals` store the steps of a turn, and `texts` long texts. `people` finds the
-    people who decide about actions of others. `note_effect` is called right before the effect of a
+    people who decide about actions of others; with `self_service` people may join accounts and say
+    that they are away. `note_effect` is called right before the effect of a
     confirmed action and with its result: it notes both outside of Redis.
     Raises ConfigError for a selector or a model that cannot be built.
     """
@@ -502,7 +505,16 @@ def build_agents(
             note_effect=note_effect,
         )
         agents[name] = _build_agent(
-            deps, name, opened, store, keys, media, people, journals=journals, texts=texts
+            deps,
+            name,
+            opened,
+            store,
+            keys,
+            media,
+            people,
+            self_service=self_service,
+            journals=journals,
+            texts=texts,
         )
     return agents
 
@@ -571,6 +583,7 @@ def _build_agent(
     media: MediaStore | None,
     people: PeopleDirectory,
     *,
+    self_service: SelfService | None = None,
     journals: RedisJournals | None = None,
     texts: TextFiles | None = None,
 ) -> ChannelAgent:
@@ -617,6 +630,7 @@ def _build_agent(
         journals=journals,
         texts=texts,
         people=people,
+        self_service=self_service,
     )
 
 

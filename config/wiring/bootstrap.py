@@ -42,7 +42,7 @@ from sayso.config.wiring.data_folder import bot_ids, open_data
 from sayso.config.wiring.deciders import check_deciders
 from sayso.config.wiring.libraries import require_channel_library
 from sayso.config.wiring.models import Models
-from sayso.config.wiring.people import people_config
+from sayso.config.wiring.people import PeopleParts
 from sayso.config.wiring.redis_parts import RedisParts, find_redis, risks_of
 from sayso.config.wiring.stores import FileStores
 from sayso.config.wiring.tools import OpenTools, require_tool_libraries
@@ -58,7 +58,6 @@ from sayso.infra.storage.files import NotLocal, check_local
 from sayso.infra.storage.objects import StoreRefused, StoreUnavailable
 from sayso.infra.storage.s3 import Bucket
 from sayso.pending.action import ActionSigner
-from sayso.pending.approvals.directory import ConfiguredDirectory
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.entries import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
@@ -192,7 +191,7 @@ def bootstrap(
     media = files.media
     long_texts = files.texts
     channels = _open_channels(settings, redis, media, keys, public_url)
-    people = ConfiguredDirectory(people_config(settings), channels)
+    people = PeopleParts.open(settings, redis, channels)
 
     # The agents with their tools. What they acknowledge to people is noted on this machine, too, so
     # that people can be told if Redis loses it.
@@ -208,7 +207,8 @@ def bootstrap(
         keys=keys,
         journals=RedisJournals(scripts),
         texts=long_texts,
-        people=people,
+        people=people.directory,
+        self_service=people.self_service,
         note_effect=work.note_effect,
     )
     if reload:

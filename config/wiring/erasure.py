@@ -7,7 +7,7 @@ stored of them carries a *scope id* instead: a hash of such an id.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,12 @@ from sayso.channels.types import Conversation, Scope, owner_of
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
+from sayso.config.wiring.people import PeopleParts
 from sayso.config.wiring.redis_parts import RedisParts
 from sayso.config.wiring.stores import FileStores, local_texts
+from sayso.infra.concurrency import run_without_loop
 from sayso.infra.storage.objects import StoreUnavailable
+from sayso.pending.approvals.people import Account, account_name
 from sayso.pending.audit.entries import EntrySigner
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger
@@ -65,6 +68,7 @@ def erase_person(
     scope_ids = frozenset(_scope_id(each) for each in ids)
     conversations = frozenset(Conversation(channel, each).id for each in ids)
     redis_entries = erasure.erase(ErasedPerson(channel, scope_ids, conversations))
+    redis_entries += run_without_loop(_erase_from_people(settings, redis, channel, ids))
 
     state_folder = settings.state_folder(data)
     ledger = AuditLedger(state_folder / LEDGER, EntrySigner(keys))
@@ -85,6 +89,26 @@ def erase_person(
     identities.forget(channel, ids[0])
     is_rewritten = erasure.rewrite_file()
     return ErasureResult(redis_entries, audit_bodies, texts, memories, files, is_rewritten)
+
+
+async def _erase_from_people(
+    settings: Settings, redis: RedisParts, channel: str, ids: Sequence[str]
+) -> int:
+    """Erase the links and the absence of a person, and return how many entries there were.
+
+    Other accounts of the person stay, without this one. Colleagues who named the person as the one
+    who decides for them stay away, and nobody decides for them.
+    """
+    people = PeopleParts.open(settings, redis, channels={})
+    person = await people.directory.person_of(channel, ids)
+    accounts = [Account(channel, each) for each in ids]
+    names = [account_name(each) for each in accounts]
+    erased = 0
+    for account in accounts:
+        erased += await people.links.erase(account)
+    # The person may be away under the name that the YAML gives them.
+    erased += await people.absences.end([*person.all_names, *names])
+    return erased + await people.absences.forget_stand_in(names)
 
 
 def erase_texts(settings: Settings | None, data: Path, users: Iterable[str]) -> int:

@@ -1,11 +1,80 @@
-"""The people of a bot: what the YAML says of them, and the directory that finds them."""
+"""The people of a bot: what the YAML says of them, the directory that finds them, their links."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sayso.channels.base import Channel
 from sayso.config.settings.schema import Settings
-from sayso.pending.approvals.directory import NamedPerson, PeopleConfig
+from sayso.config.wiring.redis_parts import RedisParts
+from sayso.pending.approvals.absences import RedisAbsences
+from sayso.pending.approvals.directory import (
+    ConfiguredDirectory,
+    NamedPerson,
+    PeopleConfig,
+    spelled_account,
+)
+from sayso.pending.approvals.linking import AccountLinking
+from sayso.pending.approvals.links import RedisLinks
 from sayso.pending.approvals.people import Account
 from sayso.pending.approvals.role_groups import RoleGroup
+from sayso.pending.approvals.self_service import SelfService
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
+from sayso.workers.sender import RedisOutbox
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleParts:
+    """The parts that know the people of a bot. Lives as long as a process or a command."""
+
+    directory: ConfiguredDirectory
+    links: RedisLinks
+    absences: RedisAbsences
+    #: Joins accounts, also for an operator.
+    linking: AccountLinking
+    #: What people change of their own entry; None for a bot to which it does not matter who a
+    #: person is.
+    self_service: SelfService | None
+
+    @classmethod
+    def open(
+        cls, settings: Settings, redis: RedisParts, channels: Mapping[str, Channel]
+    ) -> PeopleParts:
+        """Return the parts of a process. `channels` are the adapters, by name.
+
+        A command of an operator has no adapters: it reads no groups.
+        """
+        links = RedisLinks(redis.client, prefix=redis.key_prefix)
+        absences = RedisAbsences(redis.client, prefix=redis.key_prefix)
+        config = people_config(settings)
+        if not channels:
+            config = replace(config, groups={})
+        directory = ConfiguredDirectory(config, channels)
+        if settings.knows_people:
+            directory = ConfiguredDirectory(config, channels, links=links, absences=absences)
+
+        outbox = RedisOutbox(redis.scripts(CONVERSATION_SCRIPTS), redis.wake_up)
+        linking = AccountLinking(
+            links, directory, send=outbox.forward, is_reviewed=settings.links == "reviewed"
+        )
+        self_service = None
+        if settings.knows_people:
+            self_service = SelfService(
+                directory,
+                absences,
+                linking=None if settings.links == "off" else linking,
+                id_problem=lambda channel, user_id: settings.channels[channel].problem_with_id(
+                    user_id
+                ),
+            )
+        return cls(directory, links, absences, linking, self_service)
+
+
+def open_people_parts(settings: Settings, data: Path) -> PeopleParts:
+    """Return the parts that know people, for a command. Raises ConfigError."""
+    return PeopleParts.open(settings, RedisParts.find(settings, data), channels={})
 
 
 def people_config(settings: Settings) -> PeopleConfig:
@@ -51,10 +120,4 @@ def _groups(settings: Settings) -> dict[str, tuple[RoleGroup, ...]]:
 
 def account_on(settings: Settings, channel: str, user_id: str) -> Account:
     """Return an account whose id stands in the YAML, with the id as the platform spells it."""
-    prefix = settings.channels[channel].user_id_prefix
-    if not prefix:
-        return Account(channel, user_id)
-    user_id = user_id.strip()
-    if user_id.casefold().startswith(prefix):
-        user_id = user_id[len(prefix) :]
-    return Account(channel, f"{prefix}{user_id}")
+    return spelled_account(channel, user_id, settings.channels[channel].user_id_prefix)

@@ -1,7 +1,10 @@
-"""The `sayso people` commands: list, approve, block, forget, erase.
+"""The `sayso people` commands: who may talk, whose accounts are joined, who is away, and erasing.
 
 A channel whose YAML has `access` does not let everybody talk. With `pairing`, the bot gives an
 unknown person a code, and the person waits until an operator approves the code.
+
+People join their accounts on two channels by `/link`. With `links: reviewed` in the YAML, each link
+waits until an operator accepts it.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -27,6 +31,8 @@ from sayso.ops.cli.command import (
 
 if TYPE_CHECKING:
     from sayso.config.settings.schema import Settings
+    from sayso.config.wiring.people import PeopleParts
+    from sayso.pending.approvals.links import LinkRequest, LinkSide
     from sayso.workers.access import AccessRules
     from sayso.workers.people import ListedPerson, PeopleDecisions, RedisPeople, WaitingSender
     from sayso.workers.sender import RedisOutbox
@@ -44,7 +50,7 @@ DATA_LEFT = (
     "what others in a group were answered or said about them: 30 days after the last message there",
     "cached answers of models, where `agent.cache` is on: until their ttl",
     "whether they may talk (`access`): until `sayso people forget {channel} {user}`; "
-    "that they wait for it: 1 hour",
+    "that they wait for it: 1 hour; a code with which they wanted to join accounts: 10 minutes",
     "files they sent that another person sent too: 7 days after those were sent",
     "what the spool holds, where it is on: until Redis took it",
     "what your own tools and code, logs, replicas, RDB files, backups and the platform store: see there",
@@ -58,7 +64,10 @@ _person = click.argument("person", metavar="CODE_OR_ID")
     cls=SaysoGroup, examples=["sayso people list desk", "sayso people approve desk BCDFGHJK"]
 )
 def people() -> None:
-    """Decide who may talk to the bot on a channel with `access`, besides the people in the YAML."""
+    """Decide who may talk to the bot, besides the people in the YAML, and whose accounts are joined.
+
+    Who may talk is decided for a channel with `access`.
+    """
 
 
 @people.command("list", examples=["sayso people list desk"])
@@ -176,6 +185,99 @@ def erase(options: Options, channel: str, user: str) -> None:
         )
 
 
+@people.command(examples=["sayso people links"])
+@pass_options
+def links(options: Options) -> None:
+    """List the accounts that people joined, and the links that wait to be accepted, with their IDs."""
+    from sayso.infra.concurrency import run_without_loop
+    from sayso.pending.approvals.people import account_name
+
+    with _open_people(options) as parts:
+        waiting = run_without_loop(parts.links.requests())
+        joined = run_without_loop(parts.links.all_joined())
+    lines = [_link_row(each) for each in waiting]
+    names = [[account_name(account) for account in accounts] for accounts in joined]
+    lines += [f"joined    {one_line(' '.join(each), 2 * WIDTH)}" for each in names]
+    value = {"waiting": [asdict(each) for each in waiting], "joined": names}
+    options.print(value, lines or ["no accounts are joined, and no link waits"])
+
+
+@people.command("accept-link", examples=["sayso people accept-link BCDFGHJK"])
+@click.argument("link", metavar="ID")
+@pass_options
+def accept_link(options: Options, link: str) -> None:
+    """Join the accounts of a link that waits, by its ID. Both sides are told.
+
+    The person then has the roles of both accounts. Make sure that both are the same person.
+    """
+    _decide_link(options, link, is_accepted=True)
+
+
+@people.command("reject-link", examples=["sayso people reject-link BCDFGHJK"])
+@click.argument("link", metavar="ID")
+@pass_options
+def reject_link(options: Options, link: str) -> None:
+    """Drop a link that waits, by its ID. Both sides are told."""
+    _decide_link(options, link, is_accepted=False)
+
+
+@people.command(examples=["sayso people absences"])
+@pass_options
+def absences(options: Options) -> None:
+    """List who is away, until when, and who decides meanwhile."""
+    from sayso.infra.concurrency import run_without_loop
+
+    with _open_people(options) as parts:
+        absent = run_without_loop(parts.absences.all())
+    lines = []
+    for each in absent:
+        until = f"{datetime.fromtimestamp(each.until, UTC):%Y-%m-%d %H:%M} UTC"
+        who = f"{each.person}: {each.stand_in} decides" if each.stand_in else each.person
+        lines.append(f"until {until}  {one_line(who, 2 * WIDTH)}")
+    options.print([asdict(each) for each in absent], lines or ["nobody is away"])
+
+
+def _decide_link(options: Options, link_id: str, *, is_accepted: bool) -> None:
+    """Accept or reject a link that waits, and say so."""
+    from sayso.infra.concurrency import run_without_loop
+    from sayso.pending.approvals.linking import UnknownRequest
+    from sayso.pending.approvals.links import TooManyLinks
+
+    with _open_people(options) as parts:
+        decide = parts.linking.accept if is_accepted else parts.linking.reject
+        try:
+            link = run_without_loop(decide(link_id))
+        except (UnknownRequest, TooManyLinks, ValueError) as exc:
+            fail(one_line(str(exc), 300))
+    outcome = "joined" if is_accepted else "not joined"
+    both = f"{_side_text(link.maker)} and {_side_text(link.taker)}"
+    line = one_line(f"{both} are {outcome}, and are told", 4 * WIDTH)
+    options.print({"link": link.id, "outcome": outcome}, [line])
+
+
+@contextmanager
+def _open_people(options: Options) -> Iterator[PeopleParts]:
+    """Yield what knows the people of the bot."""
+    from sayso.config.wiring.people import open_people_parts
+
+    settings = options.load()
+    with clear_errors():
+        yield open_people_parts(settings, options.data)
+
+
+def _link_row(link: LinkRequest) -> str:
+    """Return a line of `links`: the id, the age and both sides of a link that waits."""
+    age = _age(time.time() - link.at)
+    both = f"{_side_text(link.maker)}  {_side_text(link.taker)}"
+    return f"waiting   {link.id}  {age:>5}  {one_line(both, 3 * WIDTH)}"
+
+
+def _side_text(side: LinkSide) -> str:
+    """Return one side of a link: the account, and what the platform calls the person."""
+    account = f"{side.channel}:{side.user_id}"
+    return f"{account} ({side.user_name})" if side.user_name else account
+
+
 def _check_stored_id(settings: Settings, channel: str, user_id: str) -> None:
     """Raise click.UsageError for an id that no person of the channel has in Redis."""
     try:
@@ -222,7 +324,7 @@ class _PeopleCommands:
 
         Raises click.UsageError for a text that is neither.
         """
-        from sayso.workers.people import looks_like_a_code
+        from sayso.infra.letter_codes import looks_like_a_code
 
         if looks_like_a_code(person):
             return person

@@ -40,6 +40,17 @@ class KnownPerson:
     #: Until when the person is away, in Unix seconds; 0.0 while they are not.
     away_until: float = 0.0
 
+    @property
+    def has_name(self) -> bool:
+        """Return whether the YAML names the person. Such a name has no colon."""
+        return ":" not in self.name
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """Return each name that the person may have had: their own, and those of their accounts."""
+        names = [self.name, *map(account_name, self.accounts)]
+        return tuple(dict.fromkeys(names))
+
     def account_on(self, channel: str) -> Account | None:
         """Return the account of the person on this channel, None without one."""
         return next((each for each in self.accounts if each.channel == channel), None)

@@ -25,7 +25,10 @@ CONFIG = PeopleConfig(
 
 
 class ChangingIds:
-    """A channel on which a number may pass to another person: `holders` says who has each id."""
+    """A channel on which a number may pass to another person.
+
+    `holders` has the id under which the person is stored who has an id, by that id.
+    """
 
     def __init__(self, **holders: str) -> None:
         self.holders = {f"whatsapp:{name}": f"whatsapp:{key}" for name, key in holders.items()}
@@ -42,6 +45,11 @@ class ChangingIds:
         """Return the conversation of the person who has this id now."""
         key = self.holders.get(conversation.chat, conversation.chat)
         return Conversation(conversation.channel, key)
+
+    def ids_of(self, user_id):
+        """Return the ids that the person with this key has now."""
+        ids = [name for name, key in self.holders.items() if key == user_id]
+        return tuple(sorted(ids, key=lambda name: name != user_id))
 
 
 class Groups:
@@ -164,7 +172,7 @@ def test_the_name_of_an_account_finds_its_person(directory):
 
 def test_a_number_that_passed_on_gives_its_first_owner_nothing():
     """Ada's number was Eve's once. Eve is stored under it still, and is not Ada."""
-    channel = ChangingIds(**{"+4915": "DE.ADA", "DE.EVE": "+4915"})
+    channel = ChangingIds(**{"+4915": "DE.ADA", "DE.ADA": "DE.ADA", "DE.EVE": "+4915"})
     directory = ConfiguredDirectory(CONFIG, {"wa": channel})
     eve = run_sync(directory.person_of("wa", ["whatsapp:+4915", "whatsapp:DE.EVE"]))
     ada = run_sync(directory.person_of("wa", ["whatsapp:DE.ADA", "whatsapp:+4915"]))

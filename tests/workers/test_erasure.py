@@ -151,7 +151,7 @@ def test_another_channel_is_not_touched(rig: Rig, redis_client):
 
 def kind_of(key: str) -> str:
     """Return the kind of a documented key: its first word."""
-    return re.sub(r"^sayso:(\{N\}:|\{)?", "", key).partition(":")[0]
+    return re.sub(r"^sayso:(\{N\}:|\{)?", "", key).partition(":")[0].rstrip("}")
 
 
 def test_each_documented_key_is_erased_or_kept_on_purpose():

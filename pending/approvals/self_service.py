@@ -1,0 +1,82 @@
+"""SelfService: what people change of their own entry among the people of a bot, by commands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from sayso.pending.approvals.absences import Absence, RedisAbsences, TooManyAbsences
+from sayso.pending.approvals.linking import AccountLinking
+from sayso.pending.approvals.people import KnownPerson, PeopleDirectory
+
+#: The longest absence, in seconds.
+MAX_ABSENCE_SECONDS = 366 * 86_400
+
+#: What becomes of an absence that a person announces:
+#:
+#: * away: it is stored;
+#: * bad_time: it would be over already, or takes longer than MAX_ABSENCE_SECONDS;
+#: * unknown_person: nobody is known by the name or id of the colleague;
+#: * yourself: the colleague is the person who is away;
+#: * full: too many people are away.
+AbsenceState = Literal["away", "bad_time", "unknown_person", "yourself", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class SelfService:
+    """What the commands of people need. One per process.
+
+    `people` says who a person is. `linking` is None where people may not join accounts.
+    `id_problem` returns why no person of a channel can have an id, "" if one can. `clock` returns
+    Unix seconds. Methods raise redis.RedisError and DirectoryUnavailable.
+    """
+
+    people: PeopleDirectory
+    absences: RedisAbsences
+    linking: AccountLinking | None
+    id_problem: Callable[[str, str], str]
+    clock: Callable[[], float] = time.time
+
+    async def leave(
+        self, person: KnownPerson, until: float, colleague: str, channel: str
+    ) -> AbsenceState:
+        """Store that a person is away.
+
+        * `until`: the end, in Unix seconds.
+        * `colleague`: the name of the person who decides meanwhile, or their id on the `channel` on
+          which this is said; "" for nobody.
+        """
+        now = self.clock()
+        if not now < until <= now + MAX_ABSENCE_SECONDS:
+            return "bad_time"
+        stand_in = ""
+        if colleague:
+            found = await self._colleague(colleague, channel)
+            if found is None:
+                return "unknown_person"
+            if found.name == person.name:
+                return "yourself"
+            stand_in = found.name
+        try:
+            await self.come_back(person)
+            await self.absences.save(Absence(person.name, until, stand_in))
+        except TooManyAbsences:
+            return "full"
+        return "away"
+
+    async def come_back(self, person: KnownPerson) -> None:
+        """End the absence of a person, if they are away."""
+        await self.absences.end(person.all_names)
+
+    async def _colleague(self, name: str, channel: str) -> KnownPerson | None:
+        """Return the person of this name, or with this id on the channel; None for nobody."""
+        if ":" not in name:
+            for spelling in (name, name.lower()):
+                found = await self.people.named(spelling)
+                if found:
+                    return found
+        if self.id_problem(channel, name):
+            return None
+        return await self.people.named(f"{channel}:{name}")
