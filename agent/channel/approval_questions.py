@@ -35,10 +35,13 @@ from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import StoredAction
 from sayso.pending.turn_changes import Forward, TimerTurn, TurnChange, TurnReply
 
+#: The most actions of one conversation that may wait for others. Each of them sends messages to
+#: other people, and has timers.
+MAX_WAITING_FOR_OTHERS = 10
 #: The timers of an action that others decide. Each brings a turn with this name as `request_event`.
-REMINDER = "reminder"
-ESCALATION = "escalation"
-END = "end"
+REMINDER = "request_reminder"
+ESCALATION = "request_escalation"
+END = "request_end"
 #: Begins the `request_event` of a turn that says that a request did not arrive. Its id follows.
 UNDELIVERED = "undelivered:"
 
@@ -85,6 +88,9 @@ class ApprovalQuestions:
             return texts.deciders_unknown()
         if not can_decide(places, rule.need):
             return texts.nobody_to_ask(head.preview)
+        waiting = sum(timer.id.startswith(f"{END}:") for timer in context.timers)
+        if waiting >= MAX_WAITING_FOR_OTHERS:
+            return texts.too_many_requests(head.preview)
 
         new_actions = proposal.new_actions(
             self._store.signer, context.scope_id, occupies_scope=False

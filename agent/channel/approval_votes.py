@@ -32,6 +32,7 @@ from sayso.agent.channel.endings import (
 from sayso.agent.channel.outcome_answers import OutcomeAnswers
 from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.questions import outcome_line
+from sayso.agent.channel.stored_history import OUTCOME_UNREAD
 from sayso.agent.tools.previews import literal
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply
@@ -102,11 +103,13 @@ class ApprovalVotes:
             answer = await self._answer_timer(context, stored, rule)
         return answer.marked_about(stored)
 
-    def withdrawn(self, answer: TurnAnswer, stored: StoredAction, at: float) -> TurnAnswer:
+    def withdrawn(
+        self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
+    ) -> TurnAnswer:
         """Return the answer to a withdrawal, with the end of all requests."""
         name = literal(stored.action.user_name or stored.action.user_id)
-        line = texts_for(self._language).withdrawn_by(name, at)
-        return self._with_endings(answer, stored, "cancelled", line)
+        line = texts_for(self._language).withdrawn_by(name, context.received_at)
+        return self._with_endings(context, answer, stored, "cancelled", line)
 
     async def withdraw_all(
         self, context: TurnContext, answer: TurnAnswer, waiting: Sequence[StoredAction]
@@ -121,7 +124,7 @@ class ApprovalVotes:
             change = TurnChange(transition=transition)
             status, _ = await self._store.repository.change(conversation, change)
             if status == "ok":
-                answer = self.withdrawn(answer, stored, context.received_at)
+                answer = self.withdrawn(context, answer, stored)
         return answer
 
     def failed(self, context: TurnContext) -> TurnAnswer:
@@ -137,7 +140,9 @@ class ApprovalVotes:
     ) -> TurnAnswer:
         """Return the answer of a turn that decided the action and failed, with the requests ended."""
         state = await self._state_after(context, answer, stored)
-        return self._with_endings(answer, stored, state, _decision_line(stored, self._language))
+        return self._with_endings(
+            context, answer, stored, state, _decision_line(stored, self._language)
+        )
 
     async def _answer_vote(
         self, context: TurnContext, stored: StoredAction, rule: ApprovalRule
@@ -280,7 +285,7 @@ class ApprovalVotes:
         if line:
             answer = _with_line_above(answer, line)
         decision = _decision_line(stored, self._language, count.tally)
-        return self._with_endings(answer, stored, state, decision)
+        return self._with_endings(context, answer, stored, state, decision)
 
     async def _carry_out(
         self, context: TurnContext, stored: StoredAction, votes: Sequence[Vote]
@@ -361,7 +366,7 @@ class ApprovalVotes:
         answer = answer.with_changes(transition=transition)
         answer = await self._answers.with_closed_question(context, answer, stored, state, outcome)
         ends_as: ActionState = "expired" if state == "expired" else "superseded"
-        return self._with_endings(answer, stored, state, line, ends_as=ends_as)
+        return self._with_endings(context, answer, stored, state, line, ends_as=ends_as)
 
     def _remind(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         """Remind those who were asked and have not answered."""
@@ -431,6 +436,7 @@ class ApprovalVotes:
 
     def _with_endings(
         self,
+        context: TurnContext,
         answer: TurnAnswer,
         stored: StoredAction,
         state: ActionState,
@@ -439,6 +445,8 @@ class ApprovalVotes:
         ends_as: ActionState = "superseded",
     ) -> TurnAnswer:
         """Return the answer with the end of all requests about the action."""
+        if answer.change.continuation:
+            context.memory.notes[OUTCOME_UNREAD] = stored.action_id
         endings = self._questions.endings(stored, state, decision, ends_as=ends_as)
         return answer.with_changes(forwards=(*answer.change.forwards, *endings))
 

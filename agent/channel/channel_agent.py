@@ -43,6 +43,7 @@ from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.run_replies import RunReplies
 from sayso.agent.channel.stored_history import (
     OUTCOME_TO_TELL,
+    OUTCOME_UNREAD,
     copy_changes_of_run,
     history_to_store,
     load_history,
@@ -399,7 +400,7 @@ class ChannelAgent:
             return answer
         if transition.to != "cancelled":
             return answer
-        return self._votes.withdrawn(answer, stored, context.received_at)
+        return self._votes.withdrawn(context, answer, stored)
 
     async def _stop(self, context: TurnContext) -> TurnAnswer:
         """Answer /stop without a worker: nothing can be running, so only an open question ends."""
@@ -505,6 +506,7 @@ class ChannelAgent:
 
         # The results of earlier calls must say how their actions have ended since.
         await self._outcomes.refresh(context)
+        context.memory.notes.pop(OUTCOME_UNREAD, "")
         waiting = await self._outcomes.waiting_for_others(context)
         context.channel_run.waiting_actions += [each.action for each in waiting]
         # The model reads a copy of the history if long texts, which are in files, are put into it.

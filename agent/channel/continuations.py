@@ -31,7 +31,7 @@ from sayso.agent.channel.other_messages import OtherMessages
 from sayso.agent.channel.outcome_answers import OutcomeAnswers, with_answer_followed
 from sayso.agent.channel.outcome_history import OutcomeHistory, action_ids
 from sayso.agent.channel.questions import Questions
-from sayso.agent.channel.stored_history import OUTCOME_TOLD_EARLIER
+from sayso.agent.channel.stored_history import OUTCOME_TOLD_EARLIER, OUTCOME_UNREAD
 from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.agent.channel.user_messages import user_message
 from sayso.agent.messages import Role
@@ -82,8 +82,14 @@ class Continuations:
         outcome, effects = await self._outcome_to_tell(context)
         ids = action_ids(stored) if stored else frozenset()
         counts = run_counts_of(context.memory, ids)
+        # Where others decide, other messages are answered meanwhile. None of these answers knew the
+        # outcome. With a question of the person's own open, the agent waits for that answer.
+        is_unread = context.memory.notes.pop(OUTCOME_UNREAD, "") == context.turn.continues
+        is_answered = has_answer(context, ids, counts)
+        if is_unread and context.waiting_action is None:
+            is_answered = False
         step = decide_continuation(
-            is_answered=has_answer(context, ids, counts),
+            is_answered=is_answered,
             is_stopped=not context.turn.asks_model,
             has_record=stored is not None,
         )

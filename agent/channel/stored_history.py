@@ -27,6 +27,8 @@ OUTCOME_TO_TELL = "outcome_to_tell"
 #: The key of a note in a history: the id of the action whose outcome the person has read before its
 #: continuation, with the answer to another message.
 OUTCOME_TOLD_EARLIER = "outcome_told_earlier"
+#: The note with the id of an action that others have decided, and whose outcome no model has read.
+OUTCOME_UNREAD = "outcome_unread"
 
 
 def memory_from_json(

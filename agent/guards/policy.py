@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, cast, get_args
 
@@ -193,8 +193,14 @@ class ToolPolicy:
                     f"approval={{{pattern!r}: {rule!r}}} must be a pattern with an ApprovalRule"
                 )
 
-    def evaluate(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision:
-        """Return the decision for one call. The arguments must be validated, as JSON values."""
+    def evaluate(
+        self, tool_name: str, args: Mapping[str, Any], *, asks_itself: bool = False
+    ) -> PolicyDecision:
+        """Return the decision for one call. The arguments must be validated, as JSON values.
+
+        `asks_itself`: the code of the tool asks for a yes. A rule of `approval` then says who gets
+        that question, and lets the code run.
+        """
         denial = self.unconditional_denial(tool_name)
         if denial:
             return denial
@@ -207,6 +213,8 @@ class ToolPolicy:
                 return PolicyDecision("deny", reason, Rule("deny_when", index, rule["pattern"]))
 
         approval = _by_name("approval", tool_name, tuple(self.approval))
+        if approval and asks_itself:
+            return replace(approval, decision="allow")
         if approval:
             return approval
         review = _by_name("review", tool_name, self.review)
@@ -304,6 +312,7 @@ def effective_decision(
     | finds other tools | runs unless `deny` names it: it shows only tools that the user may use |
     | its author requires approval | reviewed, even where the policy allows it |
     | its source calls it destructive | reviewed unless a rule names it; `allow` lets it run |
+    | its own code asks, and `approval` names it | runs: its question goes to those people |
     | belongs to the agent's memory | runs unless a rule names it: the operator turned it on |
     | any other | what the policy says; without a policy it runs |
     """
@@ -324,7 +333,7 @@ def effective_decision(
             for parameter in tool.parameters:
                 if parameter.default is not None:
                     defaults[parameter.name] = parameter.default
-        decision = policy.evaluate(tool.name, {**defaults, **args})
+        decision = policy.evaluate(tool.name, {**defaults, **args}, asks_itself=bool(tool.proposes))
 
     if tool.requires_approval and decision.decision == "allow":
         return PolicyDecision(

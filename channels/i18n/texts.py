@@ -521,6 +521,8 @@ class Texts:
     cannot_ask_others = _with_preview("cannot_ask_others")
     #: Too few of the people who may agree can be asked.
     nobody_to_ask = _with_preview("nobody_to_ask")
+    #: So many actions of the person wait for others that nobody is asked about one more.
+    too_many_requests = _with_preview("too_many_requests")
     #: A platform does not say who belongs to a group.
     deciders_unknown = _fixed("deciders_unknown")
 

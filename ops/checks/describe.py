@@ -209,7 +209,11 @@ def _approval_of_call(
     tool: Tool, policy: ToolPolicy | None, deciders: DecidersOfYaml
 ) -> ExpectedApproval | None:
     """Return the approval of other people that the calls of a tool need, None if they need none."""
-    if policy is None or effective_decision(tool, {}, policy).decision != "review":
+    if policy is None:
+        return None
+    decision = effective_decision(tool, {}, policy).decision
+    is_asked = decision == "review" or (tool.proposes and decision == "allow")
+    if not is_asked:
         return None
     return expected_approval(policy.approval_rule(tool.name), deciders)
 
@@ -227,10 +231,10 @@ def _outcome_of_call(
     if approval:
         outcome = f"asks {approval_summary(approval)}"
     # A tool that `proposes` asks its own question while it runs.
-    if tool.proposes and decision == "allow":
+    if tool.proposes and decision == "allow" and approval:
+        outcome = f"asks by itself: {approval_summary(approval)}"
+    elif tool.proposes and decision == "allow":
         outcome = "asks by itself"
-    elif tool.proposes and approval:
-        outcome += ", and then asks by itself: its author must have it use requires_approval instead, as it would only ask again"
     elif tool.proposes and decision == "review":
         outcome = "asks by itself, and should be under allow: after a yes to the call it would only ask again"
 

@@ -248,7 +248,7 @@ class _Call:
             after=after,
             after_because=after_because,
         )
-        if decision.decision == "review":
+        if decision.decision == "review" or explanation.asks_by_itself:
             explanation = replace(explanation, approval=self._approval())
 
         if explanation.shown == "hidden" or decision.decision == "deny":

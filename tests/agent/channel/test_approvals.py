@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, ToolPolicy, tool
 from sayso.channels.base import AddressClosed, WindowClosed
 from sayso.channels.types import Conversation
+from sayso.pending import stash_pending
 from sayso.pending.approval_rule import (
     ApprovalEscalation,
     ApprovalPlace,
@@ -475,3 +477,85 @@ def code_of(shop: Shop, user: str) -> str:
     """Return the code in the request to a colleague."""
     text = next(each for each in shop.texts_to(user) if "asks for this" in each)
     return text.rpartition("**yes ")[2][:4]
+
+
+def test_tool_that_asks_in_its_own_code():
+    """Its question goes to those who decide, and their yes runs what the code proposed."""
+    asked = []
+
+    @tool(proposes=True)
+    def refund(amount: int) -> str:
+        """Refund an amount."""
+        asked.append(amount)
+        stash_pending(kind="pay_back", preview=f"Pay {amount} back", args={"amount": amount})
+        return "asked"
+
+    config = AgentConfig(tool_policy=ToolPolicy(allow=["*"], approval={"refund": MANAGERS}))
+    script = ScriptedProvider([[ToolCall("refund", {"amount": 5}, "c5")]])
+    shop = Shop(agent=Agent([refund], script, config))
+    paid = []
+
+    def pay(action):
+        return lambda: paid.append(action.args["amount"])
+
+    shop.rig.store.executors.register("pay_back", pay)
+    shop.ask()
+    assert (asked, paid) == ([5], [])
+    assert "Pay 5 back" in shop.texts_to("bea")[-1]
+    shop.tap("bea", shop.request("bea")[0])
+    assert (asked, paid) == ([5], [5])
+
+
+def test_agent_goes_on_although_the_conversation_went_on():
+    """Other messages were answered meanwhile, by a model that did not know the outcome."""
+    shop = Shop(30, lines=["It is sunny.", "The refund is done."], after="continue")
+    shop.ask()
+    shop.ask("what is the weather?")
+    shop.tap("bea", shop.request("bea")[0])
+    assert shop.texts[-1] == "The refund is done."
+
+
+def test_question_of_the_asker_when_others_decide():
+    """It stays open: the agent does not go on before its person has answered."""
+    done = []
+
+    @tool(preview="Refund {amount}")
+    def refund(amount: int) -> str:
+        """Refund an amount."""
+        done.append(amount)
+        return "refunded"
+
+    @tool(requires_approval=True, preview="Drop {name}")
+    def drop(name: str) -> str:
+        """Drop a thing."""
+        done.append(name)
+        return "dropped"
+
+    config = AgentConfig(tool_policy=ToolPolicy(allow=["*"], approval={"refund": MANAGERS}))
+    script = ScriptedProvider(
+        [
+            [ToolCall("refund", {"amount": 5}, "c5")],
+            [ToolCall("drop", {"name": "one"}, "d1")],
+            "Both are done.",
+        ]
+    )
+    shop = Shop(agent=Agent([refund, drop], script, config), after="continue")
+    shop.ask()
+    shop.ask("drop one")
+    shop.tap("bea", shop.request("bea")[0])
+    assert done == [5]
+    assert "Agreed by bea" in shop.texts[-1]
+    shop.ask("yes drop it")  # the outcome came after the question, so a plain yes is asked again
+    shop.hear(ANA, "ana", tap=shop.notice_button().data)
+    shop.work()
+    assert done == [5, "one"]
+    assert shop.texts[-1] == "Both are done."
+
+
+def test_at_most_ten_wait_for_others():
+    """Nobody is asked about one more."""
+    shop = Shop(*range(1, 12))
+    for _ in range(11):
+        shop.ask()
+    assert "Too many" in shop.texts[-1]
+    assert len([each for each in shop.texts_to("bea") if "asks for this" in each]) == 10
