@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
@@ -16,6 +16,9 @@ from sayso.pending.stored_action import StoredAction
 VoteAnswer = Literal["yes", "no"]
 #: How they answered: by a tap on a button, or in words.
 VoteForm = Literal["tap", "words"]
+
+#: The types of the fields of a vote in JSON. All other fields are texts.
+_JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {"at": (float, int), "aliases": list}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +98,20 @@ class Vote:
     @classmethod
     def from_json(cls, text: str) -> Vote:
         """Read the result of `to_json`. Raises ValueError or TypeError on anything else."""
-        data = json.loads(text)
+        try:
+            data = json.loads(text)
+        except RecursionError:
+            raise ValueError("a vote is nested too deeply") from None
         if not isinstance(data, dict):
             raise TypeError(f"a vote is an object, not {text!r}")
-        data["aliases"] = tuple(data.get("aliases", ()))
-        return cls(**data)
+        for each in fields(cls):
+            expected = _JSON_TYPES.get(each.name, str)
+            if each.name in data and not isinstance(data[each.name], expected):
+                raise TypeError(f"{each.name!r} of a vote is {data[each.name]!r}")
+        aliases = tuple(data.get("aliases", ()))
+        if not all(isinstance(alias, str) for alias in aliases):
+            raise TypeError(f"'aliases' of a vote is {aliases!r}")
+        return cls(**{**data, "aliases": aliases})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +119,8 @@ class Tally:
     """The votes that count, and what follows from them."""
 
     state: Literal["open", "approved", "denied"]
-    #: The votes for yes and for no, the newest one of each person, in the order in which they came.
+    #: The votes for yes and for no, the newest one of each person, in the order in which they were
+    #: given.
     yes: tuple[Vote, ...]
     no: tuple[Vote, ...]
 
@@ -127,7 +140,8 @@ def tally(
 ) -> Tally:
     """Return what the votes decide. Reads no clock, changes nothing.
 
-    * `votes`: in the order in which they came, each with its `person`.
+    * `votes`: in the order in which they arrived, each with its `person`. A vote from a slow
+      conversation may arrive after a later answer of its person.
     * `asker`: the name of the person who asked for the action. Their vote never counts.
     * `may_decide`: whether the person of a vote may decide now.
 
@@ -137,11 +151,8 @@ def tally(
     | at least `need` said yes            | is approved |
     | anything else                       | stays open |
     """
-    newest: dict[str, Vote] = {}
-    for vote in votes:
-        newest.pop(vote.person, None)  # a later vote takes the place of an earlier one
-        newest[vote.person] = vote
-    counted = [each for each in newest.values() if each.person != asker and may_decide(each)]
+    newest = _newest_by_person(votes)
+    counted = [each for each in newest if each.person != asker and may_decide(each)]
     yes = tuple(each for each in counted if each.answer == "yes")
     no = tuple(each for each in counted if each.answer == "no")
     state: Literal["open", "approved", "denied"] = "open"
@@ -150,6 +161,15 @@ def tally(
     elif len(yes) >= rule.need:
         state = "approved"
     return Tally(state, yes, no)
+
+
+def _newest_by_person(votes: Iterable[Vote]) -> Sequence[Vote]:
+    """Return the last answer of each person, in the order in which these were given."""
+    newest: dict[str, Vote] = {}
+    for vote in sorted(votes, key=lambda vote: vote.at):
+        newest.pop(vote.person, None)
+        newest[vote.person] = vote
+    return list(newest.values())
 
 
 def votes_from_lines(lines: str) -> Sequence[Vote]:
@@ -166,5 +186,4 @@ def names_of_votes(stored: StoredAction, answer: VoteAnswer) -> str:
         votes = votes_from_lines(stored.votes_text)
     except (ValueError, TypeError):
         return ""
-    newest = {vote.person: vote.answer for vote in votes}
-    return ", ".join(name for name, each in newest.items() if each == answer)
+    return ", ".join(each.person for each in _newest_by_person(votes) if each.answer == answer)

@@ -442,6 +442,19 @@ def test_worker_dies_while_it_counts_the_last_yes(step):
     assert "Agreed by" in shop.texts_to("cem")[-1] or step == "start"
 
 
+def test_yes_that_was_held_up_does_not_replace_a_later_no():
+    """What a person answered last counts, and not what arrived last."""
+    shop = Shop(30, rule=replace(MANAGERS, denials=2))
+    shop.ask()
+    shop.hear(GROUP, "bea", f"yes {code_of(shop, 'bea')}", in_group=True)
+    shop.rig.pass_time(1)
+    shop.hear(Conversation("team", "bea"), "bea", tap=shop.request("bea")[1].data)
+    shop.work(Conversation("team", "bea"), ANA)
+    shop.work()
+    assert shop.refunds == []
+    assert "0 of 1" in shop.texts_to("C1")[-1]
+
+
 def test_forged_vote_changes_nothing():
     """A vote without a genuine seal is dropped."""
     shop = Shop(30)
