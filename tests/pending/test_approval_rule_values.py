@@ -34,7 +34,8 @@ def rules(draw: st.DrawFn) -> ApprovalRule:
         most = len(set(by.names))
     within = draw(st.floats(2, 1000))
     escalation = draw(
-        st.none() | st.builds(ApprovalEscalation, st.floats(0.1, within, exclude_max=True), deciders)
+        st.none()
+        | st.builds(ApprovalEscalation, st.floats(0.1, within, exclude_max=True), deciders)
     )
     return ApprovalRule(
         by,
