@@ -22,11 +22,23 @@ BARE_REFERENCE = re.compile(r"(?<=[\[ ])(\$\{[^}]*\})(?=[ ,}\]\n])")
 BOT = "channels: {web: {platform: console}}\n"
 
 
+class Yaml12(yaml.SafeLoader):
+    """A loader for which only true and false are booleans, as YAML 1.2 says, and not `on`."""
+
+
+Yaml12.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+Yaml12.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile("true|false", re.IGNORECASE), list("tTfF")
+)
+
+
 def read(text: str) -> Any:
     """Return a configuration as an editor reads it."""
-    return json.loads(
-        json.dumps(yaml.safe_load(BARE_REFERENCE.sub(r'"\1"', text)))
-    )  # keys are text
+    document = yaml.load(BARE_REFERENCE.sub(r'"\1"', text), Yaml12)
+    return json.loads(json.dumps(document))  # keys are text
 
 
 def problems(text: str, *, may_miss_keys: bool = False) -> list[str]:
