@@ -22,8 +22,9 @@ ReasonNeeded = Literal["on_deny", "always", "never"]
 
 #: How long others may take to decide if the rule does not say, in seconds.
 DEFAULT_WITHIN_SECONDS = 86_400.0
-#: The longest time that a rule may give, in seconds.
-MAX_WITHIN_SECONDS = 30 * 86_400.0
+#: The longest time that a rule may give, in seconds. A conversation is kept for 30 days after its
+#: last message, so it outlives each question of others.
+MAX_WITHIN_SECONDS = 14 * 86_400.0
 #: The most people that a rule may need. Each of them is asked and waited for.
 MAX_NEED = 9
 

@@ -162,7 +162,7 @@ class ApprovalSettings(Section):
     `anyone_else` in the conversation of the person who asks. Example: `{channel: team, chat: C123}`.
     """
     within: Duration = Field(default=DEFAULT_WITHIN_SECONDS, gt=0, le=MAX_WITHIN_SECONDS)
-    """How long they have: seconds, or text such as `2h`; at most 30 days. Example: `2h`."""
+    """How long they have: seconds, or text such as `2h`; at most 14 days. Example: `2h`."""
     reminder: Duration = Field(default=0.0, ge=0, le=MAX_WITHIN_SECONDS)
     """After how long those who have not decided are reminded, once; 0 for never. Example: `30m`."""
     escalate: ApprovalEscalationSettings | None = None

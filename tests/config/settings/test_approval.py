@@ -158,7 +158,7 @@ MISTAKES = {
     ),
     "true as a duration": ("by: role a, within: true", f"{APPROVAL}.within: is no duration"),
     "unit of a week": ("by: role a, within: 1w", f"{APPROVAL}.within: is no duration"),
-    "too long": ("by: role a, within: 31d", f"{APPROVAL}.within: must be less than or equal to 2592000"),
+    "too long": ("by: role a, within: 15d", f"{APPROVAL}.within: must be less than or equal to 1209600"),
     "no time": ("by: role a, within: 0", f"{APPROVAL}.within: must be greater than 0"),
     "late reminder": (
         "by: role a, within: 1h, reminder: 1h", "reminder is 3600 seconds: it must come before the end, 3600 seconds",
