@@ -154,7 +154,9 @@ class ApprovalAnswers:
         """
         texts = context.texts
         try:
-            asker = await self._approvers.person_of(requested.home.channel, (requested.asker,))
+            asker = await self._approvers.person_of(
+                requested.home.channel, (requested.asker, *requested.asker_aliases)
+            )
             voter = await self._approvers.person_of(vote.channel, vote.user_ids)
             if voter.name == asker.name:
                 return texts.own_request()
@@ -173,11 +175,13 @@ class ApprovalAnswers:
 
     def _sent(self, context: TurnContext, requested: RequestedAction, vote: Vote) -> TurnAnswer:
         """Return the answer that sends a vote to the conversation of the action."""
+        context.memory.notes.pop(REASON_FOR, "")
         turn = Turn(
             event_id=f"vote:{vote.request_id}:{digest(vote.event_id)}",
             conversation=requested.home,
             user_id=requested.asker,
             user_name=requested.asker_name,
+            aliases=tuple(requested.asker_aliases),
             kind="vote",
             request_event=vote.sealed(self._store.signer).to_json(),
         )
@@ -185,10 +189,14 @@ class ApprovalAnswers:
         return TurnAnswer(TurnChange(forwards=(forward,)))
 
     async def _answer_with_reason(self, context: TurnContext) -> TurnAnswer | None:
-        """Take a message as the reason that its person was asked for. None if they were not."""
-        note = context.memory.notes.pop(REASON_FOR, "")
-        if not note:
+        """Take a message as the reason that its person was asked for. None if they were not.
+
+        A plain yes or no is no reason: it may be meant for a question of the person's own.
+        """
+        note = context.memory.notes.get(REASON_FOR, "")
+        if not note or self._intent(context, context.turn.text):
             return None
+        del context.memory.notes[REASON_FOR]
         request_id, answer_word, asked_at = note.split(":")
         if context.received_at - float(asked_at) > REASON_SECONDS:
             return None

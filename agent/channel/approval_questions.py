@@ -149,6 +149,7 @@ class ApprovalQuestions:
             code=code,
             rule=rule.to_dict(),
             asker_name=action.user_name,
+            asker_aliases=turn.aliases,
         )
         request = PendingAction(
             user_id=place.user_id,

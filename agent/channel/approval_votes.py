@@ -263,6 +263,8 @@ class ApprovalVotes:
                 agreed = len(count.tally.yes)
                 requests_texts = texts_for(self._language)
                 text = requests_texts.vote_counted(stored.action.preview, agreed, rule.need)
+                if _is_in_group(stored, vote):
+                    text = f"{literal(shown_voter(_newest(count.tally, vote)))}: {text}"
                 return _told(vote, text, self._language)
             case "approved":
                 answer = await self._carry_out(context, stored, count.tally.yes)
@@ -488,6 +490,20 @@ def shown_voter(vote: Vote) -> str:
     if is_named:
         return vote.person
     return vote.user_name or vote.user_id
+
+
+def _is_in_group(stored: StoredAction, vote: Vote) -> bool:
+    """Return whether a vote answers a request that stands in a group, where all read what follows."""
+    return any(
+        request.request_id == vote.request_id and not request.person
+        for request in requests_of(stored)
+    )
+
+
+def _newest(counted: Tally, vote: Vote) -> Vote:
+    """Return a vote with the name of its person, as it was counted."""
+    votes = (*counted.yes, *counted.no)
+    return next((each for each in votes if each.event_id == vote.event_id), vote)
 
 
 def _decision_line(stored: StoredAction, language: str, counted: Tally | None = None) -> str:

@@ -421,9 +421,9 @@ class ChannelAgent:
         | repeats the yes or no that was answered last      | none                                |
         | a no that quotes the notice of an action which    | withdraws the action                |
         | other people decide                               |                                     |
-        | yes or no, and a request to this person is open   | says how to answer it               |
         | yes, and a question is open in another thread     | names that question; with a history |
         |                                                   | here, the model's answer follows    |
+        | yes or no, and a request to this person is open   | says how to answer it               |
         | yes or no, after Redis has lost data, no action   | says that the question is lost      |
         | anything, while the process of an action is dead  | the outcome of that action, and     |
         |                                                   | below it the model's answer         |
@@ -442,10 +442,6 @@ class ChannelAgent:
             withdrawal = await self._withdrawn_by_quote(context)
             if withdrawal:
                 return withdrawal
-        if intent in ("confirm", "cancel") and stored is None:
-            explanation = await self._approval_answers.say_how(context)
-            if explanation:
-                return explanation
         if intent == "confirm":
             question = await self._questions.find_question_elsewhere(turn, context.received_at)
             if question:
@@ -455,6 +451,11 @@ class ChannelAgent:
                 if context.memory.get_history():
                     return await self._run_agent(context, elsewhere_text)
                 return fixed_answer(context, elsewhere_text)
+
+        if intent in ("confirm", "cancel") and context.waiting_action is None:
+            explanation = await self._approval_answers.say_how(context)
+            if explanation:
+                return explanation
 
         # The person is told of the loss once: the next yes or no goes to the model again.
         may_answer_lost_question = stored is None and context.lost_at and not context.is_loss_told

@@ -46,6 +46,8 @@ class RequestedAction:
     rule: dict[str, Any]
     #: What the platform called the asker.
     asker_name: str = ""
+    #: Other ids of the asker, by which they are recognized as one who may decide.
+    asker_aliases: Sequence[str] = ()
 
     @property
     def scope(self) -> Scope:
@@ -54,7 +56,7 @@ class RequestedAction:
 
     def to_args(self) -> dict[str, Any]:
         """Return the arguments of the request's record."""
-        return asdict(self)
+        return {**asdict(self), "asker_aliases": list(self.asker_aliases)}
 
     @classmethod
     def of(cls, request: PendingAction) -> RequestedAction:

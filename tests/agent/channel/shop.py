@@ -196,13 +196,16 @@ class Shop:
         self.hear(place or Conversation("team", user), user, tap=button.data, **fields)
         self.work()
 
-    def request(self, user: str) -> tuple[Button, Button]:
-        """Return the buttons yes and no of the last request to a colleague or group."""
-        for delivery in reversed(self.team.sent):
-            if delivery.conversation.chat == user and delivery.reply.buttons:
-                yes, no = delivery.reply.buttons
-                return yes, no
-        raise AssertionError(f"{user} was asked nothing")
+    def request(self, user: str, number: int = -1) -> tuple[Button, Button]:
+        """Return the buttons yes and no of a question to a colleague or group, the last unless given."""
+        asked = [
+            each.reply.buttons
+            for each in self.team.sent
+            if each.conversation.chat == user and each.reply.buttons
+        ]
+        assert asked, f"{user} was asked nothing"
+        yes, no = asked[number]
+        return yes, no
 
     def later(self, seconds: float) -> None:
         """Let time pass, and work on what is due then."""

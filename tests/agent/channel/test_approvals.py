@@ -242,6 +242,49 @@ def test_tap_on_no_is_asked_why():
     assert "bea said no" in shop.texts[-1]
 
 
+def test_yes_to_an_own_question_is_no_reason():
+    """A person who was asked why says yes to a question of their own."""
+    shop = Shop(30, rule=replace(MANAGERS, reason="on_deny"))
+    shop.ask()
+    shop.own_question("bea", 7)
+    shop.tap("bea", shop.request("bea", number=0)[1])
+    shop.say("bea", "yes")
+    assert "said no" not in shop.texts[-1]
+    shop.say("bea", "the invoice is paid")
+    assert "the invoice is paid" in shop.texts[-1]
+
+
+def test_change_of_mind_before_the_reason():
+    """A tap on yes takes the place of the no that waits for its reason."""
+    shop = Shop(30, rule=replace(MANAGERS, reason="on_deny"))
+    shop.ask()
+    yes, no = shop.request("bea")
+    shop.tap("bea", no)
+    shop.tap("bea", yes)
+    assert shop.refunds == [30]
+    shop.say("bea", "because")
+    assert "said no" not in shop.texts[-1]
+
+
+def test_first_vote_in_a_group_names_its_person():
+    """All members read it."""
+    shop = Shop(30, rule=replace(TWO, on=ApprovalPlace("team", "C1")))
+    shop.ask()
+    shop.tap("bea", shop.request("C1")[0], GROUP, in_group=True)
+    assert shop.texts_to("C1")[-1].startswith("bea: ")
+
+
+def test_asker_is_recognized_by_another_id():
+    """The platform knows the asker by two ids, and the YAML by the second."""
+    shop = Shop(30, rule=IN_GROUP)
+    shop.directory.set("ana", accounts=(Account("shop", "+49"), Account("team", "ana")))
+    shop.directory.set("ana", roles=frozenset({"manager"}))
+    shop.hear(ANA, "ana", "refund", aliases=("+49",))
+    shop.work()
+    shop.tap("ana", shop.request("C1")[0], GROUP, in_group=True)
+    assert shop.refunds == []
+
+
 def test_two_noes_end_it_where_the_rule_says_so():
     """One no of two is not enough."""
     shop = Shop(30, rule=replace(MANAGERS, denials=2))
