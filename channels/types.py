@@ -393,6 +393,11 @@ class Turn:
         return self.message_id
 
     @property
+    def user_ids(self) -> tuple[str, ...]:
+        """All ids of the person's account, the main one first."""
+        return (self.user_id, *self.aliases)
+
+    @property
     def scope(self) -> Scope:
         """The person and the conversation of the turn."""
         return Scope(self.user_id, self.conversation)

@@ -8,22 +8,23 @@ may be meant for a question of the person's own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sayso.agent.channel.context import TurnAnswer, TurnContext, text_change
 from sayso.agent.channel.endings import texts_of
-from sayso.channels.types import Reply, Turn, digest
+from sayso.channels.types import Conversation, Reply, Turn, digest
 from sayso.pending.approval_rule import ApprovalRule
 from sayso.pending.approvals.approvers import ActionPlace, Approvers, group_of
-from sayso.pending.approvals.people import Account, DirectoryUnavailable
+from sayso.pending.approvals.people import DirectoryUnavailable
 from sayso.pending.approvals.requests import ANYONE, RequestedAction, codes_in
 from sayso.pending.approvals.votes import Vote, VoteAnswer, VoteForm
 from sayso.pending.consent.parser import ConfirmParser, read_answer
 from sayso.pending.forwarding import ForwardedTurn
 from sayso.pending.store import PendingActionStore
-from sayso.pending.stored_action import StoredAction
+from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turn_changes import TurnChange, TurnReply
 
 #: The note in the memory of a person who must say why they decide so: the id of the request, and
@@ -31,6 +32,19 @@ from sayso.pending.turn_changes import TurnChange, TurnReply
 REASON_FOR = "reason_for_request"
 #: For how long the next message of a person is taken as the reason, in seconds.
 REASON_SECONDS = 600.0
+#: A word that a sign parts from what follows, as in "no, too expensive".
+_FIRST_WORD = re.compile(r"(?P<word>\w+)\s*[,.:;!\u2013\u2014-]\s*(?P<rest>\S.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenAnswer:
+    """What a message says as an answer to a request."""
+
+    answer: VoteAnswer
+    #: What stands behind the answer, "" for nothing.
+    reason: str = ""
+    #: Whether words that are no yes follow a yes. They may be a reason, or a condition.
+    is_conditional: bool = False
 
 
 class ApprovalAnswers:
@@ -75,22 +89,26 @@ class ApprovalAnswers:
         # Most messages end here: the store is only asked about those that may name a request.
         codes = codes_in(turn.text)
         may_quote = bool(turn.replied_to or turn.conversation.thread)
-        if not codes and not (may_quote and self._intent(context, turn.text)):
+        if not codes and not (may_quote and self._read(context, turn.text, "")):
             return None
 
-        for request in await self._open_requests(context):
-            code = RequestedAction.of(request.action).code
+        for request in await self._requests(context):
+            requested = RequestedAction.of(request.action)
             words = turn.text
-            reason_text = ""
-            if code in codes:
-                words, reason_text = _around_code(turn.text, code)
-            elif not _quotes(turn, request):
+            rest = ""
+            if requested.code in codes:
+                words, rest = _around_code(turn.text, requested.code)
+            elif not _quotes(turn, request) and not _is_in_thread(context, request):
                 continue
-            intent = self._intent(context, words)
-            if not intent:
+            written = self._read(context, words, rest)
+            if written is None:
                 continue
-            answer: VoteAnswer = "yes" if intent == "confirm" else "no"
-            return await self._answer(context, request, answer, "words", reason=reason_text)
+            rule = ApprovalRule.from_dict(requested.rule)
+            if written.is_conditional and not rule.needs_reason("yes"):
+                return _how_to_answer(request)
+            return await self._answer(
+                context, request, written.answer, "words", reason=written.reason
+            )
         return None
 
     async def say_how(self, context: TurnContext) -> TurnAnswer | None:
@@ -99,14 +117,13 @@ class ApprovalAnswers:
         Return None if there is no request.
         """
         requests = [
-            each for each in await self._open_requests(context) if each.action.user_id != ANYONE
+            each
+            for each in await self._requests(context)
+            if each.state in WAITING_STATES and each.action.user_id != ANYONE
         ]
         if not requests:
             return None
-        request = requests[0]
-        code = RequestedAction.of(request.action).code
-        text = texts_of(request).which_request(request.action.preview, code)
-        return TurnAnswer(text_change(text))
+        return _how_to_answer(requests[0])
 
     async def _answer(
         self,
@@ -122,7 +139,6 @@ class ApprovalAnswers:
         | the answer                                | what follows                            |
         |-------------------------------------------|-----------------------------------------|
         | to a request that is over or tampered     | the person is told                      |
-        | before the request was delivered          | the person is told                      |
         | of a person who may not decide            | only they are told                      |
         | without a reason that the rule wants      | the person is asked why                 |
         | any other                                 | a vote                                  |
@@ -130,7 +146,8 @@ class ApprovalAnswers:
         texts = texts_of(request)
         if request.is_changed:
             return _only_for_sender(context.turn, context.texts.request_changed())
-        if request.state != "shown":
+        # The answer may come before it is recorded that the request was delivered.
+        if request.state not in WAITING_STATES:
             outcome = request.outcome_text or texts.undecided_request()
             return _only_for_sender(context.turn, texts.request_over(outcome))
 
@@ -142,7 +159,8 @@ class ApprovalAnswers:
             return _only_for_sender(context.turn, refusal)
         if rule.needs_reason(answer) and not reason:
             context.memory.notes[REASON_FOR] = f"{request.action_id}:{answer}:{context.received_at}"
-            return TurnAnswer(text_change(texts.ask_reason(request.action.preview)))
+            text = texts.ask_reason(request.action.preview, answer, requested.code)
+            return TurnAnswer(text_change(text))
         return self._sent(context, requested, vote)
 
     async def _why_not(
@@ -154,9 +172,7 @@ class ApprovalAnswers:
         """
         texts = context.texts
         try:
-            asker = await self._approvers.person_of(
-                requested.home.channel, (requested.asker, *requested.asker_aliases)
-            )
+            asker = await self._approvers.person_of(requested.home.channel, requested.asker_ids)
             voter = await self._approvers.person_of(vote.channel, vote.user_ids)
             if voter.name == asker.name:
                 return texts.own_request()
@@ -181,7 +197,7 @@ class ApprovalAnswers:
             conversation=requested.home,
             user_id=requested.asker,
             user_name=requested.asker_name,
-            aliases=tuple(requested.asker_aliases),
+            aliases=requested.asker_aliases,
             kind="vote",
             request_event=vote.sealed(self._store.signer).to_json(),
         )
@@ -200,19 +216,24 @@ class ApprovalAnswers:
         request_id, answer_word, asked_at = note.split(":")
         if context.received_at - float(asked_at) > REASON_SECONDS:
             return None
-        conversation = context.turn.conversation
-        (request,) = await self._store.repository.load(conversation.id, (request_id,))
+        # A message that names a request says which one it means.
+        if codes_in(context.turn.text):
+            return None
+        requests = await self._requests(context)
+        request = next((each for each in requests if each.action_id == request_id), None)
         if request is None:
             return None
-        request = self._verified(context, request)
         answer: VoteAnswer = "yes" if answer_word == "yes" else "no"
         return await self._answer(context, request, answer, "words", reason=context.turn.text)
 
-    async def _open_requests(self, context: TurnContext) -> Sequence[StoredAction]:
-        """Return the open requests to this person and to this group, the newest first."""
+    async def _requests(self, context: TurnContext) -> Sequence[StoredAction]:
+        """Return the requests to this person and to this group: the open ones, then the others.
+
+        The newest come first.
+        """
         turn = context.turn
-        account = Account(turn.conversation.channel, turn.user_id)
-        direct = await self._approvers.direct_conversation(account)
+        # Platforms name a direct chat after its person.
+        direct = Conversation(turn.conversation.channel, turn.user_id)
         places = [
             (direct, replace(turn.scope, conversation=direct)),
             (turn.conversation, replace(turn.scope, user_id=ANYONE)),
@@ -222,12 +243,38 @@ class ApprovalAnswers:
             found = await self._store.repository.list_requests(conversation.id, scope.id)
             verified = [each.verified(self._store.signer, scope) for each in found]
             requests += [each for each in verified if not each.is_changed]
-        return [each for each in requests if each.state == "shown"]
+        return sorted(requests, key=lambda each: each.state not in WAITING_STATES)
 
-    def _verified(self, context: TurnContext, request: StoredAction) -> StoredAction:
-        """Return a request of this conversation, verified for the person whom it names."""
-        owner = replace(context.turn.scope, user_id=request.action.user_id)
-        return request.verified(self._store.signer, owner)
+    def _read(self, context: TurnContext, words: str, rest: str) -> _WrittenAnswer | None:
+        """Read a written answer: a yes or no, and a reason behind it. None for other words.
+
+        `words` stand before the code of the request, or are the whole message. `rest` stands behind
+        the code.
+
+        | the message             | is read as                                     |
+        |-------------------------|------------------------------------------------|
+        | yes KMTX                | yes                                            |
+        | KMTX: yes               | yes                                            |
+        | yes KMTX please         | yes: the words together are one                |
+        | yes KMTX but only 10    | a yes with a condition, which may be a reason  |
+        | no KMTX too expensive   | no, and the reason                             |
+        | no, too expensive       | no, and the reason                             |
+        """
+        if not words:
+            words = rest
+            rest = ""
+        match self._intent(context, words):
+            case "cancel":
+                return _WrittenAnswer("no", rest)
+            case "confirm" if rest and self._intent(context, f"{words} {rest}") == "confirm":
+                return _WrittenAnswer("yes")
+            case "confirm":
+                return _WrittenAnswer("yes", rest, is_conditional=bool(rest))
+        first = _FIRST_WORD.fullmatch(words)
+        if first and self._intent(context, first["word"]) == "cancel":
+            reason = f"{first['rest']} {rest}".strip()
+            return _WrittenAnswer("no", reason)
+        return None
 
     def _intent(self, context: TurnContext, words: str) -> Literal["confirm", "cancel", ""]:
         """Return whether words are a yes or a no."""
@@ -269,9 +316,24 @@ def _vote(
 
 
 def _quotes(turn: Turn, request: StoredAction) -> bool:
-    """Return whether a message replies to the request: it quotes it, or is in its thread."""
-    messages = {request.question_message, *request.question_messages} - {""}
-    return turn.replied_to in messages or turn.conversation.thread in messages
+    """Return whether a message quotes the request."""
+    return turn.replied_to in _messages_of(request)
+
+
+def _is_in_thread(context: TurnContext, request: StoredAction) -> bool:
+    """Return whether a message is in the thread of an open request, and can mean nothing else.
+
+    Other things are said in such a thread, too: there a yes may answer a question of the person's
+    own, and after the decision it may answer the model.
+    """
+    if context.open_action or request.state not in WAITING_STATES:
+        return False
+    return context.turn.conversation.thread in _messages_of(request)
+
+
+def _messages_of(request: StoredAction) -> frozenset[str]:
+    """Return the platform's ids of the messages that show the request."""
+    return frozenset({request.question_message, *request.question_messages} - {""})
 
 
 def _around_code(text: str, code: str) -> tuple[str, str]:
@@ -279,6 +341,12 @@ def _around_code(text: str, code: str) -> tuple[str, str]:
     before, _, after = text.upper().partition(code)
     end = len(text) - len(after)
     return text[: len(before)].strip(" ,.:;#"), text[end:].strip(" ,.:;")
+
+
+def _how_to_answer(request: StoredAction) -> TurnAnswer:
+    """Return the answer that says how to answer a request."""
+    code = RequestedAction.of(request.action).code
+    return TurnAnswer(text_change(texts_of(request).which_request(request.action.preview, code)))
 
 
 def _only_for_sender(turn: Turn, text: str) -> TurnAnswer:

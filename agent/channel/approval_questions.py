@@ -19,7 +19,7 @@ from sayso.channels.types import Button, Reply, Scope, Turn
 from sayso.pending.action import ActionState, PendingAction
 from sayso.pending.approval_rule import ApprovalRule, Deciders
 from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace
-from sayso.pending.approvals.people import DirectoryUnavailable
+from sayso.pending.approvals.people import DirectoryUnavailable, KnownPerson
 from sayso.pending.approvals.requests import (
     REQUEST_KIND,
     RequestedAction,
@@ -73,15 +73,14 @@ class ApprovalQuestions:
         Return a text for the asker if nobody can be asked: then nothing is stored. `above` is said
         above the notice; "" for nothing.
         """
-        head = proposal.head
-        texts = texts_for(head.language)
+        texts = texts_for(proposal.head.language)
         if context.lease is None:  # nothing would send the requests
-            return texts.cannot_ask_others(head.preview)
+            return texts.cannot_ask_others(proposal.head.preview)
         turn = context.turn
         try:
-            asker = await self._approvers.person_of(
-                turn.conversation.channel, (turn.user_id, *turn.aliases)
-            )
+            asker = await self._approvers.person_of(turn.conversation.channel, turn.user_ids)
+            proposal = _with_name_of_asker(proposal, asker)
+            head = proposal.head
             place = ActionPlace(turn.conversation, asker)
             places = await self._approvers.to_ask(rule.by, rule.on, place, context.received_at)
         except DirectoryUnavailable:
@@ -120,7 +119,7 @@ class ApprovalQuestions:
         Raises DirectoryUnavailable and redis.RedisError.
         """
         turn = context.turn
-        asker = await self._approvers.person_of(turn.conversation.channel, (turn.user_id,))
+        asker = await self._approvers.person_of(turn.conversation.channel, turn.user_ids)
         place = ActionPlace(turn.conversation, asker)
         places = await self._approvers.to_ask(deciders, rule.on, place, context.received_at)
         sent = requests_of(stored)
@@ -322,6 +321,16 @@ def asked_names(stored: StoredAction) -> str:
     rule = stored.action.approval_rule or ApprovalRule(Deciders("asker"))
     places = [AskedPlace(each.to, "", each.person) for each in requests_of(stored)]
     return names_of(rule.by, places)
+
+
+def _with_name_of_asker(proposal: Proposal, asker: KnownPerson) -> Proposal:
+    """Return the proposal with the name that the directory has for the asker, if it has one.
+
+    Others know the asker by this name on all channels. Platforms may give another name, or none.
+    """
+    if not asker.has_name:
+        return proposal
+    return replace(proposal, head=replace(proposal.head, user_name=asker.name))
 
 
 def shown_name(name: str, user_id: str) -> str:

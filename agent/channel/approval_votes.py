@@ -130,10 +130,12 @@ class ApprovalVotes:
     def failed(self, context: TurnContext) -> TurnAnswer:
         """Return the answer to a vote that could not be counted: its person may try again."""
         stored = context.named_action
-        vote = self._read_vote(context, stored) if stored else None
-        if context.turn.kind != "vote" or vote is None:
+        if context.turn.kind != "vote" or stored is None:
             return _NOTHING
-        return _told(vote, texts_for(self._language).broken(), self._language)
+        vote = self._read_vote(context, stored)
+        if vote is None:
+            return _NOTHING
+        return _told(stored, vote, texts_for(self._language).broken(), self._language)
 
     async def with_requests_ended(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
@@ -167,12 +169,12 @@ class ApprovalVotes:
             return _NOTHING
         texts = texts_for(self._language)
         if vote.record_mac != stored.mac or stored.is_changed:
-            return _told(vote, texts.request_changed(), self._language)
+            return _told(stored, vote, texts.request_changed(), self._language)
 
         is_decided_here = stored.decided_by_event == context.turn.event_id
         if not is_decided_here and stored.state != "shown":
             line = _decision_line(stored, self._language)
-            return _told(vote, texts.request_over(line), self._language)
+            return _told(stored, vote, texts.request_over(line), self._language)
         if not is_decided_here and stored.action.is_expired(context.received_at):
             return await self._expire(context, stored, rule)
         if is_decided_here:
@@ -185,9 +187,9 @@ class ApprovalVotes:
             count = await self._count(context, stored, rule, vote)
         except DirectoryUnavailable as exc:
             log.warning("request.directory_unavailable", extra={"reason": str(exc)})
-            return _told(vote, texts.deciders_unknown(), self._language)
+            return _told(stored, vote, texts.deciders_unknown(), self._language)
         if count is None:
-            return _told(vote, texts.not_a_decider(), self._language)
+            return _told(stored, vote, texts.not_a_decider(), self._language)
         return await self._act(context, rule, vote, count)
 
     def _read_vote(self, context: TurnContext, stored: StoredAction) -> Vote | None:
@@ -260,12 +262,7 @@ class ApprovalVotes:
         state: ActionState
         match count.tally.state:
             case "open":
-                agreed = len(count.tally.yes)
-                requests_texts = texts_for(self._language)
-                text = requests_texts.vote_counted(stored.action.preview, agreed, rule.need)
-                if _is_in_group(stored, vote):
-                    text = f"{literal(shown_voter(_newest(count.tally, vote)))}: {text}"
-                return _told(vote, text, self._language)
+                return self._counted(stored, rule, vote, count.tally)
             case "approved":
                 answer = await self._carry_out(context, stored, count.tally.yes)
                 line = texts.agreed_by(_names(count.tally.yes), vote.at)
@@ -288,6 +285,20 @@ class ApprovalVotes:
             answer = _with_line_above(answer, line)
         decision = _decision_line(stored, self._language, count.tally)
         return self._with_endings(context, answer, stored, state, decision)
+
+    def _counted(
+        self, stored: StoredAction, rule: ApprovalRule, vote: Vote, counted: Tally
+    ) -> TurnAnswer:
+        """Return what is said of a vote after which more are needed. A group reads whose it was."""
+        texts = texts_for(self._language)
+        preview = stored.action.preview
+        agreed = len(counted.yes)
+        if not _is_in_group(stored, vote):
+            return _told(stored, vote, texts.vote_counted(preview, agreed, rule.need), self._language)
+        voter = _names([_newest(counted, vote)])
+        text = texts.vote_counted_in_group(preview, voter, agreed, rule.need)
+        reply = Reply(text, language=self._language)
+        return TurnAnswer(TurnChange(forwards=(ForwardedReply(vote.place, reply),)))
 
     async def _carry_out(
         self, context: TurnContext, stored: StoredAction, votes: Sequence[Vote]
@@ -517,9 +528,10 @@ def _decision_line(stored: StoredAction, language: str, counted: Tally | None = 
     return texts.agreed_by(_names(counted.deciding), at)
 
 
-def _told(vote: Vote, text: str, language: str) -> TurnAnswer:
-    """Return the answer that tells the voter something, and changes nothing."""
-    forward = ForwardedReply(vote.place, Reply(text, language=language))
+def _told(stored: StoredAction, vote: Vote, text: str, language: str) -> TurnAnswer:
+    """Return the answer that tells only the voter something, and changes nothing."""
+    only_for = vote.user_id if _is_in_group(stored, vote) else ""
+    forward = ForwardedReply(vote.place, Reply(text, language=language, only_for=only_for))
     return TurnAnswer(TurnChange(forwards=(forward,)))
 
 

@@ -563,12 +563,25 @@ class Texts:
     not_a_decider = _fixed("not_a_decider")
     #: The person has asked for this action, so others decide.
     own_request = _fixed("own_request")
-    #: The person must say why they decide so.
-    ask_reason = _with_preview("ask_reason")
+
+    def ask_reason(self, preview: str, answer: Literal["yes", "no"], code: str) -> str:
+        """Return that the person must say why they give this answer, and how."""
+        word = self.yes if answer == "yes" else self.no
+        return self.say("ask_reason", preview=brief(preview), answer=word, code=code)
 
     def vote_counted(self, preview: str, count: int, need: int) -> str:
         """Return that an answer counts, and how many people agree so far."""
         return self.say("vote_counted", preview=brief(preview), count=str(count), need=str(need))
+
+    def vote_counted_in_group(self, preview: str, names: str, count: int, need: int) -> str:
+        """Return whose answer counts, and how many people agree so far."""
+        return self.say(
+            "vote_counted_in_group",
+            preview=brief(preview),
+            names=names,
+            count=str(count),
+            need=str(need),
+        )
 
     def agreed_by(self, names: str, at: float) -> str:
         """Return who agreed to an action, and when. `at` is in Unix seconds."""

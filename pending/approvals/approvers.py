@@ -24,7 +24,7 @@ class AskedPlace:
     """Where a question about an action is sent: to one person, or to a group."""
 
     to: Conversation
-    #: The platform's id of the person, ANYONE for a group.
+    #: The id under which the person answers there, ANYONE for a group.
     user_id: str
     #: The name of the person, "" for a group.
     person: str = ""
@@ -51,10 +51,6 @@ class Approvers:
         """Return the person with these ids on a channel."""
         return await self._people.person_of(channel, user_ids)
 
-    async def direct_conversation(self, account: Account) -> Conversation:
-        """Return the conversation in which the bot talks to this person alone."""
-        return await self._people.direct_conversation(account)
-
     async def to_ask(
         self, deciders: Deciders, on: ApprovalPlace | None, place: ActionPlace, now: float
     ) -> Sequence[AskedPlace]:
@@ -77,7 +73,9 @@ class Approvers:
             if account is None:
                 continue
             to = await self._people.direct_conversation(account)
-            places[to_ask.name] = AskedPlace(to, account.user_id, to_ask.name)
+            # The chat has the id under which the person is known. The directory may have another
+            # one, such as a phone number.
+            places[to_ask.name] = AskedPlace(to, to.chat, to_ask.name)
             if len(places) == MAX_ASKED:
                 break
         return list(places.values())

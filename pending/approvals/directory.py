@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sayso.channels.base import Channel, RecognizesPeople
-from sayso.channels.types import Conversation, compared_id
+from sayso.channels.types import Conversation, Turn, compared_id
 from sayso.infra.concurrency import call_in_thread
 from sayso.pending.approvals.absences import RedisAbsences
 from sayso.pending.approvals.links import RedisLinks
@@ -145,14 +145,17 @@ class ConfiguredDirectory:
     async def direct_conversation(self, account: Account) -> Conversation:
         """Return the conversation in which the bot talks to this person alone.
 
-        Platforms name that chat after the person. Where the ids of a person change, it is stored
-        under the id by which the person is known.
+        Platforms name that chat after the person. Where the ids of a person change, it is named
+        after the id by which the person is known. A person who never wrote is known by this account
+        from then on, so that the person's answer comes in under it.
         """
         conversation = Conversation(account.channel, account.user_id)
         channel = self._recognizing.get(account.channel)
-        if channel:
-            return await call_in_thread(channel.conversation_of, conversation)
-        return conversation
+        if channel is None:
+            return conversation
+        as_sender = Turn("", conversation, account.user_id)
+        recognized = await call_in_thread(channel.recognize, as_sender, store=True)
+        return recognized.conversation
 
     async def _owner_of(self, account: Account) -> KnownPerson:
         """Return the person who has an account now."""

@@ -76,7 +76,10 @@ class PeopleDirectory(Protocol):
         """Return the people who have a role, in any case, in the order in which to ask them."""
 
     async def direct_conversation(self, account: Account) -> Conversation:
-        """Return the conversation in which the bot talks to this person alone."""
+        """Return the conversation in which the bot talks to this person alone.
+
+        Its chat is named after the person, by the id under which the person's messages come in.
+        """
 
 
 class DirectoryUnavailable(Exception):

@@ -44,15 +44,20 @@ class RequestedAction:
     code: str
     #: The rule of the action, as `ApprovalRule.to_dict` returns it.
     rule: dict[str, Any]
-    #: What the platform called the asker.
+    #: What the asker is called.
     asker_name: str = ""
-    #: Other ids of the asker, by which they are recognized as one who may decide.
-    asker_aliases: Sequence[str] = ()
+    #: Other ids of the asker's account, by which the directory may know them.
+    asker_aliases: tuple[str, ...] = ()
 
     @property
     def scope(self) -> Scope:
         """Return the scope of the action."""
         return Scope(self.asker, self.home)
+
+    @property
+    def asker_ids(self) -> tuple[str, ...]:
+        """All ids of the asker's account, the main one first."""
+        return (self.asker, *self.asker_aliases)
 
     def to_args(self) -> dict[str, Any]:
         """Return the arguments of the request's record."""
@@ -63,7 +68,8 @@ class RequestedAction:
         """Read the arguments of a genuine request."""
         args = dict(request.args)
         home = Conversation(**args.pop("home"))
-        return cls(home=home, **args)
+        aliases = tuple(args.pop("asker_aliases"))
+        return cls(home=home, asker_aliases=aliases, **args)
 
 
 @dataclass(frozen=True, slots=True)

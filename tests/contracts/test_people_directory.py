@@ -34,8 +34,8 @@ class ChangingIds:
         self.holders = {f"whatsapp:{name}": f"whatsapp:{key}" for name, key in holders.items()}
 
     def recognize(self, turn, *, store, briefly=False):
-        """Return the turn unchanged."""
-        return turn
+        """Return the turn in the conversation of the person who has its address now."""
+        return replace(turn, conversation=self.conversation_of(turn.conversation))
 
     def sender(self, turn):
         """Return None: no turn names ids here."""

@@ -41,6 +41,8 @@ class FakeDirectory:
 
     def __init__(self, *people: KnownPerson) -> None:
         self.people = {each.name: each for each in people}
+        #: The ids under which messages come in, by the ids that the directory knows.
+        self.known_as: dict[str, str] = {}
         self.is_down = False
 
     def set(self, name: str, **fields: object) -> None:
@@ -70,7 +72,8 @@ class FakeDirectory:
 
     async def direct_conversation(self, account: Account) -> Conversation:
         """Return the chat with the name of the person."""
-        return Conversation(account.channel, account.user_id)
+        user_id = self.known_as.get(account.user_id, account.user_id)
+        return Conversation(account.channel, user_id)
 
 
 class replace_repository:  # noqa: N801
@@ -234,7 +237,7 @@ class Shop:
         (stored,) = self.rig.repository.load(ANA.id, (parts[0],))
         return stored
 
-    def own_question(self, user: str, amount: int) -> None:
+    def own_question(self, user: str, amount: int, place: Conversation | None = None) -> None:
         """Let the team's agent ask a colleague for a yes to a refund of their own."""
         config = AgentConfig(max_retries=0, tool_policy=ToolPolicy(review=["refund"]))
         script = ScriptedProvider([[ToolCall("refund", {"amount": amount}, "own")]])
@@ -245,7 +248,9 @@ class Shop:
             journals=self.rig.journals,
         )
         self.processor.turns.agents["team"] = self.agents["team"]
-        self.say(user, "refund it")
+        place = place or Conversation("team", user)
+        self.hear(place, user, "refund it")
+        self.work(place)
 
     def die_after(self, step: str) -> None:
         """Work in ana's chat until this step of a pending action was made, and die there."""

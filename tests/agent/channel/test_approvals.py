@@ -31,7 +31,7 @@ def test_manager_confirms_by_tap():
     shop.ask()
     assert shop.refunds == []
     assert "bea, cem" in shop.texts[-1]
-    assert "Ana asks for this" in shop.texts_to("bea")[-1]
+    assert "ana asks for this" in shop.texts_to("bea")[-1]
     assert "Refund 30 EUR" in shop.texts_to("bea")[-1]
 
     shop.tap("bea", shop.request("bea")[0])
@@ -231,6 +231,104 @@ def test_no_with_a_reason_reaches_asker_and_model():
     assert "too much" in read
 
 
+@pytest.mark.parametrize(
+    ("words", "refunds"),
+    [
+        ("{code}: yes", [30]),
+        ("yes {code} please", [30]),
+        ("yes {code} but only 10", []),
+        ("yes {code} if she has paid", []),
+    ],
+)
+def test_only_a_whole_yes_counts(words, refunds):
+    """A condition behind it makes it another sentence, and the person is told how to answer."""
+    shop = Shop(30)
+    shop.ask()
+    shop.say("bea", words.format(code=code_of(shop, "bea")))
+    assert shop.refunds == refunds
+    if not refunds:
+        assert "You have a request to decide" in shop.texts_to("bea")[-1]
+
+
+def test_quoted_no_has_its_reason_behind_it():
+    """No code is needed: the quote names the request."""
+    shop = Shop(30)
+    shop.ask()
+    shop.say("bea", "No, too expensive", replied_to=shop.message_of("bea"))
+    assert "bea said no" in shop.texts[-1]
+    assert "too expensive" in shop.texts[-1]
+
+
+@pytest.mark.parametrize("quotes", [False, True])
+def test_written_answer_after_the_decision_is_told_so(quotes):
+    """It does not reach the model."""
+    shop = Shop(30)
+    shop.ask()
+    code = code_of(shop, "cem")
+    message = shop.message_of("cem")
+    shop.tap("bea", shop.request("bea")[0])
+    if quotes:
+        shop.say("cem", "no", replied_to=message)
+    else:
+        shop.say("cem", f"no {code}")
+    assert shop.texts_to("cem")[-1].startswith("This is decided already. Agreed by bea")
+
+
+def test_reason_may_come_from_another_conversation_of_the_person():
+    """On Slack each message opens a thread of its own: the code says what it is about."""
+    shop = Shop(30, rule=replace(MANAGERS, reason="on_deny"))
+    shop.ask()
+    code = code_of(shop, "bea")
+    shop.tap("bea", shop.request("bea")[1])
+    assert f"**no {code}**" in shop.texts_to("bea")[-1]
+    thread = Conversation("team", "D-bea", "t1")
+    shop.hear(thread, "bea", f"no {code} the invoice is paid")
+    shop.work(thread)
+    shop.work()
+    assert "the invoice is paid" in shop.texts[-1]
+
+
+def test_yes_in_the_thread_of_a_request_answers_a_question_of_the_person():
+    """The thread is a conversation, too. Without such a question the yes decides the request."""
+    shop = Shop(30)
+    shop.ask()
+    thread = Conversation("team", "D-bea", shop.message_of("bea"))
+    shop.own_question("bea", 7, thread)
+    shop.hear(thread, "bea", "yes")
+    shop.work(thread)
+    assert shop.refunds == [7]
+    shop.hear(thread, "bea", "yes", replied_to=shop.message_of("bea"))
+    shop.work(thread)
+    shop.work()
+    assert shop.refunds == [7, 30]
+
+
+def test_manager_is_asked_under_the_id_of_their_messages():
+    """The directory knows bea by her number. Her tap and her words come in under an id."""
+    shop = Shop(30, 40, rule=ApprovalRule(Deciders("people", ("bea",))))
+    shop.directory.set("bea", accounts=(Account("team", "+49"),))
+    shop.directory.known_as["+49"] = "bea"
+    shop.ask()
+    shop.tap("bea", shop.request("bea")[0], aliases=("+49",))
+    assert shop.refunds == [30]
+    shop.ask()
+    code = code_of(shop, "bea")
+    shop.say("bea", f"yes {code}", aliases=("+49",))
+    assert shop.refunds == [30, 40]
+
+
+def test_group_reads_whose_answer_counts():
+    """A notice that an answer does not count is for its person alone."""
+    shop = Shop(30, rule=replace(TWO, on=ApprovalPlace("team", "C1")))
+    shop.ask()
+    yes = shop.request("C1")[0]
+    shop.tap("bea", yes, GROUP, in_group=True)
+    assert shop.team.sent[-1].reply.text.startswith("bea has answered: 1 of 2")
+    assert shop.team.sent[-1].reply.only_for == ""
+    shop.tap("cem", yes, GROUP, in_group=True)
+    assert shop.refunds == [30]
+
+
 def test_tap_on_no_is_asked_why():
     """Where a no needs a reason, the next message is the reason."""
     shop = Shop(30, rule=replace(MANAGERS, reason="on_deny"))
@@ -266,14 +364,6 @@ def test_change_of_mind_before_the_reason():
     assert "said no" not in shop.texts[-1]
 
 
-def test_first_vote_in_a_group_names_its_person():
-    """All members read it."""
-    shop = Shop(30, rule=replace(TWO, on=ApprovalPlace("team", "C1")))
-    shop.ask()
-    shop.tap("bea", shop.request("C1")[0], GROUP, in_group=True)
-    assert shop.texts_to("C1")[-1].startswith("bea: ")
-
-
 def test_asker_is_recognized_by_another_id():
     """The platform knows the asker by two ids, and the YAML by the second."""
     shop = Shop(30, rule=IN_GROUP)
@@ -303,10 +393,10 @@ def test_asker_withdraws_by_the_button():
     shop.hear(ANA, "ana", tap=shop.notice_button().data)
     shop.work()
     assert "Nothing was done" in shop.texts[-1]
-    assert "Withdrawn by Ana" in shop.texts_to("bea")[-1]
+    assert "Withdrawn by ana" in shop.texts_to("bea")[-1]
     shop.tap("bea", yes)
     assert shop.refunds == []
-    assert "Withdrawn by Ana" in shop.texts_to("bea")[-1]
+    assert "Withdrawn by ana" in shop.texts_to("bea")[-1]
 
 
 def test_asker_withdraws_in_words():
@@ -316,7 +406,7 @@ def test_asker_withdraws_in_words():
     notice = next(i for i, each in enumerate(shop.shop.sent, 1) if each.reply.buttons)
     shop.hear(ANA, "ana", "no", replied_to=f"m{notice}")
     shop.work()
-    assert "Withdrawn by Ana" in shop.texts_to("bea")[-1]
+    assert "Withdrawn by ana" in shop.texts_to("bea")[-1]
 
 
 def test_conversation_goes_on_while_others_decide():
@@ -530,8 +620,8 @@ def test_agent_goes_on_after_the_decision():
 
 
 def code_of(shop: Shop, user: str) -> str:
-    """Return the code in the request to a colleague."""
-    text = next(each for each in shop.texts_to(user) if "asks for this" in each)
+    """Return the code in the last request to a colleague."""
+    text = [each for each in shop.texts_to(user) if "asks for this" in each][-1]
     return text.rpartition("**yes ")[2][:4]
 
 
