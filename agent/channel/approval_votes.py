@@ -294,7 +294,9 @@ class ApprovalVotes:
         preview = stored.action.preview
         agreed = len(counted.yes)
         if not _is_in_group(stored, vote):
-            return _told(stored, vote, texts.vote_counted(preview, agreed, rule.need), self._language)
+            return _told(
+                stored, vote, texts.vote_counted(preview, agreed, rule.need), self._language
+            )
         voter = _names([_newest(counted, vote)])
         text = texts.vote_counted_in_group(preview, voter, agreed, rule.need)
         reply = Reply(text, language=self._language)

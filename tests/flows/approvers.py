@@ -246,5 +246,3 @@ def reads(system: System, chat: str, *parts: str) -> str:
     )
     until(system.is_settled)
     return texts[-1]
-
-
