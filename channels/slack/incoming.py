@@ -46,6 +46,7 @@ from sayso.channels.types import (
     WorkspaceNote,
     content_digest,
 )
+from sayso.infra.letter_codes import looks_like_a_code
 
 if TYPE_CHECKING:
     from sayso.channels.slack.settings import InstallSettings
@@ -61,8 +62,6 @@ ROW_MARK = "#"
 COMMANDS = frozenset(
     {"help", "whoami", "reset", "status", "stop", "tools", "link", "unlink", "away", "back"}
 )
-#: Those of them behind which other words may stand.
-_COMMANDS_WITH_WORDS = ("away ", "link ")
 #: By how many seconds Slack's timestamp may differ from our clock. An older request may be a
 #: recording.
 SLACK_SECONDS = 300
@@ -484,7 +483,7 @@ class RequestParser:
         text = readable(body.get("text", ""), "") or "/help"
         if text.lower() in COMMANDS:
             text = f"/{text.lower()}"
-        elif text.lower().startswith(_COMMANDS_WITH_WORDS):
+        elif _has_argument(text):
             text = f"/{text}"
         is_direct = body["channel_id"].startswith("D")
         thread = ""
@@ -551,6 +550,20 @@ def _decoded(body: bytes) -> dict[str, Any]:
     if not isinstance(request, dict):
         raise TypeError("not an object")
     return request
+
+
+def _has_argument(text: str) -> bool:
+    """Return whether the words after a slash command are a command with an argument.
+
+    These are a code behind `link`, and a time behind `away`.
+    """
+    command, _, argument = text.partition(" ")
+    match command.lower():
+        case "link":
+            return looks_like_a_code(argument.strip())
+        case "away":
+            return bool(argument.strip())
+    return False
 
 
 def _json_answer(value: SlackJson, ignored: str) -> Received:

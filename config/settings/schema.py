@@ -283,9 +283,9 @@ class Settings(Section):
     here. Example: `{manager: {groups: [{channel: team, group: S0MANAGERS}]}}`.
     """
     links: Literal["off", "reviewed", "open"] = "reviewed"
-    """Whether people may join their accounts on two channels by `/link`: not at all (`off`), once
-    an operator accepts it (`reviewed`), or at once (`open`). Who joins accounts has the roles of
-    both. Example: `open`.
+    """Whether people may join their accounts on two channels by `/link`: once an operator accepts
+    it (`reviewed`), at once (`open`), or not at all (`off`). With `off`, accounts that were joined
+    before are separate people. Who joins accounts has the roles of both. Example: `open`.
     """
     _origin: Origin = PrivateAttr(default_factory=Origin)
 

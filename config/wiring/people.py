@@ -51,9 +51,13 @@ class PeopleParts:
         config = people_config(settings)
         if not channels:
             config = replace(config, groups={})
-        directory = ConfiguredDirectory(config, channels)
-        if settings.knows_people:
-            directory = ConfiguredDirectory(config, channels, links=links, absences=absences)
+        # A bot to which it does not matter who a person is needs no look-up in Redis.
+        directory = ConfiguredDirectory(
+            config,
+            channels,
+            links=links if settings.knows_people and settings.links != "off" else None,
+            absences=absences if settings.knows_people else None,
+        )
 
         outbox = RedisOutbox(redis.scripts(CONVERSATION_SCRIPTS), redis.wake_up)
         linking = AccountLinking(

@@ -221,6 +221,28 @@ def reject_link(options: Options, link: str) -> None:
     _decide_link(options, link, is_accepted=False)
 
 
+@people.command(examples=["sayso people unlink desk 5123456789"])
+@_channel
+@click.argument("user")
+@pass_options
+def unlink(options: Options, channel: str, user: str) -> None:
+    """Separate the account of USER on CHANNEL from those that it is joined with. They are not told.
+
+    USER is the id that `sayso people links` prints.
+    """
+    from sayso.infra.concurrency import run_without_loop
+    from sayso.pending.approvals.people import Account
+
+    settings = options.load()
+    check_channel(settings, channel)
+    with _open_people(options) as parts:
+        is_separated = run_without_loop(parts.linking.unlink(Account(channel, user)))
+    name = one_line(f"{channel}:{user}", WIDTH)
+    if not is_separated:
+        fail(f"{name} is joined with no other account: see `sayso people links`")
+    options.print({"account": name}, [f"{name} is separated from its other accounts"])
+
+
 @people.command(examples=["sayso people absences"])
 @pass_options
 def absences(options: Options) -> None:

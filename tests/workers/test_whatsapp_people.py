@@ -453,3 +453,18 @@ def test_turn_is_stored_for_the_person_who_has_the_ids_now(
     assert (accepted.outcome, accepted.seq) == ("duplicate", 3)
     (inbox,) = redis_client.keys("*:inbox:*")
     assert inbox.endswith(f":inbox:{Conversation('wa', NUMBER).id}")
+
+
+def test_ids_of_a_person_are_those_that_the_person_has_now():
+    """The key comes first, and is missing once the number has passed to another person."""
+    rig = Rig()
+    identities = RedisIdentities(rig.scripts)
+    people = WhatsAppPeople("wa", identities)
+    assert people.ids_of(NUMBER) == ()
+    identities.recognize("wa", SenderIds("", NUMBER), store=True)
+    assert people.ids_of(NUMBER) == (NUMBER,)
+    identities.recognize("wa", SenderIds(ANA, NUMBER), store=True)
+    assert people.ids_of(NUMBER) == (NUMBER, ANA)
+    identities.recognize("wa", SenderIds(BEN, NUMBER), store=True)
+    assert people.ids_of(NUMBER) == (ANA,)
+    assert people.ids_of(BEN) == (BEN, NUMBER)

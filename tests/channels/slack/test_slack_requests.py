@@ -257,7 +257,9 @@ def test_action_outside_a_message_is_ignored(read):
     assert read(body).ignored == "action of type 'button'"
 
 
-@pytest.mark.parametrize("text", ["help", "WhoAmI", "reset", " status ", "stop", "tools", ""])
+@pytest.mark.parametrize(
+    "text", ["help", "WhoAmI", "reset", " status ", "stop", "tools", "link", "back", ""]
+)
 def test_command_of_one_word_is_a_bot_command(read, text: str):
     """A slash command already has its slash."""
     assert (
@@ -265,8 +267,23 @@ def test_command_of_one_word_is_a_bot_command(read, text: str):
     )
 
 
+@pytest.mark.parametrize("text", ["link bcdfghjk", "away 3d, @bob", "Away friday"])
+def test_command_may_have_an_argument(read, text: str):
+    """A code, or a time with a colleague."""
+    assert turn(read(signing.slack_command("1.2", text))).text == f"/{text}"
+
+
 @pytest.mark.parametrize(
-    "text", ["stop the server", "status of order 17", "/help", "my payload", "yes"]
+    "text",
+    [
+        "link the orders",
+        "back to work",
+        "stop the server",
+        "status of order 17",
+        "/help",
+        "my payload",
+        "yes",
+    ],
 )
 def test_command_of_more_words_is_read_as_typed(read, text: str):
     """platforms.md 3.1: the text stays whole, also where slack-bolt's parser loses it."""

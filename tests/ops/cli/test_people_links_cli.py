@@ -109,3 +109,14 @@ def test_an_erased_person_is_in_no_link_and_in_no_absence(parts, waiting, redis_
     assert run("links") == (0, "no accounts are joined, and no link waits\n")
     (absence,) = run_sync(parts.absences.all())
     assert (absence.person, absence.stand_in) == ("dan", "")
+
+
+def test_an_operator_separates_an_account(parts):
+    """The other commands of people do not find it any more."""
+    run_sync(parts.links.join(Account("web", "a1"), Account("desk", "7")))
+    code, said = run("unlink", "desk", "7")
+    assert (code, said) == (0, "desk:7 is separated from its other accounts\n")
+    assert run_sync(parts.directory.person_of("desk", ["7"])).name == "desk:7"
+    code, said = run("unlink", "desk", "7")
+    assert code == 3
+    assert "is joined with no other account" in said
