@@ -370,9 +370,12 @@ class InMemoryActions:
         entry = self._entries[request_change.action_id]
         if request_change.requests:
             entry.update(requests_text=request_change.requests)
+        if request_change.vote is None or entry.stored.state != "shown":
+            return
+        line = request_change.vote.to_json()
         votes = entry.stored.votes_text.splitlines()
-        if request_change.vote and request_change.vote not in votes:
-            entry.update(votes_text="\n".join([*votes, request_change.vote]))
+        if line not in votes:
+            entry.update(votes_text="\n".join([*votes, line]))
 
     def _add(self, conversation: str, new_action: NewAction) -> None:
         """Store an action as shown, unless it is stored already."""

@@ -15,6 +15,7 @@ from sayso.channels.types import Conversation, Reply, Turn, digest
 from sayso.infra.records import check_version, versioned
 from sayso.infra.tracing import current_trace
 from sayso.pending.action import ActionState
+from sayso.pending.approvals.votes import Vote
 from sayso.pending.decision_record import DecisionRecord
 
 #: Why a turn has no answer of the agent.
@@ -82,18 +83,24 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class RequestChange:
-    """What is added to an action that other people decide, whatever its state becomes."""
+    """What is added to an action that other people decide."""
 
     action_id: str
-    #: The vote of one person (`Vote.to_json`), "" for none.
-    vote: str = ""
+    #: The vote of one person, None for none. It is stored while the action waits, and is an entry
+    #: of the audit log.
+    vote: Vote | None = None
     #: All requests in which people are asked about the action, as JSON; "": as they were.
     requests: str = ""
 
     def to_dict(self) -> dict[str, str]:
         """Return the change as the scripts read it."""
-        data = {"action_id": self.action_id, "vote": self.vote, "requests": self.requests}
-        return {name: value for name, value in data.items() if value}
+        data = {"action_id": self.action_id}
+        if self.requests:
+            data["requests"] = self.requests
+        if self.vote:
+            data["vote"] = self.vote.to_json()
+            data["voted_by_event"] = self.vote.event_id
+        return data
 
 
 @dataclass(frozen=True, slots=True)

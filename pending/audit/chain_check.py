@@ -1,4 +1,4 @@
-"""Check the chains of the audit log, and that each action made only allowed transitions.
+"""Check the chains of the audit log, and that each action had only events that may follow.
 
 Several sources may have copies of one log: the ledgers of several machines, exported files, and
 Redis with its newest entries. They are checked together, shard by shard. `verify.py` reads them.
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from sayso.pending.audit.entries import (
+    VOTED,
     AuditEntry,
     ChainHead,
     EntrySigner,
@@ -22,12 +23,16 @@ from sayso.pending.audit.entries import (
 )
 from sayso.pending.stored_limits import NO_HEAD
 
-#: The events that may follow each event of an action; "" is a new action. When a Redis is restored
-#: from a backup, open actions become unknown.
+#: The states that may follow while a question is open. When a Redis is restored from a backup, open
+#: actions become unknown.
+_AFTER_SHOWN = frozenset({"claimed", "cancelled", "expired", "superseded", "unknown"})
+#: The events that may follow each event of an action; "" is a new action.
 ALLOWED: Mapping[str, Set[str]] = {
     "": {"armed"},
     "armed": {"shown", "cancelled", "expired", "superseded", "unknown"},
-    "shown": {"claimed", "cancelled", "expired", "superseded", "unknown"},
+    "shown": _AFTER_SHOWN | {VOTED},
+    # The action is still shown: any number of people may vote.
+    VOTED: _AFTER_SHOWN | {VOTED},
     # "failed": it was refused before its effect began.
     "claimed": {"started", "failed", "cancelled", "superseded", "unknown"},
     # "started": only a plan or an idempotent action starts again. "cancelled": its record was found
@@ -393,6 +398,8 @@ def _transition_problem(before: AuditEntry | None, entry: AuditEntry, run_once: 
         return f"{last or 'nothing'} -> {entry.event}"
     if last == entry.event == "started" and entry.action_id in run_once:
         return "started twice"
+    if entry.event == VOTED and not entry.decided_by_event:
+        return "a vote by no event"
     if before and before.mac != entry.mac:
         return "another record"
     return ""

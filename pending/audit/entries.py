@@ -1,6 +1,7 @@
-"""The entries of the audit log: one for each state that an action entered.
+"""The entries of the audit log: one for each state that an action entered, and for each vote.
 
-The script that changes the state of an action in Redis writes the entry in the same step. The
+The script that changes the state of an action in Redis, or stores the vote of another person about
+it, writes the entry in the same step. The
 entries of one shard of Redis form a *chain*: they are numbered from 1, and each names the hash of
 the entry before it, so that a change or a gap is noticed. An entry holds nothing personal. The
 record of the action, which does, is stored apart (`bodies.py`) and can be erased.
@@ -18,8 +19,11 @@ from typing import Literal
 
 from sayso.pending.action import ActionState, derived_keys
 
-#: What an entry records: the state that an action entered.
-Event = ActionState
+#: What an entry records: the state that an action entered, or `voted`: that another person's vote
+#: about it was stored. A vote leaves the state as it is.
+Event = ActionState | Literal["voted"]
+#: The event of a vote.
+VOTED: Literal["voted"] = "voted"
 #: The exact form in which the scripts write entries. Any other could be read differently by
 #: different parsers. The names are short because Redis holds many entries in memory, and they
 #: cannot change: hashes and signatures are over the text.
@@ -37,12 +41,12 @@ class AuditEntry:
 
     #: Its number in the chain of its shard. The first entry is 1.
     number: int
-    #: When the action entered the state, in Unix milliseconds, by the clock of Redis.
+    #: When it happened, in Unix milliseconds, by the clock of Redis.
     at: int
     action_id: str
-    #: The state that the action entered, one of `Event` in a genuine log.
+    #: What happened, one of `Event` in a genuine log.
     event: str
-    #: The event id of the turn that decided; "" where no turn did.
+    #: The event id of the turn that decided, or of the answer that is a vote; "" where no turn did.
     decided_by_event: str
     #: The MAC of the action's record.
     mac: str

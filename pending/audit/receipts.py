@@ -15,7 +15,7 @@ from sayso.pending.action import PLAN_KIND, ActionSigner, PendingAction, encode_
 from sayso.pending.approvals.votes import Vote
 from sayso.pending.audit.bodies import AuditBody
 from sayso.pending.audit.body_votes import ErasedVote, read_votes
-from sayso.pending.audit.entries import AuditEntry, EntrySigner
+from sayso.pending.audit.entries import VOTED, AuditEntry, EntrySigner
 from sayso.pending.audit.ledger import AuditLedger
 from sayso.pending.audit.receipt_keys import ReceiptSigner
 from sayso.pending.decision_record import DecisionRecord
@@ -264,7 +264,8 @@ class _ProvenAction:
 
     @property
     def last(self) -> AuditEntry:
-        return self.entries[-1]
+        """Return the entry of the newest state. A vote is no state."""
+        return next(entry for entry in reversed(self.entries) if entry.event != VOTED)
 
     @property
     def record_sha256(self) -> str:

@@ -50,7 +50,8 @@ class StateLog:
     def live(self, pid: str, *events: str, told: str = "") -> None:
         """A whole life, told at its end."""
         for event in events or LIFE:
-            self.add(pid, event, told=told if event == (events or LIFE)[-1] else "")
+            by = "tap" if event == "voted" else ""
+            self.add(pid, event, by=by, told=told if event == (events or LIFE)[-1] else "")
 
     def record(self, pid: str, told: str = "") -> str:
         """Store an action's record in Redis, if there is one. Returns its MAC."""

@@ -149,20 +149,30 @@ local function apply_transition(transition)
   end
 end
 
--- Add the vote of another person to an action, behind those before, or note who was asked. Each vote
--- is one line.
+-- Add the vote of another person to an action, behind those before, and to the audit log. Each vote
+-- is one line. A vote counts while the action waits: one that comes later is not stored.
+local function add_vote(action_id, vote, voted_by_event)
+  local key = action_key(action_id)
+  local state, mac, votes = unpack(redis.call('HMGET', key, 'state', 'mac', 'votes'))
+  if state ~= 'shown' then return end
+  -- The call is repeated because its answer was lost, or the turn is done again.
+  if votes and string.find('\n' .. votes .. '\n', '\n' .. vote .. '\n', 1, true) then return end
+
+  if votes then vote = votes .. '\n' .. vote end
+  redis.call('HSET', key, 'votes', vote)
+  append_audit(action_id, {'voted'}, voted_by_event, mac or '')
+end
+
+-- Note who was asked about an action that other people decide, or add the vote of one of them.
 local function apply_request_change(request_change)
-  local key = action_key(request_change.action_id)
+  local action_id = request_change.action_id
+  local key = action_key(action_id)
   if redis.call('EXISTS', key) == 0 then return end
 
   if request_change.requests then redis.call('HSET', key, 'requests', request_change.requests) end
-  local vote = request_change.vote
-  if not vote then return end
-  local votes = redis.call('HGET', key, 'votes')
-  -- The call is repeated because its answer was lost, or the turn is done again.
-  if votes and string.find('\n' .. votes .. '\n', '\n' .. vote .. '\n', 1, true) then return end
-  if votes then vote = votes .. '\n' .. vote end
-  redis.call('HSET', key, 'votes', vote)
+  if request_change.vote then
+    add_vote(action_id, request_change.vote, request_change.voted_by_event)
+  end
 end
 
 -- Make a change that `refusal_of` found possible. `at_once`: see `store_action`.

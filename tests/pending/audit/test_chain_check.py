@@ -317,13 +317,30 @@ def test_impossible_transitions_are_faults(before, after):
     """An action cannot go from done to shown, or by any other transition outside the protocol."""
     path = {
         "armed": [], "shown": ["armed"], "claimed": ["armed", "shown"], "started": ["armed", "shown", "claimed"],
-        "cancelled": ["armed"], "expired": ["armed"], "superseded": ["armed"],
+        "cancelled": ["armed"], "expired": ["armed"], "superseded": ["armed"], "voted": ["armed", "shown"],
     }  # fmt: skip
     log = StateLog()
     log.live("a", *path.get(before, [*path["started"], "started"]), before, after)
     faults = check_chains([log.ledger], CheckContext(SIGNER, whole=True)).faults
     expected = [] if after in ALLOWED[before] else [(log.head.number, "impossible")]
     assert [(fault.number, fault.reason) for fault in faults] == expected
+
+
+def test_votes_leave_the_action_shown():
+    """Any number of people may vote, and the action then ends as without votes."""
+    log = StateLog()
+    log.live("a", "armed", "shown", "voted", "voted", "claimed", "started", "done")
+    log.live("b", "armed", "shown", "voted", "expired")
+    assert check_chains([log.ledger], CheckContext(SIGNER, whole=True)).faults == ()
+
+
+def test_vote_that_names_no_answer_is_a_fault():
+    """A script always writes the event of the answer."""
+    log = StateLog()
+    log.live("a", "armed", "shown")
+    log.add("a", "voted")
+    (fault,) = check_chains([log.ledger], CheckContext(SIGNER, whole=True)).faults
+    assert str(fault) == "shard 0, entry 3: impossible (a vote by no event)"
 
 
 def test_every_impossible_transition_is_named():
