@@ -9,10 +9,9 @@ the decisions about one action to people who have neither the log nor its key.
 
 from __future__ import annotations
 
-import heapq
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,10 +30,9 @@ from sayso.ops.cli.command import (
 )
 
 if TYPE_CHECKING:
-    from sayso.pending.audit.bodies import AuditBody
+    from sayso.ops.checks.shown_entries import ShownEntry
     from sayso.pending.audit.chain_check import ChainReport
     from sayso.pending.audit.collector import UncollectedEntries
-    from sayso.pending.audit.entries import AuditEntry
     from sayso.pending.audit.ledger import AuditLedger
 
 #: The most faults that are printed: a ledger that was restored from an old copy may have thousands.
@@ -128,8 +126,8 @@ def chain_lines(report: ChainReport, notes: Sequence[str]) -> Iterator[str]:
 
 
 @audit.command(examples=["sayso audit show", "sayso audit show --user U0123ABCD --last 10 --json"])
-@click.option("--action", default="", help="Only this action.")
-@click.option("--user", default="", help="Only this user's actions.")
+@click.option("--action", default="", help="Only this action, with the requests about it.")
+@click.option("--user", default="", help="Only this user's actions, requests and votes.")
 @click.option(
     "--last",
     default=50,
@@ -143,75 +141,47 @@ def show(options: Options, action: str, user: str, last: int) -> None:
 
     Of an action that a user has changed before the yes,
     it names the earlier one and each value that differs.
+
+    Of an action that other people decide, it lists who was asked, where, and how that ended
+    (`asked`), and each vote (`voted`).
     """
+    from sayso.ops.checks.shown_entries import shown_entries
+
     ledger = _ledger(options)
     with clear_errors():
-        bodies = ledger.bodies()
-        entries = _chosen_entries(ledger, bodies, action, user)
-        newest = heapq.nlargest(last, entries, key=lambda entry: (entry.at, entry.number))
-
-    values = []
-    lines = []
-    for entry in reversed(newest):
-        body = bodies.get(entry.action_id)
-        change = _change(body, bodies)
-        values.append({**_as_json(entry, body), **change})
-        lines.append(_row(entry, body, change))
-    options.print(values, lines)
+        shown = shown_entries(ledger, action=action, user=user, last=last)
+    options.print([_as_json(each) for each in shown], [_row(each) for each in shown])
 
 
-def _chosen_entries(
-    ledger: AuditLedger, bodies: Mapping[str, AuditBody], action: str, user: str
-) -> Iterator[AuditEntry]:
-    """Yield the entries of an action and of a user; "" stands for all."""
-    for recorded in ledger.entries():
-        entry = recorded.entry
-        if entry is None:
-            continue
-        if action and entry.action_id != action:
-            continue
-        body = bodies.get(entry.action_id)
-        if user and (body is None or body.user != user):
-            continue
-        yield entry
-
-
-def _as_json(entry: AuditEntry, body: AuditBody | None) -> dict[str, Any]:
+def _as_json(shown: ShownEntry) -> dict[str, Any]:
     """Return an entry for --json, with the personal part of its action where that is stored."""
-    value = asdict(entry)
+    value = asdict(shown.entry)
+    body = shown.body
     if body:
         value |= {"user": body.user, "preview": body.preview, "told": body.outcome_text}
         if body.user_name:
             value["name"] = body.user_name
+    if shown.request:
+        value["request"] = asdict(shown.request)
+    if shown.vote:
+        value["vote"] = asdict(shown.vote)
+    if shown.change:
+        value |= asdict(shown.change)
     return value
 
 
-def _change(body: AuditBody | None, bodies: Mapping[str, AuditBody]) -> dict[str, Any]:
-    """Return which earlier action this one changes, and the values that differ.
-
-    `changes_of` is the id of the earlier action, `changed` has the old and the new value of each
-    argument. Return {} for an action that no user made by changing another one.
-    """
-    if body is None or not body.changes_of:
-        return {}
-    earlier = bodies.get(body.changes_of)
-    old_values = earlier.editable if earlier else {}
-    changed = {}
-    for name, old in old_values.items():
-        if name in body.editable and body.editable[name] != old:
-            changed[name] = [old, body.editable[name]]
-    return {"changes_of": body.changes_of, "changed": changed}
-
-
-def _row(entry: AuditEntry, body: AuditBody | None, change: Mapping[str, Any]) -> str:
+def _row(shown: ShownEntry) -> str:
     """Return a line of `show`: time, action, event, user, preview, and what the user was told.
 
-    Of an action that a user made by changing another one, the first entry has the change instead of
-    the last column.
+    In place of the last column, the first entry of an action that a user made by changing another
+    one has the change, a vote its person and answer, and a request where it was asked and how it
+    ended. The action of a request is the one that it asks about.
     """
+    entry = shown.entry
     user = "-"
     preview = "(not kept)"
     last_column = ""
+    body = shown.body
     if body:
         user = body.user or "-"
         preview = body.preview
@@ -221,15 +191,27 @@ def _row(entry: AuditEntry, body: AuditBody | None, change: Mapping[str, Any]) -
             last_column = body.outcome_text or ""
 
     width = WIDTH
-    if change and entry.event == "armed":
-        values = [f"{name}: {old!r} -> {new!r}" for name, (old, new) in change["changed"].items()]
-        last_column = f"changes {change['changes_of']} {', '.join(values)}"
+    action_id = entry.action_id
+    event = entry.event
+    if shown.change and event == "armed":
+        values = [
+            f"{name}: {old!r} -> {new!r}" for name, (old, new) in shown.change.changed.items()
+        ]
+        last_column = f"changes {shown.change.changes_of} {', '.join(values)}"
+        width = CHANGE_WIDTH
+    if shown.request:
+        action_id = shown.request.request_of
+        event = "asked"
+        last_column = shown.request.words()
+        width = CHANGE_WIDTH
+    if shown.vote:
+        last_column = shown.vote.words()
         width = CHANGE_WIDTH
 
     columns = [
         utc_time(entry.at / 1000),
-        f"{entry.action_id:22}",
-        f"{entry.event:10}",
+        f"{action_id:22}",
+        f"{event:10}",
         f"{one_line(user, WIDTH):20}",
         f"{one_line(preview, WIDTH):{WIDTH}}",
         one_line(last_column, width),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
-from sayso.channels.types import Conversation
+from sayso.channels.types import Conversation, digest
 from sayso.pending.action import ActionSigner
 from sayso.pending.approval_rule import ApprovalRule
 from sayso.pending.stored_action import StoredAction
@@ -78,6 +78,11 @@ class Vote:
         data = asdict(self)
         del data["seal"]
         return f"vote {json.dumps(data, sort_keys=True)}"
+
+    @property
+    def turn_event_id(self) -> str:
+        """Return the event id of the turn that brings the vote to the conversation of the action."""
+        return f"vote:{self.request_id}:{digest(self.event_id)}"
 
     @property
     def place(self) -> Conversation:

@@ -11,8 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sayso.channels.types import Conversation
 from sayso.pending.action import PLAN_KIND, ActionSigner
-from sayso.pending.audit.body_votes import add_votes, erase_votes
+from sayso.pending.approvals.requests import REQUEST_KIND, RequestedAction
+from sayso.pending.approvals.votes import Vote
+from sayso.pending.audit.body_votes import add_votes, erase_votes, read_votes
 from sayso.pending.audit.entries import AuditEntry, EntrySigner, Fault, RecordedEntry
 from sayso.pending.decision_record import DecisionRecord
 from sayso.pending.stored_action import SIGNED_ID
@@ -119,6 +122,35 @@ class AuditBody:
     def is_step(self) -> bool:
         """Return whether the action is a step of a plan, which is answered as a whole."""
         return bool(_fields(self.record).get("plan"))
+
+    @property
+    def is_request(self) -> bool:
+        """Return whether the action is a request, in which a person is asked about another one."""
+        return _fields(self.record).get("kind") == REQUEST_KIND
+
+    @property
+    def requested(self) -> RequestedAction | None:
+        """Return what a request says of the action that it is for, None for any other action."""
+        if not self.is_request:
+            return None
+        try:
+            args = dict(_fields(self.record)["args"])
+            return RequestedAction(**{**args, "home": Conversation(**args["home"])})
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    @property
+    def is_for_others(self) -> bool:
+        """Return whether other people decide about the action."""
+        rule = _fields(self.record).get("approval")
+        deciders = rule.get("by") if isinstance(rule, dict) else None
+        return isinstance(deciders, dict) and deciders.get("kind") != "asker"
+
+    @property
+    def known_votes(self) -> tuple[Vote, ...]:
+        """Return the votes that can be read, in their order, without those of erased people."""
+        lines = read_votes(self.votes or "")
+        return tuple(line for line in lines if isinstance(line, Vote))
 
     @property
     def preview(self) -> str:

@@ -11,16 +11,25 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
+from prometheus_client import Histogram
 from redis import Redis
 from redis.client import Pipeline
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.ids import random_id
-from sayso.infra.metrics import PENDING, PENDING_ANSWER_SECONDS, label_value
+from sayso.infra.metrics import (
+    APPROVAL_SECONDS,
+    APPROVALS,
+    PENDING,
+    PENDING_ANSWER_SECONDS,
+    VOTES,
+    label_value,
+)
 from sayso.infra.redis.client import PREFIX
+from sayso.pending.approvals.endings import approval_outcome
 from sayso.pending.audit.bodies import AuditBody
-from sayso.pending.audit.entries import AuditEntry, ChainHead, RecordedEntry
+from sayso.pending.audit.entries import VOTED, AuditEntry, ChainHead, RecordedEntry
 from sayso.pending.audit.ledger import AuditLedger, LedgerUnusable
 from sayso.pending.scripts import ACTION_SCRIPTS
 from sayso.pending.sharded_scripts import SHARDS, ShardedScripts
@@ -321,10 +330,49 @@ def _count(collected: Sequence[RecordedEntry], actions: Mapping[str, _CollectedA
             continue
         action = actions[entry.action_id]
         channel = label_value("channel", action.body.channel or "unknown")
+        # A request asks about another action, which counts.
+        if action.body.is_request:
+            continue
+        if entry.event == VOTED:
+            _count_vote(entry, action)
+            continue
         PENDING.labels(channel, label_value("state", entry.event)).inc()
+        if action.body.is_for_others:
+            _count_approval(entry, action, channel)
+            continue
 
         is_no = entry.event == "cancelled" and entry.decided_by_event
         is_answer = entry.event == "claimed" or is_no
-        if is_answer and _NUMBER.fullmatch(action.shown_at) and not action.body.is_step:
-            waited_ms = max(0, entry.at - int(action.shown_at))
-            PENDING_ANSWER_SECONDS.labels(channel).observe(waited_ms / 1000)
+        if is_answer and not action.body.is_step:
+            _observe_wait(PENDING_ANSWER_SECONDS, entry, action, channel)
+
+
+def _count_vote(entry: AuditEntry, action: _CollectedAction) -> None:
+    """Count a vote of another person, on the channel where they answered."""
+    for vote in action.body.known_votes:
+        if vote.event_id == entry.decided_by_event:
+            # Another client may have written values of any type.
+            channel = label_value("channel", str(vote.channel))
+            answer = label_value("answer", str(vote.answer))
+            form = label_value("form", str(vote.form))
+            VOTES.labels(channel, answer, form).inc()
+            return
+
+
+def _count_approval(entry: AuditEntry, action: _CollectedAction, channel: str) -> None:
+    """Count the end of a question about which other people decide. Any other entry is no end."""
+    outcome = approval_outcome(entry.event, entry.decided_by_event, action.body.known_votes)
+    if outcome is None:
+        return
+    APPROVALS.labels(channel, outcome).inc()
+    if outcome in ("approved", "denied"):
+        _observe_wait(APPROVAL_SECONDS, entry, action, channel)
+
+
+def _observe_wait(
+    histogram: Histogram, entry: AuditEntry, action: _CollectedAction, channel: str
+) -> None:
+    """Observe the seconds from the question to an answer, if it is known when it was shown."""
+    if _NUMBER.fullmatch(action.shown_at):
+        waited_ms = max(0, entry.at - int(action.shown_at))
+        histogram.labels(channel).observe(waited_ms / 1000)
