@@ -103,6 +103,21 @@ _SLOW = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120
 _WAITING = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 #: For answers of people.
 _PERSON = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+#: For decisions of people who are asked elsewhere, up to the two weeks that a rule may give them.
+_DECISION = (
+    60.0,
+    300.0,
+    900.0,
+    1800.0,
+    3600.0,
+    4 * 3600.0,
+    8 * 3600.0,
+    86_400.0,
+    2 * 86_400.0,
+    3 * 86_400.0,
+    7 * 86_400.0,
+    14 * 86_400.0,
+)
 
 WEBHOOKS = Counter(
     "sayso_webhooks",
@@ -206,6 +221,32 @@ PENDING_ANSWER_SECONDS = Histogram(
     "Time from the question to the person's yes or no.",
     ["channel"],
     buckets=_PERSON,
+    registry=REGISTRY,
+)
+
+APPROVALS = Counter(
+    "sayso_approvals",
+    "Actions that other people decide, by how the question ended.",
+    ["channel", "outcome"],
+    registry=REGISTRY,
+)
+APPROVAL_SECONDS = Histogram(
+    "sayso_approval_seconds",
+    "Time from the question to the decision of other people.",
+    ["channel"],
+    buckets=_DECISION,
+    registry=REGISTRY,
+)
+VOTES = Counter(
+    "sayso_votes",
+    "Votes of other people that were counted, by the answer and how it was given.",
+    ["channel", "answer", "form"],
+    registry=REGISTRY,
+)
+VOTES_REFUSED = Counter(
+    "sayso_votes_refused",
+    "Answers to requests that did not count, by the reason.",
+    ["channel", "reason"],
     registry=REGISTRY,
 )
 

@@ -18,6 +18,9 @@ KEEP_STRANGER_MS = 3600 * 1000
 MAX_IDS = 8
 #: How long a pending action is stored after it ended, so that a repeated turn finds its outcome.
 KEEP_ACTION_MS = 48 * 3600 * 1000
+#: The longest time that an action may wait for other people: MAX_WITHIN_SECONDS of
+#: `approval_rule.py`.
+MAX_WAITING_MS = 14 * 24 * 3600 * 1000
 #: How long a person who asks for the same again is told that it was done.
 KEEP_RECENT_MS = 3600 * 1000
 #: The most started actions of a person that are remembered for that.

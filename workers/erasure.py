@@ -43,7 +43,7 @@ MAX_ROUNDS = 10
 #: * `kept`: a key holds hashes, numbers or settings, or ends within hours.
 Fate = Literal["person", "owner", "conversation", "entries", "kept"]
 #: Kinds of keys whose names end in a conversation and a person in it.
-_OF_PERSON = ("history", "open_action", "started_actions", "question_place")
+_OF_PERSON = ("history", "open_action", "started_actions", "requests", "question_place")
 #: Kinds of keys with text of one conversation, whose id stands at their end.
 _OF_CONVERSATION = ("inbox", "outbox", "journal", "timers", "timer", "delivery", "turn_records")
 #: Lists of undelivered replies, for all conversations of a shard.
@@ -59,9 +59,10 @@ FATES: Mapping[str, Fate] = {
     # Their names have more than the conversation, or no shard.
     **dict.fromkeys(("content", "feed", "note"), "conversation"),
     **dict.fromkeys(_UNDELIVERED, "entries"),
-    # Numbers and times of conversations and shards, without text.
+    # Numbers and times of conversations, actions and shards, without text.
     **dict.fromkeys(
         (
+            "waiting_for_others",
             "conversation",
             "due",
             "held_conversations",

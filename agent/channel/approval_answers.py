@@ -13,9 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from sayso.agent.channel.approval_events import (
+    RefusalReason,
+    log_refused_vote,
+    log_sent_vote,
+    log_unavailable_directory,
+)
 from sayso.agent.channel.context import TurnAnswer, TurnContext, text_change
 from sayso.agent.channel.endings import texts_of
-from sayso.channels.types import Conversation, Reply, Turn, digest
+from sayso.channels.types import Conversation, Reply, Turn
 from sayso.pending.approval_rule import ApprovalRule
 from sayso.pending.approvals.approvers import ActionPlace, Approvers, group_of
 from sayso.pending.approvals.people import DirectoryUnavailable
@@ -65,13 +71,13 @@ class ApprovalAnswers:
         turn = context.turn
         owner = request.action.user_id
         if owner not in (ANYONE, turn.user_id):
-            return _only_for_sender(turn, context.texts.not_yours())
+            return _refused(context, request, "not_yours")
         press = None
         if turn.tap:
             scope = replace(turn.scope, user_id=owner)
             press = self._store.signer.read_button(turn.tap.data, scope)
         if press is None or press.action_id != request.action_id:
-            return _only_for_sender(turn, context.texts.stale())
+            return _refused(context, request, "stale_button")
         answer: VoteAnswer = "yes" if press.intent == "confirm" else "no"
         return await self._answer(context, request, answer, "tap")
 
@@ -106,9 +112,10 @@ class ApprovalAnswers:
             rule = ApprovalRule.from_dict(requested.rule)
             if written.is_conditional and not rule.needs_reason("yes"):
                 return _how_to_answer(request)
-            return await self._answer(
+            answered = await self._answer(
                 context, request, written.answer, "words", reason=written.reason
             )
+            return answered.marked_about(request)
         return None
 
     async def say_how(self, context: TurnContext) -> TurnAnswer | None:
@@ -145,18 +152,17 @@ class ApprovalAnswers:
         """
         texts = texts_of(request)
         if request.is_changed:
-            return _only_for_sender(context.turn, context.texts.request_changed())
+            return _refused(context, request, "changed")
         # The answer may come before it is recorded that the request was delivered.
         if request.state not in WAITING_STATES:
-            outcome = request.outcome_text or texts.undecided_request()
-            return _only_for_sender(context.turn, texts.request_over(outcome))
+            return _refused(context, request, "over")
 
         requested = RequestedAction.of(request.action)
         rule = ApprovalRule.from_dict(requested.rule)
         vote = _vote(context, request, requested, answer, form, reason)
         refusal = await self._why_not(context, requested, rule, vote)
         if refusal:
-            return _only_for_sender(context.turn, refusal)
+            return _refused(context, request, refusal)
         if rule.needs_reason(answer) and not reason:
             context.memory.notes[REASON_FOR] = f"{request.action_id}:{answer}:{context.received_at}"
             text = texts.ask_reason(request.action.preview, answer, requested.code)
@@ -165,17 +171,16 @@ class ApprovalAnswers:
 
     async def _why_not(
         self, context: TurnContext, requested: RequestedAction, rule: ApprovalRule, vote: Vote
-    ) -> str:
-        """Return why the person of a vote may not decide, "" if they may.
+    ) -> RefusalReason | None:
+        """Return why the person of a vote may not decide, None if they may.
 
         This is for a quick answer. The conversation of the action finds out again.
         """
-        texts = context.texts
         try:
             asker = await self._approvers.person_of(requested.home.channel, requested.asker_ids)
             voter = await self._approvers.person_of(vote.channel, vote.user_ids)
             if voter.name == asker.name:
-                return texts.own_request()
+                return "own_request"
             # Whether those who come later may decide already, only the action knows.
             all_deciders = rule.deciders_at(rule.within_seconds)
             person = await self._approvers.may_decide(
@@ -185,15 +190,16 @@ class ApprovalAnswers:
                 group_of(rule, requested.home),
                 context.received_at,
             )
-        except DirectoryUnavailable:
-            return texts.deciders_unknown()
-        return "" if person else texts.not_a_decider()
+        except DirectoryUnavailable as exc:
+            log_unavailable_directory(requested.action_id, exc)
+            return "directory_unavailable"
+        return None if person else "not_a_decider"
 
     def _sent(self, context: TurnContext, requested: RequestedAction, vote: Vote) -> TurnAnswer:
         """Return the answer that sends a vote to the conversation of the action."""
         context.memory.notes.pop(REASON_FOR, "")
         turn = Turn(
-            event_id=f"vote:{vote.request_id}:{digest(vote.event_id)}",
+            event_id=vote.turn_event_id,
             conversation=requested.home,
             user_id=requested.asker,
             user_name=requested.asker_name,
@@ -201,6 +207,7 @@ class ApprovalAnswers:
             kind="vote",
             request_event=vote.sealed(self._store.signer).to_json(),
         )
+        log_sent_vote(vote)
         forward = ForwardedTurn(turn, requested.action_id, context.received_at)
         return TurnAnswer(TurnChange(forwards=(forward,)))
 
@@ -224,7 +231,8 @@ class ApprovalAnswers:
         if request is None:
             return None
         answer: VoteAnswer = "yes" if answer_word == "yes" else "no"
-        return await self._answer(context, request, answer, "words", reason=context.turn.text)
+        answered = await self._answer(context, request, answer, "words", reason=context.turn.text)
+        return answered.marked_about(request)
 
     async def _requests(self, context: TurnContext) -> Sequence[StoredAction]:
         """Return the requests to this person and to this group: the open ones, then the others.
@@ -347,6 +355,34 @@ def _how_to_answer(request: StoredAction) -> TurnAnswer:
     """Return the answer that says how to answer a request."""
     code = RequestedAction.of(request.action).code
     return TurnAnswer(text_change(texts_of(request).which_request(request.action.preview, code)))
+
+
+def _refused(context: TurnContext, request: StoredAction, reason: RefusalReason) -> TurnAnswer:
+    """Return the answer that tells a person why their answer to a request does not count."""
+    channel = context.turn.conversation.channel
+    log_refused_vote(channel, reason, request_id=request.action_id)
+    return _only_for_sender(context.turn, _refusal_text(context, request, reason))
+
+
+def _refusal_text(context: TurnContext, request: StoredAction, reason: RefusalReason) -> str:
+    """Return what a person reads whose answer to a request does not count."""
+    texts = context.texts
+    match reason:
+        case "not_yours":
+            return texts.not_yours()
+        case "changed":
+            return texts.request_changed()
+        case "early" | "over":
+            request_texts = texts_of(request)
+            outcome = request.outcome_text or request_texts.undecided_request()
+            return request_texts.request_over(outcome)
+        case "own_request":
+            return texts.own_request()
+        case "not_a_decider":
+            return texts.not_a_decider()
+        case "directory_unavailable":
+            return texts.deciders_unknown()
+    return texts.stale()
 
 
 def _only_for_sender(turn: Turn, text: str) -> TurnAnswer:

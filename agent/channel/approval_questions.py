@@ -11,6 +11,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sayso.agent.channel.approval_events import (
+    log_sent_requests,
+    log_unasked_action,
+    log_unavailable_directory,
+)
 from sayso.agent.channel.context import TurnContext, paragraphs
 from sayso.agent.channel.questions import closed_question
 from sayso.agent.tools.previews import literal
@@ -22,6 +27,7 @@ from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace
 from sayso.pending.approvals.people import DirectoryUnavailable, KnownPerson
 from sayso.pending.approvals.requests import (
     REQUEST_KIND,
+    UNDELIVERED,
     RequestedAction,
     SentRequest,
     new_code,
@@ -42,8 +48,6 @@ MAX_WAITING_FOR_OTHERS = 10
 REMINDER = "request_reminder"
 ESCALATION = "request_escalation"
 END = "request_end"
-#: Begins the `request_event` of a turn that says that a request did not arrive. Its id follows.
-UNDELIVERED = "undelivered:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +87,11 @@ class ApprovalQuestions:
             head = proposal.head
             place = ActionPlace(turn.conversation, asker)
             places = await self._approvers.to_ask(rule.by, rule.on, place, context.received_at)
-        except DirectoryUnavailable:
+        except DirectoryUnavailable as exc:
+            log_unavailable_directory(head.pending_action_id, exc)
             return texts.deciders_unknown()
         if not can_decide(places, rule.need):
+            log_unasked_action(head.kind, turn.conversation.channel)
             return texts.nobody_to_ask(head.preview)
         waiting = sum(timer.id.startswith(f"{END}:") for timer in context.timers)
         if waiting >= MAX_WAITING_FOR_OTHERS:
@@ -105,6 +111,7 @@ class ApprovalQuestions:
                 [turn.conversation.channel, turn.conversation.chat, turn.conversation.thread]
             ),
         )
+        log_sent_requests(head.pending_action_id, (each.sent for each in requests))
         notice = self._notice(context, head, rule, places, above)
         change = TurnChange(
             new_actions=(*steps, action), forwards=tuple(each.forward for each in requests)

@@ -12,11 +12,22 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sayso.agent.channel.approval_events import (
+    RefusalReason,
+    log_counted_vote,
+    log_decision,
+    log_escalation,
+    log_refused_vote,
+    log_reminders,
+    log_sent_requests,
+    log_tampered_vote,
+    log_unavailable_directory,
+    log_undelivered_request,
+)
 from sayso.agent.channel.approval_questions import (
     END,
     ESCALATION,
     REMINDER,
-    UNDELIVERED,
     ApprovalQuestions,
     OpenRequest,
     names_of,
@@ -40,7 +51,12 @@ from sayso.pending.action import ActionState
 from sayso.pending.approval_rule import ApprovalRule, Deciders
 from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace, group_of
 from sayso.pending.approvals.people import DirectoryUnavailable
-from sayso.pending.approvals.requests import SentRequest, requests_of, requests_to_json
+from sayso.pending.approvals.requests import (
+    UNDELIVERED,
+    SentRequest,
+    requests_of,
+    requests_to_json,
+)
 from sayso.pending.approvals.votes import Tally, Vote, names_of_votes, tally, votes_from_lines
 from sayso.pending.forwarding import ForwardedReply
 from sayso.pending.store import PendingActionStore
@@ -107,6 +123,7 @@ class ApprovalVotes:
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
     ) -> TurnAnswer:
         """Return the answer to a withdrawal, with the end of all requests."""
+        log_decision(stored, "withdrawn")
         name = literal(stored.action.user_name or stored.action.user_id)
         line = texts_for(self._language).withdrawn_by(name, context.received_at)
         return self._with_endings(context, answer, stored, "cancelled", line)
@@ -169,13 +186,15 @@ class ApprovalVotes:
             return _NOTHING
         texts = texts_for(self._language)
         if vote.record_mac != stored.mac or stored.is_changed:
-            return _told(stored, vote, texts.request_changed(), self._language)
+            return self._refused(stored, vote, "changed", texts.request_changed())
 
         is_decided_here = stored.decided_by_event == context.turn.event_id
         if not is_decided_here and stored.state != "shown":
             line = _decision_line(stored, self._language)
-            return _told(stored, vote, texts.request_over(line), self._language)
+            reason: RefusalReason = "early" if stored.state == "armed" else "over"
+            return self._refused(stored, vote, reason, texts.request_over(line))
         if not is_decided_here and stored.action.is_expired(context.received_at):
+            self._refused(stored, vote, "over", "")
             return await self._expire(context, stored, rule)
         if is_decided_here:
             # Another worker counted this vote, acted on it, and died. Who may decide was settled.
@@ -186,10 +205,13 @@ class ApprovalVotes:
         try:
             count = await self._count(context, stored, rule, vote)
         except DirectoryUnavailable as exc:
-            log.warning("request.directory_unavailable", extra={"reason": str(exc)})
-            return _told(stored, vote, texts.deciders_unknown(), self._language)
+            log_unavailable_directory(stored.action_id, exc)
+            return self._refused(stored, vote, "directory_unavailable", texts.deciders_unknown())
         if count is None:
-            return _told(stored, vote, texts.not_a_decider(), self._language)
+            return self._refused(stored, vote, "not_a_decider", texts.not_a_decider())
+        log_counted_vote(vote, count.tally, rule.need)
+        if count.tally.state != "open":
+            log_decision(stored, count.tally.state)
         return await self._act(context, rule, vote, count)
 
     def _read_vote(self, context: TurnContext, stored: StoredAction) -> Vote | None:
@@ -200,8 +222,15 @@ class ApprovalVotes:
             vote = None
         if vote and vote.is_genuine(self._store.signer) and vote.action_id == stored.action_id:
             return vote
-        log.error("request.vote_tampered", extra={"action": stored.action_id})
+        log_tampered_vote(stored.action_id, context.turn.conversation.channel)
         return None
+
+    def _refused(
+        self, stored: StoredAction, vote: Vote, reason: RefusalReason, text: str
+    ) -> TurnAnswer:
+        """Return the answer that tells a person why their vote does not count."""
+        log_refused_vote(vote.channel, reason, action_id=vote.action_id, request_id=vote.request_id)
+        return _told(stored, vote, text, self._language)
 
     async def _count(
         self, context: TurnContext, stored: StoredAction, rule: ApprovalRule, vote: Vote
@@ -245,7 +274,7 @@ class ApprovalVotes:
     ) -> StoredAction:
         """Store a vote with its action, and return the action with it."""
         line = vote.to_json()
-        change = TurnChange(request_change=RequestChange(stored.action_id, vote=line))
+        change = TurnChange(request_change=RequestChange(stored.action_id, vote=vote))
         conversation = context.turn.conversation.id
         await self._store.repository.change(conversation, change)
         lines = stored.votes_text.splitlines()
@@ -344,13 +373,14 @@ class ApprovalVotes:
                 request_id = event.removeprefix(UNDELIVERED)
                 return await self._note_undelivered(context, stored, rule, request_id)
         except DirectoryUnavailable as exc:
-            log.warning("request.directory_unavailable", extra={"reason": str(exc)})
+            log_unavailable_directory(stored.action_id, exc)
         return _NOTHING
 
     async def _expire(
         self, context: TurnContext, stored: StoredAction, rule: ApprovalRule
     ) -> TurnAnswer:
         """End an action about which too few people have decided in time."""
+        log_decision(stored, "expired")
         agreed = len([name for name in names_of_votes(stored, "yes").split(", ") if name])
         text = texts_of(stored).undecided(stored.action.preview, agreed, rule.need)
         line = texts_for(self._language).undecided_request()
@@ -395,6 +425,7 @@ class ApprovalVotes:
                 stored.action.preview, request.code, seconds
             )
             forwards.append(ForwardedReply(request.to, Reply(text, language=request.language)))
+        log_reminders(stored.action_id, len(forwards))
         return TurnAnswer(TurnChange(forwards=tuple(forwards)))
 
     async def _escalate(
@@ -407,6 +438,8 @@ class ApprovalVotes:
         added = await self._questions.ask_too(context, stored, escalation.by, rule)
         if not added:
             return _NOTHING
+        log_escalation(stored.action_id, len(added))
+        log_sent_requests(stored.action_id, (each.sent for each in added))
         places = [AskedPlace(each.sent.to, "", each.sent.person) for each in added]
         text = texts_of(stored).others_asked_too(
             stored.action.preview, names_of(escalation.by, places)
@@ -418,6 +451,7 @@ class ApprovalVotes:
         self, context: TurnContext, stored: StoredAction, rule: ApprovalRule, request_id: str
     ) -> TurnAnswer:
         """Note that a request did not arrive. Ask others, or end the action if nobody is left."""
+        log_undelivered_request(stored.action_id, request_id)
         requests = [
             replace(each, is_undelivered=True) if each.request_id == request_id else each
             for each in requests_of(stored)
@@ -432,7 +466,9 @@ class ApprovalVotes:
             return answer
         text = texts_of(stored).nobody_to_ask(stored.action.preview)
         line = texts_for(self._language).unreachable_request()
-        return await self._end_undecided(context, stored, "cancelled", text, line)
+        log_decision(stored, "unreachable")
+        answer = await self._end_undecided(context, stored, "cancelled", text, line)
+        return answer.with_changes(request_change=change)
 
     def _with_more_requests(
         self,

@@ -49,6 +49,11 @@ _COUNTS = (
     ("sayso_conversations", "conversations", "Conversations that have work or a timer."),
     ("sayso_mailbox_turns", "turns", "Turns that wait or are worked on."),
     ("sayso_outbox_replies", "replies", "Replies that wait to be sent."),
+    (
+        "sayso_approvals_waiting",
+        "approvals",
+        "Actions that wait for the decision of other people.",
+    ),
     ("sayso_audit_entries_waiting", "audit", "Entries of the audit log that are in no file yet."),
 )
 #: Ages of the oldest such thing, in the same form. `measure.lua` returns milliseconds.
@@ -62,6 +67,11 @@ _AGES = (
         "sayso_outbox_oldest_seconds",
         "oldest_reply",
         "Age of the oldest reply that waits, without held ones.",
+    ),
+    (
+        "sayso_approvals_oldest_seconds",
+        "oldest_approval",
+        "Age of the oldest question that waits for other people.",
     ),
 )
 #: The states of undelivered replies that are listed for operators.

@@ -1,4 +1,4 @@
--- needs: inbox, keys, outbox
+-- needs: actions, inbox, keys, outbox
 -- Count what waits in this shard, for metrics.
 --
 -- args:
@@ -6,8 +6,9 @@
 -- returns: JSON with `conversations` (that have work, a lease or a timer), `turns` and `replies`
 --   (that wait in those that were looked at), `oldest_turn` and `oldest_reply` (their ages in
 --   milliseconds; a reply that is held until its user writes has none), the lengths of the lists
---   for the operator (`dead`, `failed`, `ambiguous`, `held`), and `audit` (entries that no worker
---   has collected yet).
+--   for the operator (`dead`, `failed`, `ambiguous`, `held`), `audit` (entries that no worker has
+--   collected yet), `approvals` (actions that wait for other people) and `oldest_approval` (the age
+--   of the oldest of them).
 local turns = 0
 local replies = 0
 local oldest_turn = 0
@@ -32,6 +33,10 @@ for _, name in ipairs(redis.call('ZRANGE', due, 0, args.most - 1)) do
   end
 end
 
+local oldest_approval = 0
+local first_waiting = redis.call('ZRANGE', waiting_for_others, 0, 0, 'WITHSCORES')
+if first_waiting[2] then oldest_approval = math.max(0, now() - tonumber(first_waiting[2])) end
+
 return cjson.encode({
   conversations = redis.call('ZCARD', due),
   turns = turns,
@@ -43,4 +48,6 @@ return cjson.encode({
   ambiguous = redis.call('LLEN', shard .. ':ambiguous'),
   held = redis.call('ZCARD', held_conversations),
   audit = redis.call('LLEN', shard .. ':audit'),
+  approvals = redis.call('ZCARD', waiting_for_others),
+  oldest_approval = oldest_approval,
 })

@@ -24,6 +24,9 @@ local function requests_key(user)
   return shard .. ':requests:' .. conversation .. ':' .. user
 end
 
+-- A sorted set of the whole shard: the actions about which other people are asked, and since when.
+local waiting_for_others = shard .. ':waiting_for_others'
+
 -- The fields of an action that Python reads (`StoredAction`). Times are in Unix milliseconds,
 -- except `written_at`, which is in microseconds.
 local ACTION_FIELDS = {

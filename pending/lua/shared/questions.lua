@@ -31,14 +31,22 @@ local function set_timer_turns(action_id, user, timer_turns)
   end
 end
 
+-- Count an action among those that wait for other people, for metrics. One that was forgotten, such
+-- as after a restore, is left out once its time must be over.
+local function list_as_waiting_for_others(action_id)
+  redis.call('ZREMRANGEBYSCORE', waiting_for_others, '-inf', now() - MAX_WAITING_MS)
+  redis.call('ZADD', waiting_for_others, now(), action_id)
+  redis.call('PEXPIRE', waiting_for_others, MAX_WAITING_MS)
+end
+
 -- Open the window of an action, and of the steps of a plan: the user can see the preview from now
 -- on. `last_seen_seq`: the last turn that came in before. `written_at`: when the platform showed
 -- the question, in microseconds as text, '0' if unknown.
 local function open_window(action_id, last_seen_seq, written_at)
-  local state, user, ttl_ms, steps, notice, ending, alarm, alarm_after_ms, timer_turns =
+  local state, user, ttl_ms, steps, notice, ending, alarm, alarm_after_ms, timer_turns, requests =
     unpack(redis.call('HMGET', action_key(action_id),
       'state', 'user', 'ttl_ms', 'steps', 'notice', 'ending', 'alarm', 'alarm_after_ms',
-      'timer_turns'))
+      'timer_turns', 'requests'))
   if state ~= 'armed' then return end
 
   local window_ms = tonumber(ttl_ms) or 0
@@ -56,6 +64,7 @@ local function open_window(action_id, last_seen_seq, written_at)
     ends = action_id, reply = notice or nil, ending = ending or nil,
   })
   if timer_turns then set_timer_turns(action_id, user, timer_turns) end
+  if requests then list_as_waiting_for_others(action_id) end
 
   for step in string.gmatch(steps or '', '%S+') do open_window(step, last_seen_seq, written_at) end
 end

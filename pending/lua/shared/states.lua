@@ -31,6 +31,7 @@ local enter, entered
 function entered(action_id, states, decided_by_event, mac, steps)
   local state = states[#states]
   append_audit(action_id, states, decided_by_event or '', mac or '')
+  if state ~= 'shown' then redis.call('ZREM', waiting_for_others, action_id) end
   if state == 'started' then list_as_started(action_id) end
   if OPEN_STATES[state] then return end
 
