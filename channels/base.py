@@ -725,19 +725,19 @@ class PlatformSettings(Section):
     always is. Example: `false`.
     """
 
-    _reads_groups: bool = PrivateAttr(default=False)
+    _role_groups: tuple[str, ...] = PrivateAttr(default=())
 
     @property
-    def reads_groups(self) -> bool:
-        """Whether a role of the YAML comes from a group of the channel (`note_groups`)."""
-        return self._reads_groups
+    def role_groups(self) -> tuple[str, ...]:
+        """The ids of the channel's groups from which a role comes. It may need more rights then."""
+        return self._role_groups
 
-    def note_groups(self) -> None:
-        """Note that a role comes from a group of the channel, for which it may need more rights.
+    def note_role_group(self, group: str) -> None:
+        """Note that a role comes from a group of the channel.
 
         The settings of the whole file call it, since they know the roles.
         """
-        self._reads_groups = True
+        self._role_groups = tuple(dict.fromkeys([*self._role_groups, group]))
 
     @model_validator(mode="after")
     def _language_is_among_languages(self) -> Self:

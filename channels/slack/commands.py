@@ -115,7 +115,7 @@ def print_manifest(
         command=command,
         view=view or own_view,
         install=settings.install_rules,
-        reads_groups=settings.reads_groups,
+        reads_groups=bool(settings.role_groups),
     )
     if validate or create or app_id is not None:
         steps = asyncio.run(_send_manifest(target, content, create=create, app_id=app_id))

@@ -480,7 +480,7 @@ class RequestParser:
         Its text is what stands after the command. A word such as `status` there is the command
         /status, and a slash command without text is /help.
         """
-        text = readable(body.get("text", ""), "") or "/help"
+        text = readable(_with_ids(body.get("text", "")), "") or "/help"
         if text.lower() in COMMANDS:
             text = f"/{text.lower()}"
         elif _has_argument(text):
@@ -550,6 +550,16 @@ def _decoded(body: bytes) -> dict[str, Any]:
     if not isinstance(request, dict):
         raise TypeError("not an object")
     return request
+
+
+def _with_ids(text: str) -> str:
+    """Return the text of a command in which mentions show ids in place of names.
+
+    A command finds a person by the id: a name may be that of several people.
+    """
+    if text.lower().startswith("away "):
+        return re.sub(r"<@(\w+)\|[^<>]*>", r"<@\1>", text)
+    return text
 
 
 def _has_argument(text: str) -> bool:

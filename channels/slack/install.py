@@ -110,7 +110,7 @@ class InstallFlow:
         self._client_id = settings.client_id.get_secret_value().strip()
         self._client_secret = settings.client_secret.get_secret_value().strip()
         self._rules: InstallSettings = settings.install_rules
-        self._scopes = list(scopes(settings.view, reads_groups=settings.reads_groups))
+        self._scopes = list(scopes(settings.view, reads_groups=bool(settings.role_groups)))
         self._api_url = settings.api_url or SLACK
         self._installations = installations
         self._redirect_uri = redirect_uri

@@ -182,7 +182,7 @@ class SlackSetup(PlatformSetup):
         self._settings = settings
         self._public_url = public_url
         self._state = options.state
-        self._scopes = scopes(settings.view, reads_groups=settings.reads_groups)
+        self._scopes = scopes(settings.view, reads_groups=bool(settings.role_groups))
         token = None
         if settings.bot_token:
             token = settings.bot_token.get_secret_value().strip()
@@ -284,7 +284,20 @@ class SlackSetup(PlatformSetup):
         return [
             self._ok("token", f"bot @{user} in {team}"),
             self._check_scopes(str(headers.get("x-oauth-scopes", ""))),
+            *[await self._check_group(group) for group in self._settings.role_groups],
         ]
+
+    async def _check_group(self, group: str) -> CheckResult:
+        """Check whether Slack says who is in a user group from which a role comes."""
+        try:
+            async with platform_calls("Slack", setup_problem):
+                answer = await self._web.here().usergroups_users_list(usergroup=group)
+        except SetupError as exc:
+            says = f"nobody can decide by the group {group}: {exc.says}"
+            cure = "check the id, and that the token has the scope usergroups:read"
+            return self._fail("group", says, cure)
+        members = answer.get("users") or []
+        return self._ok("group", f"{group} has {len(members)} people")
 
     async def delete_webhook(self) -> list[str]:
         """Return what to set by hand."""

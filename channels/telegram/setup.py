@@ -167,6 +167,7 @@ class TelegramSetup(PlatformSetup):
         results = [
             self._ok("token", f"bot @{me.username} ({me.id})"),
             self._ok("privacy mode", privacy),
+            *[await self._check_group(group) for group in self._settings.role_groups],
         ]
         if self._settings.polling:
             # No check of the username: the poller asks Telegram for it.
@@ -179,6 +180,17 @@ class TelegramSetup(PlatformSetup):
             self._check_pending(info),
             self._check_last_error(info),
         ]
+
+    async def _check_group(self, group: str) -> CheckResult:
+        """Check whether Telegram names the administrators of a group from which a role comes."""
+        try:
+            async with self._calls():
+                members = await self._bots.here().get_chat_administrators(group)
+        except SetupError as exc:
+            says = f"nobody can decide by the group {group}: {exc.says}"
+            cure = "check the id, and add the bot to the group"
+            return self._fail("group", says, cure)
+        return self._ok("group", f"{group} has {len(members)} administrators")
 
     async def delete_webhook(self) -> list[str]:
         """Delete the webhook. Raises SetupError."""

@@ -401,7 +401,7 @@ class Settings(Section):
     def _channels_know_their_groups(self) -> Self:
         for role in self.roles.values():
             for each in role.groups:
-                self.channels[each.channel].note_groups()
+                self.channels[each.channel].note_role_group(each.group)
         return self
 
 

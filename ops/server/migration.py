@@ -40,6 +40,9 @@ _RECORDS: Mapping[str, Callable[[Pipeline, str], object]] = {
     "people": lambda pipe, key: pipe.hvals(key),
     "person": lambda pipe, key: pipe.get(key),
     "pending": lambda pipe, key: pipe.hmget(key, "record"),
+    "accounts": lambda pipe, key: pipe.hvals(key),
+    "requests": lambda pipe, key: pipe.hvals(key),
+    "absences": lambda pipe, key: pipe.hvals(key),
 }
 #: What messages call each kind of record.
 _KINDS = {
@@ -50,6 +53,9 @@ _KINDS = {
     "people": "people approved or blocked",
     "person": "ids of people",
     "pending": "actions",
+    "accounts": "joined accounts",
+    "requests": "links that wait",
+    "absences": "absences",
 }
 
 

@@ -60,10 +60,13 @@ class SelfService:
                 return "yourself"
             stand_in = found.name
         try:
-            await self.come_back(person)
             await self.absences.save(Absence(person.name, until, stand_in))
         except TooManyAbsences:
             return "full"
+        # An absence of before, under another name of the person, would end at another time.
+        earlier_names = [name for name in person.all_names if name != person.name]
+        if earlier_names:
+            await self.absences.end(earlier_names)
         return "away"
 
     async def come_back(self, person: KnownPerson) -> None:

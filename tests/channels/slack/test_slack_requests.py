@@ -273,6 +273,14 @@ def test_command_may_have_an_argument(read, text: str):
     assert turn(read(signing.slack_command("1.2", text))).text == f"/{text}"
 
 
+def test_a_mention_behind_away_has_the_id_of_the_person(read):
+    """A name may be that of several people. Elsewhere people read the name."""
+    text = "{} 3d, <@U0BOB|bob> decides"
+    away = turn(read(signing.slack_command("1.2", text.format("away"))))
+    other = turn(read(signing.slack_command("1.3", text.format("send"))))
+    assert (away.text, other.text) == ("/away 3d, @U0BOB decides", "send 3d, @bob decides")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -110,8 +110,8 @@ def test_roles_name_their_groups_in_lower_case(tmp_path):
     """Channels without such a role need no right to read groups."""
     settings = _load(tmp_path, "roles:\n  Manager: {groups: [{channel: desk, group: '-5'}]}\n")
     assert people_config(settings).groups == {"manager": (RoleGroup("desk", "-5"),)}
-    assert settings.channels["desk"].reads_groups
-    assert not settings.channels["web"].reads_groups
+    assert settings.channels["desk"].role_groups == ("-5",)
+    assert settings.channels["web"].role_groups == ()
 
 
 def test_a_terminal_reads_no_groups(tmp_path):

@@ -32,6 +32,7 @@ from sayso.ops.cli.main import main
 from sayso.ops.server.processes import UP_FILE, RunningBot, save_running_bot
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.telegram import ADMINISTRATORS
 from sayso.workers.alerts import KEEP_LAST_MESSAGE_SECONDS, RedisAlerts
 from sayso.workers.data_loss.watermarks import HaltReason, keys_of
 from sayso.workers.recovery import Heartbeat
@@ -600,3 +601,21 @@ def test_model_that_is_away_is_found_behind_a_fallback_that_answers(tmp_path: Pa
         first, second = asyncio.run(found())
     assert (first.state, "openai:first" in first.says) == ("fail", True)
     assert (second.state, second.says) == ("ok", "openai:second answers")
+
+
+def test_groups_that_give_a_role_must_be_readable(clinic):
+    """Otherwise nobody can decide, and each question waits to its end."""
+    text = clinic.config.read_text()
+    groups = "[{channel: sl, group: S0MANAGERS}, {channel: tg, group: '-1001'}]"
+    clinic.config.write_text(f"{text}roles: {{manager: {{groups: {groups}}}}}\n")
+    wrong = clinic.wrong()
+    assert wrong.keys() == {"sl group", "tg group", "sl scopes"}
+    assert "nobody can decide by the group S0MANAGERS" in wrong["sl group"]
+    assert "usergroups:read" in wrong["sl scopes"]
+
+    slack = clinic.platforms.fakes["slack"]
+    slack.scopes |= {"usergroups:read"}
+    slack.user_groups["S0MANAGERS"] = ["U0ADA"]
+    ada = {"id": 7, "is_bot": False, "first_name": "Ada"}
+    clinic.platforms.log.state[ADMINISTRATORS] = {"-1001": [ada]}
+    assert clinic.wrong() == {}
