@@ -12,6 +12,7 @@ from typing import Any
 
 from redis import Redis
 
+from sayso.channels.types import Conversation
 from sayso.ops.checks.stored_json import stored_fields
 from sayso.pending.audit.bodies import AuditBody
 from sayso.pending.audit.collector import UncollectedEntries
@@ -87,6 +88,16 @@ class AuditTrail:
         if body is None:
             return {}
         return stored_fields(body.record)
+
+    def requests_about(self, action_id: str) -> list[tuple[str, Conversation]]:
+        """Return the ids of the requests about an action, and where they stand, from the ledger."""
+        if self._ledger is None:
+            return []
+        return [
+            (body.action_id, body.conversation)
+            for body in self._ledger.find_bodies(action_id)
+            if body.requested and body.requested.action_id == action_id
+        ]
 
     @cached_property
     def _uncollected(self) -> list[tuple[int, AuditEntry]]:

@@ -18,6 +18,7 @@ from sayso.channels.types import digest
 from sayso.ops.checks.audit_trail import AuditTrail
 from sayso.ops.checks.stored_conversation import StoredConversation
 from sayso.ops.checks.stored_json import stored_fields
+from sayso.pending.approvals.requests import REQUEST_KIND, RequestedAction
 from sayso.pending.sharded_scripts import SHARDS, ShardedScripts
 from sayso.workers.queue_entries import DeliveryEntry
 
@@ -120,6 +121,19 @@ class ClueSearch:
             return Clue(conversation, int(place["seq"]))
         newest_turn = StoredConversation.load(self._scripts, conversation).last_turn
         return Clue(conversation, newest_turn)
+
+    def requested_by(self, action_id: str) -> RequestedAction | None:
+        """Return what a request says of the action that it is for, None for any other action.
+
+        Raises redis.RedisError and LedgerUnusable.
+        """
+        record = self._trail.record(action_id) or stored_fields(self._record_in_redis(action_id))
+        if record.get("kind") != REQUEST_KIND:
+            return None
+        try:
+            return RequestedAction.from_args(record["args"])
+        except (KeyError, TypeError, ValueError):
+            return None
 
     def _knows_action(self, action_id: str) -> bool:
         """Return whether the audit log or Redis has an action of this id."""

@@ -29,6 +29,8 @@ class StoredConversation:
     repetitions: dict[int, int] = field(default_factory=dict)
     #: The last deliveries, by the number of the reply.
     deliveries: dict[int, DeliveryEntry] = field(default_factory=dict)
+    #: The ids of the actions that these replies asked for, by the number of the reply.
+    asks: dict[int, str] = field(default_factory=dict)
     #: The turns that wait, oldest first.
     inbox: list[InboxEntry] = field(default_factory=list)
     #: The replies that wait, by number, oldest first.
@@ -78,9 +80,13 @@ class StoredConversation:
 
         for number, entry in stored["deliveries"].items():
             state.deliveries[int(number)] = DeliveryEntry.parse(entry)
+        for number, action_id in stored["asks"].items():
+            state.asks[int(number)] = action_id
         for entry in stored["outbox"]:
             reply = OutboxEntry.parse(entry)
             state.outbox[reply.number] = reply
+            if reply.role == "question":
+                state.asks[reply.number] = reply.action_id
         return state
 
     def seq_of(self, *, seq: int = 0, number: int = 0, event: str = "", action_id: str = "") -> int:
@@ -107,6 +113,15 @@ class StoredConversation:
             if record.get("decided") in action_ids or record.get("about") in action_ids:
                 seqs.add(seq)
         return seqs
+
+    def taps_on(self, action_id: str) -> set[int]:
+        """Return the numbers of the turns that wait and tap a button of this action."""
+        return {entry.seq for entry in self.inbox if entry.tapped_action_id == action_id}
+
+    def question_of(self, action_id: str) -> int:
+        """Return the number of the reply that asked for this action, 0 if it is not known."""
+        numbers = [number for number, asked in self.asks.items() if asked == action_id]
+        return max(numbers, default=0)
 
     def continuations(self, action_ids: Collection[str]) -> set[int]:
         """Return the numbers of the turns in which the agent goes on after these actions.

@@ -1,7 +1,8 @@
 """MessageStory: what happened to one message, and the sentences that `sayso trace` prints of it.
 
 A story has the turn of the message, its replies, the pending actions that the turn asked about, and
-the later turns that answered these questions. `answers` turns a story into sentences: why a user
+the later turns that answered these questions. Of an action that other people decide, it has what
+these people were asked in their own conversations, and their answers. `answers` turns a story into sentences: why a user
 read something twice, why an answer is missing, who confirmed an action. A `Tracer` builds stories;
 nothing here reads Redis or a file.
 """
@@ -9,9 +10,11 @@ nothing here reads Redis or a file.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from sayso.pending.approvals.endings import RequestEnd
+from sayso.pending.audit.entries import VOTED
 from sayso.pending.stored_action import EXECUTED_STATES
 
 
@@ -70,6 +73,9 @@ class TracedTurn:
     end_reason: str = ""
     #: The id of the action after whose decision the agent goes on in this turn.
     continues: str = ""
+    #: Why it came in, for a turn that nobody sent in this conversation: an answer of another
+    #: person, or a time; "" for a message or a tap, and for a continuation.
+    cause: str = ""
     #: How many turns wait before it.
     turns_ahead: int = 0
     #: What its journal says of the attempt in progress, in words.
@@ -83,7 +89,7 @@ class TracedTurn:
 class TracedEvent:
     """One change of an action's state."""
 
-    #: The state that began.
+    #: The state that began, or `voted`.
     event: str
     #: In Unix seconds.
     at: float
@@ -91,6 +97,50 @@ class TracedEvent:
     by: str = ""
     #: The id of that event's turn; "" where it is not stored.
     turn: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRequest:
+    """The question to one person, or to a group, about the action of another person."""
+
+    request_id: str
+    #: The id of the conversation in which it stands.
+    conversation: str
+    ended: RequestEnd
+    #: Whether its person was asked once nobody else had decided.
+    is_escalation: bool = False
+    #: Its message; None where that is not stored.
+    reply: TracedReply | None = None
+    events: tuple[TracedEvent, ...] = ()
+    #: The name of the person, "" unless texts were asked for, and for a group.
+    person: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedVote:
+    """The answer of one person to a request, as it was counted."""
+
+    request_id: str
+    #: `yes` or `no`.
+    answer: str
+    #: `tap` or `words`.
+    form: str
+    #: When the answer came in, and when it was counted, in Unix seconds. 0 if that is not known.
+    at: float
+    counted_at: float = 0.0
+    #: The hash of the platform's event of the answer, and its turn; "" where that is not stored.
+    by: str = ""
+    turn: str = ""
+    #: The platform's id of the message that was tapped or quoted.
+    message_id: str = ""
+    #: These are "" unless texts were asked for.
+    person: str = ""
+    words: str = ""
+    reason: str = ""
+
+    def with_texts(self, person: str, words: str, reason: str) -> TracedVote:
+        """Return the vote with the name of its person and what they said."""
+        return replace(self, person=person, words=words, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +165,21 @@ class TracedAction:
     user: str = ""
     #: From the ledger and from the entries that still wait in Redis, oldest first.
     events: tuple[TracedEvent, ...] = ()
+    #: How many people must agree, 0 if its user decides.
+    need: int = 0
+    #: How the question to other people ended, "" while it waits and if its user decides.
+    outcome: str = ""
+    requests: tuple[TracedRequest, ...] = ()
+    #: In the order in which they were counted.
+    votes: tuple[TracedVote, ...] = ()
 
     @property
     def newest(self) -> str:
         """The newest state that is known, "" without any."""
         if self.state:
             return self.state
-        return self.events[-1].event if self.events else ""
+        states = [event.event for event in self.events if event.event != VOTED]
+        return states[-1] if states else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +201,14 @@ class MessageStory:
 
     @property
     def all_replies(self) -> tuple[TracedReply, ...]:
-        """The replies of all turns, then those that belong to no turn."""
+        """The replies of all turns, then those that belong to no turn, then all requests."""
         replies: list[TracedReply] = []
         for turn in self.turns:
             replies += turn.replies
-        return (*replies, *self.replies)
+        replies += self.replies
+        for action in self.actions:
+            replies += [request.reply for request in action.requests if request.reply]
+        return tuple(replies)
 
 
 #: Why the agent did not answer a turn, by the reason in the turn's record.
@@ -264,6 +325,8 @@ def _missing_answers(story: MessageStory) -> Iterator[str]:
             yield _why_it_waits(story, turn)
         elif turn.status == "forgotten":
             yield f"{turn.id}: it is no longer stored how it was answered. The log has its replies."
+        elif turn.cause and turn.end_reason == "answered_before":
+            yield f"{turn.id}: it changed nothing here ({turn.cause})."
         elif turn.end_reason:
             yield f"{turn.id}: {_ENDS.get(turn.end_reason, turn.end_reason)}"
         elif not turn.replies:
@@ -287,6 +350,12 @@ def _where_it_was_answered(story: MessageStory, turn: TracedTurn) -> str:
     Where each message costs money, the outcome of a decision is in the first reply of the turn in
     which the agent went on.
     """
+    for action in story.actions:
+        for vote in action.votes:
+            if vote.turn == turn.id:
+                return f"{turn.id} is an answer, which was counted for action {action.action_id}."
+    if turn.cause:
+        return f"{turn.id} needed no reply here: it is {turn.cause}."
     for other in story.turns:
         if turn.decided_action and other.continues == turn.decided_action and other.replies:
             return f"{turn.id} was answered in {other.id}, in which the agent went on."
@@ -317,8 +386,16 @@ def _confirmations(story: MessageStory) -> Iterator[str]:
     for action in story.actions:
         yield from _confirmations_of(action)
 
+    turns_of_votes = {vote.turn for action in story.actions for vote in action.votes}
+    request_ids = {each.request_id for action in story.actions for each in action.requests}
     for turn in story.turns:
-        if not turn.undecided_action or turn.continues:
+        if not turn.undecided_action or turn.continues or turn.cause or turn.id in turns_of_votes:
+            continue
+        if turn.undecided_action in request_ids:
+            yield (
+                f"{turn.id} answered request {turn.undecided_action} and did not count: "
+                "the reply says why."
+            )
             continue
         final_state = _final_state_before(story, turn)
         why = "the reply says why"
@@ -333,10 +410,13 @@ def _confirmations_of(action: TracedAction) -> Iterator[str]:
     if action.kind:
         name = f"{action.action_id} ({action.kind})"
     now = f"It is {action.newest} now."
+    if action.need:
+        yield from _approvals_of(action, name, now)
+        return
 
     claims = [event for event in action.events if event.event == "claimed"]
     for event in claims:
-        at = datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        at = _utc(event.at)
         who = action.user or "The user who was asked"
         yield f"{name}: {who} confirmed it at {at} with message {_message(event)}. {now}"
     if claims:
@@ -356,6 +436,59 @@ def _confirmations_of(action: TracedAction) -> Iterator[str]:
         yield f"{name}: confirmed{with_message}; the ledger of another machine knows when. {now}"
     else:
         yield f"{name}: not known here. Run the command on the other machines, which have ledgers of their own."
+
+
+def _approvals_of(action: TracedAction, name: str, now: str) -> Iterator[str]:
+    """Yield what other people decided about an action: the result, each vote, and who was asked.
+
+    `name`: how the action is called. `now`: a sentence with its state.
+    """
+    # The newest answer of each request counts: in a group several people answer the same one.
+    agreed = len({vote.by for vote in action.votes if vote.answer == "yes"})
+    match action.outcome:
+        case "approved":
+            result = f"other people agreed. {now}"
+        case "denied":
+            result = "other people refused."
+        case "withdrawn":
+            result = "it was withdrawn before others had decided."
+        case "expired":
+            result = f"it expired: {agreed} of {action.need} had agreed."
+        case "unreachable":
+            result = "too few of those who may decide could be asked."
+        case _:
+            result = _still_waits(action, agreed)
+    yield f"{name}: {result}"
+
+    for vote in action.votes:
+        how = "by tap" if vote.form == "tap" else "in words"
+        who = vote.person or "A person"
+        where = f"{vote.by} ({vote.turn})" if vote.turn else vote.by
+        yield (
+            f"{who} said {vote.answer} to request {vote.request_id} {how} at "
+            f"{_utc(vote.at)} with message {where}."
+        )
+    for request in action.requests:
+        if request.ended not in ("answered yes", "answered no"):
+            asked = request.person or "a person or group"
+            yield (
+                f"Request {request.request_id} to {asked} in {request.conversation}: "
+                f"{request.ended}."
+            )
+
+
+def _still_waits(action: TracedAction, agreed: int) -> str:
+    """Return why an action is not decided yet. `agreed`: how many yes there are."""
+    if action.newest == "armed":
+        return "the notice to the user who asked was not delivered yet."
+    if action.newest == "shown":
+        return f"it waits for other people: {agreed} of {action.need} agree so far."
+    return f"the ledger of another machine knows who decided. It is {action.newest} now."
+
+
+def _utc(at: float) -> str:
+    """Return a time in Unix seconds as text."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _message(event: TracedEvent) -> str:

@@ -9,13 +9,15 @@ stores of the conversation and from the entries of the audit log about its actio
 | from an id to clues | `ClueSearch` in `clues.py` |
 | what Redis stores of a conversation | `StoredConversation` in `stored_conversation.py` |
 | what the audit log knows of an action | `AuditTrail` in `audit_trail.py` |
+| what other people were asked about an action | `AskedOthers` in `asked_others.py` |
+| turns and replies | `TurnReader` in `traced_turns.py` |
 | a story, and its sentences | `story.py` |
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,7 @@ from sayso.channels.types import digest
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.redis_parts import RedisParts
+from sayso.ops.checks.asked_others import AskedOthers, OthersStory
 from sayso.ops.checks.audit_trail import AuditTrail
 from sayso.ops.checks.clues import Clue, ClueSearch
 from sayso.ops.checks.stored_conversation import StoredConversation
@@ -39,11 +42,12 @@ from sayso.ops.checks.story import (
     TracedReply,
     TracedTurn,
 )
+from sayso.ops.checks.traced_turns import TurnReader, turn_id
+from sayso.pending.approval_rule import ApprovalRule
 from sayso.pending.audit.entries import EntrySigner
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.sharded_scripts import ShardedScripts
 from sayso.workers.lease import worker_of
-from sayso.workers.queue_entries import InboxEntry
 from sayso.workers.recovery import ALIVE, INTERVAL, Heartbeat, WorkerLock
 from sayso.workers.rq.jobs import is_suspended
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
@@ -140,6 +144,8 @@ class Tracer:
         self._scripts = scripts
         self._trail = AuditTrail(ledger, client, prefix=prefix)
         self._search = ClueSearch(client, scripts, trail=self._trail, prefix=prefix)
+        self._turns = TurnReader(show_texts=show_texts)
+        self._others = AskedOthers(scripts, self._trail, self._turns, show_texts=show_texts)
         self._why_idle = why_idle
         self._show_texts = show_texts
         self._has_died = has_died
@@ -156,7 +162,7 @@ class Tracer:
         # The id of a yes leads to its turn and to its action. Both have the same story.
         stories: list[MessageStory] = []
         actions_in_stories: set[str] = set()
-        for clue in clues:
+        for clue in dict.fromkeys(map(self._at_home, clues)):
             if clue.action_id in actions_in_stories:
                 continue
             story = self._story(clue)
@@ -166,11 +172,29 @@ class Tracer:
         distinct = dict.fromkeys(stories)
         return [story for story in distinct if story.turns or story.replies or story.actions]
 
+    def _at_home(self, clue: Clue) -> Clue:
+        """Return the clue of the action that a request asks about, if a clue leads to a request.
+
+        That is an answer of a person who was asked, the message that asked them, or its id.
+        """
+        action_ids = [clue.action_id]
+        if clue.conversation and not clue.action_id:
+            state = StoredConversation.load(self._scripts, clue.conversation)
+            record = state.records.get(state.seq_of(seq=clue.seq, number=clue.number), {})
+            tapped = [each.tapped_action_id for each in state.inbox if each.seq == clue.seq]
+            action_ids = [record.get("about", ""), state.asks.get(clue.number, ""), *tapped]
+        for action_id in filter(None, action_ids):
+            requested = self._search.requested_by(action_id)
+            if requested:
+                return Clue(requested.home.id, action_id=requested.action_id)
+        return clue
+
     def _story(self, clue: Clue) -> MessageStory:
         """Return the story of a clue.
 
         It has the turn of the clue, the actions that this turn asked about, answered or decided,
-        and all turns that asked about these actions, answered them or went on after them.
+        and all turns that asked about these actions, answered them or went on after them. Of an
+        action that other people decide it has their answers, too, from other conversations.
         """
         # From the clue to its turn, from there to the actions, and from these to their other turns.
         state = StoredConversation.load(self._scripts, clue.conversation)
@@ -182,29 +206,55 @@ class Tracer:
         if action_ids:
             state = StoredConversation.load(self._scripts, clue.conversation, action_ids)
 
-        turns = []
-        for seq in sorted(seqs - {0}):
-            turn = self._turn(state, seq)
-            if turn:
-                turns.append(turn)
-
+        others = {
+            action_id: self._others.story(action_id, state.actions.get(action_id, {}))
+            for action_id in action_ids
+        }
+        turns = self._turns_of_story(state, seqs, others.values())
         replies_of_turns: list[TracedReply] = []
         for turn in turns:
             replies_of_turns += turn.replies
         replies_alone = self._replies_alone(state, clue.number, replies_of_turns)
 
-        actions = [self._traced_action(state, action_id) for action_id in action_ids]
+        actions = [
+            self._traced_action(state, action_id, others[action_id]) for action_id in action_ids
+        ]
         actions.sort(key=lambda action: action.events[0].at if action.events else 0.0)
 
-        states = [turn.status for turn in turns]
-        states += [reply.state for reply in (*replies_alone, *replies_of_turns)]
-        return MessageStory(
-            clue.conversation,
-            tuple(turns),
-            tuple(replies_alone),
-            tuple(actions),
-            self._why_waiting(state) if "waits" in states else "",
-        )
+        story = MessageStory(clue.conversation, tuple(turns), tuple(replies_alone), tuple(actions))
+        return replace(story, busy=self._why_busy(story))
+
+    def _turns_of_story(
+        self,
+        state: StoredConversation,
+        seqs: Collection[int],
+        others: Iterable[OthersStory],
+    ) -> list[TracedTurn]:
+        """Return the turns of these numbers, and those of other people, in the order of time."""
+        turns: list[TracedTurn] = []
+        causes: dict[str, str] = {}
+        for each in others:
+            turns += each.turns
+            causes |= each.causes
+        # An answer is received once for both conversations, and finished in its person's own first.
+        for seq in sorted(set(seqs) - {0}):
+            turn = self._turns.turn(state, seq)
+            if turn:
+                turns.append(replace(turn, cause=causes.get(turn.event, "")))
+        distinct = list(dict.fromkeys(turns))
+        if any(each.turns for each in others):
+            distinct.sort(key=lambda turn: (turn.received_at, turn.finished_at))
+        return distinct
+
+    def _why_busy(self, story: MessageStory) -> str:
+        """Return who works on what waits in a story, or why no worker does; "" if nothing waits."""
+        waiting = [turn.id.partition("@")[0] for turn in story.turns if turn.status == "waits"]
+        waiting += [
+            reply.id.partition("#")[0] for reply in story.all_replies if reply.state == "waits"
+        ]
+        if not waiting:
+            return ""
+        return self._why_waiting(StoredConversation.load(self._scripts, waiting[0]))
 
     def _replies_alone(
         self, state: StoredConversation, number: int, replies_of_turns: Sequence[TracedReply]
@@ -212,7 +262,7 @@ class Tracer:
         """Return the reply of a number if its turn is not stored any more; [] otherwise."""
         if not number:
             return []
-        reply = self._reply(state, number)
+        reply = self._turns.reply(state, number)
         if reply is None or reply.id in [each.id for each in replies_of_turns]:
             return []
         return [reply]
@@ -255,111 +305,18 @@ class Tracer:
         next_one = f"Another worker takes it up within {seconds_left + INTERVAL:.0f} s."
         return f"{ending} {self._why_idle() or next_one}"
 
-    def _turn(self, state: StoredConversation, seq: int) -> TracedTurn | None:
-        """Return the turn of a number: finished, waiting or forgotten. None for no turn at all."""
-        record = state.records.get(seq)
-        if record:
-            return self._finished_turn(state, seq, record)
-        for ahead, entry in enumerate(state.inbox):
-            if entry.seq == seq:
-                return self._waiting_turn(state, entry, ahead)
-        if seq <= state.last_turn:
-            return TracedTurn(_turn_id(state, seq), "forgotten", webhooks=_webhooks(state, seq))
-        return None
+    def _traced_action(
+        self, state: StoredConversation, action_id: str, others: OthersStory
+    ) -> TracedAction:
+        """Return an action as the ledger and Redis know it.
 
-    def _finished_turn(
-        self, state: StoredConversation, seq: int, record: Mapping[str, Any]
-    ) -> TracedTurn:
-        """Return a turn that was answered, from its record."""
-        replies = [self._reply(state, int(number)) for number in record["replies"]]
-        return TracedTurn(
-            _turn_id(state, seq),
-            "done",
-            record["event"],
-            received_at=record["at"] / 1000,
-            finished_at=record["done"] / 1000,
-            webhooks=_webhooks(state, seq),
-            attempt=record["attempt"],
-            worker=record["worker"],
-            joined_to=record.get("upto", 0),
-            tools=tuple(record.get("tools", ())),
-            asked_actions=tuple(record.get("asked", ())),
-            decided_action=record.get("decided", ""),
-            undecided_action=record.get("about", ""),
-            end_reason=record.get("ended", ""),
-            continues=record.get("continues", ""),
-            replies=tuple(filter(None, replies)),
-        )
-
-    def _waiting_turn(self, state: StoredConversation, entry: InboxEntry, ahead: int) -> TracedTurn:
-        """Return a turn that waits in the inbox, behind `ahead` others."""
-        turn = stored_fields(entry.turn)
-        # Only the first turn can have been begun. This field has its number, an epoch and how many
-        # attempts at it were begun.
-        attempt = 0
-        numbers = state.fields["turn_attempts"].split(" ")
-        if numbers[0] == str(entry.seq):
-            attempt = int(numbers[2])
-        return TracedTurn(
-            _turn_id(state, entry.seq),
-            "waits",
-            digest(str(turn.get("event_id", ""))),
-            received_at=entry.received_ms / 1000,
-            webhooks=_webhooks(state, entry.seq),
-            attempt=attempt,
-            continues=str(turn.get("continues", "")),
-            turns_ahead=ahead,
-            steps=tuple(_steps(state.journal)) if ahead == 0 else (),
-            text=str(turn.get("text", "")) if self._show_texts else "",
-        )
-
-    def _reply(self, state: StoredConversation, number: int) -> TracedReply | None:
-        """Return the reply of a number: delivered, waiting or forgotten. None for no reply."""
-        reply_id = f"{state.conversation}#{number}"
-        entry = state.deliveries.get(number)
-        if entry:
-            return TracedReply(
-                reply_id,
-                entry.state,
-                entry.at_ms / 1000,
-                entry.attempts,
-                receipt=entry.receipt,
-                reason=entry.reason,
-            )
-
-        if number in state.outbox:
-            return self._waiting_reply(state, number, reply_id)
-        if 0 < number <= state.newest_reply:
-            return TracedReply(reply_id, "forgotten")
-        return None
-
-    def _waiting_reply(self, state: StoredConversation, number: int, reply_id: str) -> TracedReply:
-        """Return a reply that waits in the outbox."""
-        # Only the first reply of an outbox can have been tried, or be held for its user to write.
-        hold: Mapping[str, Any] = {}
-        attempts = 0
-        if number == next(iter(state.outbox)):
-            hold = stored_fields(state.fields["held_reply"])
-            attempts = int(state.fields["reply_attempts"] or 0)
-
-        text = ""
-        if self._show_texts:
-            delivery = stored_fields(state.outbox[number].record)
-            text = str(stored_fields(delivery.get("reply")).get("text", ""))
-        return TracedReply(
-            reply_id,
-            "held" if hold.get("number") == str(number) else "waits",
-            attempts=attempts,
-            reason=hold.get("reason", state.fields["closed_address"]),
-            text=text,
-        )
-
-    def _traced_action(self, state: StoredConversation, action_id: str) -> TracedAction:
-        """Return an action as the ledger and Redis know it."""
+        `others`: what other people were asked about it.
+        """
         body = self._trail.body(action_id)
         stored = defaultdict(str, state.actions.get(action_id, {}))
         record = self._trail.record(action_id) or stored_fields(stored["record"])
 
+        turns_of_votes = {vote.by: vote.turn for vote in others.votes}
         events = []
         for entry in self._trail.entries(action_id):
             by = ""
@@ -367,7 +324,7 @@ class Tracer:
             if entry.decided_by_event:
                 by = digest(entry.decided_by_event)
                 seq = state.seq_of(event=by)
-            turn = _turn_id(state, seq) if seq else ""
+            turn = turn_id(state, seq) if seq else turns_of_votes.get(by, "")
             events.append(TracedEvent(entry.event, entry.at / 1000, by, turn))
 
         decided_by = stored["decided_by_event"]
@@ -377,6 +334,10 @@ class Tracer:
             digest(decided_by) if decided_by else "",
             str(record.get("kind", "")),
             events=tuple(events),
+            need=_need_of(record),
+            outcome=others.outcome,
+            requests=others.requests,
+            votes=others.votes,
         )
         if not self._show_texts:
             return traced
@@ -391,35 +352,10 @@ class Tracer:
         )
 
 
-def _turn_id(state: StoredConversation, seq: int) -> str:
-    """Return the id of a turn, as `sayso trace` takes it."""
-    return f"{state.conversation}@{seq}"
-
-
-def _webhooks(state: StoredConversation, seq: int) -> int:
-    """Return how many webhooks brought this turn: platforms repeat those that they take for lost."""
-    return 1 + state.repetitions.get(seq, 0)
-
-
-def _steps(journal: Sequence[str]) -> Iterator[str]:
-    """Yield the steps of a turn in words: the tool calls that were requested, begun and returned.
-
-    The first entry of the journal names the turn. `RedisJournals` writes the others: an `answer` of
-    the model, the positions of the calls in it that have `begun`, and each `call` that returned.
-    """
-    names: list[str] = []
-    for entry in map(stored_fields, journal[1:]):
-        try:
-            if "answer" in entry:
-                calls = entry["answer"].get("tool_calls", ())
-                names = [str(call["tool_name"]) for call in calls]
-                yield f"the model asked for {', '.join(names)}"
-            elif "started" in entry:
-                yield f"{', '.join(names[at] for at in entry['started'])} began"
-            elif "call" in entry:
-                outcome = "returned"
-                if entry.get("is_unknown"):
-                    outcome = "has an unknown outcome"
-                yield f"{names[entry['call']]} {outcome}"
-        except (AttributeError, IndexError, KeyError, TypeError):
-            yield "an entry of the journal that cannot be read"
+def _need_of(record: Mapping[str, Any]) -> int:
+    """Return how many other people must agree to an action, 0 if its user decides."""
+    try:
+        rule = ApprovalRule.from_dict(record["approval"])
+    except (KeyError, TypeError, ValueError):
+        return 0
+    return rule.need if rule.asks_others else 0

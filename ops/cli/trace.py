@@ -18,7 +18,14 @@ from sayso.ops.cli.command import (
 )
 
 if TYPE_CHECKING:
-    from sayso.ops.checks.story import MessageStory, TracedAction, TracedReply, TracedTurn
+    from sayso.ops.checks.story import (
+        MessageStory,
+        TracedAction,
+        TracedReply,
+        TracedRequest,
+        TracedTurn,
+        TracedVote,
+    )
 
 #: The most characters of a text, and of a reason, on one line.
 WIDTH = 300
@@ -49,12 +56,13 @@ def trace(options: Options, what: str, *, show_texts: bool) -> None:
     """Print the whole story of one message.
 
     It says when the message came in, who worked on it, what it asked for, who confirmed it, and
-    what became of each reply.
+    what became of each reply. Of an action that other people decide it says who was asked where,
+    and what each of them answered.
 
     Give any id: the platform's of a message (MessageSid, update_id, Slack's event id) or its hash
     from the log, the platform's id of a reply, a delivery (web:12ab#3), a turn (web:12ab@7), a
-    conversation (its newest turn), an action, an audit entry (3/17), or the reference that a person
-    was told.
+    conversation (its newest turn), an action or a request about it, an audit entry (3/17), or the
+    reference that a person was told.
     """
     from sayso.channels.types import digest
     from sayso.ops.checks.story import answers
@@ -109,6 +117,8 @@ def _turn_lines(turn: TracedTurn) -> Iterator[str]:
         yield f"  {utc_time(turn.received_at)}  received{times}"
     if turn.continues:
         yield f"  no message: the agent goes on after action {turn.continues}"
+    if turn.cause:
+        yield f"  no message: {turn.cause}"
     if turn.text:
         yield f"  said: {one_line(turn.text, WIDTH)}"
     yield from (f"  {step}" for step in turn.steps)
@@ -155,9 +165,37 @@ def _action_lines(action: TracedAction) -> Iterator[str]:
         state = action.state or "not known here"
         yield f"  {state}; the ledger of another machine may have its entries"
 
+    for request in action.requests:
+        yield from _request_lines(request)
+    for vote in action.votes:
+        yield from _vote_lines(vote)
     if action.user:
         yield f"  user: {one_line(action.user, WIDTH)}"
     if action.preview:
         yield f"  preview: {one_line(action.preview, WIDTH)}"
     if action.outcome_text:
         yield f"  told: {one_line(action.outcome_text, WIDTH)}"
+
+
+def _request_lines(request: TracedRequest) -> Iterator[str]:
+    """Yield the question to one person as text, with its message."""
+    person = f" to {one_line(request.person, WIDTH)}" if request.person else ""
+    note = ", once nobody else had decided" if request.is_escalation else ""
+    yield f"  request {request.request_id}{person} in {request.conversation}: {request.ended}{note}"
+    if request.reply:
+        yield f"  {_reply_line(request.reply)}"
+
+
+def _vote_lines(vote: TracedVote) -> Iterator[str]:
+    """Yield the answer of one person as text."""
+    how = "by tap" if vote.form == "tap" else "in words"
+    person = f" of {one_line(vote.person, WIDTH)}" if vote.person else ""
+    turn = f" ({vote.turn})" if vote.turn else ""
+    yield (
+        f"  {utc_time(vote.at)}  {vote.answer}{person} {how} to request {vote.request_id}, "
+        f"message {vote.by}{turn}"
+    )
+    if vote.words:
+        yield f"    said: {one_line(vote.words, WIDTH)}"
+    if vote.reason:
+        yield f"    reason: {one_line(vote.reason, WIDTH)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -69,7 +69,12 @@ class RequestedAction:
     @classmethod
     def of(cls, request: PendingAction) -> RequestedAction:
         """Read the arguments of a genuine request."""
-        args = dict(request.args)
+        return cls.from_args(request.args)
+
+    @classmethod
+    def from_args(cls, given: Mapping[str, Any]) -> RequestedAction:
+        """Read the arguments of a request. Raises KeyError, TypeError or ValueError."""
+        args = dict(given)
         home = Conversation(**args.pop("home"))
         aliases = tuple(args.pop("asker_aliases"))
         return cls(home=home, asker_aliases=aliases, **args)

@@ -97,6 +97,13 @@ class AuditBody:
         return str(_fields(self.record).get("channel_id") or "")
 
     @property
+    def conversation(self) -> Conversation:
+        """Return the conversation of the action, with thread and chat in one text."""
+        fields = _fields(self.record)
+        address = str(fields.get("conversation_id") or fields.get("user_id") or "")
+        return Conversation(self.channel, address)
+
+    @property
     def user_name(self) -> str:
         """Return the name that the person had chosen, "" if that is not known."""
         return str(_fields(self.record).get("user_name") or "")
@@ -134,8 +141,7 @@ class AuditBody:
         if not self.is_request:
             return None
         try:
-            args = dict(_fields(self.record)["args"])
-            return RequestedAction(**{**args, "home": Conversation(**args["home"])})
+            return RequestedAction.from_args(_fields(self.record)["args"])
         except (KeyError, TypeError, ValueError):
             return None
 

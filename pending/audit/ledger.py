@@ -205,6 +205,12 @@ class AuditLedger:
             bodies = [_body(row) for row in rows]
         return {body.action_id: body for body in bodies}
 
+    def find_bodies(self, text: str) -> list[AuditBody]:
+        """Return the bodies whose record contains a text."""
+        with self._read() as connection:
+            rows = connection.execute("SELECT * FROM bodies WHERE instr(record, ?)", (text,))
+            return [_body(row) for row in rows]
+
     def find_by_outcome(self, text: str) -> list[str]:
         """Return the ids of the actions whose outcome, as its user read it, contains a text."""
         with self._read() as connection:

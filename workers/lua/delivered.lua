@@ -144,6 +144,7 @@ local function settle_given_up()
   undelivered.doubtful = is_doubtful
   undelivered.entry = reply.record
   add_undelivered(shard .. ':dead', undelivered)
+  if asks then set_asking(number, action_id) end
 
   if args.outcome == 'limited' then silence_channel(now() + args.ms) end
   if CLOSES_ADDRESS[args.outcome] then
