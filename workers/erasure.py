@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 
 from sayso.channels.registry import kept_platform_keys
 from sayso.infra.redis.client import replicas_of, servers_of
+from sayso.workers.approval_erasure import UNDELIVERED_LISTS, ApprovalErasure
 from sayso.workers.queue_entries import InboxEntry
 
 #: How many seconds to wait for a turn under work.
@@ -46,8 +47,6 @@ Fate = Literal["person", "owner", "conversation", "entries", "kept"]
 _OF_PERSON = ("history", "open_action", "started_actions", "requests", "question_place")
 #: Kinds of keys with text of one conversation, whose id stands at their end.
 _OF_CONVERSATION = ("inbox", "outbox", "journal", "timers", "timer", "delivery", "turn_records")
-#: Lists of undelivered replies, for all conversations of a shard.
-_UNDELIVERED = ("dead", "failed", "ambiguous")
 #: What becomes of each kind of key that docs/reference/redis.md lists. The methods of Erasure do
 #: it, each for its kinds. A test fails for a new kind that has no row here, and for a key that does
 #: not end as its row says.
@@ -58,7 +57,7 @@ FATES: Mapping[str, Fate] = {
     **dict.fromkeys(_OF_CONVERSATION, "conversation"),
     # Their names have more than the conversation, or no shard.
     **dict.fromkeys(("content", "feed", "note"), "conversation"),
-    **dict.fromkeys(_UNDELIVERED, "entries"),
+    **dict.fromkeys(UNDELIVERED_LISTS, "entries"),
     # Numbers and times of conversations, actions and shards, without text.
     **dict.fromkeys(
         (
@@ -189,8 +188,25 @@ class Erasure:
                 keys = self._keys(f"{{*}}:{kind}:{person.channel}:*:{user}")
                 count += self._delete(*keys)
         count += self._delete(*self._lists_of(person))
-        count += self._delete(*self._actions_of(person))
+
+        # The records of others name the person's requests and votes, so these are read before.
+        of_others = ApprovalErasure(
+            self.client,
+            self.prefix,
+            channel=person.channel,
+            users=person.users,
+            conversations={*alone, *person.conversations},
+        )
+        count += of_others.erase()
+        count += self._delete_actions(self._actions_of(person))
         return count
+
+    def _delete_actions(self, keys: Collection[str]) -> int:
+        """Delete actions, also from the lists of those that wait for other people."""
+        for key in keys:
+            before, _, action_id = key.rpartition(":pending:")
+            self.client.zrem(f"{before}:waiting_for_others", action_id)
+        return self._delete(*keys)
 
     def _actions_of(self, person: ErasedPerson) -> list[str]:
         """Return the keys of the person's actions on the channel.
@@ -359,7 +375,7 @@ class Erasure:
         keys += self._keys(f"note:*{conversation}*")
         keys += self._keys(f"{shard}:content:{conversation}:*")
         count = self._delete(*keys)
-        for kind in _UNDELIVERED:
+        for kind in UNDELIVERED_LISTS:
             count += self._delete_entries(f"{self.prefix}{shard}:{kind}", is_theirs)
         return count
 
@@ -415,7 +431,9 @@ def _user_of_turn(entry: str) -> str:
 
 def _user_of_timer(name: str, entry: str) -> str:
     """Return the scope id of the person whom a timer belongs to, "" if it names none."""
-    user = _fields_of(entry).get("user")
+    fields = _fields_of(entry)
+    # A timer of an action that others decide brings a turn of the user who asked.
+    user = fields.get("user") or fields.get("turn_user")
     if user:
         return str(user)
     # The name of a timer about a question says whose question it is

@@ -182,8 +182,18 @@ class AuditBody:
         )
 
     def without_voter(self, user: str, at: int) -> AuditBody:
-        """Return the body without personal data of a person who voted. `at` is as in `erased`."""
-        return replace(self, votes=erase_votes(self.votes or "", user, at))
+        """Return the body without personal data of a person who voted. `at` is as in `erased`.
+
+        The text about a no names who said it, and why.
+        """
+        refused = any(vote.answer == "no" and user in vote.user_ids for vote in self.known_votes)
+        outcome_text = "" if refused else self.outcome_text
+        votes = erase_votes(self.votes or "", user, at)
+        return replace(self, votes=votes, outcome_text=outcome_text)
+
+    def without_outcome(self) -> AuditBody:
+        """Return the body without what its user was told of the end."""
+        return replace(self, outcome_text="")
 
     def updated_with(self, collected: AuditBody) -> AuditBody:
         """Return the body with what was collected later: the outcome, the decision and new votes.

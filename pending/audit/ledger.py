@@ -220,27 +220,48 @@ class AuditLedger:
         return [str(_legible(action_id)) for (action_id,) in rows]
 
     def erase(self, user: str, *, at: int) -> int:
-        """Erase the bodies of a user's actions from the file, and the user's votes on other actions.
+        """Erase what the file has of a user, and return how many bodies had something.
 
-        Return how many bodies there were. `at` is the present time in Unix milliseconds. Also raises LedgerUnusable if there is no
+        The bodies of the user's actions are erased, and those of the requests in which others were
+        asked about these. From actions of others the user's votes are erased, and from the requests
+        about these what others were told, which may name the user.
+
+        `at` is the present time in Unix milliseconds. Also raises LedgerUnusable if there is no
         file.
         """
         if not self.path.exists():
             raise LedgerUnusable(_missing(self.path))
         with self._write() as connection:
-            rows = connection.execute("SELECT * FROM bodies WHERE user = ?", (user,)).fetchall()
-            for row in rows:
+            own = connection.execute("SELECT * FROM bodies WHERE user = ?", (user,)).fetchall()
+            for row in own:
                 self._replace(connection, _body(row).erased(at))
+
+            asked = [
+                body
+                for body in self._requests_with(connection, json.dumps(user))
+                if body.requested and user in body.requested.asker_ids
+            ]
+            for body in asked:
+                self._replace(connection, body.erased(at))
 
             voted = connection.execute(
                 "SELECT * FROM bodies WHERE instr(votes, ?)", (json.dumps(user),)
             ).fetchall()
             for row in voted:
-                self._replace(connection, _body(row).without_voter(user, at))
+                decided = _body(row)
+                self._replace(connection, decided.without_voter(user, at))
+                for request in self._requests_with(connection, json.dumps(decided.action_id)):
+                    self._replace(connection, request.without_outcome())
         # The overwritten data must not remain in the write-ahead log.
         with self._open() as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        return len(rows) + len(voted)
+        return len(own) + len(asked) + len(voted)
+
+    @staticmethod
+    def _requests_with(connection: sqlite3.Connection, text: str) -> list[AuditBody]:
+        """Return the bodies of requests whose record contains a text."""
+        rows = connection.execute("SELECT * FROM bodies WHERE instr(record, ?)", (text,)).fetchall()
+        return [body for body in map(_body, rows) if body.is_request]
 
     def cut(self, last_numbers: Mapping[int, int]) -> int:
         """Remove the newest entries of each shard from a copy that belongs to an older Redis.
