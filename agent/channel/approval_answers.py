@@ -21,7 +21,7 @@ from sayso.agent.channel.approval_events import (
 )
 from sayso.agent.channel.context import TurnAnswer, TurnContext, text_change
 from sayso.agent.channel.endings import texts_of
-from sayso.channels.types import Conversation, Reply, Turn
+from sayso.channels.types import Conversation, Reply, Scope, Turn
 from sayso.pending.approval_rule import ApprovalRule
 from sayso.pending.approvals.approvers import ActionPlace, Approvers, group_of
 from sayso.pending.approvals.people import DirectoryUnavailable
@@ -242,13 +242,16 @@ class ApprovalAnswers:
         turn = context.turn
         # Platforms name a direct chat after its person.
         direct = Conversation(turn.conversation.channel, turn.user_id)
-        places = [
-            (direct, replace(turn.scope, conversation=direct)),
-            (turn.conversation, replace(turn.scope, user_id=ANYONE)),
-        ]
+        scopes = [Scope(turn.user_id, direct)]
+        if turn.in_group:
+            # A request may stand outside of the thread in which it is answered.
+            threads = dict.fromkeys((turn.conversation.thread, ""))
+            scopes += [
+                Scope(ANYONE, replace(turn.conversation, thread=thread)) for thread in threads
+            ]
         requests: list[StoredAction] = []
-        for conversation, scope in places:
-            found = await self._store.repository.list_requests(conversation.id, scope.id)
+        for scope in scopes:
+            found = await self._store.repository.list_requests(scope.conversation.id, scope.id)
             verified = [each.verified(self._store.signer, scope) for each in found]
             requests += [each for each in verified if not each.is_changed]
         return sorted(requests, key=lambda each: each.state not in WAITING_STATES)

@@ -26,6 +26,7 @@ from sayso.pending.approval_rule import ApprovalRule, Deciders
 from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace
 from sayso.pending.approvals.people import DirectoryUnavailable, KnownPerson
 from sayso.pending.approvals.requests import (
+    ANYONE,
     REQUEST_KIND,
     UNDELIVERED,
     RequestedAction,
@@ -182,7 +183,14 @@ class ApprovalQuestions:
             ).entry(),
         )
         asker_name = shown_name(action.user_name, action.user_id)
-        text = texts.request(action.preview, asker_name, rule.need, code, action.ttl_seconds)
+        text = texts.request(
+            action.preview,
+            asker_name,
+            rule.need,
+            code,
+            action.ttl_seconds,
+            in_group=place.user_id == ANYONE,
+        )
         buttons = self._request_buttons(texts, request.pending_action_id, scope)
         reply = Reply(
             text,

@@ -9,7 +9,7 @@ who decide at once cannot both be the last one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sayso.agent.channel.approval_events import (
@@ -33,7 +33,7 @@ from sayso.agent.channel.approval_questions import (
     names_of,
 )
 from sayso.agent.channel.confirmed_actions import ConfirmedActions
-from sayso.agent.channel.context import TurnAnswer, TurnContext, fixed_answer
+from sayso.agent.channel.context import TurnAnswer, TurnContext, fixed_answer, paragraphs
 from sayso.agent.channel.endings import (
     cancel_with_text,
     cancelled_text,
@@ -57,10 +57,22 @@ from sayso.pending.approvals.requests import (
     requests_of,
     requests_to_json,
 )
-from sayso.pending.approvals.votes import Tally, Vote, names_of_votes, tally, votes_from_lines
+from sayso.pending.approvals.votes import (
+    Tally,
+    Vote,
+    names_of_votes,
+    tally,
+    votes_for,
+    votes_from_lines,
+)
 from sayso.pending.forwarding import ForwardedReply
 from sayso.pending.store import PendingActionStore
-from sayso.pending.stored_action import OPEN_STATES, WAITING_STATES, StoredAction
+from sayso.pending.stored_action import (
+    EXECUTED_STATES,
+    OPEN_STATES,
+    WAITING_STATES,
+    StoredAction,
+)
 from sayso.pending.turn_changes import Forward, RequestChange, Transition, TurnChange, TurnReply
 
 log = logging.getLogger(__name__)
@@ -158,10 +170,11 @@ class ApprovalVotes:
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
     ) -> TurnAnswer:
         """Return the answer of a turn that decided the action and failed, with the requests ended."""
-        state = await self._state_after(context, answer, stored)
-        return self._with_endings(
-            context, answer, stored, state, _decision_line(stored, self._language)
-        )
+        ended = await self._after(context, answer, stored)
+        line = _decision_line(ended, self._language)
+        if ended.state in EXECUTED_STATES:
+            line = paragraphs([line, _end_for_deciders(ended, self._language)])
+        return self._with_endings(context, answer, stored, ended.state, line)
 
     async def _answer_vote(
         self, context: TurnContext, stored: StoredAction, rule: ApprovalRule
@@ -197,10 +210,13 @@ class ApprovalVotes:
             self._refused(stored, vote, "over", "")
             return await self._expire(context, stored, rule)
         if is_decided_here:
-            # Another worker counted this vote, acted on it, and died. Who may decide was settled.
+            # Another worker counted this vote, acted on it, and died. What was decided, the state
+            # of the action says: among the votes may be some that did not count.
             counted = tally(
                 rule, votes_from_lines(stored.votes_text), asker="", may_decide=lambda _: True
             )
+            is_denied = stored.state == "cancelled"
+            counted = replace(counted, state="denied" if is_denied else "approved")
             return await self._act(context, rule, vote, _Count(stored, counted))
         try:
             count = await self._count(context, stored, rule, vote)
@@ -295,7 +311,9 @@ class ApprovalVotes:
             case "approved":
                 answer = await self._carry_out(context, stored, count.tally.yes)
                 line = texts.agreed_by(_names(count.tally.yes), vote.at)
-                state = await self._state_after(context, answer, stored)
+                ended = await self._after(context, answer, stored)
+                state = ended.state
+                end = _end_for_deciders(ended, self._language)
             case "denied":
                 reason = "; ".join(each.reason for each in count.tally.no if each.reason)
                 names = _names(count.tally.no)
@@ -310,9 +328,10 @@ class ApprovalVotes:
                 )
                 line = ""
                 state = "cancelled"
+                end = ""
         if line:
             answer = _with_line_above(answer, line)
-        decision = _decision_line(stored, self._language, count.tally)
+        decision = paragraphs([_decision_line(stored, self._language, count.tally), end])
         return self._with_endings(context, answer, stored, state, decision)
 
     def _counted(
@@ -322,7 +341,7 @@ class ApprovalVotes:
         texts = texts_for(self._language)
         preview = stored.action.preview
         agreed = len(counted.yes)
-        if not _is_in_group(stored, vote):
+        if not _is_in_group(stored, vote) or _is_repeated(stored, vote):
             return _told(
                 stored, vote, texts.vote_counted(preview, agreed, rule.need), self._language
             )
@@ -345,15 +364,20 @@ class ApprovalVotes:
             return await self._answers.answer_ended(context, stored, effects, is_deciding=True)
         return await self._confirmed.carry_out(context, stored, votes=votes)
 
-    async def _state_after(
+    async def _after(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
-    ) -> ActionState:
-        """Return the state of an action after it was carried out, or refused at the last moment."""
-        if answer.change.transition:
-            return answer.change.transition.to
+    ) -> StoredAction:
+        """Return an action after it was carried out, or refused at the last moment.
+
+        The turn may change its state once more (`answer`).
+        """
         conversation = context.turn.conversation.id
         (now,) = await self._store.repository.load(conversation, (stored.action_id,))
-        return now.state if now else "unknown"
+        if now is None:
+            return replace(stored, state="unknown")
+        if answer.change.transition:
+            return replace(now, state=answer.change.transition.to)
+        return now
 
     async def _answer_timer(
         self, context: TurnContext, stored: StoredAction, rule: ApprovalRule
@@ -368,7 +392,7 @@ class ApprovalVotes:
             if event == REMINDER:
                 return self._remind(context, stored)
             if event == ESCALATION:
-                return await self._escalate(context, stored, rule)
+                return await self._escalate(context, stored, rule, texts_of(stored).others_asked_too)
             if event.startswith(UNDELIVERED):
                 request_id = event.removeprefix(UNDELIVERED)
                 return await self._note_undelivered(context, stored, rule, request_id)
@@ -422,16 +446,23 @@ class ApprovalVotes:
                 continue
             seconds = max(1.0, stored.action.expires_at - context.received_at)
             text = texts_for(request.language).request_reminder(
-                stored.action.preview, request.code, seconds
+                stored.action.preview, request.code, seconds, in_group=not request.person
             )
             forwards.append(ForwardedReply(request.to, Reply(text, language=request.language)))
         log_reminders(stored.action_id, len(forwards))
         return TurnAnswer(TurnChange(forwards=tuple(forwards)))
 
     async def _escalate(
-        self, context: TurnContext, stored: StoredAction, rule: ApprovalRule
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        rule: ApprovalRule,
+        why: Callable[[str, str], str],
     ) -> TurnAnswer:
-        """Ask those who may decide, too, now that nobody else has."""
+        """Ask those who may decide, too.
+
+        `why` returns what the asker is told, for the preview and the names of those people.
+        """
         escalation = rule.escalation
         if escalation is None or any(each.is_escalation for each in requests_of(stored)):
             return _NOTHING
@@ -441,9 +472,7 @@ class ApprovalVotes:
         log_escalation(stored.action_id, len(added))
         log_sent_requests(stored.action_id, (each.sent for each in added))
         places = [AskedPlace(each.sent.to, "", each.sent.person) for each in added]
-        text = texts_of(stored).others_asked_too(
-            stored.action.preview, names_of(escalation.by, places)
-        )
+        text = why(stored.action.preview, names_of(escalation.by, places))
         answer = fixed_answer(context, text)
         return self._with_more_requests(answer, stored, requests_of(stored), added)
 
@@ -461,10 +490,11 @@ class ApprovalVotes:
         if can_still_decide(requests, rule.need):
             return TurnAnswer(TurnChange(request_change=change))
 
-        answer = await self._escalate(context, stored, rule)
+        texts = texts_of(stored)
+        answer = await self._escalate(context, stored, rule, texts.others_asked_instead)
         if answer.change.forwards:
             return answer
-        text = texts_of(stored).nobody_to_ask(stored.action.preview)
+        text = texts.nobody_to_ask(stored.action.preview)
         line = texts_for(self._language).unreachable_request()
         log_decision(stored, "unreachable")
         answer = await self._end_undecided(context, stored, "cancelled", text, line)
@@ -530,15 +560,7 @@ def _deciders_now(rule: ApprovalRule, stored: StoredAction, now: float) -> tuple
 
 def _names(votes: Sequence[Vote]) -> str:
     """Return the names of the people who voted, as Markdown."""
-    return ", ".join(literal(shown_voter(vote)) for vote in votes)
-
-
-def shown_voter(vote: Vote) -> str:
-    """Return how a voter is named: by the configured name, else as the platform calls them."""
-    is_named = ":" not in vote.person
-    if is_named:
-        return vote.person
-    return vote.user_name or vote.user_id
+    return ", ".join(literal(vote.shown_name) for vote in votes)
 
 
 def _is_in_group(stored: StoredAction, vote: Vote) -> bool:
@@ -549,6 +571,15 @@ def _is_in_group(stored: StoredAction, vote: Vote) -> bool:
     )
 
 
+def _is_repeated(stored: StoredAction, vote: Vote) -> bool:
+    """Return whether the same account has given the same answer before."""
+    return any(
+        each.event_id != vote.event_id
+        and (each.channel, each.user_id, each.answer) == (vote.channel, vote.user_id, vote.answer)
+        for each in votes_from_lines(stored.votes_text)
+    )
+
+
 def _newest(counted: Tally, vote: Vote) -> Vote:
     """Return a vote with the name of its person, as it was counted."""
     votes = (*counted.yes, *counted.no)
@@ -556,14 +587,39 @@ def _newest(counted: Tally, vote: Vote) -> Vote:
 
 
 def _decision_line(stored: StoredAction, language: str, counted: Tally | None = None) -> str:
-    """Return who decided about an action and when; the outcome if nobody else decided it."""
+    """Return who decided about an action and when; the outcome if nobody else decided it.
+
+    What the action's tool returned is for the asker, and not in it. `counted`: None for an action
+    that was decided before.
+    """
     texts = texts_for(language)
-    if counted is None:
+    is_denied = stored.state == "cancelled"
+    deciding: Sequence[Vote] = ()
+    if counted:
+        is_denied = counted.state == "denied"
+        deciding = counted.deciding
+    elif stored.state != "expired":
+        deciding = votes_for(stored, "no" if is_denied else "yes")
+    if not deciding:
         return stored.outcome_text or texts.stale()
-    at = max(vote.at for vote in counted.deciding)
-    if counted.state == "denied":
-        return texts.refused_by(_names(counted.deciding), at)
-    return texts.agreed_by(_names(counted.deciding), at)
+
+    at = max(vote.at for vote in deciding)
+    if is_denied:
+        return texts.refused_by(_names(deciding), at)
+    return texts.agreed_by(_names(deciding), at)
+
+
+def _end_for_deciders(ended: StoredAction, language: str) -> str:
+    """Return what those who agreed read of the end of an action, "" if it is done."""
+    texts = texts_for(language)
+    match ended.state:
+        case "done":
+            return ""
+        case "failed" if ended.attempt_id:
+            return texts.agreed_failed()
+        case "started" | "unknown":
+            return texts.agreed_unknown()
+    return texts.agreed_not_done()
 
 
 def _told(stored: StoredAction, vote: Vote, text: str, language: str) -> TurnAnswer:

@@ -30,7 +30,7 @@ from sayso.pending.action import (
     compute_args_digest,
     split_button_token,
 )
-from sayso.pending.approvals.votes import VoteAnswer, names_of_votes, votes_from_lines
+from sayso.pending.approvals.votes import VoteAnswer, votes_for
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.plans import Effect, Proposal, is_undo, step_ids, undo_proposal
 from sayso.pending.repository import ActionResult, Claim, sign_action
@@ -508,13 +508,14 @@ def _decision_of_others(
     if state == "expired":
         return ""
     answer: VoteAnswer = "no" if state == "cancelled" else "yes"
-    names = names_of_votes(stored, answer)
-    if not names:
+    votes = votes_for(stored, answer)
+    if not votes:
         return ""
-    at = max(vote.at for vote in votes_from_lines(stored.votes_text))
+    names = ", ".join(literal(vote.shown_name) for vote in votes)
+    at = max(vote.at for vote in votes)
     if answer == "no":
-        return texts.refused_by(literal(names), at)
-    return texts.agreed_by(literal(names), at)
+        return texts.refused_by(names, at)
+    return texts.agreed_by(names, at)
 
 
 def seconds_to_answer(action: PendingAction, now: float) -> float:

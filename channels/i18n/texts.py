@@ -517,6 +517,10 @@ class Texts:
         """Return that further people were asked, because nobody has decided yet."""
         return self.say("others_asked_too", preview=brief(preview), names=names)
 
+    def others_asked_instead(self, preview: str, names: str) -> str:
+        """Return that further people were asked, because too few of the first can be reached."""
+        return self.say("others_asked_instead", preview=brief(preview), names=names)
+
     #: Other people must agree, and the bot cannot ask anybody from here.
     cannot_ask_others = _with_preview("cannot_ask_others")
     #: Too few of the people who may agree can be asked.
@@ -526,29 +530,36 @@ class Texts:
     #: A platform does not say who belongs to a group.
     deciders_unknown = _fixed("deciders_unknown")
 
-    def request(self, preview: str, asker: str, need: int, code: str, seconds: float) -> str:
-        """Return the question to a person who may decide about another person's action.
+    def request(
+        self,
+        preview: str,
+        asker: str,
+        need: int,
+        code: str,
+        seconds: float,
+        *,
+        in_group: bool = False,
+    ) -> str:
+        """Return the question to people who may decide about another person's action.
 
-        `asker` is the other person, as Markdown. `need`: how many people must agree.
+        `asker` is the other person, as Markdown. `need`: how many people must agree. In a group,
+        most platforms bring the bot no message that does not mention it: only the buttons are named.
         """
         key = "request_many" if need > 1 else "request"
-        return self.say(
-            key,
-            preview=preview,
-            asker=asker,
-            need=str(need),
-            code=code,
-            duration=self._duration(seconds),
-        )
+        how = self._how_to_decide(code, seconds, in_group=in_group)
+        return self.say(key, preview=preview, asker=asker, need=str(need), how=how)
 
-    def request_reminder(self, preview: str, code: str, seconds: float) -> str:
-        """Return that a request still waits for its person's answer."""
-        return self.say(
-            "request_reminder",
-            preview=brief(preview),
-            code=code,
-            duration=self._duration(seconds),
-        )
+    def request_reminder(
+        self, preview: str, code: str, seconds: float, *, in_group: bool = False
+    ) -> str:
+        """Return that a request still waits for an answer."""
+        how = self._how_to_decide(code, seconds, in_group=in_group)
+        return self.say("request_reminder", preview=brief(preview), how=how)
+
+    def _how_to_decide(self, code: str, seconds: float, *, in_group: bool) -> str:
+        """Return how and for how long a request can be answered."""
+        key = "request_answer_in_group" if in_group else "request_answer"
+        return self.say(key, code=code, duration=self._duration(seconds))
 
     #: The answer to a request came when it was decided. `outcome` says how.
     request_over = _with_markdown("request_over", "outcome")
@@ -586,6 +597,11 @@ class Texts:
     def agreed_by(self, names: str, at: float) -> str:
         """Return who agreed to an action, and when. `at` is in Unix seconds."""
         return self.say("agreed_by", names=names, time=_date_and_time(at))
+
+    #: What those who agreed read of an action that did not succeed.
+    agreed_failed = _fixed("agreed_failed")
+    agreed_unknown = _fixed("agreed_unknown")
+    agreed_not_done = _fixed("agreed_not_done")
 
     def refused_by(self, names: str, at: float) -> str:
         """Return who said no to an action, and when. `at` is in Unix seconds."""

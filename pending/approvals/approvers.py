@@ -85,20 +85,20 @@ class Approvers:
         vote: Vote,
         all_deciders: Iterable[Deciders],
         place: ActionPlace,
-        group: str,
+        group: Conversation,
         now: float,
     ) -> KnownPerson | None:
         """Return the person of a vote if they may decide, None if not.
 
         * `all_deciders`: the person must be one of any of these.
-        * `group`: the id of the conversation in which `anyone_else` may decide.
+        * `group`: the conversation in which `anyone_else` may decide, in any thread of its chat.
         """
         person = await self._people.person_of(vote.channel, vote.user_ids)
         if person.name == place.asker.name:
             return None
         for deciders in all_deciders:
             if deciders.kind == "anyone_else":
-                is_one = vote.conversation == group
+                is_one = (vote.channel, vote.chat) == (group.channel, group.chat)
             else:
                 is_one = await self._is_one_of(person, deciders, now)
             if is_one:
@@ -138,12 +138,12 @@ class Approvers:
         return await self._people.named(person.stand_in)
 
 
-def group_of(rule: ApprovalRule, home: Conversation) -> str:
-    """Return the id of the conversation in which anyone else may decide."""
+def group_of(rule: ApprovalRule, home: Conversation) -> Conversation:
+    """Return the conversation in which anyone else may decide."""
     on = rule.on
     if on and on.chat:
-        return Conversation(on.channel, on.chat, on.thread).id
-    return home.id
+        return Conversation(on.channel, on.chat, on.thread)
+    return home
 
 
 def _account_of(person: KnownPerson, on: ApprovalPlace | None) -> Account | None:

@@ -85,6 +85,14 @@ class Vote:
         return f"vote:{self.request_id}:{digest(self.event_id)}"
 
     @property
+    def shown_name(self) -> str:
+        """Return how the person is named: by the configured name, else as the platform does."""
+        is_named = ":" not in self.person
+        if is_named:
+            return self.person
+        return self.user_name or self.user_id
+
+    @property
     def place(self) -> Conversation:
         """Return the conversation in which the person answered."""
         return Conversation(self.channel, self.chat, self.thread)
@@ -182,13 +190,18 @@ def votes_from_lines(lines: str) -> Sequence[Vote]:
     return [Vote.from_json(line) for line in lines.splitlines()]
 
 
-def names_of_votes(stored: StoredAction, answer: VoteAnswer) -> str:
-    """Return the names of the people who answered so, "" for nobody or unreadable votes.
+def votes_for(stored: StoredAction, answer: VoteAnswer) -> Sequence[Vote]:
+    """Return the votes with this answer, () for none and for unreadable votes.
 
-    The newest answer of each person counts. Names are those of `KnownPerson`.
+    The newest answer of each person counts.
     """
     try:
         votes = votes_from_lines(stored.votes_text)
     except (ValueError, TypeError):
-        return ""
-    return ", ".join(each.person for each in _newest_by_person(votes) if each.answer == answer)
+        return ()
+    return [each for each in _newest_by_person(votes) if each.answer == answer]
+
+
+def names_of_votes(stored: StoredAction, answer: VoteAnswer) -> str:
+    """Return the names (`KnownPerson.name`) of the people who answered so, "" for nobody."""
+    return ", ".join(each.person for each in votes_for(stored, answer))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from itsdangerous import URLSafeSerializer
 
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.twilio import CONFIRM_TEMPLATE
 from sayso.testing.simulation.tools import Effects
 from tests.flows import deaths
 from tests.flows.system import Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
@@ -28,7 +30,7 @@ public_url: {public_url}
 redis_url: ${{REDIS_URL}}
 agent: {{model: offline}}
 limits: {{per_minute: 60000, in_one_go: 60000}}
-tools: [tests.flows.deaths]
+tools: [tests.flows.deaths, ./tools.py]
 people:
   bea: {{accounts: {{desk: U7001, shop-wa: "+4915100007001"}}, roles: [manager]}}
   cem: {{accounts: {{desk: U7002, ops-tg: "5000007002"}}, roles: [finance]}}
@@ -37,6 +39,9 @@ people:
   fay: {{accounts: {{shop-wa: "+4915100007005"}}}}
   gil: {{accounts: {{web: gil0000001}}, roles: [auditor]}}
   hal: {{accounts: {{classic: U7006}}, roles: [clerk]}}
+  ida: {{accounts: {{wide-wa: "+4915100007008"}}}}
+  jon: {{accounts: {{shop-wa: "+4915100007009"}}}}
+  kay: {{accounts: {{shop-wa: "+4915100007010"}}}}
 channels:
   shop-wa:
     platform: whatsapp
@@ -58,6 +63,10 @@ channels:
       approval:
         pay: {{by: role finance, need: 2, on: {{channel: desk, chat: {finance}}}}}
         book: {{by: role auditor}}
+        ship: {{by: {{people: [eva]}}, within: 3d}}
+        pack: {{by: {{people: [eva]}}, within: 3d}}
+        send: {{by: {{people: [eva]}}, within: 3d}}
+        note: {{by: role auditor, within: 3d}}
   desk:
     platform: slack
     bot_token: "${{SLACK_BOT_TOKEN}}"
@@ -68,6 +77,7 @@ channels:
       approval:
         pay: {{by: {{people: [fay, dan]}}, on: shop-wa}}
         book: {{by: {{people: [cem]}}, on: ops-tg}}
+        note: {{by: {{people: [ida]}}, on: wide-wa}}
   classic:
     platform: slack
     view: none
@@ -75,7 +85,47 @@ channels:
     signing_secret: "${{SLACK_SIGNING_SECRET}}"
     api_url: {url}/slack
     messages_per_second: 0
+    policy:
+      approval:
+        pay: {{by: {{people: [jon]}}, escalate: {{after: 1h, by: {{people: [kay]}}}}}}
+        note: {{by: {{people: [jon]}}}}
+  wide-wa:
+    platform: whatsapp
+    account_sid: ${{TWILIO_ACCOUNT_SID}}
+    auth_token: ${{TWILIO_AUTH_TOKEN}}
+    from: "whatsapp:+14155238886"
+    api_url: {url}/twilio
+    confirm_template: {template}
   web: {{platform: console}}
+"""
+
+
+#: Tools of which a later release changes one and removes one.
+TOOLS = """
+from sayso.agent import tool
+from tests.flows.deaths import _take_effect
+
+@tool(requires_approval=True, preview="Send {bill}")
+def send(bill: str) -> str:
+    \"\"\"Send a bill. See https://shop.example/bills/b1?decide=yes.\"\"\"
+    return _take_effect("send", bill, "Sent")
+"""
+FIRST_RELEASE = """
+@tool(requires_approval=True, preview="Ship {bill}")
+def ship(bill: str) -> str:
+    \"\"\"Ship a bill.\"\"\"
+    return _take_effect("ship", bill, "Shipped")
+
+@tool(requires_approval=True, preview="Pack {bill}")
+def pack(bill: str) -> str:
+    \"\"\"Pack a bill.\"\"\"
+    return _take_effect("pack", bill, "Packed")
+"""
+SECOND_RELEASE = """
+@tool(requires_approval=True, preview="Ship {bill} by {speed} mail")
+def ship(bill: str, speed: str = "fast") -> str:
+    \"\"\"Ship a bill.\"\"\"
+    return _take_effect("ship", bill, "Shipped")
 """
 
 
@@ -86,8 +136,33 @@ class ApprovalSystem(System):
         environ = {deaths.CHANCE: "0", "SAYSO_SECRET_KEYS": KEY}
         super().__init__(folder, environ=environ, **options)
         self.config.write_text(
-            YAML.format(public_url=self.url, url=self.platforms.url, finance=FINANCE)
+            YAML.format(public_url=self.url, url=self.platforms.url, finance=FINANCE, template=CONFIRM_TEMPLATE)
         )
+        self.release(FIRST_RELEASE)
+
+    def release(self, tools: str, replaced: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Write the tools of a release, and replace parts of the YAML."""
+        (self.data / "tools.py").write_text(TOOLS + tools)
+        text = self.config.read_text()
+        for before, after in replaced.items():
+            assert text.count(before) == 1, before
+            text = text.replace(before, after)
+        self.config.write_text(text)
+
+    def stop_all(self) -> None:
+        """Stop web and workers."""
+        for process in [*self.workers, self.web]:
+            process.terminate()
+        for process in [*self.workers, self.web]:
+            process.wait()
+        self.workers.clear()
+
+    def start_all(self) -> None:
+        """Start web and workers again, and wait until they work."""
+        self.web = self.process("web", "--port", self.url.rpartition(":")[2])
+        for _ in range(self._wanted):
+            self.start_worker()
+        until(self._are_workers_ready)
 
     def paid(self, bill: str, tool: str = "pay") -> int:
         """Return how often a bill was paid."""
@@ -152,6 +227,12 @@ class ClassicUser(SlackUser):
 class WhatsAppUser(Numbered, WhatsAppPerson):
     """A person on WhatsApp who can quote a message."""
 
+    channel = "shop-wa"
+
+    def _signed(self, form: dict[str, str]) -> tuple[str, signing.SignedWebhook]:
+        url = f"{self.system.url}/hooks/{self.channel}"
+        return self.channel, signing.whatsapp_hook(url, fakes.TWILIO_AUTH_TOKEN, form)
+
     def quote(self, entry: dict[str, Any], text: str) -> None:
         """Write a reply to a message of the bot."""
         form = signing.whatsapp_text(
@@ -162,6 +243,12 @@ class WhatsAppUser(Numbered, WhatsAppPerson):
             OriginalRepliedMessageSid=f"SM{entry['number']:032x}",
         )
         self._deliver(self._signed(form))
+
+
+class TemplateUser(WhatsAppUser):
+    """A person on WhatsApp whom the bot may write to first, by an approved template."""
+
+    channel = "wide-wa"
 
 
 class TelegramUser(Numbered, TelegramPerson):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.flows.approvers import (
     FINANCE,
+    SECOND_RELEASE,
     ApprovalSystem,
     ClassicUser,
     ConsoleUser,
     SlackUser,
     TelegramUser,
+    TemplateUser,
     WhatsAppUser,
     code_in,
     is_about,
@@ -32,6 +36,11 @@ def system() -> Iterator[ApprovalSystem]:
         tempfile.TemporaryDirectory(prefix="sayso-app-") as folder,
         ApprovalSystem(Path(folder)) as running,
     ):
+        # WhatsApp takes any message for a day after a person has written.
+        for name in (7003, 7005, 7010):
+            person = WhatsAppUser(running, name)
+            person.say("hello")
+            person.hears()
         yield running
 
 
@@ -70,7 +79,7 @@ def test_two_of_three_in_a_slack_channel(system: ApprovalSystem) -> None:
     SlackUser(system, 7002).press(request)
     assert reads(system, FINANCE, "b1", "1 of 2").startswith("cem has answered")
     SlackUser(system, 7002).press(request)
-    until(lambda: len([e for e in system.ledger(FINANCE) if "1 of 2" in e["text"]]) == 2)
+    reads(system, FINANCE, "Your answer counts: 1 of 2")
     until(system.is_settled)
     assert system.paid("b1") == 0
 
@@ -83,6 +92,7 @@ def test_two_of_three_in_a_slack_channel(system: ApprovalSystem) -> None:
         for each in system.ledger(FINANCE)
     }
     assert seen_by["You may not decide this"] == "U7001"
+    assert seen_by["Your answer counts: 1 of 2 agree so far"] == "U7002"
     assert seen_by["This is decided already"] == "U7003"
     assert system.paid("b1") == 1
 
@@ -90,26 +100,22 @@ def test_two_of_three_in_a_slack_channel(system: ApprovalSystem) -> None:
 def test_asked_in_slack_and_decided_in_words_on_whatsapp(system: ApprovalSystem) -> None:
     """Each approver is told the end by a new message, because WhatsApp edits none."""
     fay, dan = WhatsAppUser(system, 7005), WhatsAppUser(system, 7003)
-    for person in (fay, dan):
-        person.say("hello")
-        person.hears()
     asker = SlackUser(system, 3)
     asker.say("/pay c1")
     assert "I have asked fay, dan: Pay c1" in asker.hears()[0]["text"]
-    (to_dan,) = dan.hears()
-    fay.hears()
+    code = code_in(request_in(system, dan.chat, "c1"))
 
     dan.say("yes")
-    assert f"yes {code_in(to_dan)}" in dan.hears()[0]["text"]
+    reads(system, dan.chat, "You have a request to decide", f"yes {code}")
     assert system.paid("c1") == 0
-    dan.say(f"Yes {code_in(to_dan).lower()}!")
+    dan.say(f"Yes {code.lower()}!")
     assert asker.hears()[0]["text"].startswith("Agreed by dan")
     for person in (fay, dan):
-        assert "Agreed by dan" in person.hears()[0]["text"]
+        reads(system, person.chat, "Pay c1", "Agreed by dan")
     assert system.paid("c1") == 1
 
-    fay.say(f"no {code_in(to_dan)}")
-    assert fay.hears()[0]["text"].startswith("This is decided already. Agreed by dan")
+    fay.say(f"no {code}")
+    reads(system, fay.chat, "This is decided already. Agreed by dan")
 
 
 def test_decided_by_a_reply_to_the_request(system: ApprovalSystem) -> None:
@@ -152,3 +158,116 @@ def test_decided_in_the_console(system: ApprovalSystem) -> None:
     assert asker.hears()[0]["text"].startswith("Agreed by gil")
     until(lambda: "Agreed by gil" in gil.page())
     assert system.paid("e1", "book") == 1
+
+
+def test_closed_window_is_opened_by_the_template(system: ApprovalSystem) -> None:
+    """The manager has never written. The buttons of the template decide."""
+    ida = TemplateUser(system, 7008)
+    system.platforms.close("twilio", ida.chat)
+    asker = SlackUser(system, 7)
+    asker.say("/note f1")
+    request = request_in(system, ida.chat, "f1")
+    assert request["text"].startswith("A question: ")
+    system.platforms.close("twilio", ida.chat, closed=False)
+    ida.tap(request["buttons"][0]["data"])
+    assert asker.hears(2)[1]["text"].startswith("Agreed by ida")
+    assert "Agreed by ida" in reads(system, ida.chat, "f1", "Agreed")
+    assert system.paid("f1", "note") == 1
+
+
+def test_closed_window_without_a_template_passes_to_the_next(system: ApprovalSystem) -> None:
+    """One has never written, and the window of the other closes. Then the asker hears it."""
+    kay = WhatsAppUser(system, 7010)
+    asker = ClassicUser(system, 8)
+    asker.say("/pay g1")
+    reads(system, asker.chat, "g1", "I have also asked kay")
+    request = request_in(system, kay.chat, "g1")
+    kay.tap(request["buttons"][0]["data"])
+    reads(system, asker.chat, "Agreed by kay", "Paid g1.")
+
+    system.platforms.close("twilio", kay.chat)
+    asker.say("/pay g2")
+    reads(system, asker.chat, "I cannot reach enough people", "g2")
+    asker.say("/note g3")
+    reads(system, asker.chat, "I cannot reach enough people", "g3")
+    assert [system.paid("g1"), system.paid("g2"), system.paid("g3", "note")] == [1, 0, 0]
+
+
+def test_both_managers_at_once_pay_once(system: ApprovalSystem) -> None:
+    """Two workers get the two taps. The second person is told who decided."""
+    fay, dan = WhatsAppUser(system, 7005), WhatsAppUser(system, 7003)
+    asker = SlackUser(system, 9)
+    asker.say("/pay i1")
+    requests = [(each, request_in(system, each.chat, "i1")) for each in (fay, dan)]
+    with ThreadPoolExecutor() as pool:
+        taps = [
+            pool.submit(each.tap, request["buttons"][0]["data"])
+            for each, request in requests
+            for _ in range(2)
+        ]
+        for tap in taps:
+            tap.result()
+    reads(system, asker.chat, "Agreed by", "Paid i1.")
+    until(
+        lambda: [
+            each
+            for person in (fay, dan)
+            for each in system.ledger(person.chat)
+            if each["text"].startswith("This is decided already. Agreed by")
+        ]
+    )
+    assert system.paid("i1") == 1
+    assert len([e for e in system.ledger(asker.chat) if "Paid i1." in e["text"]]) == 1
+
+
+def test_no_url_of_a_request_decides(system: ApprovalSystem) -> None:
+    """A link preview fetches every URL that it finds, and its platform the bot's own addresses."""
+    asker = TelegramUser(system, 10)
+    asker.say("/send https://shop.example/decide?yes=1")
+    eva = TelegramUser(system, 7004)
+    request = request_in(system, eva.chat, "shop.example")
+    urls = re.findall(r"https?://[^\s\"'\\<>]+", json.dumps(request["raw"]))
+    datas = [each["data"] for each in request["buttons"]]
+    paths = [f"/{path}/{data}" for path in ("", "hooks/ops-tg", "hooks/web") for data in datas]
+    for url in [*urls, *(f"{system.url}{path}" for path in paths)]:
+        if not url.startswith(system.url):
+            url = f"{system.url}/{url.split('/', 3)[3]}"
+        for method in ("GET", "HEAD"):
+            answer = system.http.request(method, url)
+            assert answer.status_code in (404, 405), (method, url)
+    assert urls
+    assert system.paid("https://shop.example/decide?yes=1", "send") == 0
+    eva.tap(datas[0])
+    reads(system, asker.chat, "Agreed by eva")
+    assert system.paid("https://shop.example/decide?yes=1", "send") == 1
+
+
+def test_days_later_a_decision_judges_anew(system: ApprovalSystem) -> None:
+    """Meanwhile all processes were stopped, one tool changed, one went, and gil lost his role."""
+    asker = TelegramUser(system, 11)
+    eva = TelegramUser(system, 7004)
+    gil = ConsoleUser(system, "gil0000001")
+    for number, tool in enumerate(("ship", "pack", "send", "note"), start=1):
+        asker.say(f"/{tool} h{number}")
+    assert "They have 72 hours." in reads(system, asker.chat, "h4", "I have asked")
+    buttons = [request_in(system, eva.chat, f"h{number}")["buttons"] for number in (1, 2, 3)]
+    until(lambda: "h4" in gil.page())
+    (gils,) = [each for each in gil.bubbles() if "h4" in each["html"]]
+
+    system.stop_all()
+    roles = {
+        "roles: [auditor]": "roles: [clerk]",
+        "roles: [manager]": "roles: [manager, auditor]",
+    }
+    system.release(SECOND_RELEASE, roles)
+    system.start_all()
+    for yes, _ in buttons:
+        eva.tap(yes["data"])
+    gil.tap(gils["buttons"][0]["data"], "gil2")
+    until(lambda: "You may not decide this." in gil.page())
+    reads(system, asker.chat, "Sent h3.")
+    for bill, why in (("h1", "This has changed"), ("h2", "I could not safely confirm this")):
+        reads(system, asker.chat, f"{why}", bill)
+        reads(system, eva.chat, bill, "Agreed by eva", "something has changed since the request")
+    assert [system.paid("h1", "ship"), system.paid("h2", "pack"), system.paid("h3", "send")] == [0, 0, 1]
+    assert system.paid("h4", "note") == 0

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, ToolPolicy, tool
+from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.channels.base import AddressClosed, WindowClosed
 from sayso.channels.types import Conversation
 from sayso.pending import stash_pending
@@ -18,6 +19,7 @@ from sayso.pending.approval_rule import (
     Deciders,
 )
 from sayso.pending.approvals.people import Account
+from sayso.pending.approvals.requests import requests_of
 from tests.agent.channel.shop import ANA, GROUP, MANAGERS, Shop
 
 TWO = replace(MANAGERS, need=2)
@@ -317,6 +319,68 @@ def test_manager_is_asked_under_the_id_of_their_messages():
     assert shop.refunds == [30, 40]
 
 
+def test_late_answer_is_told_who_decided():
+    """It reads nothing of what the tool returned: that is for the asker."""
+    shop = Shop(30)
+    shop.ask()
+    for user in ("bea", "cem"):
+        shop.hear(Conversation("team", user), user, tap=shop.request(user)[0].data)
+    for user in ("bea", "cem"):
+        shop.work(Conversation("team", user))
+    shop.work()
+    late = next(each for each in shop.texts_to("cem") if "decided already" in each)
+    assert "Agreed by bea" in late
+    assert not any("refunded 30" in each for each in shop.texts_to("cem"))
+
+
+def test_those_who_agreed_hear_that_nothing_was_done():
+    """The tool has changed since the request."""
+    shop = Shop(30)
+    shop.ask()
+
+    @tool(preview="Refund {amount} EUR at once")
+    def refund(amount: int) -> str:
+        """Refund an amount, faster."""
+        return f"refunded {amount}"
+
+    shop.rig.store.executors.kinds = ToolExecutors(lambda: [refund], AgentConfig)
+    shop.tap("bea", shop.request("bea")[0])
+    assert "This has changed" in shop.texts[-1]
+    for user in ("bea", "cem"):
+        assert "Agreed by bea" in shop.texts_to(user)[-1]
+        assert "something has changed since the request" in shop.texts_to(user)[-1]
+
+
+def test_group_is_asked_to_tap_and_may_mention_the_bot():
+    """Most platforms bring the bot no message of a group that does not mention it.
+
+    On Slack, such a message stands in a thread of its own.
+    """
+    shop = Shop(30, rule=IN_GROUP)
+    shop.ask()
+    assert shop.texts_to("C1")[-1].endswith("Tap a button within 24 hours.")
+    code = requests_of(shop.home_action())[0].code
+    thread = replace(GROUP, thread="t9")
+    shop.hear(thread, "bea", f"yes {code}", in_group=True)
+    shop.work(thread)
+    shop.work()
+    assert shop.refunds == [30]
+
+
+def test_anyone_else_may_answer_in_a_thread_of_the_chat():
+    """Where a request stands outside of threads."""
+    rule = ApprovalRule(Deciders("anyone_else"), on=ApprovalPlace("team", "C1"))
+    shop = Shop(30, rule=rule)
+    shop.ask()
+    code = requests_of(shop.home_action())[0].code
+    thread = replace(GROUP, thread="t9")
+    shop.hear(thread, "zoe", f"yes {code}", in_group=True)
+    shop.work(thread)
+    shop.work()
+    assert shop.refunds == [30]
+    assert "Agreed by Zoe" in shop.texts[-2]
+
+
 def test_group_reads_whose_answer_counts():
     """A notice that an answer does not count is for its person alone."""
     shop = Shop(30, rule=replace(TWO, on=ApprovalPlace("team", "C1")))
@@ -325,6 +389,8 @@ def test_group_reads_whose_answer_counts():
     shop.tap("bea", yes, GROUP, in_group=True)
     assert shop.team.sent[-1].reply.text.startswith("bea has answered: 1 of 2")
     assert shop.team.sent[-1].reply.only_for == ""
+    shop.tap("bea", yes, GROUP, in_group=True)
+    assert shop.team.sent[-1].reply.only_for == "bea"
     shop.tap("cem", yes, GROUP, in_group=True)
     assert shop.refunds == [30]
 
@@ -512,6 +578,7 @@ def test_nobody_is_left_so_the_next_are_asked():
     shop = Shop(30, rule=rule)
     shop.team.errors = [AddressClosed("blocked"), AddressClosed("blocked")]
     shop.ask()
+    assert "Not enough of them can be reached" in shop.texts[-1]
     shop.tap("dan", shop.request("dan")[0])
     assert shop.refunds == [30]
 
