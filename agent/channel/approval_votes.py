@@ -392,7 +392,9 @@ class ApprovalVotes:
             if event == REMINDER:
                 return self._remind(context, stored)
             if event == ESCALATION:
-                return await self._escalate(context, stored, rule, texts_of(stored).others_asked_too)
+                return await self._escalate(
+                    context, stored, rule, texts_of(stored).others_asked_too
+                )
             if event.startswith(UNDELIVERED):
                 request_id = event.removeprefix(UNDELIVERED)
                 return await self._note_undelivered(context, stored, rule, request_id)

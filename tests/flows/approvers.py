@@ -136,7 +136,12 @@ class ApprovalSystem(System):
         environ = {deaths.CHANCE: "0", "SAYSO_SECRET_KEYS": KEY}
         super().__init__(folder, environ=environ, **options)
         self.config.write_text(
-            YAML.format(public_url=self.url, url=self.platforms.url, finance=FINANCE, template=CONFIRM_TEMPLATE)
+            YAML.format(
+                public_url=self.url,
+                url=self.platforms.url,
+                finance=FINANCE,
+                template=CONFIRM_TEMPLATE,
+            )
         )
         self.release(FIRST_RELEASE)
 

@@ -228,13 +228,12 @@ def test_no_url_of_a_request_decides(system: ApprovalSystem) -> None:
     request = request_in(system, eva.chat, "shop.example")
     urls = re.findall(r"https?://[^\s\"'\\<>]+", json.dumps(request["raw"]))
     datas = [each["data"] for each in request["buttons"]]
-    paths = [f"/{path}/{data}" for path in ("", "hooks/ops-tg", "hooks/web") for data in datas]
-    for url in [*urls, *(f"{system.url}{path}" for path in paths)]:
-        if not url.startswith(system.url):
-            url = f"{system.url}/{url.split('/', 3)[3]}"
+    paths = [f"{path}/{data}" for path in ("", "hooks/ops-tg", "hooks/web") for data in datas]
+    paths += [url.split("/", 3)[3] for url in urls]
+    for path in paths:
         for method in ("GET", "HEAD"):
-            answer = system.http.request(method, url)
-            assert answer.status_code in (404, 405), (method, url)
+            answer = system.http.request(method, f"{system.url}/{path}")
+            assert answer.status_code in (404, 405), (method, path)
     assert urls
     assert system.paid("https://shop.example/decide?yes=1", "send") == 0
     eva.tap(datas[0])
@@ -269,5 +268,9 @@ def test_days_later_a_decision_judges_anew(system: ApprovalSystem) -> None:
     for bill, why in (("h1", "This has changed"), ("h2", "I could not safely confirm this")):
         reads(system, asker.chat, f"{why}", bill)
         reads(system, eva.chat, bill, "Agreed by eva", "something has changed since the request")
-    assert [system.paid("h1", "ship"), system.paid("h2", "pack"), system.paid("h3", "send")] == [0, 0, 1]
+    assert [system.paid("h1", "ship"), system.paid("h2", "pack"), system.paid("h3", "send")] == [
+        0,
+        0,
+        1,
+    ]
     assert system.paid("h4", "note") == 0
