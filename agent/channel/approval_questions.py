@@ -103,7 +103,7 @@ class ApprovalQuestions:
         )
         *steps, action = new_actions
         code = new_code()
-        requests = [self.request_to(turn, head, action.mac, each, code) for each in places]
+        requests = [self.request_to(turn, head, action.mac, each, code, asker) for each in places]
         action = replace(
             action,
             requests=requests_to_json(each.sent for each in requests),
@@ -134,17 +134,25 @@ class ApprovalQuestions:
         known = {(each.to, each.person) for each in sent}
         code = next((each.code for each in sent), "") or new_code()
         return [
-            self.request_to(turn, stored.action, stored.mac, each, code)
+            self.request_to(turn, stored.action, stored.mac, each, code, asker)
             for each in places
             if (each.to, each.person) not in known
         ]
 
     def request_to(
-        self, turn: Turn, action: PendingAction, record_mac: str, place: AskedPlace, code: str
+        self,
+        turn: Turn,
+        action: PendingAction,
+        record_mac: str,
+        place: AskedPlace,
+        code: str,
+        asker: KnownPerson,
     ) -> OpenRequest:
         """Return the request to one person or group.
 
-        `record_mac` is the MAC of the action's record: a vote counts for exactly that record.
+        * `turn`: a turn of the conversation in which the action waits.
+        * `record_mac`: the MAC of the action's record. A vote counts for exactly that record.
+        * `code`: the word that a written answer names.
         """
         rule = action.approval_rule or ApprovalRule(Deciders("asker"))
         texts = texts_for(self._language)
@@ -182,7 +190,8 @@ class ApprovalQuestions:
                 failure, action.pending_action_id, action.requested_at
             ).entry(),
         )
-        asker_name = shown_name(action.user_name, action.user_id)
+        name = asker.name if asker.has_name else action.user_name
+        asker_name = shown_name(name, action.user_id)
         text = texts.request(
             action.preview,
             asker_name,

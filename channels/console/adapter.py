@@ -157,7 +157,7 @@ class ConsoleChannel:
         The page itself shows that the bot works, until the turn is answered.
         """
         # A turn in which the agent goes on has nothing that its person wrote or tapped.
-        if turn.kind == "continuation":
+        if not turn.is_of_sender:
             return 0.0
         conversation_id = turn.conversation.id
         try:
@@ -204,7 +204,7 @@ class ConsoleChannel:
         # The page shows the calls below the message or tap with this event. Those of a turn in
         # which the agent goes on stand apart from the call that was confirmed.
         event = turn.message_id
-        if turn.kind == "continuation":
+        if not turn.is_of_sender:
             event = turn.event_id
         elif turn.tap:
             event = turn.tap.callback_id
