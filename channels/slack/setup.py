@@ -297,6 +297,9 @@ class SlackSetup(PlatformSetup):
             cure = "check the id, and that the token has the scope usergroups:read"
             return self._fail("group", says, cure)
         members = answer.get("users") or []
+        if not members:
+            says = f"nobody can decide by the group {group}: it has no people"
+            return self._warn("group", says, "add people to the user group")
         return self._ok("group", f"{group} has {len(members)} people")
 
     async def delete_webhook(self) -> list[str]:

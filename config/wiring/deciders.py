@@ -31,7 +31,7 @@ class NamedDeciders:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class DecisionRule:
     """A rule of a channel's policy."""
 
     #: The name of the channel whose tools it is about.
@@ -92,7 +92,7 @@ class DecidersOfYaml:
 
     def problems(self) -> Iterator[str]:
         """Yield a problem for each rule that nobody could fulfill, with its line and its cure."""
-        for each in self._rules():
+        for each in self.rules():
             problems = [*self._unknown_people(each), *self._roles_of_nobody(each)]
             if not problems:
                 problems = list(self._too_few(each))
@@ -103,7 +103,7 @@ class DecidersOfYaml:
 
         The person who asks does not decide, so one more person is needed than the rule says.
         """
-        for each in self._rules():
+        for each in self.rules():
             eligible = self._eligible(each)
             need = each.rule.need
             askers = [person.name for person in eligible.people if person.account_on(each.channel)]
@@ -117,16 +117,18 @@ class DecidersOfYaml:
                 "can never be approved: let one more person decide"
             )
 
-    def _rules(self) -> Iterator[_Rule]:
+    def rules(self) -> Iterator[DecisionRule]:
         """Yield the rules by which other people decide."""
         for name, channel in self._settings.channels.items():
             approvals = channel.policy.approval if channel.policy else {}
             for pattern, approval in approvals.items():
                 rule = approval.rule
                 if rule.asks_others:
-                    yield _Rule(name, ("channels", name, "policy", "approval", pattern), rule)
+                    yield DecisionRule(
+                        name, ("channels", name, "policy", "approval", pattern), rule
+                    )
 
-    def _unknown_people(self, each: _Rule) -> Iterator[str]:
+    def _unknown_people(self, each: DecisionRule) -> Iterator[str]:
         """Yield a problem for each named person who cannot be asked."""
         known = list(self._settings.people)
         for below, deciders in each.deciders:
@@ -144,7 +146,7 @@ class DecidersOfYaml:
                 if says:
                     yield self._settings.problem(path, says, index)
 
-    def _roles_of_nobody(self, each: _Rule) -> Iterator[str]:
+    def _roles_of_nobody(self, each: DecisionRule) -> Iterator[str]:
         """Yield a problem for each role that nobody has."""
         for below, deciders in each.deciders:
             if deciders.kind != "role":
@@ -161,7 +163,7 @@ class DecidersOfYaml:
                 )
                 yield self._settings.problem(path, says, index)
 
-    def _too_few(self, each: _Rule) -> Iterator[str]:
+    def _too_few(self, each: DecisionRule) -> Iterator[str]:
         """Yield a problem if fewer people may decide than the rule needs."""
         eligible = self._eligible(each)
         need = each.rule.need
@@ -176,7 +178,7 @@ class DecidersOfYaml:
         says = f"{_counted(need)}{with_account} must agree, and {only}"
         yield self._settings.problem(each.path, says, "need")
 
-    def _eligible(self, each: _Rule) -> NamedDeciders:
+    def _eligible(self, each: DecisionRule) -> NamedDeciders:
         """Return all people who may decide at any time."""
         people: dict[str, KnownPerson] = {}
         is_complete = True
@@ -211,7 +213,7 @@ def _can_be_asked(person: KnownPerson, on: str) -> bool:
     return bool(person.accounts)
 
 
-def _asked_on(each: _Rule) -> str:
+def _asked_on(each: DecisionRule) -> str:
     """Return the channel on which people are asked, "" where each has another one."""
     return each.rule.on.channel if each.rule.on else ""
 

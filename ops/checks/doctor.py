@@ -64,6 +64,7 @@ from sayso.infra.redis.client import (
 from sayso.infra.redis.failures import Failure
 from sayso.infra.redis.leader_lock import LeaderLock
 from sayso.infra.storage.objects import StoreUnavailable
+from sayso.ops.checks.reach import check_deciders_now
 from sayso.ops.server.processes import UP_FILE, RunningBot
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss.resume import halts_of, is_restoring
@@ -165,6 +166,7 @@ class Doctor:
         for name, channel in self._settings.channels.items():
             groups.append(self._check_channel(name, channel))
         groups.append(self._check_paid_messages())
+        groups.append(check_deciders_now(self._settings, self._data, self._clock()))
         for group in groups:
             try:
                 async for result in group:

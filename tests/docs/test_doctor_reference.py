@@ -14,6 +14,7 @@ TEXT = (ROOT / "docs" / PAGE).read_text()
 SECTIONS = dict(re.findall(r"^### ([a-z0-9-]+)\n(.*?)(?=^#|\Z)", TEXT, re.MULTILINE | re.DOTALL))
 FILES = [
     ROOT / "ops/checks/doctor.py",
+    ROOT / "ops/checks/reach.py",
     ROOT / "ops/cli/doctor.py",
     *sorted((ROOT / "channels").glob("*/setup.py")),
     ROOT / "channels/slack/workspaces.py",

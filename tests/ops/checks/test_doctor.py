@@ -615,6 +615,8 @@ def test_groups_that_give_a_role_must_be_readable(clinic):
 
     slack = clinic.platforms.fakes["slack"]
     slack.scopes |= {"usergroups:read"}
+    slack.user_groups["S0MANAGERS"] = []
+    assert "it has no people" in clinic.wrong()["sl group"]
     slack.user_groups["S0MANAGERS"] = ["U0ADA"]
     ada = {"id": 7, "is_bot": False, "first_name": "Ada"}
     clinic.platforms.log.state[ADMINISTRATORS] = {"-1001": [ada]}

@@ -1,0 +1,119 @@
+"""Whether those who may decide by a rule of the YAML can be asked now, for `sayso doctor`.
+
+`config/wiring/deciders.py` refuses rules that nobody could ever fulfill. Here is what changes while
+a bot runs: people are away, or have blocked the bot. Who is in a group of a platform is asked by the
+checks of that platform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from redis.exceptions import RedisError
+
+from sayso.channels.setup import CheckResult
+from sayso.channels.types import Conversation
+from sayso.config.settings.loader import ConfigError
+from sayso.config.settings.schema import Settings
+from sayso.config.wiring.deciders import DecidersOfYaml, DecisionRule
+from sayso.config.wiring.people import PeopleParts
+from sayso.config.wiring.redis_parts import RedisParts
+from sayso.infra.concurrency import call_in_thread
+from sayso.infra.records import OtherVersion
+from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace
+from sayso.pending.approvals.people import KnownPerson
+from sayso.pending.sharded_scripts import shard_of
+
+#: Nobody: an asker who is none of those who may decide.
+_NO_ASKER = KnownPerson("", ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """Who can be asked by a rule now."""
+
+    #: Where people and groups would be asked.
+    places: Sequence[AskedPlace]
+    #: The places that take no messages, with the platform's reason.
+    closed: Sequence[tuple[AskedPlace, str]]
+
+    @property
+    def open(self) -> list[AskedPlace]:
+        """The places that take messages, as far as is known."""
+        closed = [place for place, _ in self.closed]
+        return [place for place in self.places if place not in closed]
+
+
+async def check_deciders_now(
+    settings: Settings, data: Path, now: float
+) -> AsyncIterator[CheckResult]:
+    """Yield a result for each rule by which other people decide. `now`: in Unix seconds.
+
+    While Redis is away, which another check reports, there is none.
+    """
+    rules = list(DecidersOfYaml(settings).rules())
+    if not rules:
+        return
+    try:
+        redis = RedisParts.find(settings, data)
+        approvers = Approvers(PeopleParts.open(settings, redis, {}).directory)
+        for rule in rules:
+            for result in _judge(settings, rule, await _reach(redis, approvers, rule, now)):
+                yield result
+    except (ConfigError, RedisError, OtherVersion):
+        return
+
+
+async def _reach(redis: RedisParts, approvers: Approvers, rule: DecisionRule, now: float) -> _Reach:
+    """Return who can be asked by a rule. Raises redis.RedisError and OtherVersion."""
+    home = ActionPlace(Conversation(rule.channel, ""), _NO_ASKER)
+    places: dict[Conversation, AskedPlace] = {}
+    for _, deciders in rule.deciders:
+        for place in await approvers.to_ask(deciders, rule.rule.on, home, now):
+            places[place.to] = place
+    closed = []
+    for place in places.values():
+        reason = await call_in_thread(_closed_address, redis, place.to)
+        if reason:
+            closed.append((place, reason))
+    return _Reach(list(places.values()), closed)
+
+
+def _closed_address(redis: RedisParts, to: Conversation) -> str:
+    """Return why an address takes no messages, "" if it does or never got one."""
+    key = f"{redis.key_prefix}{{{shard_of(to.id)}}}:conversation:{to.id}"
+    return str(redis.client.hget(key, "closed_address") or "")
+
+
+def _judge(settings: Settings, rule: DecisionRule, reach: _Reach) -> list[CheckResult]:
+    """Return what an operator must know of a rule: at least one result."""
+    tool = rule.path[-1]
+    unreachable = [
+        f"{place.person or 'the group'} cannot be reached on {place.to.channel} ({reason})"
+        for place, reason in reach.closed
+    ]
+    need = rule.rule.need
+    asks_group = any(not place.person for place in reach.open)
+    # Of a role that comes from a group, only the platform knows the people.
+    has_groups = any(
+        role.lower() in {each.lower() for each in settings.roles}
+        for _, deciders in rule.deciders
+        if deciders.kind == "role"
+        for role in deciders.names
+    )
+    if asks_group or has_groups or len(reach.open) >= need:
+        if not unreachable:
+            says = f"{tool}: those who decide can be asked"
+            return [CheckResult("deciders", "ok", says, channel=rule.channel)]
+        says = f"{tool}: {'; '.join(unreachable)}; the others can still decide"
+        cure = "let them write to the bot again, or unblock it"
+        return [CheckResult("deciders", "warn", says, cure, rule.channel)]
+
+    names = ", ".join(place.person for place in reach.open) or "nobody"
+    says = f"{tool}: {need} must agree, and only these can be asked now: {names}"
+    if unreachable:
+        says = f"{says}; {'; '.join(unreachable)}"
+    cure = "give more people the role, or see who is away with `sayso people absences`"
+    return [CheckResult("deciders", "fail", says, cure, rule.channel)]
