@@ -705,6 +705,8 @@ class PlatformSettings(Section):
     #: possible: no notice that a turn takes longer, and replies that fit into one message are
     #: joined.
     charges_per_message: ClassVar[bool] = False
+    #: The most buttons that the platform shows under a question as buttons.
+    max_buttons: ClassVar[int] = 4
     #: Whether the platform can drop updates that it has not delivered yet.
     can_drop_updates: ClassVar[bool] = False
 

@@ -258,7 +258,7 @@ class Tap:
 
 
 #: The kinds of turns that the bot makes itself. No platform sends them.
-OWN_KINDS = ("continuation", "vote", "request_timer")
+OWN_KINDS = ("continuation", "vote", "request_timer", "standing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +292,7 @@ class Turn:
     #: * `continuation`: no act of a person. It follows the turn that decided an action, and lets
     #:   the agent go on;
     #: * `vote`: another person's yes or no to an action of this one, from their own conversation;
+    #: * `standing`: no act of a person. It runs an action that a standing yes covers;
     #: * `request_timer`: no act of a person. Other people were asked about an action, and a time
     #:   has passed, or a question to one of them did not arrive.
     kind: Literal[
@@ -303,6 +304,7 @@ class Turn:
         "continuation",
         "vote",
         "request_timer",
+        "standing",
     ] = "message"
     #: The text of the message that this one replies to.
     quoted: str = ""
@@ -340,12 +342,14 @@ class Turn:
     #: Whether the address may belong to another person by now, as a phone number may. Then the text
     #: decides nothing, and the answer does not repeat an open question.
     maybe_other_person: bool = False
-    #: In a `continuation`, the id of the decided action after which the agent goes on; else "".
+    #: In a `continuation`, the id of the decided action after which the agent goes on. In a
+    #: `standing`, the id of the action to run. Else "".
     continues: str = ""
     #: In a `continuation`, whether the answer must tell the outcome of the action: the person has
     #: not been told yet.
     tells_outcome: bool = False
-    #: False in a `continuation` whose person said /stop meanwhile. Then only the outcome is told.
+    #: False in a `continuation` or `standing` whose person said /stop meanwhile. Then a continuation
+    #: only tells the outcome, and a `standing` runs nothing.
     asks_model: bool = True
     #: The W3C traceparent of the trace in which the turn was accepted, "" while tracing is off.
     trace: str = field(default="", compare=False)

@@ -44,11 +44,18 @@ PLAN_KIND = f"{RESERVED_PREFIX}plan"
 #: Bytes of MAC in a button token: 96 bits, so that the whole token stays under Telegram's 64 bytes.
 BUTTON_MAC_BYTES = 12
 #: What a button under a question does. `change` decides nothing: it opens the form of the action.
-ButtonIntent = Intent | Literal["change"]
-_LETTERS: dict[ButtonIntent, str] = {"confirm": "y", "cancel": "n", "ignore": "i", "change": "e"}
+#: `standing` is a yes that also counts for later calls (`standing_yes.py`).
+ButtonIntent = Intent | Literal["change", "standing"]
+_LETTERS: dict[ButtonIntent, str] = {
+    "confirm": "y",
+    "cancel": "n",
+    "ignore": "i",
+    "change": "e",
+    "standing": "s",
+}
 _INTENTS = {letter: intent for intent, letter in _LETTERS.items()}
 #: The form of a token: version, action id, letter of an intent or number of a choice, and MAC.
-_BUTTON_TOKEN = re.compile(r"1([A-Za-z0-9_-]{22})([ynie0-9])([A-Za-z0-9_-]{16})")
+_BUTTON_TOKEN = re.compile(r"1([A-Za-z0-9_-]{22})([ynies0-9])([A-Za-z0-9_-]{16})")
 
 #: The states of an action: armed -> shown -> claimed -> started -> done | failed | unknown. An
 #: action that has no effect ends as cancelled, expired or superseded.
@@ -167,6 +174,12 @@ class PendingAction:
     other_message: OtherMessage | Literal[""] = ""
     #: Which other people decide, and not the user (`ApprovalRule.to_dict`). None: the user decides.
     approval: Mapping[str, Any] | None = None
+    #: For which later calls the question also offers a yes (`StandingRule.to_dict`). None: it offers
+    #: no standing yes.
+    standing: Mapping[str, Any] | None = None
+    #: The id of the standing yes under which the action is to run without a question, "" for an
+    #: action that is asked about. If that yes does not cover it any more, it is asked about, too.
+    standing_yes: str = ""
     state: ActionState = "armed"
     #: What the user was told in the end, None before that.
     outcome: str | None = None

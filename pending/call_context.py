@@ -199,6 +199,9 @@ class ChannelRun:
     #: Returns the rule of the policy that says who decides about a tool's actions, by the tool's
     #: name; None where no rule says it, so that the person does.
     approval: Callable[[str], ApprovalRule | None] = field(default=lambda _: None, repr=False)
+    #: Returns for which later calls of a tool a yes may stand (`StandingRule.to_dict`), by the tool's
+    #: name; None where it may not.
+    standing: Callable[[str], dict[str, Any] | None] = field(default=lambda _: None, repr=False)
     #: Returns the tool that a yes to a call of this name runs, None if there is none.
     tool_of_yes: Callable[[str], Any] = field(default=lambda _: None, repr=False)
     #: The yes by which an action runs now; None if none does. Nothing can be proposed meanwhile.

@@ -8,6 +8,7 @@ decision receipt is made of it (`audit/receipts.py`). What other people decide a
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
@@ -16,8 +17,16 @@ from sayso.pending.action import ActionSigner
 
 #: What was decided.
 DecisionAnswer = Literal["yes", "no"]
-#: How it was decided: by a tap on a button, by a message, or by a program that has no turn.
-DecisionForm = Literal["tap", "words", "program"]
+#: How it was decided: by a tap on a button, by a message, by a program that has no turn, or under a
+#: standing yes of the person, who was not asked again.
+DecisionForm = Literal["tap", "words", "program", "standing"]
+#: The fields that are numbers; all others are texts.
+_NUMBERS: Mapping[str, tuple[type, ...]] = {
+    "at": (float, int),
+    "use": (int,),
+    "uses": (int,),
+    "stands_until": (float, int),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +51,8 @@ class DecisionRecord:
     user_id: str
     #: The id of the conversation in which it was decided (`Conversation.id`).
     conversation: str
-    #: The event id of the turn that decided, or the random id of a program's decision.
+    #: The event id of the turn that decided, or the random id of a program's decision. Under a
+    #: standing yes: that of the bot's own turn that ran the action.
     event_id: str
     #: When the turn came in, or when the program decided, in Unix seconds.
     at: float
@@ -55,6 +65,14 @@ class DecisionRecord:
     message_id: str = ""
     #: The platform's id of the message that was tapped or quoted, "" for none.
     question_message_id: str = ""
+    #: The id of the standing yes under which the action ran. In the record of a tap: the id of the
+    #: action, if that tap gave a standing yes. Else "".
+    standing_yes: str = ""
+    #: The number of this use of the standing yes, how many it covers, and until when it stands, in
+    #: Unix seconds; 0 without one. Of a tap: 0, and the other two.
+    use: int = 0
+    uses: int = 0
+    stands_until: float = 0.0
     #: The seal over all other fields, "" before `sealed`.
     seal: str = ""
 
@@ -131,7 +149,7 @@ class DecisionRecord:
         if not isinstance(data, dict):
             raise TypeError(f"a record of a decision is an object, not {text!r}")
         for each in fields(cls):
-            expected: type | tuple[type, ...] = (float, int) if each.name == "at" else str
+            expected = _NUMBERS.get(each.name, (str,))
             if each.name in data and not isinstance(data[each.name], expected):
                 raise TypeError(f"{each.name!r} of a decision is {data[each.name]!r}")
         return cls(**data)

@@ -25,8 +25,15 @@ from sayso.pending.repository import (
     DecisionVerdict,
     StartVerdict,
 )
+from sayso.pending.standing_yes import StandingRevocation, StandingUse, StandingYes
 from sayso.pending.stored_action import OPEN_STATES, StoredAction
-from sayso.pending.stored_limits import FORM_MS, KEEP_RECENT_MS, MAX_RECENT, MAX_STARTS
+from sayso.pending.stored_limits import (
+    FORM_MS,
+    KEEP_RECENT_MS,
+    MAX_RECENT,
+    MAX_STANDING,
+    MAX_STARTS,
+)
 from sayso.pending.turn_changes import NewAction, RequestChange, Transition, TurnChange
 
 #: How an open step that has not started ends when its plan ends in this state. When the plan ends
@@ -90,6 +97,8 @@ class InMemoryActions:
         self._occupants: dict[_ScopeKey, str] = {}
         #: By chat and user, the place of `save_question_place`, the oldest first.
         self._question_places: dict[tuple[str, str], str] = {}
+        #: By scope, the standing yeses by id. A scope is removed with its last one.
+        self._standing: dict[_ScopeKey, dict[str, StandingYes]] = {}
 
     async def load_open(self, conversation: str, user: str) -> StoredAction | None:
         """Return the action that occupies a scope."""
@@ -136,6 +145,12 @@ class InMemoryActions:
         """Return (): without a worker, no question about another person's action is sent."""
         return []
 
+    async def load_standing(self, conversation: str, user: str) -> list[str]:
+        """Return the standing yeses of a scope as JSON."""
+        with self._lock:
+            yeses = self._standing.get(_ScopeKey(conversation, user), {})
+            return [each.to_json() for each in yeses.values()]
+
     async def save_question_place(self, chat: str, user: str, place: str) -> None:
         """Save which thread of a chat asked a user something last."""
         with self._lock:
@@ -175,6 +190,8 @@ class InMemoryActions:
                 if occupant.stored.state in OPEN_STATES:
                     return "exists", None
 
+            if change.revokes:
+                self._revoke(conversation, change.revokes)
             changed_id = ""
             if transition:
                 self._make(transition)
@@ -206,11 +223,15 @@ class InMemoryActions:
                 return "tampered", state
             if entry.new_action.plan:
                 return self._claim_step(claim, entry)
-            if self._clock() >= entry.stored.expires_at:
+            if claim.use and not self._book(entry.scope, claim.use):
+                return "not_covered", state
+            if not claim.use and self._clock() >= entry.stored.expires_at:
                 self._enter(entry, "expired", by=claim.decided_by_event)
                 return "expired", "expired"
             self._enter(entry, "claimed", by=claim.decided_by_event)
             entry.store_decision(claim.decision)
+            if claim.grants:
+                self._store_standing(entry.scope, claim.grants)
             return "mine", "claimed"
 
     async def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
@@ -264,6 +285,35 @@ class InMemoryActions:
             if state == "started" or (state, result.state) in _CORRECTIONS:
                 entry.update(result=result.result or entry.stored.result, output=result.output)
                 self._enter(entry, result.state, result.outcome_text)
+
+    def _book(self, scope: _ScopeKey, use: StandingUse) -> bool:
+        """Book a use. Return False if the standing yes is over, or not as it was read."""
+        yeses = self._standing.get(scope, {})
+        if self._clock() >= use.before.expires_at or yeses.get(use.before.id) != use.before:
+            return False
+        yeses[use.before.id] = use.after
+        return True
+
+    def _store_standing(self, scope: _ScopeKey, new: StandingYes) -> None:
+        """Store a standing yes. Of too many, the first to end is removed."""
+        now = self._clock()
+        for other_scope, yeses in list(self._standing.items()):
+            present = {id_: each for id_, each in yeses.items() if each.expires_at > now}
+            self._standing[other_scope] = present
+            if not present:
+                del self._standing[other_scope]
+        yeses = self._standing.get(scope, {})
+        by_end = sorted(yeses.values(), key=lambda each: (each.expires_at, each.id))
+        kept = by_end[max(0, len(by_end) - MAX_STANDING + 1) :]
+        self._standing[scope] = {each.id: each for each in [*kept, new]}
+
+    def _revoke(self, conversation: str, revocation: StandingRevocation) -> None:
+        """End standing yeses of a scope."""
+        scope = _ScopeKey(conversation, revocation.user)
+        if not revocation.ids:
+            self._standing.pop(scope, None)
+        for id_ in revocation.ids:
+            self._standing.get(scope, {}).pop(id_, None)
 
     def _occupant(self, conversation: str, user: str) -> _Entry | None:
         """Return the occupant of a scope, None if it never had one or that was forgotten."""

@@ -83,7 +83,9 @@ def plan_of(actions: Sequence[PendingAction], *, plan_id: str = "") -> Proposal:
 
     plan_id = plan_id or random_id(11)
     # The plan has the code and the form: its steps are not answered one by one.
-    steps = tuple(replace(action, plan=plan_id, code="", form=()) for action in actions)
+    steps = tuple(
+        replace(action, plan=plan_id, code="", form=(), standing=None) for action in actions
+    )
     codes = [action.code for action in actions if action.code]
     # The plan is signed with the digests of its steps: a step that was changed or exchanged in the
     # store does not run (`is_step_of`).
@@ -107,6 +109,7 @@ def plan_of(actions: Sequence[PendingAction], *, plan_id: str = "") -> Proposal:
         changes_of="",
         other_message=_other_message_of_all(steps),
         approval=approval,
+        standing=None,
     )
     return Proposal(head, steps)
 

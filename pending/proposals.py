@@ -34,6 +34,7 @@ from sayso.pending.call_context import (
 )
 from sayso.pending.effect import EffectStart
 from sayso.pending.executors import ExecutorFactory
+from sayso.pending.standing_rule import offered_rule
 from sayso.pending.tool_context import Person, ToolContext
 
 log = logging.getLogger(__name__)
@@ -121,6 +122,11 @@ def stash_pending(
         typed_code = False
         form = ()
 
+    # Only a call that the agent proposes: the arguments of any other action are not those of a tool.
+    standing = None
+    if rule is None and not typed_code and not asked_by and shown.tool_digest:
+        standing = offered_rule(run.standing(kind), args or {})
+
     code = ""
     if typed_code:
         code = f"{randbelow(10_000):04}"
@@ -146,6 +152,7 @@ def stash_pending(
         after=run.after(asked_by or kind),
         other_message=run.other_message(asked_by or kind),
         approval=approval,
+        standing=standing,
     )
     check_proposal(action)
 

@@ -68,6 +68,11 @@ class RedisActionRepository:
         texts = await self._scripts.arun("list_requests", conversation, {"user": user})
         return [StoredAction.from_fields(json.loads(text)) for text in texts]
 
+    async def load_standing(self, conversation: str, user: str) -> list[str]:
+        """Return the standing yeses of a scope as JSON, in any order."""
+        texts: list[str] = await self._scripts.arun("load_standing", conversation, {"user": user})
+        return texts
+
     async def save_question_place(self, chat: str, user: str, place: str) -> None:
         """Save in which thread of a chat a user was last asked something.
 
@@ -116,11 +121,16 @@ class RedisActionRepository:
             "action_id": claim.action_id,
             "decided_by_event": claim.decided_by_event,
             "kind": claim.kind,
+            "user": claim.scope.id,
             "mac": stored.mac,
             "seq": claim.seq,
         }
         if claim.decision:
             args["decision"] = claim.decision.to_json()
+        if claim.grants:
+            args["grants"] = {"id": claim.grants.id, "json": claim.grants.to_json()}
+        if claim.use:
+            args["use"] = claim.use.to_dict()
         # The record is no part of the arguments' JSON: it is compared byte by byte.
         text = await self._scripts.arun("claim", claim.conversation, args, stored.record)
         answer = json.loads(text)

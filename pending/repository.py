@@ -6,7 +6,7 @@ Redis has the real store (`redis_repository.py`); programs without Redis use the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -15,6 +15,7 @@ from sayso.infra.tracing import current_trace
 from sayso.pending.action import ActionSigner, ActionState, PendingAction, encode_canonical
 from sayso.pending.approvals.votes import Vote
 from sayso.pending.decision_record import DecisionRecord
+from sayso.pending.standing_yes import StandingUse, StandingYes
 from sayso.pending.stored_action import SIGNED_FIELDS, SIGNED_ID, StoredAction
 from sayso.pending.turn_changes import NewAction, TurnChange
 from sayso.pending.turns import Lease
@@ -27,11 +28,14 @@ from sayso.pending.turns import Lease
 #: * `expired`: the window to answer has closed;
 #: * `early`: the answer came in before the question was shown;
 #: * `tampered`: the record is not the one that was verified;
+#: * `not_covered`: the standing yes of the claim is over, was revoked, or was used since it was read;
 #: * `lost`: another worker has the lease, and this one stops;
 #: * `moved`: what the worker knows is out of date, and it reads the turn again. Either the turn is
 #:   no longer the first in its mailbox, or this same decision has claimed the action before, and
 #:   the action has ended since.
-ClaimStatus = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]
+ClaimStatus = Literal[
+    "mine", "other", "gone", "expired", "early", "tampered", "not_covered", "lost", "moved"
+]
 #: The answer to a decision made without a lease. Only with `mine` the action is executed:
 #:
 #: * `mine`: this decision has claimed and started the action;
@@ -132,6 +136,11 @@ class Claim:
     decision: DecisionRecord | None = None
     #: The votes of the other people who agreed, for an action that others decide; () for any other.
     votes: tuple[Vote, ...] = ()
+    #: The standing yes that the person gives with this yes, None for none. The claim stores it.
+    grants: StandingYes | None = None
+    #: The use of a standing yes, None for a claim by a yes to a question. The claim books it. The
+    #: action need not have been shown then.
+    use: StandingUse | None = None
 
     @property
     def conversation(self) -> str:
@@ -197,7 +206,7 @@ class ActionRepository(Protocol):
     At most one action occupies a scope: a plain yes of its user answers this action, and it is the
     *open action* of the scope. It occupies the scope until it has ended.
 
-    The port has 13 methods, more than a port should have. Eleven of them change or read the same
+    The port has 14 methods, more than a port should have. Twelve of them change or read the same
     records: a store with only some of them could not hold what they promise each other, such as one
     open action in a scope and one claim of an action. The two about the place of a question are
     here because an answer in another thread must be found by every process that shares the store.
@@ -231,6 +240,12 @@ class ActionRepository(Protocol):
         ones are among them for a while.
         """
 
+    async def load_standing(self, conversation: str, user: str) -> Sequence[str]:
+        """Return the standing yeses of a scope as JSON (`StandingYes.to_json`), in any order.
+
+        Ended and changed ones may be among them: `load_standing_yeses` leaves these out.
+        """
+
     async def save_question_place(self, chat: str, user: str, place: str) -> None:
         """Save in which thread of a chat a user was last asked something, and about which action.
 
@@ -253,7 +268,7 @@ class ActionRepository(Protocol):
     ) -> tuple[ChangeStatus, StoredAction | None]:
         """Make a transition or store new actions as shown, or both at once, without a lease.
 
-        Of `change`, only the transition and the new actions are read. With "ok" return the last new
+        Of `change`, only the transition, the new actions and the revocation are read. With "ok" return the last new
         action, or the action of the transition if there is no new one; else None.
         """
 

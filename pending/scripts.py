@@ -33,7 +33,13 @@ ACTION_SCRIPTS = ScriptFolder(
     constants=CONSTANTS,
     first_lines=FIRST_LINES,
     read_only=frozenset(
-        {"list_requests", "list_started_actions", "load_actions", "load_open_action"}
+        {
+            "list_requests",
+            "list_started_actions",
+            "load_actions",
+            "load_open_action",
+            "load_standing",
+        }
     ),
     durable=frozenset({"change", "claim", "decide", "finish", "save_action", "start"}),
 )

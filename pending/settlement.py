@@ -31,7 +31,13 @@ from sayso.infra import tracing
 from sayso.infra.concurrency import TimedOut, run_with_timeout
 from sayso.infra.ids import random_id
 from sayso.infra.redaction import redact
-from sayso.pending.action import PLAN_KIND, ActionSigner, ActionState, PendingAction
+from sayso.pending.action import (
+    PLAN_KIND,
+    RESERVED_PREFIX,
+    ActionSigner,
+    ActionState,
+    PendingAction,
+)
 from sayso.pending.action_outcomes import (
     ConfirmOutcome,
     EffectEnd,
@@ -108,7 +114,8 @@ class Settlement:
     ) -> ConfirmOutcome | None:
         """Run the action if this claim wins it, and return the outcome.
 
-        None: the claim cannot win the action, and nothing was run. `plan` is the id of the plan
+        None: the claim cannot win the action, and nothing was run. A claim under a standing yes that
+        does not cover the action any more is one of these. `plan` is the id of the plan
         that runs the action as its step, "" for none.
 
         Raises LeaseLost when the worker must stop, and StaleTurn when it must read the turn again.
@@ -152,7 +159,8 @@ class Settlement:
                 raise LeaseLost(claim.conversation)
             case "moved":
                 raise StaleTurn(claim.conversation)
-        return None  # another decision has the action, or no such action waits
+        # Another decision has the action, no such action waits, or the standing yes has ended.
+        return None
 
     async def decide(self, decision: ActionDecision) -> ConfirmOutcome | None:
         """Settle the open action of a scope for a program, without a lease.
@@ -489,7 +497,7 @@ class Settlement:
             if time.monotonic() >= deadline:
                 break
             # The yes was to the plan, which has the record of it.
-            step_claim = replace(claim, action_id=step.action_id, decision=None)
+            step_claim = replace(claim, action_id=step.action_id, decision=None, grants=None)
             outcome = await self._run_step(step_claim, step, plan, deadline)
             if outcome is None:
                 break
@@ -694,9 +702,35 @@ def _may_decide(claim: Claim, action: PendingAction, plan: str = "") -> bool:
         return False
     if plan:
         return True
+    if claim.use is not None:
+        return _is_use_for(claim, action)
+    if claim.grants is not None and not _may_stand(claim, action):
+        return False
     if action.approval_rule is not None:
         return _have_others_agreed(claim, action.approval_rule)
     return claim.kind == "tap" or not is_undo(action)
+
+
+def _is_use_for(claim: Claim, action: PendingAction) -> bool:
+    """Return whether the claim uses the standing yes that the action was stored for.
+
+    Whether that one covers the action was found out before. Here it is certain that no action with
+    a code, no plan, no undo, and nothing that others decide runs under one.
+    """
+    use = claim.use
+    if use is None or use.before.id != action.standing_yes or use.before.kind != action.kind:
+        return False
+    is_plain_call = not (action.code or action.approval or action.kind.startswith(RESERVED_PREFIX))
+    is_booked_for_it = use.after.used[len(use.before.used) :] == (claim.action_id,)
+    return is_plain_call and is_booked_for_it and len(use.after.used) <= use.before.times
+
+
+def _may_stand(claim: Claim, action: PendingAction) -> bool:
+    """Return whether a yes to the action may be the standing yes that the claim gives."""
+    grants = claim.grants
+    if grants is None or grants.id != claim.action_id or claim.kind != "tap":
+        return False
+    return action.standing is not None and not (action.code or action.approval)
 
 
 def _have_others_agreed(claim: Claim, rule: ApprovalRule) -> bool:

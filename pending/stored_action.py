@@ -11,6 +11,7 @@ from typing import Any
 from sayso.channels.edit_form import form_fields
 from sayso.channels.types import Scope
 from sayso.pending.action import TEXT_FIELDS, ActionSigner, ActionState, PendingAction
+from sayso.pending.standing_rule import StandingRule
 from sayso.pending.stored_limits import STALE_MS
 
 #: States of an action that has not ended.
@@ -276,6 +277,8 @@ def _check_types(action: PendingAction) -> None:
         raise TypeError("'args' is no object")
     form_fields(action.form)  # raises TypeError for a malformed form
     _ = action.approval_rule  # raises for a malformed rule
+    if action.standing is not None:
+        StandingRule.from_dict(action.standing)
 
 
 def _seconds(ms: Any) -> float:

@@ -83,6 +83,8 @@ MAX_QUESTION_MESSAGES = 50
 MAX_STARTS = 3
 #: The attempt of a turn that waited in a backup: more than any turn gets, so it is given up.
 GIVEN_UP = 1000
+#: Standing yeses of one person in a conversation.
+MAX_STANDING = 20
 #: Turns that may be answered as one.
 MAX_BURST = 10
 #: Audit entries of a shard that may wait for a worker.

@@ -17,6 +17,7 @@ from sayso.infra.tracing import current_trace
 from sayso.pending.action import ActionState
 from sayso.pending.approvals.votes import Vote
 from sayso.pending.decision_record import DecisionRecord
+from sayso.pending.standing_yes import StandingRevocation
 
 #: Why a turn has no answer of the agent.
 TurnEnd = Literal[
@@ -384,13 +385,16 @@ class TurnChange:
     #: The yes or no whose outcome the replies tell, apart from optional edits. None if they ask
     #: something.
     settles: SettledAnswer | None = None
-    #: The turn that lets the agent go on after this turn's decision. It is appended to the mailbox
-    #: in the same step, once for each action.
+    #: The turn that lets the agent go on after this turn's decision, or that runs an action which a
+    #: standing yes covers. It is appended to the mailbox in the same step, once for each action and
+    #: kind.
     continuation: Turn | None = None
     #: What is added to an action that other people decide; None for nothing.
     request_change: RequestChange | None = None
     #: What goes to other conversations, behind the replies (`sayso.pending.forwarding`).
     forwards: tuple[Forward, ...] = ()
+    #: Which standing yeses of the person end; None for none.
+    revokes: StandingRevocation | None = None
     #: Whether the person has ended the conversation. A further message begins a new one.
     ends_conversation: bool = field(default=False, compare=False)
     #: The language that the person writes, for a notice of a later loss; "" if unknown.
@@ -462,6 +466,8 @@ class TurnChange:
             data["transition"] = self.transition.to_dict()
         if self.request_change:
             data["request_change"] = self.request_change.to_dict()
+        if self.revokes:
+            data["revokes"] = self.revokes.to_dict()
         if self.forwards:
             data["forwards"] = [each.entry() for each in self.forwards]
         return data
@@ -479,9 +485,20 @@ class TurnChange:
 
 
 def _continuation_to_dict(turn: Turn) -> dict[str, str]:
-    """Return a continuation as the scripts read it. After a /stop they store `stopped_turn`."""
+    """Return a continuation as the scripts read it. After a /stop they store `stopped_turn`.
+
+    `noted_in`: the field of the action in which the script notes that the turn was appended.
+    """
     stopped = replace(turn, asks_model=False)
-    return {"action_id": turn.continues, "turn": turn.to_json(), "stopped_turn": stopped.to_json()}
+    noted_in = "continued_by_seq"
+    if turn.kind == "standing":
+        noted_in = "run_by_seq"
+    return {
+        "action_id": turn.continues,
+        "turn": turn.to_json(),
+        "stopped_turn": stopped.to_json(),
+        "noted_in": noted_in,
+    }
 
 
 def outbox_entry(

@@ -61,6 +61,8 @@ class ChannelBehavior:
     #: Whether an outcome and what the model says next are one message, because each message costs
     #: money.
     is_one_message: bool = False
+    #: The most buttons under a question. Those that a question can do without are left out beyond.
+    max_buttons: int = 4
     #: Whether /help and the other commands are answered, without the model.
     commands: bool = True
     #: Whether people are told when their question expires.

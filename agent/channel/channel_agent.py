@@ -41,6 +41,7 @@ from sayso.agent.channel.people_commands import PeopleCommands
 from sayso.agent.channel.question_repeats import QuestionRepeats
 from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.run_replies import RunReplies
+from sayso.agent.channel.standing_yeses import CoveredCalls, StandingYeses
 from sayso.agent.channel.stored_history import (
     OUTCOME_TO_TELL,
     OUTCOME_UNREAD,
@@ -155,14 +156,19 @@ class ChannelAgent:
         self._long_replies = LongReplies(files)
         self._contexts = TurnContexts(agent, store, self.parser, behavior)
         self._questions = Questions(
-            store, behavior.escalation, expiry_notice=behavior.expiry_notice
+            store,
+            behavior.escalation,
+            expiry_notice=behavior.expiry_notice,
+            max_buttons=behavior.max_buttons,
         )
+        covered = CoveredCalls(store, self._questions)
         self._outcomes = OutcomeHistory(agent, store)
         self._commands = None
         if behavior.commands:
             people_commands = PeopleCommands(service) if service else None
             self._commands = Commands(
                 agent,
+                store,
                 self._questions,
                 outcomes=self._outcomes,
                 people=self._people,
@@ -190,6 +196,7 @@ class ChannelAgent:
             files=files,
             approvals=self._approval_questions,
             outcomes=self._outcomes,
+            covered=covered,
         )
         self._answers = OutcomeAnswers(
             store,
@@ -240,6 +247,15 @@ class ChannelAgent:
             questions=self._questions,
             outcomes=self._outcomes,
             answers=self._answers,
+        )
+        self._standing = StandingYeses(
+            store,
+            covered,
+            questions=self._questions,
+            confirmed=confirmed,
+            outcomes=self._outcomes,
+            answers=self._answers,
+            failed_turns=self._failed_turns,
         )
         self._continuations = Continuations(
             store,
@@ -337,6 +353,8 @@ class ChannelAgent:
 
         if turn.kind in ("vote", "request_timer"):
             return await self._votes.answer(context)
+        if turn.kind == "standing":
+            return await self._standing.answer(context)
 
         # An earlier attempt at this turn has carried out its yes, and then its worker died: only
         # the outcome is left to tell. A tap on an offered answer is answered as if for the first
@@ -593,6 +611,8 @@ class ChannelAgent:
             change = await self._continuations.give_up(context, run, is_stopped=not failure_text)
         elif queued.turn.kind in ("vote", "request_timer"):
             change = await self._give_up_request(context)
+        elif queued.turn.kind == "standing":
+            change = await self._standing.give_up(context, failure_text)
         else:
             # In the language of the message alone, as the worker's `failure_text` is.
             context = replace(context, texts=self.texts_for_turn(queued.turn))
@@ -664,7 +684,7 @@ class ChannelAgent:
         A worker never interrupts such a turn because of /stop: its effect may have begun.
         """
         turn = queued.turn
-        if turn.kind in ("vote", "request_timer"):
+        if turn.kind in ("vote", "request_timer", "standing"):
             return True
         if turn.tap:
             # A tap on an offered answer settles nothing: the model answers it.

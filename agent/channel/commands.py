@@ -1,4 +1,4 @@
-"""Commands: /help, /tools, /status, /whoami and /reset, answered without a model."""
+"""Commands: /help, /tools, /status, /whoami, /revoke and /reset, answered without a model."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ from sayso.channels.markdown.literal import Markdown
 from sayso.channels.types import Reply, Turn
 from sayso.pending.approvals.linking import names_of
 from sayso.pending.approvals.people import DirectoryUnavailable, KnownPerson, PeopleDirectory
+from sayso.pending.standing_yes import StandingRevocation, StandingYes, load_standing_yeses
+from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import StoredAction
 from sayso.pending.turn_changes import TurnChange, TurnReply
 
 log = logging.getLogger(__name__)
 
 #: The commands in the order of /help. /stop is handled before a turn gets here.
-LISTED = ("help", "tools", "status", "whoami", "reset", "stop")
+LISTED = ("help", "tools", "status", "whoami", "revoke", "reset", "stop")
 #: The commands that are answered here. Telegram sends /start when a person opens the bot.
-ANSWERED = ("help", "tools", "status", "whoami", "reset", "start")
+ANSWERED = ("help", "tools", "status", "whoami", "revoke", "reset", "start")
 #: The most tools that a list names.
 MAX_TOOLS = 100
 #: The most characters of a tool's description in a list.
@@ -62,6 +64,7 @@ class Commands:
     def __init__(
         self,
         agent: Agent,
+        store: PendingActionStore,
         questions: Questions,
         *,
         outcomes: OutcomeHistory,
@@ -70,6 +73,7 @@ class Commands:
     ) -> None:
         """`people_commands`: the commands of people about themselves; None for none."""
         self._agent = agent
+        self._store = store
         self._questions = questions
         self._outcomes = outcomes
         self._people = people
@@ -99,7 +103,11 @@ class Commands:
                 return _text_answer(_tool_list(context, await self._usable()))
             case "status":
                 others = await self._outcomes.waiting_for_others(context)
-                lines = [*_status(context, others), *await self._absence_lines(context)]
+                lines = [
+                    *_status(context, others),
+                    *_standing_lines(context, await self._standing(context)),
+                    *await self._absence_lines(context),
+                ]
                 answer = _text_answer("\n".join(lines))
                 if context.waiting_action:
                     answer = about_question(context.waiting_action, answer)
@@ -108,6 +116,8 @@ class Commands:
                 roles = await roles_in(self._agent.selector)
                 person = await self._person_of(context.turn)
                 return _text_answer("\n".join(_who(context, roles, person)))
+            case "revoke":
+                return await self._revoke(context)
             case "reset":
                 return await self._reset(context)
         if self._people_commands and name in self._people_commands.names:
@@ -169,23 +179,53 @@ class Commands:
             asks_first = texts.asks_first(", ".join(asking))
         return paragraphs([texts.help_intro(), "\n".join(lines), asks_first])
 
+    async def _standing(self, context: TurnContext) -> list[StandingYes]:
+        """Return the standing yeses of the person here, in the order of /status."""
+        store = self._store
+        return await load_standing_yeses(
+            store.repository, store.signer, context.turn.scope, context.received_at
+        )
+
+    async def _revoke(self, context: TurnContext) -> TurnAnswer:
+        """End all standing yeses of the person here, or the one with the number of /status.
+
+        Without a number that /status has, all are ended: a person who wants an end gets one.
+        """
+        texts = context.texts
+        yeses = await self._standing(context)
+        # All are ended, also one that is not listed because its record was changed.
+        revokes = StandingRevocation(context.scope_id)
+        number = context.turn.text.split()[1:2]
+        chosen = [yes for at, yes in enumerate(yeses, start=1) if number == [str(at)]]
+        if chosen:
+            revokes = StandingRevocation(context.scope_id, (chosen[0].id,))
+            text = texts.standing_revoked(chosen[0].preview)
+        elif yeses:
+            text = texts.standing_all_revoked(len(yeses))
+        else:
+            text = texts.standing_none()
+        return _text_answer(text).with_changes(revokes=revokes)
+
     async def _reset(self, context: TurnContext) -> TurnAnswer:
-        """Clear the history and cancel the pending action.
+        """Clear the history, cancel the pending action and end all standing yeses.
 
         Other memories and reminders are kept.
         """
         context.memory.clear()
         done = context.texts.reset_done()
         stored = context.waiting_action
+        revokes = StandingRevocation(context.scope_id)
         if stored is None:
-            return _text_answer(done).with_changes(ends_conversation=True)
+            return _text_answer(done).with_changes(ends_conversation=True, revokes=revokes)
 
         cancelled = texts_for(stored.action.language).cancelled(stored.action.preview)
         transition = cancelled_or_expired_transition(context, stored, cancelled)
         outcome = transition.outcome_text
         closing_replies = await self._questions.close(context.turn, stored, transition.to, outcome)
         replies = (*closing_replies, TurnReply(Reply(f"{done}\n{outcome}")))
-        change = TurnChange(replies=replies, transition=transition, ends_conversation=True)
+        change = TurnChange(
+            replies=replies, transition=transition, revokes=revokes, ends_conversation=True
+        )
         return TurnAnswer(change)
 
 
@@ -264,6 +304,14 @@ def _status(context: TurnContext, others: Sequence[StoredAction]) -> Iterator[st
         if timer.user == context.scope_id:
             seconds_left = timer.at - context.received_at
             yield texts.status_reminder(timer.note or Markdown(timer.text), seconds_left)
+
+
+def _standing_lines(context: TurnContext, yeses: Sequence[StandingYes]) -> Iterator[str]:
+    """Yield the lines of /status about standing yeses, with the numbers that /revoke takes."""
+    for number, yes in enumerate(yeses, start=1):
+        yield context.texts.status_standing(
+            number, yes.preview, len(yes.used), yes.times, yes.expires_at
+        )
 
 
 def _text_answer(text: str) -> TurnAnswer:

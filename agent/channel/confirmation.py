@@ -24,6 +24,7 @@ from sayso.agent.channel.decide import (
     Cancel,
     CancelAndRun,
     CarryOut,
+    CarryOutAndStand,
     Choose,
     DropAndRun,
     Explain,
@@ -168,9 +169,10 @@ class ConfirmationHandler:
             case Choose():
                 return await self._choose(context, stored, press)
             case TellAgain():
-                return await self._answers.answer_again(context, stored, press)
-            case CarryOut():
-                return await self._confirmed.carry_out(context, stored)
+                return await self._answers.answer_again(context, stored, _as_yes_or_no(press))
+            case CarryOut() | CarryOutAndStand() as decision:
+                stands = isinstance(decision, CarryOutAndStand)
+                return await self._confirmed.carry_out(context, stored, stands=stands)
             case Cancel():
                 return await self._confirmed.cancel(context, stored)
             case RefuseYes(obstacle):
@@ -298,7 +300,15 @@ def _tap(turn: Turn, stored: StoredAction, press: ButtonPress) -> ButtonTap:
         press.intent,
         has_form=bool(stored.action.form),
         sends_form=turn.kind == "form",
+        may_stand=stored.action.standing is not None,
     )
+
+
+def _as_yes_or_no(press: ButtonPress) -> ButtonPress:
+    """Return what a second tap says: a standing yes is a yes."""
+    if press.intent == "standing":
+        return replace(press, intent="confirm")
+    return press
 
 
 def _for_sender_only(turn: Turn, answer: TurnAnswer, *, in_tap: bool = False) -> TurnAnswer:

@@ -14,6 +14,7 @@ from sayso.agent.channel.context import TurnAnswer, TurnContext, about_question,
 from sayso.agent.channel.endings import (
     cancel_with_text,
     decision_of_turn,
+    decision_under_standing_yes,
     denied_transition,
     texts_of,
 )
@@ -34,6 +35,7 @@ from sayso.pending.action import RESERVED_PREFIX
 from sayso.pending.action_outcomes import ConfirmOutcome
 from sayso.pending.approvals.votes import Vote
 from sayso.pending.repository import Claim
+from sayso.pending.standing_yes import StandingUse, StandingYes
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import StoredAction
 from sayso.pending.turn_changes import Transition
@@ -73,13 +75,72 @@ class ConfirmedActions:
         self._answers = answers
 
     async def carry_out(
-        self, context: TurnContext, stored: StoredAction, *, votes: Sequence[Vote] = ()
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        *,
+        votes: Sequence[Vote] = (),
+        stands: bool = False,
     ) -> TurnAnswer:
         """Carry out an action because of this turn's yes, and answer with the outcome.
 
-        `votes`: of the people who agreed, if others than the user decide. Raises LeaseLost and StaleTurn if the worker must stop or read the action again.
+        * `votes`: of the people who agreed, if others than the user decide.
+        * `stands`: the yes also counts for later calls, as the question offers.
+
+        Raises LeaseLost and StaleTurn if the worker must stop or read the action again.
         """
-        if stored.state == "shown" and await self._is_hidden(context, stored):
+        grants = None
+        if stands and not stored.is_changed:
+            turn = context.turn
+            grants = StandingYes.of(stored, turn.scope, turn.event_id, context.received_at)
+            grants = grants.sealed(self._store.signer)
+        # A vote comes from a tap or names its request: it is no plain yes.
+        claim = replace(
+            self._claim(context, stored),
+            kind="tap" if context.turn.tap or votes else "text",
+            decision=decision_of_turn(context, stored, "yes", self._store.signer, grants=grants),
+            votes=tuple(votes),
+            grants=grants,
+        )
+        answer = await self._carry_out(context, stored, claim)
+        return answer or fixed_answer(context, context.texts.stale())
+
+    async def carry_out_covered(
+        self, context: TurnContext, stored: StoredAction, use: StandingUse | None
+    ) -> TurnAnswer | None:
+        """Carry out an action under a standing yes, and answer with the outcome.
+
+        `use`: what the claim books; None if an earlier attempt at this turn has claimed the action,
+        or if its record was changed, so that it is cancelled. Return None if the claim did not win
+        the action: the standing yes does not cover it any more, or another decision has it. Raises
+        LeaseLost and StaleTurn.
+        """
+        claim = replace(self._claim(context, stored), kind="tap", use=use)
+        if use is not None:
+            record = decision_under_standing_yes(context, stored, use, self._store.signer)
+            claim = replace(claim, decision=record)
+        return await self._carry_out(context, stored, claim)
+
+    def _claim(self, context: TurnContext, stored: StoredAction) -> Claim:
+        """Return who decides, by which turn, and the proof that the worker still has its lease."""
+        return Claim(
+            scope=context.turn.scope,
+            action_id=stored.action_id,
+            decided_by_event=context.turn.event_id,
+            lease=context.lease,
+            seq=context.seq,
+            received_at=context.received_at,
+        )
+
+    async def _carry_out(
+        self, context: TurnContext, stored: StoredAction, claim: Claim
+    ) -> TurnAnswer | None:
+        """Carry out an action by this claim, and answer with the outcome.
+
+        Return None if the claim did not win the action.
+        """
+        may_be_hidden = stored.state == "shown" or claim.use is not None
+        if may_be_hidden and await self._is_hidden(context, stored):
             return await self._refuse(context, stored)
 
         with (
@@ -87,9 +148,12 @@ class ConfirmedActions:
             collect_choices() as choices,
             in_scope(context.memory_scope),
         ):
-            outcome = await self._confirm(context, stored, votes)
+            outcome = await self._confirm(context, stored, claim)
         if outcome is None:
-            return fixed_answer(context, context.texts.stale())
+            return None
+        # Without the decision of an earlier attempt, it is that of this claim.
+        if claim.decision and not stored.decision and outcome.status in _STEP_STATES:
+            stored = replace(stored, decision=claim.decision.to_json())
 
         # The files are stored first: the effect took place, so its files must not get lost.
         files = await self._files.store_after_effect(artifacts, context.turn, stored.action_id)
@@ -102,27 +166,14 @@ class ConfirmedActions:
         return await self._answer_outcome(context, stored, outcome, files, choices)
 
     async def _confirm(
-        self, context: TurnContext, stored: StoredAction, votes: Sequence[Vote]
+        self, context: TurnContext, stored: StoredAction, claim: Claim
     ) -> ConfirmOutcome | None:
         """Claim an action and run it, and show people the step meanwhile.
 
         Return None if this turn may not decide the action: another decision already has it, it is
-        no longer stored, or a yes in words came for an undo, which only its button confirms. To the
-        person these are one: the yes applies to nothing. Raises LeaseLost and StaleTurn.
+        no longer stored, a yes in words came for an undo, which only its button confirms, or a
+        standing yes has ended. Raises LeaseLost and StaleTurn.
         """
-        # The claim says who confirms, by which turn, and that the worker still has its lease.
-        claim = Claim(
-            scope=context.turn.scope,
-            action_id=stored.action_id,
-            decided_by_event=context.turn.event_id,
-            # A vote comes from a tap or names its request: it is no plain yes.
-            kind="tap" if context.turn.tap or votes else "text",
-            lease=context.lease,
-            seq=context.seq,
-            received_at=context.received_at,
-            decision=decision_of_turn(context, stored, "yes", self._store.signer),
-            votes=tuple(votes),
-        )
         on_step = context.on_step
         if on_step is None:
             return await self._store.settlement.confirm(claim, stored)

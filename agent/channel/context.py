@@ -205,12 +205,28 @@ def continuation_turn(turn: Turn, pending_action_id: str, *, tells_outcome: bool
     Its event id depends only on the action, so that no action has two continuations. It has nothing
     of the person's message. `tells_outcome`: the deciding turn sends no outcome, so this one does.
     """
+    turn = _own_turn(turn, f"after:{pending_action_id}", pending_action_id)
+    return replace(turn, kind="continuation", tells_outcome=tells_outcome)
+
+
+def standing_turn(turn: Turn, pending_action_id: str) -> Turn:
+    """Return the turn that runs an action which a standing yes covers.
+
+    `turn` has proposed the action. The event id depends only on the action, so that no action has
+    two such turns.
+    """
+    turn = _own_turn(turn, f"standing:{pending_action_id}", pending_action_id)
+    return replace(turn, kind="standing")
+
+
+def _own_turn(turn: Turn, event_id: str, pending_action_id: str) -> Turn:
+    """Return a turn that the bot makes itself for an action, without the message of `turn`."""
     return replace(
         turn,
-        event_id=f"after:{pending_action_id}",
-        kind="continuation",
+        event_id=event_id,
         continues=pending_action_id,
-        tells_outcome=tells_outcome,
+        tells_outcome=False,
+        asks_model=True,
         text="",
         tap=None,
         media=(),

@@ -139,6 +139,11 @@ class CarryOut:
 
 
 @dataclass(frozen=True, slots=True)
+class CarryOutAndStand:
+    """Carry out the action, and let the yes stand for later calls, by the same claim."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """End the action because its person said no."""
 
@@ -535,6 +540,8 @@ class ButtonTap:
     has_form: bool = False
     #: Whether the tap brings a filled-in form.
     sends_form: bool = False
+    #: Whether the question offers a yes that also counts for later calls.
+    may_stand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -575,6 +582,7 @@ class RejectButton:
 #: What a tap means for an action.
 TapDecision = (
     CarryOut
+    | CarryOutAndStand
     | Cancel
     | RefuseYes
     | SayExpired
@@ -614,25 +622,33 @@ def decide_tap(phase: TapPhase, code: str, tap: ButtonTap) -> TapDecision:
     A yes to a running action goes to the claim, too. If this tap has confirmed it before, and the
     worker of that attempt died, the claim goes on with it. Another yes gets nothing.
 
-    | the button             | open         | not_shown    | time_over  | running    | ended     |
-    |------------------------|--------------|--------------|------------|------------|-----------|
-    | an offered answer      | Choose       | Choose       | Choose     | Choose     | Choose    |
-    | yes                    | CarryOut     | RefuseYes    | CarryOut   | CarryOut   | TellAgain |
-    | yes, code is asked for | LeaveOpen    | LeaveOpen    | SayExpired | SayRunning | TellAgain |
-    | no                     | Cancel       | Cancel       | Cancel     | SayRunning | TellAgain |
-    | change, with a form    | TakeForm     | TakeForm     | SayExpired | SayRunning | TellAgain |
-    | change                 | BeginChange  | BeginChange  | SayExpired | SayRunning | TellAgain |
-    | change, no fields      | RejectButton | RejectButton | SayExpired | SayRunning | TellAgain |
-    | ignore                 | LeaveOpen    | LeaveOpen    | SayExpired | SayRunning | TellAgain |
+    A yes that also counts for later calls does what a yes does, and stands. Where the question
+    offers none, its button was made up, and does nothing.
+
+    | the button             | open             | not_shown    | time_over    | running          | ended     |
+    |------------------------|------------------|--------------|--------------|------------------|-----------|
+    | an offered answer      | Choose           | Choose       | Choose       | Choose           | Choose    |
+    | yes                    | CarryOut         | RefuseYes    | CarryOut     | CarryOut         | TellAgain |
+    | yes, and it stands     | CarryOutAndStand | RefuseYes    | CarryOut     | CarryOutAndStand | TellAgain |
+    | the same, not offered  | RejectButton     | RejectButton | RejectButton | RejectButton     | TellAgain |
+    | yes, code is asked for | LeaveOpen        | LeaveOpen    | SayExpired   | SayRunning       | TellAgain |
+    | no                     | Cancel           | Cancel       | Cancel       | SayRunning       | TellAgain |
+    | change, with a form    | TakeForm         | TakeForm     | SayExpired   | SayRunning       | TellAgain |
+    | change                 | BeginChange      | BeginChange  | SayExpired   | SayRunning       | TellAgain |
+    | change, no fields      | RejectButton     | RejectButton | SayExpired   | SayRunning       | TellAgain |
+    | ignore                 | LeaveOpen        | LeaveOpen    | SayExpired   | SayRunning       | TellAgain |
     """
     if tap.intent == "choice":
         return Choose()
     if phase == "ended":
         return TellAgain()
-    if tap.intent == "confirm" and not code:
+    if tap.intent == "standing" and (code or not tap.may_stand):
+        return RejectButton()
+    if tap.intent in ("confirm", "standing") and not code:
         if phase == "not_shown":
             return RefuseYes("not_delivered")
-        return CarryOut()
+        stands = tap.intent == "standing" and phase != "time_over"
+        return CarryOutAndStand() if stands else CarryOut()
     if phase == "running":
         return SayRunning()
     if tap.intent == "cancel":

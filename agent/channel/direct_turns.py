@@ -249,7 +249,7 @@ class DirectTurns:
 
         Return False, and change nothing, if another message of the same person was faster.
         """
-        if not (change.transition or change.new_actions):
+        if not (change.transition or change.new_actions or change.revokes):
             return True
         status, _ = await self._store.repository.change(conversation, change)
         return status == "ok"

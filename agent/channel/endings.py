@@ -15,6 +15,7 @@ from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Turn
 from sayso.pending.action import ActionSigner
 from sayso.pending.decision_record import DecisionAnswer, DecisionRecord
+from sayso.pending.standing_yes import StandingUse, StandingYes
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turn_changes import Transition
 
@@ -51,9 +52,16 @@ def with_tools_already_run(stored: StoredAction, text: str) -> str:
 
 
 def decision_of_turn(
-    context: TurnContext, stored: StoredAction, answer: DecisionAnswer, signer: ActionSigner
+    context: TurnContext,
+    stored: StoredAction,
+    answer: DecisionAnswer,
+    signer: ActionSigner,
+    *,
+    grants: StandingYes | None = None,
 ) -> DecisionRecord | None:
     """Return the sealed record of what the person of this turn answers to an action.
+
+    `grants`: the standing yes that the person gives with it, None for none.
 
     None if other people decide, and this turn brings the vote of one of them: votes are stored apart.
     """
@@ -65,6 +73,37 @@ def decision_of_turn(
         stored.mac,
         answer,
         at=round(context.received_at, 3),
+    )
+    if grants is not None:
+        record = replace(
+            record,
+            standing_yes=grants.id,
+            uses=grants.times,
+            stands_until=grants.expires_at,
+        )
+    return record.sealed(signer)
+
+
+def decision_under_standing_yes(
+    context: TurnContext, stored: StoredAction, use: StandingUse, signer: ActionSigner
+) -> DecisionRecord:
+    """Return the sealed record of an action that runs under a standing yes of its person."""
+    turn = context.turn
+    record = DecisionRecord(
+        action_id=stored.action_id,
+        record_mac=stored.mac,
+        answer="yes",
+        form="standing",
+        channel=turn.conversation.channel,
+        user_id=turn.user_id,
+        conversation=turn.conversation.id,
+        event_id=turn.event_id,
+        at=round(context.received_at, 3),
+        user_name=turn.user_name,
+        standing_yes=use.before.id,
+        use=len(use.after.used),
+        uses=use.before.times,
+        stands_until=use.before.expires_at,
     )
     return record.sealed(signer)
 

@@ -204,7 +204,10 @@ class FailedTurns:
             add_exchange(context, await self._outcomes.history_text(context, stored, outcome))
 
         closing_replies = await self._questions.close(turn, stored, state, outcome)
-        line = Reply(self._answers.as_line(stored, state, outcome))
+        text = self._answers.as_line(stored, state, outcome)
+        if is_decided_here:
+            text = self._answers.with_standing_yes(stored, text)
+        line = Reply(text)
         return TurnChange(
             replies=(*closing_replies, TurnReply(line)),
             transition=transition,

@@ -52,10 +52,13 @@ class MessageReader:
         `event_id`: the event of the turn. `now`: when it came in, in Unix seconds.
         """
         is_waiting = stored.state in WAITING_STATES and not stored.is_changed
+        # Nobody was asked about an action that a standing yes covers: no message drops it.
+        is_covered = stored.state == "armed" and bool(stored.action.standing_yes)
+        is_kept = is_covered or keeps_question(stored.action, self._other_message)
         return ActionFacts(
             phase=phase_of(stored, event_id, now),
             code=stored.action.code,
-            is_kept=is_waiting and keeps_question(stored.action, self._other_message),
+            is_kept=is_waiting and is_kept,
             unclear_answers=len(stored.unclear_answers),
         )
 

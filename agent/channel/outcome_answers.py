@@ -19,6 +19,7 @@ from sayso.pending.action import PLAN_KIND, ActionState, ButtonPress, PendingAct
 from sayso.pending.action_outcomes import brief_outcome
 from sayso.pending.consent.asking import invites_answer
 from sayso.pending.plans import Effect, is_undo
+from sayso.pending.standing_yes import granted_standing_yes, standing_use_of
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import EXECUTED_STATES, WAITING_STATES, StoredAction
 from sayso.pending.turn_changes import (
@@ -201,6 +202,8 @@ class OutcomeAnswers:
 
         for_history = await self._outcomes.history_text(context, stored, outcome)
         line = self.as_line(stored, stored.state, with_tools_already_run(stored, outcome))
+        if stored.decided_by_event == context.turn.event_id:
+            line = self.with_standing_yes(stored, line)
         return fixed_answer(context, line, files, for_history=for_history)
 
     def goes_on(self, context: TurnContext, stored: StoredAction) -> bool:
@@ -240,7 +243,7 @@ class OutcomeAnswers:
         state = stored.state
         if state in WAITING_STATES:  # the record is as it was before this turn's no
             state = "cancelled"
-        line = self.as_line(stored, state, outcome)
+        line = self.with_standing_yes(stored, self.as_line(stored, state, outcome))
         replies = (TurnReply(Reply(line)), *(TurnReply(Reply(media=media)) for media in files))
         return TurnAnswer(TurnChange(replies=replies, continuation=continuation))
 
@@ -302,7 +305,8 @@ class OutcomeAnswers:
         outcome = await self.outcome_text(scope, stored)
         effects = await self._store.finished_actions.effects(scope, stored)
         text = with_tools_already_run(stored, await self._briefly(scope, stored, outcome))
-        return self.as_line(stored, stored.state, text), effects
+        line = self.with_standing_yes(stored, self.as_line(stored, stored.state, text))
+        return line, effects
 
     async def _briefly(self, scope: Scope, stored: StoredAction, outcome: str) -> str:
         """Return an outcome in short, for above the words of a model that has read all of it."""
@@ -321,10 +325,28 @@ class OutcomeAnswers:
         If the channel or the action says "continue", the outcome begins with the sign of its state,
         so that people can tell it from the words of the model. On such a channel an action with
         "say" gets the sign as well: all outcomes of one channel look alike.
+
+        An action that ran under a standing yes says so: its person was not asked.
         """
+        use = standing_use_of(stored, self._store.signer)
+        if use is not None:
+            texts = texts_of(stored)
+            numbers = (use.use, use.uses, use.stands_until)
+            if state == "done":
+                outcome = texts.done_under_standing(stored.action.preview, outcome, *numbers)
+            else:
+                outcome = texts.under_standing(outcome, *numbers)
         if "continue" in (self._behavior.after, stored.action.after):
             return outcome_line(state, outcome)
         return outcome
+
+    def with_standing_yes(self, stored: StoredAction, line: str) -> str:
+        """Return an outcome, and below it for how long the yes stands, if it is a standing one."""
+        grant = granted_standing_yes(stored, self._store.signer)
+        if grant is None:
+            return line
+        text = texts_of(stored).standing_granted(grant.uses, grant.stands_until)
+        return f"{line}\n\n{text}"
 
 
 def prepare_continuation(

@@ -37,6 +37,7 @@ from sayso.channels.types import Scope, storable
 from sayso.pending.action import PLAN_KIND, PendingAction
 from sayso.pending.approvals.votes import names_of_votes
 from sayso.pending.plans import is_undo, step_ids
+from sayso.pending.standing_yes import standing_use_of
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import EXECUTED_STATES, OPEN_STATES, WAITING_STATES, StoredAction
 
@@ -53,6 +54,9 @@ _DENIED_BY_OTHERS = (
     "The people who decide said no. Nothing was done. "
     "Do not propose it again unless the user asks for it."
 )
+#: Who decided about an action that ran under a standing yes, and its note.
+_STANDING = "standing yes of the user"
+_UNDER_STANDING_YES = "The user was not asked again: it ran under a yes that they gave earlier."
 #: The note of an action whose undo failed. `undo_error` says why.
 _UNDO_FAILED = "The user tried to undo it, and that failed."
 #: The note of an action that is running.
@@ -389,6 +393,9 @@ class OutcomeHistory:
             entry[key] = json_or_text(text)
         if stored.votes_text and "decided_by" in entry:
             entry["decided_by"] = names_of_votes(stored, "yes")
+        if standing_use_of(stored, self._store.signer) and "decided_by" in entry:
+            entry["decided_by"] = _STANDING
+            entry["note"] = _UNDER_STANDING_YES
         undo = records.get(link.undo) if has_failed_undo else None
         if undo is not None:
             entry["note"] = _UNDO_FAILED

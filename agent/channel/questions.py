@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sayso.agent.channel.behavior import Escalation
@@ -34,6 +34,8 @@ from sayso.pending.approvals.votes import VoteAnswer, votes_for
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.plans import Effect, Proposal, is_undo, step_ids, undo_proposal
 from sayso.pending.repository import ActionResult, Claim, sign_action
+from sayso.pending.standing_rule import Comparison, StandingRule
+from sayso.pending.standing_yes import granted_standing_yes
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import OPEN_STATES, StoredAction
 from sayso.pending.stored_limits import KEEP_RECENT_MS
@@ -60,6 +62,8 @@ _CHANGED = "✏️"
 _CHOSEN = "✓"
 #: Details in brackets at the end of a preview, such as " (12 items)".
 _DETAILS = re.compile(r"(?<!\s)\s+\([^()]*\)\.?$")
+#: How people read the comparison of a bound.
+_SIGNS: Mapping[Comparison, str] = {"<=": "≤", ">=": "≥", "<": "<", ">": ">", "==": "="}
 #: The first step in the preview of a plan.
 _FIRST_STEP = re.compile(r"^1\. (.*)$", re.MULTILINE)
 
@@ -68,15 +72,22 @@ class Questions:
     """The questions and offered choices of one channel. Lives as long as its store.
 
     `escalation` tells operators about unanswered questions; None: they are not told.
-    `expiry_notice`: whether people are told when their question expires.
+    `expiry_notice`: whether people are told when their question expires. `max_buttons`: how many
+    buttons a question has at most; the one for a standing yes is left out beyond.
     """
 
     def __init__(
-        self, store: PendingActionStore, escalation: Escalation | None, *, expiry_notice: bool
+        self,
+        store: PendingActionStore,
+        escalation: Escalation | None,
+        *,
+        expiry_notice: bool,
+        max_buttons: int,
     ) -> None:
         self._store = store
         self._escalation = escalation
         self._expiry_notice = expiry_notice
+        self._max_buttons = max_buttons
 
     async def ask(
         self,
@@ -100,7 +111,10 @@ class Questions:
         tools_already_run = ""
         if head.ran_beside:
             tools_already_run = texts.ran_beside(head.ran_beside)
-        notes = "\n".join(filter(None, [changes_text, earlier_runs, tools_already_run]))
+        terms = ""
+        if "standing" in self._question_buttons(head) and not context.returns_text:
+            terms = _standing_terms(head)
+        notes = "\n".join(filter(None, [changes_text, earlier_runs, tools_already_run, terms]))
 
         question_body = paragraphs([head.preview, notes, prompt])
         question_text = texts.question(question_body, head.ttl_seconds, head.code)
@@ -115,6 +129,18 @@ class Questions:
         *steps, action = proposal.new_actions(self._store.signer, context.scope_id)
         question = TurnReply.question(reply, head.pending_action_id)
         return question, (*steps, self._with_notices(context, action, head))
+
+    async def may_have_run(self, context: TurnContext, action: PendingAction) -> bool:
+        """Return whether the same action may have run lately, and it is not known how that ended."""
+        if time_in_reason(action.reason) is not None:
+            return True
+        scope = context.turn.scope
+        recent_actions = await self._store.repository.list_started(scope.conversation.id, scope.id)
+        return any(
+            each.state in ("unknown", "started") and _is_same_effect(each.action, action)
+            for each in recent_actions
+            if each.is_genuine(self._store.signer, scope)
+        )
 
     async def _earlier_runs(self, context: TurnContext, proposal: Proposal) -> str:
         """Return the lines of a question about actions that ran within the last hour, "" for none.
@@ -151,11 +177,28 @@ class Questions:
         signer = self._store.signer
         scope = context.turn.scope
         action_id = head.pending_action_id
-        buttons = _question_buttons(head)
+        buttons = self._question_buttons(head)
         return tuple(
             replace(button, data=signer.button_token(action_id, intent, scope))
             for intent, button in buttons.items()
         )
+
+    def _question_buttons(self, head: PendingAction) -> dict[ButtonIntent, Button]:
+        """Return the buttons of a question by what they do, without their tokens.
+
+        There is no button to confirm if a code must be typed, and one to change only if the person
+        may change something. The one for a standing yes comes last.
+        """
+        buttons = _buttons_without_standing(head)
+        may_stand = head.standing is not None and "confirm" in buttons
+        if may_stand and len(buttons) < self._max_buttons:
+            rule = StandingRule.from_dict(head.standing or {})
+            texts = texts_for(head.language)
+            effect = texts.standing_effect(rule.for_seconds)
+            buttons["standing"] = Button(
+                texts.standing_label(rule.for_seconds), "", "danger", effect
+            )
+        return buttons
 
     def _with_notices(
         self, context: TurnContext, action: NewAction, head: PendingAction
@@ -176,7 +219,7 @@ class Questions:
             action = self._escalation.added_to(action, preview, here)
 
         texts = texts_for(head.language)
-        buttons = decided_buttons(tuple(_question_buttons(head).values()), "")
+        buttons = decided_buttons(tuple(self._question_buttons(head).values()), "")
         closing_reply = closed_question("", preview, "expired", "", buttons)
         closing_reply = replace(closing_reply, language=head.language)
         if not self._expiry_notice:
@@ -211,15 +254,41 @@ class Questions:
 
         texts = texts_for(stored.action.language)
         text = brief(stored.action.preview)
-        buttons = tuple(_question_buttons(stored.action).values())
+        buttons = tuple(self._question_buttons(stored.action).values())
         if is_undo(stored.action):
             # The button of an undo is below the outcome that it takes back, not below a question.
             above = await self._store.finished_actions.outcome_above_undo(turn.scope, stored)
             text = above or text
             buttons = (Button(texts.undo_label, ""),)
-        decision = _decision(texts, stored, state, outcome)
+        decision = self._decision(texts, stored, state, outcome)
         dead_buttons = decided_buttons(buttons, decision)
         return (TurnReply(closed_question(message, text, state, decision, dead_buttons)),)
+
+    def _decision(
+        self, texts: Texts, stored: StoredAction, state: ActionState, outcome: str
+    ) -> str:
+        """Return the label of the button by which the person decided an action.
+
+        Return "" if the action ended by something else. An action is also cancelled when a turn fails,
+        and superseded by another message. The person tapped "no" or "change" only if the outcome begins
+        with the text for that.
+        """
+        preview = stored.action.preview
+        if stored.action.approval is not None:
+            return _decision_of_others(texts, stored, state, outcome)
+        match state:
+            case "cancelled" if outcome.startswith(texts.cancelled(preview)):
+                return texts.cancel_label
+            case "superseded" if outcome.startswith(texts.changed_meanwhile(preview)):
+                return texts.change_label
+            case "cancelled" | "superseded" | "expired":
+                return ""
+        if is_undo(stored.action):
+            return texts.undo_label
+        if granted_standing_yes(stored, self._store.signer) is not None:
+            rule = StandingRule.from_dict(stored.action.standing or {})
+            return texts.standing_label(rule.for_seconds)
+        return texts.confirm_label
 
     def offer_undo(
         self, context: TurnContext, answer: TurnAnswer, effects: Sequence[Effect]
@@ -473,28 +542,6 @@ def _closed_offer(message: str, stored: StoredAction, state: ActionState, outcom
     return replace(closing_reply, text=f"{text}\n\n{_CHOICE_SIGN} {without_signs(outcome)}")
 
 
-def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: str) -> str:
-    """Return the label of the button by which the person decided an action.
-
-    Return "" if the action ended by something else. An action is also cancelled when a turn fails,
-    and superseded by another message. The person tapped "no" or "change" only if the outcome begins
-    with the text for that.
-    """
-    preview = stored.action.preview
-    if stored.action.approval is not None:
-        return _decision_of_others(texts, stored, state, outcome)
-    match state:
-        case "cancelled" if outcome.startswith(texts.cancelled(preview)):
-            return texts.cancel_label
-        case "superseded" if outcome.startswith(texts.changed_meanwhile(preview)):
-            return texts.change_label
-        case "cancelled" | "superseded" | "expired":
-            return ""
-    if is_undo(stored.action):
-        return texts.undo_label
-    return texts.confirm_label
-
-
 def _decision_of_others(
     texts: Texts, stored: StoredAction, state: ActionState, outcome: str
 ) -> str:
@@ -538,12 +585,25 @@ def question_message(turn: Turn, stored: StoredAction) -> str:
     return stored.question_message
 
 
-def _question_buttons(head: PendingAction) -> dict[ButtonIntent, Button]:
-    """Return the buttons of a question by what they do, without the tokens that make them work.
+def _standing_terms(head: PendingAction) -> str:
+    """Return for which later calls a standing yes to this question would count."""
+    rule = StandingRule.from_dict(head.standing or {})
+    bounds = [
+        f"{literal(each.argument)} {_SIGNS[each.comparison]} {literal(str(each.value))}"
+        for each in rule.where
+    ]
+    bounds += [
+        f"{literal(name)} = {literal(str(head.args[name]))}"
+        for name in rule.same
+        if name in head.args
+    ]
+    # A tool without arguments has no bounds: each call is this one.
+    shown = ", ".join(bounds) or brief(head.preview)
+    return texts_for(head.language).standing_terms(shown, rule.for_seconds, rule.times)
 
-    There is no button to confirm if a code must be typed, and one to change only if the person may
-    change something.
-    """
+
+def _buttons_without_standing(head: PendingAction) -> dict[ButtonIntent, Button]:
+    """Return the buttons of a question that every question of its kind has."""
     texts = texts_for(head.language)
     if head.approval is not None:
         # Others decide: the person can only take it back.

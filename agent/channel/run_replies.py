@@ -10,6 +10,7 @@ from sayso.agent.channel.approval_questions import ApprovalQuestions
 from sayso.agent.channel.context import TurnAnswer, TurnContext, paragraphs, text_change
 from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.questions import Questions
+from sayso.agent.channel.standing_yeses import CoveredCalls
 from sayso.agent.channel.turn_files import TurnFiles
 from sayso.agent.channel.value_changes import ChangeHandler
 from sayso.agent.messages import Message, Role
@@ -41,7 +42,8 @@ _OWN_REPLY_REASONS = ("answer", "terminal")
 class RunReplies:
     """Writes the replies to the runs of one channel. Lives as long as its agent.
 
-    A run ends with a text, or with a proposal, whose question its person must answer. Above the
+    A run ends with a text, or with a proposal, whose question its person must answer. A proposal that
+    a standing yes covers has no question: it is carried out in a turn that follows. Above the
     text or the question is what else they must know: the outcome of an earlier action (the
     *preface*), calls with an unknown outcome, and results that the model had no chance to report
     because the run ended with the question.
@@ -56,6 +58,7 @@ class RunReplies:
         files: TurnFiles,
         approvals: ApprovalQuestions,
         outcomes: OutcomeHistory,
+        covered: CoveredCalls,
     ) -> None:
         self._agent = agent
         self._questions = questions
@@ -63,6 +66,7 @@ class RunReplies:
         self._files = files
         self._approvals = approvals
         self._outcomes = outcomes
+        self._covered = covered
 
     async def reply(
         self,
@@ -105,7 +109,15 @@ class RunReplies:
         if len(preface) > MAX_PREFACE_CHARS:
             reports = paragraphs([preface, reports])
             preface = ""
-        question, change = await self._ask(context, result, proposal, preface, prompt)
+        names = tools_already_run(result, self._agent.tools, proposal)
+        proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
+        covered = await self._covered.change_for(context, proposal)
+        if covered is not None:
+            text = paragraphs([preface, reports, prompt])
+            replies = (*text_change(text).replies, *files)
+            return TurnAnswer(replace(covered, replies=replies), result)
+
+        question, change = await self._ask(context, proposal, preface, prompt)
         # Choices that tools offer are left out: only the question can be answered.
         replies = (*text_change(reports).replies, *files, question)
         return TurnAnswer(replace(change, replies=replies), result)
@@ -147,14 +159,11 @@ class RunReplies:
     async def _ask(
         self,
         context: TurnContext,
-        result: AgentResult,
         proposal: Proposal,
         preface: str,
         prompt: str,
     ) -> tuple[TurnReply, TurnChange]:
         """Return the question of a proposal, and the change to store."""
-        names = tools_already_run(result, self._agent.tools, proposal)
-        proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
         rule = proposal.head.approval_rule
         if rule:
             return await self._ask_others(context, proposal, rule, preface)

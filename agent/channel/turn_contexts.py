@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.context import TurnContext
 from sayso.agent.channel.user_messages import TAPPED
-from sayso.agent.guards.policy import ToolPolicy, effective_after
+from sayso.agent.guards.policy import ToolPolicy, effective_after, effective_standing
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Role, without_notes
 from sayso.agent.run.inner_agent import inner_tools
@@ -152,6 +152,7 @@ class TurnContexts:
             after=self._after_tool,
             other_message=self._other_message_of_tool,
             approval=self._approval_of_tool,
+            standing=self._standing_of_tool,
             tool_of_yes=self._tool_named,
         )
 
@@ -182,6 +183,14 @@ class TurnContexts:
         if policy is None:
             return None
         return policy.approval_rule(name)
+
+    def _standing_of_tool(self, name: str) -> dict[str, Any] | None:
+        """Return for which later calls of a tool a yes may stand, None if for none."""
+        tool, policy = self._tool_and_policy(name)
+        if tool is None:
+            return None
+        rule = effective_standing(tool, policy)
+        return rule.to_dict() if rule else None
 
     def _tool_and_policy(self, name: str) -> tuple[Tool | None, ToolPolicy | None]:
         """Return the tool of this name, and the policy that decides about it.

@@ -35,6 +35,7 @@ from sayso.infra.ids import random_id
 from sayso.pending.action import PLAN_KIND, ButtonPress, PendingAction, check_proposal, exact_args
 from sayso.pending.consent.parser import ConfirmParser, read_answer
 from sayso.pending.plans import Proposal, plan_of, step_ids
+from sayso.pending.standing_rule import offered_rule
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turn_changes import Transition, TurnChange, TurnReply
@@ -281,6 +282,7 @@ class ChangeHandler:
             outcome=None,
             plan="",
             changes_of=changes_of,
+            standing_yes="",
         )
         tool = await self._tool_of(action)
         if tool is None:
@@ -289,7 +291,9 @@ class ChangeHandler:
             return fresh
         try:
             call = await edited_call(tool, action.args, changes, self._agent.config, sealed=offered)
-            new = replace(fresh, **_fields_of(call))
+            # The new values may be outside of the bounds, or inside of them for the first time.
+            standing = offered_rule(context.channel_run.standing(action.kind), call.args)
+            new = replace(fresh, **_fields_of(call), standing=standing)
             check_proposal(new)
         except EditRefused as exc:
             ids = {"kind": action.kind, "action": action.pending_action_id}

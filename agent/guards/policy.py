@@ -23,11 +23,12 @@ from sayso.agent.guards.argument_patterns import (
     argument_matches,
     pattern_problem,
 )
-from sayso.agent.tools.definition import MEMORY, RESULTS, SEARCH, ToolTag
+from sayso.agent.tools.definition import FOREIGN_SOURCES, MEMORY, RESULTS, SEARCH, ToolTag
 from sayso.agent.tools.tool import Tool
 from sayso.infra.concurrency import await_isolated, call_foreign
 from sayso.pending.action import After
 from sayso.pending.approval_rule import ApprovalRule
+from sayso.pending.standing_rule import StandingLimit, StandingRule
 
 #: What happens to a call: it runs, a person is asked first, or it never runs.
 PolicyVerdict = Literal["allow", "review", "deny"]
@@ -121,6 +122,11 @@ class ToolPolicy:
     #: Who decides about the calls of a tool, by patterns of tool names. The first pattern that names
     #: the tool counts, in any case. Calls that no pattern names are decided by the person who asked.
     approval: Mapping[str, ApprovalRule] = field(default_factory=dict)
+    #: Limits for standing yeses, by patterns of tool names; None forbids them. The first pattern
+    #: that names the tool counts, in any case. They only narrow what the author of a tool allows.
+    #: Tools from elsewhere (MCP, OpenAPI) have no author here: for them the limit is the rule, if it
+    #: has a time and a count.
+    standing: Mapping[str, StandingLimit | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._check_lists()
@@ -128,6 +134,7 @@ class ToolPolicy:
         self._check_after()
         self._check_editable()
         self._check_approval()
+        self._check_standing()
 
     def _check_lists(self) -> None:
         for kind in ("allow", "review", "deny"):
@@ -193,6 +200,19 @@ class ToolPolicy:
                     f"approval={{{pattern!r}: {rule!r}}} must be a pattern with an ApprovalRule"
                 )
 
+    def _check_standing(self) -> None:
+        if not isinstance(self.standing, Mapping):
+            raise ValueError(
+                f"standing={self.standing!r} must be a dict of patterns, "
+                "such as {'refund_*': StandingLimit(times=3)}"
+            )
+        for pattern, limit in self.standing.items():
+            if not isinstance(pattern, str) or not isinstance(limit, StandingLimit | None):
+                raise ValueError(
+                    f"standing={{{pattern!r}: {limit!r}}} must be a pattern with a StandingLimit "
+                    "or None"
+                )
+
     def evaluate(
         self, tool_name: str, args: Mapping[str, Any], *, asks_itself: bool = False
     ) -> PolicyDecision:
@@ -247,6 +267,10 @@ class ToolPolicy:
                 return rule
         return None
 
+    def standing_pattern(self, tool_name: str) -> str:
+        """Return the pattern of `standing` that names the tool, "" if none does."""
+        return next((pattern for pattern in self.standing if _is_named(tool_name, pattern)), "")
+
     def without_denied(self, tools: Iterable[Tool]) -> list[Tool]:
         """Return the tools that may be shown: those that no `deny` rule names."""
         return [tool for tool in tools if self.unconditional_denial(tool.name) is None]
@@ -269,6 +293,45 @@ def editable_names(tool: Tool, policy: ToolPolicy | None) -> tuple[str, ...]:
         if pattern:
             return tuple(policy.editable[pattern])
     return tuple(tool.editable)
+
+
+def effective_standing(tool: Tool, policy: ToolPolicy | None) -> StandingRule | None:
+    """Return for which later calls of a tool a yes may stand, None if for none.
+
+    It reads the schema of the tool, so the first call for a tool with a `config_injector` may block.
+
+    | the tool                                         | the rule                            |
+    |--------------------------------------------------|-------------------------------------|
+    | asks in its own code, or asks for a code         | none                                |
+    | other people decide about its calls              | none                                |
+    | the policy says that no yes may stand            | none                                |
+    | comes from elsewhere, such as an MCP server      | what the policy says, if it is whole |
+    | any other                                        | the author's, narrowed by the policy |
+
+    A rule that does not fit the arguments of the tool counts as none.
+    """
+    if tool.proposes or tool.typed_code:
+        return None
+    limit = StandingLimit()
+    if policy:
+        approval = policy.approval_rule(tool.name)
+        if approval and approval.asks_others:
+            return None
+        pattern = policy.standing_pattern(tool.name)
+        if pattern:
+            own_limit = policy.standing[pattern]
+            if own_limit is None:
+                return None
+            limit = own_limit
+
+    rule = tool.standing_rule
+    if rule is not None:
+        rule = rule.narrowed(limit)
+    elif tool.metadata.source in FOREIGN_SOURCES:
+        rule = limit.as_rule
+    if rule is None or tool.standing_problem(rule):
+        return None
+    return rule
 
 
 def check_injected(policy: ToolPolicy, tools: Iterable[Tool]) -> None:

@@ -26,6 +26,7 @@ from sayso.infra.concurrency import call_foreign
 from sayso.pending.action import MAX_TTL_SECONDS, After, OtherMessage
 from sayso.pending.executors import Reconciler
 from sayso.pending.proposals import current_context, stash_pending
+from sayso.pending.standing_rule import StandingRule
 from sayso.pending.tool_context import context_arguments, context_parameters, innermost_function
 
 #: The `source` of tools that write into an agent's memory.
@@ -34,6 +35,11 @@ MEMORY = "memory"
 RESULTS = "results"
 #: The `source` of the tool that finds other tools.
 SEARCH = "tool_search"
+#: The `source` of tools that an MCP server or an OpenAPI document describes. Nobody who wrote this
+#: bot is their author.
+MCP = "mcp"
+OPENAPI = "openapi"
+FOREIGN_SOURCES = (MCP, OPENAPI)
 #: How long an effect can be undone, in seconds, unless the tool says otherwise.
 UNDO_SECONDS = 300.0
 #: A function that undoes a call. It takes any of the tool's arguments by name, and `result`, the
@@ -75,7 +81,8 @@ class ToolMetadata:
     #: How many characters of one result the model reads at most; None for no limit of the tool.
     max_result_size: int | None = None
     #: Where the tool comes from. MEMORY for the tools of an agent's memory, RESULTS for the one
-    #: that reads the rest of a result, and SEARCH for the one that finds other tools.
+    #: that reads the rest of a result, SEARCH for the one that finds other tools, and one of
+    #: FOREIGN_SOURCES for tools from elsewhere.
     source: str = "native"
 
     def __post_init__(self) -> None:
@@ -131,6 +138,7 @@ class ToolOptions(TypedDict, total=False):
     after: After | Literal[""]
     editable: Sequence[str]
     other_message: OtherMessage | Literal[""]
+    standing: StandingRule | Mapping[str, Any] | None
 
 
 #: Fields whose type is checked when a tool is defined: name, type, and the type in words.
@@ -181,6 +189,13 @@ class ToolDefinition:
     - `after` says what follows the outcome of a confirmed call: "continue" lets the model go on
       with the request, "say" ends it with the bot's own text. "" leaves it to the channel. A
       policy's `after` comes first.
+    - `standing` offers a third button, with which a yes also counts for later calls:
+      `{"for": "1h", "times": 10, "where": {"amount": "<= 50"}, "same": ["customer"]}`. `for` is at
+      most a day, `times` at most 100. `where` has a comparison (`<=`, `>=`, `<`, `>`, `==`) or an
+      exact value for arguments, and `same` names arguments that must be as in the confirmed call.
+      All other arguments may be anything: name each one that matters. A policy may narrow or forbid
+      it. A tool with `typed_code` offers none, nor one whose own code asks. Afterwards it is a
+      StandingRule, or None.
     - `other_message` says what a message about something else does to an open question of the tool:
       "drop" ends it, "keep" leaves it open while the message is answered. "" leaves it to the
       channel.
@@ -231,6 +246,7 @@ class ToolDefinition:
     after: After | Literal[""] = ""
     editable: Sequence[str] = ()
     other_message: OtherMessage | Literal[""] = ""
+    standing: StandingRule | Mapping[str, Any] | None = None
 
     #: The tool that `dataclasses.replace` copies; None for a new tool. The constructor sets the
     #: attribute to the tool itself, so that `replace` passes it on to the constructor of the copy.
@@ -353,7 +369,17 @@ class ToolDefinition:
             read_only=ToolTag.READ_ONLY in tags,
             proposes=proposes,
             editable=tuple(_as_names(self.editable)),
+            standing=self._standing_rule(),
         )
+
+    def _standing_rule(self) -> StandingRule | None:
+        """Return the rule of `standing`, however it is given. Raises ToolValidationError."""
+        if self.standing is None:
+            return None
+        try:
+            return StandingRule.parse(self.standing)
+        except (ValueError, TypeError) as exc:
+            raise self._undefinable(f"its standing cannot be read: {exc}") from exc
 
     def _set_parameters(self) -> None:
         """Make `parameters` a tuple of ToolParameters, and `input_schema` a JSON Schema or None."""
@@ -419,6 +445,13 @@ class ToolDefinition:
                 "its own code asks for a confirmation (stash_pending), so no argument of it is "
                 "editable: leave editable out, or let the agent ask, with requires_approval=True"
             )
+        if self.standing and self.proposes:
+            yield (
+                "its own code asks for a confirmation (stash_pending), so no yes to it can stand: "
+                "leave standing out, or let the agent ask, with requires_approval=True"
+            )
+        if self.standing and self.typed_code:
+            yield "a code is typed anew for each call: leave standing out, or typed_code"
         if self.marks_effect and self.repeatable:
             yield (
                 "an interrupted call of it runs again anyway: leave marks_effect out, or "

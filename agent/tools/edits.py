@@ -65,7 +65,7 @@ def _field(
     name: str, schema: Mapping[str, Any], value: Any, *, is_required: bool
 ) -> FormField | None:
     """Return the field for one argument with its value; None for one that fits in no form."""
-    part, is_nullable = _without_null(schema)
+    part, is_nullable = without_null(schema)
     choices = [each for each in part.get("enum", ()) if each is not None]
     field_type = _field_type(part, choices)
     if field_type is None:
@@ -100,7 +100,7 @@ def _field(
     )
 
 
-def _without_null(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+def without_null(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     """Return the schema of a value that is not null, and whether null is allowed."""
     alternatives = schema.get("anyOf", ())
     parts = [part for part in alternatives if part.get("type") != "null"]

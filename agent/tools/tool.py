@@ -81,6 +81,7 @@ from sayso.agent.tools.signature import (
     name_of,
     read_docstring,
 )
+from sayso.agent.tools.standing_bounds import standing_problem
 from sayso.agent.tools.text_cuts import shorten
 from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
 from sayso.infra.concurrency import (
@@ -93,6 +94,7 @@ from sayso.pending.action import encode_canonical
 from sayso.pending.error_texts import FATAL_ERRORS, error_text, own_words
 from sayso.pending.executors import ToolResult
 from sayso.pending.proposals import RunningTool, current_context, running_tool
+from sayso.pending.standing_rule import StandingRule
 from sayso.pending.tool_context import context_parameters
 
 #: Most characters of the words with which a preview refuses. They are stored, and people read them
@@ -145,6 +147,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         else:
             _ = self._compiled
         self._check_editable()
+        self._check_standing()
 
     def __class_getitem__(cls, item: Any) -> GenericAlias:
         """Allow `Tool[Any]` in type hints, also at run time."""
@@ -723,6 +726,34 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         if unfillable:
             cure = "a form takes text, numbers, yes or no, choices, dates, times and lists of text"
             raise self._undefinable(f"editable {unfillable!r} fit in no form: {cure}", unfillable)
+
+    def _check_standing(self) -> None:
+        """Raise ToolValidationError for bounds of `standing` that fit no call.
+
+        With an injector the schema is not known yet. Then a rule that does not fit offers nothing.
+        """
+        if self.standing is None or self.config_injector is not None:
+            return
+        problem = self.standing_problem(self.standing_rule)
+        if problem:
+            raise self._undefinable(problem)
+
+    @property
+    def standing_rule(self) -> StandingRule | None:
+        """What the author says about standing yeses, None for nothing."""
+        if self.standing is None:
+            return None
+        return StandingRule.parse(self.standing)
+
+    def standing_problem(self, rule: StandingRule | None) -> str:
+        """Return what is wrong with a rule for this tool, "" if nothing is.
+
+        It reads the schema, so the first call for a tool with a `config_injector` may block, like
+        `schema`.
+        """
+        if rule is None:
+            return ""
+        return standing_problem(self.schema()["parameters"]["properties"], rule)
 
     @functools.cached_property
     def _returns_awaitable(self) -> bool:

@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from sayso.agent.tools.definition import ToolMetadata, ToolTag
+from sayso.agent.tools.definition import MCP, ToolMetadata, ToolTag
 from sayso.agent.tools.digests import definition_digest
 from sayso.agent.tools.environment import MAX_ARTIFACT_BYTES, emit_artifact
 from sayso.agent.tools.errors import ToolValidationError
@@ -296,7 +296,7 @@ class McpToolProvider:
                 in_fixed_order(safe_schema(definition.input_schema)),
                 screen_output=True,
                 version=self._version(definition),
-                metadata=ToolMetadata(tags=tags),
+                metadata=ToolMetadata(tags=tags, source=MCP),
                 read_only=is_read_only,
                 idempotent=bool(hints and hints.idempotent_hint),
             )

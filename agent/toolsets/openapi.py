@@ -21,7 +21,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sayso.agent.tools.definition import ToolMetadata, ToolTag
+from sayso.agent.tools.definition import OPENAPI, ToolMetadata, ToolTag
 from sayso.agent.tools.digests import definition_digest
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.previews import Preview
@@ -234,7 +234,7 @@ class OpenApiToolProvider:
                 screen_output=True,
                 version=self._version(api, operation, schema),
                 read_only=operation.reads_only,
-                metadata=ToolMetadata(tags=frozenset(tags)),
+                metadata=ToolMetadata(tags=frozenset(tags), source=OPENAPI),
             )
         except (UnusableSchema, ToolValidationError) as exc:
             why = str(exc)

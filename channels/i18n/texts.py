@@ -636,6 +636,71 @@ class Texts:
             duration=self._duration(seconds),
         )
 
+    def standing_label(self, seconds: float) -> str:
+        """Return the label of the button for a standing yes, about 20 characters."""
+        return self.say("standing_label", duration=self._span(seconds))
+
+    def standing_effect(self, seconds: float) -> str:
+        """Return what that button does, for platforms with room for it."""
+        return self.say("standing_effect", duration=self._span(seconds))
+
+    def standing_terms(self, bounds: str, seconds: float, times: int) -> str:
+        """Return for which later calls a standing yes would count. `bounds` is Markdown."""
+        return self.say(
+            "standing_terms", duration=self._span(seconds), times=str(times), bounds=bounds
+        )
+
+    def standing_granted(self, times: int, until: float) -> str:
+        """Return that the yes stands, for how many calls, and until when (Unix seconds)."""
+        return self.say("standing_granted", times=str(times), time=_clock_time(until))
+
+    def done_under_standing(
+        self, preview: str, outcome: str, use: int, times: int, until: float
+    ) -> str:
+        """Return the outcome of a call that was done under a standing yes.
+
+        Its person was not asked, so the preview stands in it whole. `outcome` is the result of
+        `done`. `use` is the number of this use, `until` in Unix seconds.
+        """
+        statement = as_statement(preview)
+        rest = outcome.removeprefix(self.done(preview, "")).strip()
+        if "\n" in statement:
+            statement = f"\n\n{statement}"
+        text = self.say(
+            "done_under_standing",
+            preview=statement,
+            use=str(use),
+            times=str(times),
+            time=_clock_time(until),
+        )
+        return f"{text}\n\n{rest}" if rest else text
+
+    def under_standing(self, outcome: str, use: int, times: int, until: float) -> str:
+        """Return any other outcome of a call that was to run under a standing yes."""
+        line = self.say("under_standing", use=str(use), times=str(times), time=_clock_time(until))
+        return f"{line}\n{outcome}"
+
+    def status_standing(self, number: int, preview: str, use: int, times: int, until: float) -> str:
+        """Return one standing yes, with the number by which /revoke ends it."""
+        return self.say(
+            "status_standing",
+            number=str(number),
+            preview=brief(preview),
+            use=str(use),
+            times=str(times),
+            time=_clock_time(until),
+        )
+
+    #: A standing yes has ended, because its person wants that.
+    standing_revoked = _with_preview("standing_revoked")
+
+    def standing_all_revoked(self, count: int) -> str:
+        """Return that all standing yeses of a person here have ended."""
+        return self.say("standing_all_revoked", count=str(count))
+
+    #: There is no standing yes to end.
+    standing_none = _fixed("standing_none")
+
     #: The text above buttons with answers to choose from.
     choose = _fixed("choose")
     #: One of these answers was chosen before.
@@ -779,14 +844,22 @@ class Texts:
         """
         whole = max(1, int(seconds))
         if whole < 120:
-            count = whole
-            unit = "seconds"
-        elif whole < 7200:
-            count = whole // 60
-            unit = "minutes"
-        else:
-            count = whole // 3600
-            unit = "hours"
+            return self._units(whole, "seconds")
+        if whole < 7200:
+            return self._units(whole // 60, "minutes")
+        return self._units(whole // 3600, "hours")
+
+    def _span(self, seconds: float) -> str:
+        """Return a duration like `_duration`, and a whole hour or minute as one."""
+        whole = max(1, int(seconds))
+        if whole % 3600 == 0:
+            return self._units(whole // 3600, "hours")
+        if whole % 60 == 0:
+            return self._units(whole // 60, "minutes")
+        return self._duration(seconds)
+
+    def _units(self, count: int, unit: Literal["seconds", "minutes", "hours"]) -> str:
+        """Return a number of units in words."""
         forms: dict[str, str] = self._templates["duration"][unit]
         form = plural_form(self._templates["plural"], count)
         return _filled(forms.get(form, forms["other"]), {"count": str(count)})

@@ -26,6 +26,7 @@ class WhatsAppSettings(VendorSettings):
 
     user_id_prefix: ClassVar[str] = "whatsapp:"
     charges_per_message: ClassVar[bool] = True
+    max_buttons: ClassVar[int] = 3
 
     platform: Literal["whatsapp"]
     """WhatsApp through Twilio. Example: `whatsapp`."""

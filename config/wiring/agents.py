@@ -623,6 +623,7 @@ def _build_agent(
             commands=channel.commands,
             confirm_ok=channel.confirm_ok,
             is_one_message=channel.charges_per_message,
+            max_buttons=channel.max_buttons,
             after=channel_after(settings, name, deps.provider),
             other_message=channel.other_message,
         ),

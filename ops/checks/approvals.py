@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sayso.config.settings.durations import duration_text
+from sayso.infra.durations import duration_text
 from sayso.config.wiring.deciders import DecidersOfYaml, NamedDeciders
 from sayso.pending.approval_rule import (
     ApprovalPlace,

@@ -1,5 +1,6 @@
--- needs: actions, conversation, inbox, states
--- Claim a shown action, exactly once: its user said yes, and from now on no other yes can run it.
+-- needs: actions, conversation, inbox, standing, states
+-- Claim an action, exactly once: its user said yes, and from now on no other yes can run it. The
+-- user was shown the action, or has given a standing yes that covers it.
 --
 -- args:
 --   epoch, token       of the worker's lease; absent without a lease
@@ -9,6 +10,9 @@
 --   mac                of the record that the caller verified
 --   seq                number of the deciding turn
 --   decision           `DecisionRecord.to_json` in Python, stored with the claim; absent if there is none
+--   user               the id of the scope
+--   grants             the standing yes that the user gives: `id`, `json`; absent for none
+--   use                the use of a standing yes (`StandingUse.to_dict` in Python); absent for none
 --   ARGV[2]            that record
 -- returns: JSON with `status` (`ClaimStatus` in Python) and `state` (of the action after the claim,
 --   '' if there is no action).
@@ -35,12 +39,14 @@ if decided_by_event == event then
   -- The action ended since this worker read it.
   if state ~= 'shown' then return answer('moved', state) end
 end
-if state ~= 'shown' then return answer('other', state) end
+local is_covered = args.use and state == 'armed'
+if state ~= 'shown' and not is_covered then return answer('other', state) end
 if record ~= ARGV[2] or mac ~= args.mac then return answer('tampered', state) end
 
 local function take()
   redis.call('HSET', key, 'state', 'claimed', 'decided_by_event', event, 'started_at', now())
   if args.decision then redis.call('HSET', key, 'decision', args.decision) end
+  if args.grants then store_standing(args.user, args.grants) end
   entered(action_id, {'claimed'}, event, mac)
 end
 
@@ -53,6 +59,17 @@ if plan then
   take()
   -- The plan is still being worked on, so it does not become stale.
   redis.call('HSET', action_key(plan), 'started_at', now())
+  return answer('mine', 'claimed')
+end
+
+-- The user was not asked. The use counts now, and not when its turn came in.
+if args.use then
+  if has_lease then
+    local first = first_turn()
+    if not first or first.seq ~= args.seq then return answer('moved', state) end
+  end
+  if not use_standing(args.user, args.use) then return answer('not_covered', state) end
+  take()
   return answer('mine', 'claimed')
 end
 

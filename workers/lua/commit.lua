@@ -67,12 +67,12 @@ local function free_scope()
   drop_timer('end:' .. user)
 end
 
--- Append the turn in which the agent goes on after the decision about an action. An action has one
--- such turn. If its person has said /stop, the turn asks no model.
+-- Append the turn in which the agent goes on after the decision about an action, or the one that runs
+-- an action which a standing yes covers. An action has one turn of each kind. If its person has said /stop, the turn asks no model.
 local function append_continuation(continuation)
   local key = action_key(continuation.action_id)
   if redis.call('EXISTS', key) == 0 then return end
-  local is_new = redis.call('HSETNX', key, 'continued_by_seq', args.seq) == 1
+  local is_new = redis.call('HSETNX', key, continuation.noted_in, args.seq) == 1
   if not is_new then return end
 
   local turn = continuation.turn

@@ -1,4 +1,4 @@
--- needs: actions, audit, keys, last_message, states
+-- needs: actions, audit, keys, last_message, standing, states
 -- A change of pending actions, as a turn or a program makes it (`TurnChange.to_dict` in Python).
 --
 -- Of the change this part reads the `transition` of one action to another state, which may be
@@ -177,6 +177,7 @@ end
 
 -- Make a change that `refusal_of` found possible. `at_once`: see `store_action`.
 local function apply_change(change, at_once)
+  if change.revokes then revoke_standing(change.revokes.user, change.revokes.ids) end
   if change.transition then apply_transition(change.transition) end
   if change.request_change then apply_request_change(change.request_change) end
   for _, new_action in ipairs(change.new_actions) do store_action(new_action, at_once) end
