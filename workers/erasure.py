@@ -44,7 +44,14 @@ MAX_ROUNDS = 10
 #: * `kept`: a key holds hashes, numbers or settings, or ends within hours.
 Fate = Literal["person", "owner", "conversation", "entries", "kept"]
 #: Kinds of keys whose names end in a conversation and a person in it.
-_OF_PERSON = ("history", "open_action", "started_actions", "requests", "question_place")
+_OF_PERSON = (
+    "history",
+    "open_action",
+    "started_actions",
+    "requests",
+    "question_place",
+    "standing",
+)
 #: Kinds of keys with text of one conversation, whose id stands at their end.
 _OF_CONVERSATION = ("inbox", "outbox", "journal", "timers", "timer", "delivery", "turn_records")
 #: What becomes of each kind of key that docs/reference/redis.md lists. The methods of Erasure do

@@ -19,7 +19,7 @@ from sayso.agent.channel.endings import cancelled_or_expired_transition
 from sayso.agent.channel.outcome_history import OutcomeHistory
 from sayso.agent.channel.people_commands import PeopleCommands, absence_lines
 from sayso.agent.channel.questions import Questions
-from sayso.agent.guards.policy import effective_decision
+from sayso.agent.guards.policy import effective_decision, effective_standing
 from sayso.agent.tools.previews import literal
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import roles_in, would_show
@@ -169,7 +169,11 @@ class Commands:
         names: tuple[str, ...] = LISTED
         if self._people_commands:
             names = (*LISTED, *self._people_commands.names)
-        lines = [f"- /{name}: {texts.command(name)}" for name in names if name not in tool_names]
+        policy = self._agent.config.tool_policy
+        hidden_names = set(tool_names)
+        if not any(effective_standing(each.tool, policy) for each in usable):
+            hidden_names.add("revoke")
+        lines = [f"- /{name}: {texts.command(name)}" for name in names if name not in hidden_names]
 
         asking = [f"`{each.tool.name}`" for each in usable if each.asks]
         if len(asking) > MAX_TOOLS:

@@ -36,7 +36,9 @@ MAX_IDENTITIES = 8
 #: How many keys Redis looks at in one SCAN.
 SCAN_COUNT = 1000
 #: A key of a conversation or an action: the shard, the kind, and the id.
-_KEY = re.compile(r"\{(?P<shard>\d{1,2})\}:(?P<kind>conversation|pending):(?P<name>.+)", re.DOTALL)
+_KEY = re.compile(
+    r"\{(?P<shard>\d{1,2})\}:(?P<kind>conversation|pending|standing):(?P<name>.+)", re.DOTALL
+)
 _LIFT = """
 -- Remove the halt of a shard, unless it is another one by now. Return 1 if it was removed, else 0.
 --
@@ -161,6 +163,8 @@ def _prepare(
 ) -> Resumed:
     """Raise all numbers of the halted shards, and close their open actions. Return what was done.
 
+    All standing yeses end.
+
     `floors`: the lowest new number of each halted shard.
     """
     # The shards come first, so that the numbers of what begins from then on are above them, too.
@@ -178,7 +182,10 @@ def _prepare(
         name = match["name"]
         if shard not in floors:
             continue
-        if match["kind"] == "conversation":
+        if match["kind"] == "standing":
+            # A use or a revocation may be among the lost writes, so no yes stands any more.
+            client.delete(key)
+        elif match["kind"] == "conversation":
             args = {"floor": floors[shard], "restored": restored}
             replies += scripts.run("resume_conversation", name, args)
             conversations += 1

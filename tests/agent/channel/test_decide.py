@@ -157,6 +157,8 @@ NO_MORE = {
 TAPS = {
     "an offered answer": ("", ButtonTap("choice")),
     "yes": ("", ButtonTap("confirm")),
+    "yes, and it stands": ("", ButtonTap("standing", may_stand=True)),
+    "the same, not offered": ("", ButtonTap("standing")),
     "yes, code is asked for": ("1234", ButtonTap("confirm")),
     "no": ("", ButtonTap("cancel")),
     "change, with a form": ("", ButtonTap("change", has_form=True, sends_form=True)),

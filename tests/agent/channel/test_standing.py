@@ -199,6 +199,16 @@ def test_revoke_by_number():
     assert till.refunds == [(30, "c1"), (31, "c2"), (33, "c2")]
 
 
+def test_help_names_revoke_only_where_a_yes_may_stand():
+    """Elsewhere the command works, too, and there is nothing to end."""
+    till = Till()
+    till.ask("/help")
+    assert "/revoke" in till.texts[-1]
+    till.deploy(rule=None)
+    till.ask("/help")
+    assert "/revoke" not in till.texts[-1]
+
+
 def test_revoke_without_any():
     """It says that there is none."""
     till = Till()
