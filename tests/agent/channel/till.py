@@ -65,9 +65,7 @@ class Till:
             calls.append(ToolCall("refund", args, f"call{self.calls}"))
         return calls
 
-    def deploy(
-        self, *, rule: Any = RULE, policy: ToolPolicy | None = None, **options: Any
-    ) -> None:
+    def deploy(self, *, rule: Any = RULE, policy: ToolPolicy | None = None, **options: Any) -> None:
         """Start the bot, or start it anew with another tool or policy."""
 
         @tool(
@@ -120,7 +118,9 @@ class Till:
 
     def buttons(self) -> tuple[Button, ...]:
         """Return the buttons of the last question."""
-        return next(each.reply.buttons for each in reversed(self.channel.sent) if each.reply.buttons)
+        return next(
+            each.reply.buttons for each in reversed(self.channel.sent) if each.reply.buttons
+        )
 
     def tap(self, number: int, **fields: Any) -> None:
         """Tap a button of the last question, by its place from 0, and work on it."""

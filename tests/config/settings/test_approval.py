@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sayso.infra.durations import duration_text
 from sayso.config.settings.loader import ConfigError, load_for_terminal, load_settings
 from sayso.config.wiring.agents import tool_policy
+from sayso.infra.durations import duration_text
 from sayso.pending.approval_rule import (
     ApprovalEscalation,
     ApprovalPlace,
