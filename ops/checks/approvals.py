@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sayso.infra.durations import duration_text
 from sayso.config.wiring.deciders import DecidersOfYaml, NamedDeciders
+from sayso.infra.durations import duration_text
 from sayso.pending.approval_rule import (
     ApprovalPlace,
     ApprovalRule,
