@@ -8,7 +8,7 @@ everything else of the turn. A worker then moves it, once.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sayso.channels.types import Conversation, Reply, Turn
@@ -79,10 +79,11 @@ class ForwardedTurn:
     received_at: float
 
     def entry(self) -> str:
-        """Return the outbox entry."""
+        """Return the outbox entry. While tracing is on, the turn becomes a part of this trace."""
+        turn = replace(self.turn, trace=current_trace())
         return _entry(
             self.turn.conversation,
-            turn=self.turn.to_json(),
+            turn=turn.to_json(),
             user=self.turn.scope.id,
             action_id=self.action_id,
             received_at=round(self.received_at * 1000),

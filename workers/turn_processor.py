@@ -40,6 +40,7 @@ from sayso.infra.concurrency import call_in_thread
 from sayso.infra.metrics import CONTINUATIONS, MAILBOX_SECONDS, TURN_SECONDS, TURNS
 from sayso.infra.redis.connections import Halted
 from sayso.infra.redis.shared_cache import SharedCache
+from sayso.pending.approvals.requests import is_request
 from sayso.pending.stored_action import WAITING_STATES
 from sayso.pending.turn_changes import END_OF_QUESTION, TurnChange, TurnEnd, TurnReply
 from sayso.pending.turns import (
@@ -145,9 +146,7 @@ class TurnProcessor:
         held.begin(queued)
 
         links = [turn.trace for turn in queued.parts[1:]]
-        # The parent of a continuation is the turn with the yes. The turn that proposed the action
-        # becomes a link.
-        if queued.turn.continues and queued.tapped_action:
+        if queued.tapped_action and _links_to_proposal(queued):
             links.append(queued.tapped_action.trace)
         name = f"turn {channel_name}"
         with tracing.span(
@@ -527,3 +526,14 @@ def may_ask(queued: QueuedTurn, change: TurnChange) -> bool:
     asks = any(action.kind != CHOICE_KIND for action in change.new_actions)
     waited = any(timer.id.startswith(END_OF_QUESTION) for timer in queued.timers)
     return asks or waited
+
+
+def _links_to_proposal(queued: QueuedTurn) -> bool:
+    """Return whether the span of a turn links to the turn that proposed its action.
+
+    The parent of a continuation is the turn with the yes, and that of a vote the turn in which a
+    person answered a request. A tap on a request, and a time that has come, begin a trace.
+    """
+    if queued.turn.continues or queued.turn.kind in ("vote", "request_timer"):
+        return True
+    return is_request(queued.tapped_action)

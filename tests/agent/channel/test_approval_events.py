@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sayso.channels.base import AddressClosed
+from sayso.infra import tracing
 from sayso.infra.metrics import REGISTRY
 from sayso.pending.approval_rule import (
     MAX_WITHIN_SECONDS,
@@ -263,3 +267,56 @@ def test_forgotten_action_is_not_counted_for_ever():
     shop.rig.client.zadd(key, {"forgotten": 1})
     shop.ask()
     assert waiting(shop)[0] == 2
+
+
+@pytest.fixture
+def spans() -> Iterator[Callable[[str], list[ReadableSpan]]]:
+    """Trace, and return a function that returns the finished spans of a name."""
+    memory, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    tracing.start_tracing(provider)
+    yield lambda name: [span for span in memory.get_finished_spans() if span.name == name]
+    tracing.stop_tracing()
+
+
+def linked(span: ReadableSpan) -> list[int]:
+    """Return the ids of the spans that a span links to."""
+    return [link.context.span_id for link in span.links]
+
+
+def test_one_trace_goes_from_the_tap_to_the_effect(spans):
+    """The requests belong to the trace of the question, and the tap and the vote link to it."""
+    shop = Shop(30)
+    shop.ask()
+    with tracing.span("accept the tap"):
+        shop.hear(
+            replace(GROUP, chat="bea"),
+            "bea",
+            tap=shop.request("bea")[0].data,
+            trace=tracing.current_trace(),
+        )
+    shop.work()
+    (accepted,) = spans("accept the tap")
+    asked, counted = spans("turn shop")
+    (tapped,) = spans("turn team")
+    trace_id = accepted.context.trace_id
+    assert tapped.context.trace_id == counted.context.trace_id == trace_id
+    assert counted.parent.span_id == tapped.context.span_id
+    assert linked(tapped) == linked(counted) == [asked.context.span_id]
+    (confirmed,) = spans("confirm action")
+    assert confirmed.parent.span_id == counted.context.span_id
+
+    sent = {span.context.trace_id for span in spans("send team")}
+    assert sent == {asked.context.trace_id, trace_id}  # the requests, and their ends
+    forwarded = {span.context.trace_id for span in spans("forward reply")}
+    assert forwarded == sent
+
+
+def test_end_of_the_time_links_to_the_question(spans):
+    """It begins a trace: the question was asked a day before."""
+    shop = Shop(30, rule=replace(MANAGERS, within_seconds=HOUR))
+    shop.ask()
+    shop.later(HOUR + 5)
+    asked, ended = spans("turn shop")
+    assert ended.context.trace_id != asked.context.trace_id
+    assert linked(ended) == [asked.context.span_id]
