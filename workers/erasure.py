@@ -48,7 +48,7 @@ _OF_PERSON = (
     "history",
     "open_action",
     "started_actions",
-    "requests",
+    "received_requests",
     "question_place",
     "standing",
 )

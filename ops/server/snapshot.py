@@ -35,6 +35,7 @@ from sayso.infra.redis.cluster import ClusterClient
 from sayso.infra.redis.url import RedisUrl
 from sayso.infra.storage.files import make_private, open_private
 from sayso.ops.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError
+from sayso.pending.approvals.requests import REQUEST_KIND
 from sayso.pending.sharded_scripts import SHARDS
 from sayso.pending.stored_action import OPEN_STATES
 from sayso.workers.data_loss.watermarks import keys_of
@@ -421,7 +422,9 @@ def _kinds(key: StoredKey) -> Iterator[tuple[str, int]]:
     elif rest.startswith("outbox:"):
         yield "waiting_replies", len(key.value)
     elif rest.startswith("pending:") and isinstance(key.value, Mapping):
-        is_open = key.value.get("state") in OPEN_STATES
+        # A request asks about another action, which counts.
+        is_request = key.value.get("kind") == REQUEST_KIND
+        is_open = key.value.get("state") in OPEN_STATES and not is_request
         yield "open_actions", int(is_open)
     elif rest == "installed":
         yield "installations", len(key.value)

@@ -14,7 +14,7 @@ if redis.call('LLEN', outbox) >= MAX_FORWARDED_WAITING then return '' end
 
 -- Put the action at the head of the list of requests to its user.
 local function list_as_request(request)
-  local key = requests_key(request.user)
+  local key = received_requests_key(request.user)
   redis.call('LPUSH', key, request.action_id)
   redis.call('LTRIM', key, 0, MAX_RECENT - 1)
   redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), KEEP_ACTION_MS + request.ttl_ms))

@@ -20,8 +20,8 @@ local function started_actions_key(user)
 end
 
 -- A list: the ids of the requests that a user got about other users' actions, the last one first.
-local function requests_key(user)
-  return shard .. ':requests:' .. conversation .. ':' .. user
+local function received_requests_key(user)
+  return shard .. ':received_requests:' .. conversation .. ':' .. user
 end
 
 -- A sorted set of the whole shard: the actions about which other people are asked, and since when.
