@@ -49,7 +49,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply
 from sayso.pending.action import ActionState
 from sayso.pending.approval_rule import ApprovalRule, Deciders
-from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace, group_of
+from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace, Decider, group_of
 from sayso.pending.approvals.people import DirectoryUnavailable
 from sayso.pending.approvals.requests import (
     UNDELIVERED,
@@ -262,17 +262,17 @@ class ApprovalVotes:
         all_deciders = _deciders_now(rule, stored, context.received_at)
         group = group_of(rule, context.turn.conversation)
 
-        async def person_of(each: Vote) -> str:
-            """Return the name of the person of a vote, "" if they may not decide now."""
-            person = await self._approvers.may_decide(
+        async def decider_of(each: Vote) -> Decider | None:
+            """Return the person of a vote, None if they may not decide now."""
+            return await self._approvers.may_decide(
                 each, all_deciders, place, group, context.received_at
             )
-            return person.name if person else ""
 
-        name = await person_of(vote)
-        if not name:
+        decider = await decider_of(vote)
+        if decider is None:
             return None
-        vote = replace(vote, person=name).sealed(self._store.signer)
+        named = replace(vote, person=decider.person.name, stands_for=decider.stands_for)
+        vote = named.sealed(self._store.signer)
         stored = await self._with_vote(context, stored, vote)
         votes = [
             each
@@ -280,8 +280,11 @@ class ApprovalVotes:
             if each.is_genuine(self._store.signer) and each.record_mac == stored.mac
         ]
         # A person who voted before may have lost the role, or may be known as another one by now.
-        names = {each.seal: await person_of(each) for each in votes}
-        present = [replace(each, person=names[each.seal]) for each in votes if names[each.seal]]
+        present: list[Vote] = []
+        for each in votes:
+            voter = await decider_of(each)
+            if voter:
+                present.append(replace(each, person=voter.person.name))
         counted = tally(rule, present, asker=asker.name, may_decide=lambda _: True)
         return _Count(stored, counted)
 

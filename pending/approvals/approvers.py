@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sayso.channels.types import Conversation
 from sayso.pending.approval_rule import ApprovalPlace, ApprovalRule, Deciders
@@ -36,6 +37,14 @@ class ActionPlace:
 
     home: Conversation
     asker: KnownPerson
+
+
+class Decider(NamedTuple):
+    """A person who may decide about an action."""
+
+    person: KnownPerson
+    #: The name of the person in whose place they decide; "" if they decide for themselves.
+    stands_for: str = ""
 
 
 class Approvers:
@@ -87,8 +96,11 @@ class Approvers:
         place: ActionPlace,
         group: Conversation,
         now: float,
-    ) -> KnownPerson | None:
+    ) -> Decider | None:
         """Return the person of a vote if they may decide, None if not.
+
+        A colleague of a person who is away may decide for that person. A vote that was counted so
+        (`Vote.stands_for`) goes on counting when the person is back, as long as they may decide.
 
         * `all_deciders`: the person must be one of any of these.
         * `group`: the conversation in which `anyone_else` may decide, in any thread of its chat.
@@ -96,25 +108,21 @@ class Approvers:
         person = await self._people.person_of(vote.channel, vote.user_ids)
         if person.name == place.asker.name:
             return None
-        for deciders in all_deciders:
+        deciders_of_any_kind = tuple(all_deciders)
+        for deciders in deciders_of_any_kind:
             if deciders.kind == "anyone_else":
                 is_one = (vote.channel, vote.chat) == (group.channel, group.chat)
             else:
-                is_one = await self._is_one_of(person, deciders, now)
+                is_one = _is_one_of(person, deciders)
             if is_one:
-                return person
-        return None
+                return Decider(person)
 
-    async def _is_one_of(self, person: KnownPerson, deciders: Deciders, now: float) -> bool:
-        """Return whether a person, or somebody whom they stand in for, is one of the deciders."""
-        if deciders.kind == "role" and person.roles.intersection(_lower(deciders.names)):
-            return True
-        if deciders.kind == "people" and person.name in deciders.names:
-            return True
-        for member in await self._members(deciders):
-            if member.stand_in == person.name and member.away_until > now:
-                return True
-        return False
+        for deciders in deciders_of_any_kind:
+            for member in await self._members(deciders):
+                is_away = member.stand_in == person.name and member.away_until > now
+                if is_away or member.name == vote.stands_for:
+                    return Decider(person, member.name)
+        return None
 
     async def _members(self, deciders: Deciders) -> Sequence[KnownPerson]:
         """Return the people whom the deciders name, each once."""
@@ -136,6 +144,13 @@ class Approvers:
         if not person.stand_in:
             return None
         return await self._people.named(person.stand_in)
+
+
+def _is_one_of(person: KnownPerson, deciders: Deciders) -> bool:
+    """Return whether a person has one of the roles, or one of the names, of the deciders."""
+    if deciders.kind == "role":
+        return not person.roles.isdisjoint(_lower(deciders.names))
+    return person.name in deciders.names
 
 
 def group_of(rule: ApprovalRule, home: Conversation) -> Conversation:

@@ -61,6 +61,8 @@ class Vote:
     #: The name of the person (`KnownPerson.name`). "" until the conversation of the action has
     #: found out who they are.
     person: str = ""
+    #: The name of the person in whose place they answered, who was away; "" for nobody.
+    stands_for: str = ""
     #: The seal over all other fields.
     seal: str = ""
 
@@ -88,9 +90,10 @@ class Vote:
     def shown_name(self) -> str:
         """Return how the person is named: by the configured name, else as the platform does."""
         is_named = ":" not in self.person
-        if is_named:
-            return self.person
-        return self.user_name or self.user_id
+        name = self.person if is_named else self.user_name or self.user_id
+        if self.stands_for:
+            return f"{name} ({self.stands_for})"
+        return name
 
     @property
     def place(self) -> Conversation:
@@ -177,12 +180,19 @@ def tally(
 
 
 def _newest_by_person(votes: Iterable[Vote]) -> Sequence[Vote]:
-    """Return the last answer of each person, in the order in which these were given."""
-    newest: dict[str, Vote] = {}
-    for vote in sorted(votes, key=lambda vote: vote.at):
-        newest.pop(vote.person, None)
-        newest[vote.person] = vote
-    return list(newest.values())
+    """Return the last answer of each person, in the order in which these were given.
+
+    An answer in another person's place counts for both: neither of the two counts a second time.
+    """
+    newest: list[Vote] = []
+    answered: set[str] = set()
+    for vote in reversed(sorted(votes, key=lambda vote: vote.at)):
+        people = {vote.person, vote.stands_for} - {""}
+        if answered.isdisjoint(people):
+            newest.append(vote)
+        answered |= people
+    newest.reverse()
+    return newest
 
 
 def votes_from_lines(lines: str) -> Sequence[Vote]:

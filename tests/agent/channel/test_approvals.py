@@ -613,6 +613,32 @@ def test_colleague_decides_for_a_person_who_is_away():
     assert shop.texts_to("bea") == []
     shop.tap("dan", shop.request("dan")[0])
     assert shop.refunds == [30]
+    assert "Agreed by dan (bea)" in shop.texts[-1]
+
+
+def test_answer_of_a_colleague_counts_when_the_person_is_back():
+    """It was given in their absence. It ends with the role of the person."""
+    rule = replace(TWO, by=Deciders("people", ("bea", "cem")))
+    shop = Shop(30, rule=rule)
+    shop.directory.set("bea", stand_in="dan", away_until=shop.rig.now + HOUR)
+    shop.ask()
+    shop.tap("dan", shop.request("dan")[0])
+    shop.directory.set("bea", stand_in="", away_until=0.0)
+    shop.tap("cem", shop.request("cem")[0])
+    assert shop.refunds == [30]
+
+
+def test_person_and_their_colleague_count_once():
+    """A person who is back cannot add a yes to the one that was given in their place."""
+    rule = replace(TWO, by=Deciders("people", ("bea", "cem")))
+    shop = Shop(30, rule=rule)
+    shop.directory.set("bea", stand_in="dan", away_until=shop.rig.now + HOUR)
+    shop.ask()
+    shop.tap("dan", shop.request("dan")[0])
+    shop.directory.set("bea", stand_in="", away_until=0.0)
+    shop.directory.set("cem", stand_in="dan", away_until=shop.rig.now + HOUR)
+    shop.tap("dan", shop.request("dan")[0])
+    assert shop.refunds == []
 
 
 def test_colleague_may_not_decide_once_the_person_is_back():
