@@ -186,7 +186,8 @@ def _newest_by_person(votes: Iterable[Vote]) -> Sequence[Vote]:
     """
     newest: list[Vote] = []
     answered: set[str] = set()
-    for vote in reversed(sorted(votes, key=lambda vote: vote.at)):
+    in_order = sorted(votes, key=lambda vote: vote.at)
+    for vote in reversed(in_order):
         people = {vote.person, vote.stands_for} - {""}
         if answered.isdisjoint(people):
             newest.append(vote)
