@@ -27,7 +27,7 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.literal import Markdown
 from sayso.channels.types import Reply, Turn
-from sayso.pending.approvals.linking import names_of
+from sayso.pending.approvals.linking import account_names
 from sayso.pending.approvals.people import DirectoryUnavailable, KnownPerson, PeopleDirectory
 from sayso.pending.standing_yes import StandingRevocation, StandingYes, load_standing_yeses
 from sayso.pending.store import PendingActionStore
@@ -277,13 +277,15 @@ def _who(
     if turn.aliases and not turn.in_group:
         yield texts.who("aliases", ", ".join(f"`{alias}`" for alias in turn.aliases))
     if person and len(person.accounts) > 1 and not turn.in_group:
-        yield texts.who("accounts", names_of(person.accounts))
+        yield texts.who("accounts", account_names(person.accounts))
 
 
 def _status(context: TurnContext, others: Sequence[StoredAction]) -> Iterator[str]:
     """Yield the lines of /status: what is open and for how long.
 
-    `others` are the actions that wait for the decision of other people. Turns of a conversation run one at a time, so no other turn can be running. An action that was
+    `others` are the actions that wait for the decision of other people.
+
+    Turns of a conversation run one at a time, so no other turn can be running. An action that was
     confirmed elsewhere can.
     """
     texts = context.texts

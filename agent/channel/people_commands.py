@@ -1,6 +1,6 @@
 """The commands with which people change their entry: /link, /unlink, /away and /back.
 
-They exist where a bot knows people: see `Settings.has_people`.
+They exist where a bot knows people: see `Settings.knows_people`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sayso.agent.channel.context import TurnContext, paragraphs
 from sayso.channels.i18n.texts import Texts, users_zone
 from sayso.channels.types import Turn
 from sayso.infra.letter_codes import looks_like_a_code
-from sayso.pending.approvals.linking import AccountLinking, LinkResult, names_of
+from sayso.pending.approvals.linking import AccountLinking, LinkResult, account_names
 from sayso.pending.approvals.links import CODE_SECONDS, LinkSide
 from sayso.pending.approvals.people import DirectoryUnavailable, KnownPerson
 from sayso.pending.approvals.self_service import SelfService
@@ -43,7 +43,7 @@ class PeopleCommands:
     def knows(self, name: str, words: Sequence[str]) -> bool:
         """Return whether a message is one of the commands.
 
-        `words` are those behind the command. Other messages may begin with the same word.
+        `words` are those after the command. Other messages may begin with the same word.
         """
         if name not in self.names:
             return False
@@ -151,7 +151,7 @@ def _link_text(texts: Texts, result: LinkResult) -> str:
     """Return what a person reads who has typed a code."""
     match result.state:
         case "linked":
-            return texts.link_done(names_of(result.accounts))
+            return texts.link_done(account_names(result.accounts))
         case "waits":
             return texts.link_waits()
         case "unknown_code":

@@ -32,7 +32,7 @@ from sayso.ops.cli.command import (
 if TYPE_CHECKING:
     from sayso.config.settings.schema import Settings
     from sayso.config.wiring.people import PeopleParts
-    from sayso.pending.approvals.links import LinkRequest, LinkSide
+    from sayso.pending.approvals.links import LinkSide, WaitingLink
     from sayso.workers.access import AccessRules
     from sayso.workers.people import ListedPerson, PeopleDecisions, RedisPeople, WaitingSender
     from sayso.workers.sender import RedisOutbox
@@ -193,7 +193,7 @@ def links(options: Options) -> None:
     from sayso.pending.approvals.people import account_name
 
     with _open_people(options) as parts:
-        waiting = run_without_loop(parts.links.requests())
+        waiting = run_without_loop(parts.links.waiting())
         joined = run_without_loop(parts.links.all_joined())
     lines = [_link_row(each) for each in waiting]
     names = [[account_name(account) for account in accounts] for accounts in joined]
@@ -262,14 +262,14 @@ def absences(options: Options) -> None:
 def _decide_link(options: Options, link_id: str, *, is_accepted: bool) -> None:
     """Accept or reject a link that waits, and say so."""
     from sayso.infra.concurrency import run_without_loop
-    from sayso.pending.approvals.linking import UnknownRequest
+    from sayso.pending.approvals.linking import UnknownLink
     from sayso.pending.approvals.links import TooManyLinks
 
     with _open_people(options) as parts:
         decide = parts.linking.accept if is_accepted else parts.linking.reject
         try:
             link = run_without_loop(decide(link_id))
-        except (UnknownRequest, TooManyLinks, ValueError) as exc:
+        except (UnknownLink, TooManyLinks, ValueError) as exc:
             fail(one_line(str(exc), 300))
     outcome = "joined" if is_accepted else "not joined"
     both = f"{_side_text(link.maker)} and {_side_text(link.taker)}"
@@ -287,7 +287,7 @@ def _open_people(options: Options) -> Iterator[PeopleParts]:
         yield open_people_parts(settings, options.data)
 
 
-def _link_row(link: LinkRequest) -> str:
+def _link_row(link: WaitingLink) -> str:
     """Return a line of `links`: the id, the age and both sides of a link that waits."""
     age = _age(time.time() - link.at)
     both = f"{_side_text(link.maker)}  {_side_text(link.taker)}"

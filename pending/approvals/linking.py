@@ -1,8 +1,11 @@
 """AccountLinking: people join their accounts on two channels into one person, by a code.
 
-A person asks for a code on one channel (`/link`) and types it on another one (`/link CODE`). Who
-has both accounts is one person then, with the roles of both. Whoever persuades a person to type a
-code gets the roles of that person. Therefore a link waits by default until an operator accepts it.
+A person asks for a code on one channel (`/link`): this is the *maker* of the code. The person types
+it on another channel (`/link CODE`): this is the *taker*. Both accounts belong to one person then,
+with the roles of both.
+
+An attacker could persuade a person to type a code, and would get the roles of that person.
+Therefore a link waits by default until an operator accepts it.
 """
 
 from __future__ import annotations
@@ -14,14 +17,15 @@ from typing import Literal
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Delivery, Reply, digest
-from sayso.pending.approvals.links import LinkRequest, LinkSide, RedisLinks, TooManyLinks
+from sayso.pending.approvals.links import LinkSide, RedisLinks, TooManyLinks, WaitingLink
 from sayso.pending.approvals.people import Account, PeopleDirectory, account_name
 
 log = logging.getLogger(__name__)
 
 #: Whether people may join their accounts: not at all, once an operator accepts it, or at once.
 LinkPolicy = Literal["off", "reviewed", "open"]
-#: Sends a reply to a conversation, once for its delivery id. Raises redis.RedisError.
+#: Sends a reply to a conversation. A delivery with an id that was sent before is ignored. Raises
+#: redis.RedisError.
 SendTo = Callable[[Delivery], Awaitable[object]]
 #: What becomes of a code that a person typed:
 #:
@@ -32,7 +36,7 @@ SendTo = Callable[[Delivery], Awaitable[object]]
 #: * same_channel: the code was made on this channel;
 #: * same_person: the accounts are joined already;
 #: * two_people: the YAML names two people who have these accounts;
-#: * too_many_accounts: there is no room for another account or request.
+#: * too_many_accounts: there is no room for another account, or for another link that waits.
 LinkState = Literal[
     "linked",
     "waits",
@@ -45,8 +49,8 @@ LinkState = Literal[
 ]
 
 
-class UnknownRequest(Exception):
-    """Raised when an operator names a link that does not wait."""
+class UnknownLink(Exception):
+    """Raised when an operator names a link that is not among those that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,9 @@ class LinkResult:
     """What became of a code that a person typed."""
 
     state: LinkState
-    #: The accounts that are joined, or that are to be.
+    #: The accounts of maker and taker: joined, or to be joined. () where the code was refused.
     accounts: tuple[Account, ...] = ()
-    #: The names of both people, for the state `two_people`.
+    #: The names of both people for the state `two_people`, else ().
     names: tuple[str, ...] = ()
 
 
@@ -65,7 +69,7 @@ class AccountLinking:
 
     * `links`: where links are stored.
     * `people`: says who has an account now.
-    * `send`: tells the other side of a link.
+    * `send`: sends the reply that tells a side how the link ended.
     * `is_reviewed`: whether an operator must accept each link.
 
     Methods raise redis.RedisError, and DirectoryUnavailable where they look up people.
@@ -81,12 +85,13 @@ class AccountLinking:
 
     async def begin(self, maker: LinkSide) -> str:
         """Return a code for the other channel, "" if the account made too many within an hour."""
-        return await self._links.new_code(maker)
+        return await self._links.create_code(maker)
 
     async def finish(self, taker: LinkSide, code: str, event_id: str) -> LinkResult:
         """Join the account that made a code with the one that typed it, or ask an operator.
 
-        `event_id`: the turn in which the code was typed. The same turn may be answered again.
+        `event_id`: the event id of the turn in which the code was typed. The same turn may be
+        answered again, after the first worker died.
         """
         if not await self._links.may_try(taker.account):
             return LinkResult("too_many_tries")
@@ -107,8 +112,8 @@ class AccountLinking:
         accounts = (maker.account, taker.account)
         try:
             if self._is_reviewed:
-                request = await self._links.add_request(maker, taker)
-                log.info("people.link_waits", extra={"link": request.id, **_log_ids(maker, taker)})
+                link = await self._links.add_waiting(maker, taker)
+                log.info("people.link_waits", extra={"link": link.id, **_log_ids(maker, taker)})
                 return LinkResult("waits", accounts)
             await self._join(maker, taker)
         except TooManyLinks:
@@ -123,14 +128,15 @@ class AccountLinking:
             log.info("people.unlinked", extra={"account": _log_id(account)})
         return is_separated
 
-    async def accept(self, request_id: str) -> LinkRequest:
+    async def accept(self, link_id: str) -> WaitingLink:
         """Join the accounts of a link that waits, and tell both sides. Safe to repeat.
 
-        Raises UnknownRequest, and TooManyLinks. Raises ValueError if the YAML names two people who
+        Raises UnknownLink, and TooManyLinks. Raises ValueError if the YAML names two people who
         have these accounts.
         """
-        request = await self._request(request_id)
-        maker, taker = request.maker, request.taker
+        link = await self._find_waiting(link_id)
+        maker = link.maker
+        taker = link.taker
         obstacle = await self._obstacle(maker, taker)
         if obstacle and obstacle.state == "two_people":
             one, other = obstacle.names
@@ -139,22 +145,22 @@ class AccountLinking:
                 "or name one person there"
             )
         await self._join(maker, taker)
-        await self._end(request, is_joined=True)
-        return request
+        await self._tell_both(link, is_joined=True)
+        return link
 
-    async def reject(self, request_id: str) -> LinkRequest:
-        """Drop a link that waits, and tell both sides. Raises UnknownRequest."""
-        request = await self._request(request_id)
-        log.info("people.link_rejected", extra={"link": request.id})
-        await self._end(request, is_joined=False)
-        return request
+    async def reject(self, link_id: str) -> WaitingLink:
+        """Drop a link that waits, and tell both sides. Raises UnknownLink."""
+        link = await self._find_waiting(link_id)
+        log.info("people.link_rejected", extra={"link": link.id})
+        await self._tell_both(link, is_joined=False)
+        return link
 
-    async def _request(self, request_id: str) -> LinkRequest:
-        """Return the link of this id, in any case. Raises UnknownRequest."""
-        for request in await self._links.requests():
-            if request.id == request_id.upper():
-                return request
-        raise UnknownRequest(f"no link {request_id!r} waits: see `sayso people links`")
+    async def _find_waiting(self, link_id: str) -> WaitingLink:
+        """Return the link with this id, in upper or lower case. Raises UnknownLink."""
+        for link in await self._links.waiting():
+            if link.id == link_id.upper():
+                return link
+        raise UnknownLink(f"no link {link_id!r} waits: see `sayso people links`")
 
     async def _obstacle(self, maker: LinkSide, taker: LinkSide) -> LinkResult | None:
         """Return why the accounts cannot or need not be joined, None if they can."""
@@ -172,34 +178,35 @@ class AccountLinking:
         await self._links.join(maker.account, taker.account)
         log.info("people.linked", extra=_log_ids(maker, taker))
 
-    async def _end(self, request: LinkRequest, *, is_joined: bool) -> None:
-        """Tell both sides of a link what an operator decided, then forget it."""
-        sides = (request.maker, request.taker)
-        accounts = (request.maker.account, request.taker.account)
+    async def _tell_both(self, link: WaitingLink, *, is_joined: bool) -> None:
+        """Tell both sides of a link what an operator decided, then delete the link."""
+        sides = (link.maker, link.taker)
+        accounts = (link.maker.account, link.taker.account)
         for number, side in enumerate(sides, start=1):
-            await self._tell(side, accounts, f"link:{request.id}:{number}", is_joined=is_joined)
-        await self._links.remove_request(request.id)
+            await self._tell(side, accounts, f"link:{link.id}:{number}", is_joined=is_joined)
+        await self._links.remove_waiting(link.id)
 
     async def _tell(
         self, side: LinkSide, accounts: tuple[Account, ...], delivery_id: str, *, is_joined: bool
     ) -> None:
-        """Tell one side of a link how it ended, once for the delivery id."""
+        """Tell one side of a link how the link ended. Repeated calls with the id send nothing."""
         texts = texts_for(side.language)
-        names = names_of(accounts)
+        names = account_names(accounts)
         text = texts.link_done(names) if is_joined else texts.link_rejected(names)
         reply = Reply(text, language=side.language)
         await self._send(Delivery(delivery_id, side.conversation, reply))
 
 
-def names_of(accounts: tuple[Account, ...]) -> str:
-    """Return the names of accounts in a line of Markdown."""
+def account_names(accounts: tuple[Account, ...]) -> str:
+    """Return the names of accounts (`account_name`), as Markdown in one line."""
     return ", ".join(f"`{account_name(each)}`" for each in accounts)
 
 
 def _log_ids(maker: LinkSide, taker: LinkSide) -> dict[str, str]:
-    """Return which accounts a line of the log is about, without their ids at the platforms."""
+    """Return the log fields that name both accounts. They have no id of a platform."""
     return {"account": _log_id(maker.account), "other": _log_id(taker.account)}
 
 
 def _log_id(account: Account) -> str:
+    """Return an account for the log: the channel, and a digest of the id."""
     return f"{account.channel}:{digest(account.user_id)}"

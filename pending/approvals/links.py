@@ -1,13 +1,14 @@
-"""RedisLinks: the accounts that people have joined, the codes for it, and links that wait.
+"""RedisLinks: stores accounts that people have joined, the codes for it, and links that wait.
 
-All keys have one hash tag, so that they are on one node of a cluster:
+A link joins two accounts, on two channels, into one person. What happens to it is decided in
+`linking.py`. All keys have one hash tag, so that they are on one node of a cluster:
 
 * `{links}:code:<digest of the code>`: the account that made a code, as JSON.
 * `{links}:used:<digest of the code>`: the event in which the code was used.
-* `{links}:made:<digest of the account>`: how many codes the account made in this hour.
-* `{links}:tries:<digest of the account>`: how many codes it tried in vain in this hour.
+* `{links}:made:<digest of the account>`: how many codes the account made within an hour.
+* `{links}:tries:<digest of the account>`: how many wrong codes it typed within an hour.
 * `{links}:accounts`: a hash. Each account of a person has the same record: all their accounts.
-* `{links}:requests`: a hash of links that wait for an operator, by their ids.
+* `{links}:waiting`: a hash of links that wait for an operator, by their ids.
 """
 
 from __future__ import annotations
@@ -29,26 +30,28 @@ from sayso.pending.approvals.people import Account, account_name
 
 #: For how many seconds a code is valid.
 CODE_SECONDS = 600
-#: How many codes an account may make in an hour, and how many it may try in vain.
+#: How many codes an account may make within an hour.
 MAX_CODES = 5
+#: How many wrong codes an account may type within an hour.
 MAX_TRIES = 5
 _HOUR_SECONDS = 3600
 #: How many accounts a person may have.
 MAX_ACCOUNTS = 8
 #: How many accounts may be joined in all.
 MAX_LINKED = 10_000
-#: How many links may wait for an operator, and for how many seconds each of them waits.
-MAX_REQUESTS = 1000
-REQUEST_SECONDS = 7 * 86_400
+#: How many links may wait for an operator.
+MAX_WAITING_LINKS = 1000
+#: For how many seconds a link waits for an operator.
+WAITING_SECONDS = 7 * 86_400
 
 
 class TooManyLinks(Exception):
-    """Raised when a person, or the bot, has the maximum of joined accounts or of requests."""
+    """Raised when there is no room for another joined account, or for another link that waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSide:
-    """One of the two accounts of a link: whose it is, and where its person is told."""
+    """One of the two accounts of a link, and where its person is told how the link ended."""
 
     channel: str
     #: The id under which the person is stored on the channel. It does not change.
@@ -57,6 +60,7 @@ class LinkSide:
     conversation: Conversation
     #: What the platform called the person, "" if unknown.
     user_name: str = ""
+    #: The language in which the person is told, as a BCP 47 tag; "" for English.
     language: str = ""
 
     @property
@@ -66,9 +70,10 @@ class LinkSide:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkRequest:
+class WaitingLink:
     """A link that waits until an operator accepts it."""
 
+    #: A code of letters, by which the operator names the link.
     id: str
     #: The account that made the code.
     maker: LinkSide
@@ -86,12 +91,12 @@ class _JoinedAccounts:
 
 
 _SIDE = TypeAdapter(LinkSide)
-_REQUEST = TypeAdapter(LinkRequest)
+_WAITING_LINK = TypeAdapter(WaitingLink)
 _JOINED = TypeAdapter(_JoinedAccounts)
 
 _COUNT_SCRIPT = """
--- Add one to a counter, which begins anew after an hour. Return it.
--- KEYS[1]: the counter. ARGV: for how many seconds it is kept
+-- Add one to a counter. Return the new count.
+-- KEYS[1]: the counter. ARGV: how many seconds after the first call the counter is deleted
 local count = redis.call('INCR', KEYS[1])
 if redis.call('TTL', KEYS[1]) < 0 then redis.call('EXPIRE', KEYS[1], ARGV[1]) end
 return count
@@ -145,7 +150,7 @@ class RedisLinks:
         self._prefix = f"{prefix}{{links}}:"
         self._clock = clock
 
-    async def new_code(self, maker: LinkSide) -> str:
+    async def create_code(self, maker: LinkSide) -> str:
         """Return a new code of an account, "" if it made too many within an hour."""
         if await self._count("made", maker.account) > MAX_CODES:
             return ""
@@ -155,18 +160,22 @@ class RedisLinks:
         return code
 
     async def may_try(self, account: Account) -> bool:
-        """Count one more code that an account types. Return whether it may be looked up.
+        """Count one more code that an account typed. Return whether the code may be looked up.
 
-        Each try counts before the code is looked up, so that tries at the same moment count, too.
+        The code counts before it is looked up. So an account cannot exceed the limit with several
+        codes at the same moment.
         """
         return await self._count("tries", account) <= MAX_TRIES
 
     async def forget_tries(self, account: Account) -> None:
-        """Forget the codes that an account typed: the last one was right."""
+        """Reset the count of codes that an account typed, after a right one."""
         await self._ask("DEL", self._account_key("tries", account))
 
     async def maker_of(self, code: str) -> LinkSide | None:
-        """Return who made a code, in any case; None for an unknown or expired one."""
+        """Return the account that made a code, None for an unknown or expired code.
+
+        `code`: in upper or lower case.
+        """
         record = await self._ask("GET", self._code_key("code", code))
         if record is None:
             return None
@@ -199,7 +208,7 @@ class RedisLinks:
         """
         # An attempt fails only if another process has changed these accounts in between.
         while True:
-            # What was read of each account: one record for all accounts of the same person.
+            # The record of each account. All accounts of one person have the same record.
             before: dict[Account, str] = {}
             records = await self._records([one, other])
             for account, record in zip((one, other), records, strict=True):
@@ -216,7 +225,7 @@ class RedisLinks:
 
         Links of the account that wait for an operator are dropped, too.
         """
-        await self._drop_requests(account)
+        await self._drop_waiting(account)
         while True:
             (record,) = await self._records([account])
             if not record:
@@ -230,59 +239,59 @@ class RedisLinks:
                 return True
 
     async def erase(self, account: Account) -> int:
-        """Remove an account from all links. Return how many entries of them were deleted."""
-        dropped = await self._drop_requests(account)
+        """Remove an account from all links. Return how many entries were deleted."""
+        dropped = await self._drop_waiting(account)
         return dropped + await self.unlink(account)
 
-    async def _drop_requests(self, account: Account) -> int:
-        """Delete the links of an account that wait. Return how many there were."""
-        own = [
+    async def _drop_waiting(self, account: Account) -> int:
+        """Delete the links of an account that wait. Return how many were deleted."""
+        waiting = [
             each
-            for each in await self.requests()
+            for each in await self.waiting()
             if account in (each.maker.account, each.taker.account)
         ]
-        for request in own:
-            await self.remove_request(request.id)
-        return len(own)
+        for link in waiting:
+            await self.remove_waiting(link.id)
+        return len(waiting)
 
-    async def add_request(self, maker: LinkSide, taker: LinkSide) -> LinkRequest:
-        """Store a link that waits for an operator. Return it, the earlier one of the same accounts.
+    async def add_waiting(self, maker: LinkSide, taker: LinkSide) -> WaitingLink:
+        """Store a link that waits for an operator, and return it.
 
-        Raises TooManyLinks.
+        If a link of the same accounts waits already, return that one. Raises TooManyLinks.
         """
-        waiting = await self.requests()
+        waiting = await self.waiting()
         accounts = {maker.account, taker.account}
-        for request in waiting:
-            if {request.maker.account, request.taker.account} == accounts:
-                return request
-        if len(waiting) >= MAX_REQUESTS:
-            raise TooManyLinks(f"{MAX_REQUESTS} links wait for an operator")
+        for link in waiting:
+            if {link.maker.account, link.taker.account} == accounts:
+                return link
+        if len(waiting) >= MAX_WAITING_LINKS:
+            raise TooManyLinks(f"{MAX_WAITING_LINKS} links wait for an operator")
 
-        request = LinkRequest(new_code(), maker, taker, self._clock())
-        record = versioned(_REQUEST.dump_json(request).decode())
-        key = f"{self._prefix}requests"
-        await self._ask("HSET", key, request.id, record)
-        await self._ask("EXPIRE", key, REQUEST_SECONDS)
-        return request
+        link = WaitingLink(new_code(), maker, taker, self._clock())
+        record = versioned(_WAITING_LINK.dump_json(link).decode())
+        key = f"{self._prefix}waiting"
+        await self._ask("HSET", key, link.id, record)
+        await self._ask("EXPIRE", key, WAITING_SECONDS)
+        return link
 
-    async def requests(self) -> list[LinkRequest]:
+    async def waiting(self) -> list[WaitingLink]:
         """Return the links that wait, the newest first. Those that waited too long are deleted."""
-        key = f"{self._prefix}requests"
+        key = f"{self._prefix}waiting"
         records = await self._connections.ask_async("HVALS", key)
-        requests = [_REQUEST.validate_json(check_version(record)) for record in records]
-        oldest = self._clock() - REQUEST_SECONDS
-        for request in requests:
-            if request.at <= oldest:
-                await self._ask("HDEL", key, request.id)
-        waiting = [each for each in requests if each.at > oldest]
+        links = [_WAITING_LINK.validate_json(check_version(record)) for record in records]
+        oldest = self._clock() - WAITING_SECONDS
+        for link in links:
+            if link.at <= oldest:
+                await self._ask("HDEL", key, link.id)
+        waiting = [each for each in links if each.at > oldest]
         return sorted(waiting, key=lambda each: (-each.at, each.id))
 
-    async def remove_request(self, request_id: str) -> None:
+    async def remove_waiting(self, link_id: str) -> None:
         """Delete a link that waits. Safe to repeat."""
-        await self._ask("HDEL", f"{self._prefix}requests", request_id)
+        await self._ask("HDEL", f"{self._prefix}waiting", link_id)
 
     async def all_joined(self) -> list[tuple[Account, ...]]:
-        """Return the accounts of each person who has joined some."""
+        """Return the joined accounts of each person who has joined some, sorted by name."""
         records = await self._connections.ask_async("HVALS", f"{self._prefix}accounts")
         joined = [_accounts_of(record) for record in dict.fromkeys(records)]
         return sorted(joined, key=lambda accounts: account_name(accounts[0]))
@@ -302,7 +311,7 @@ class RedisLinks:
             raise TooManyLinks(f"{MAX_LINKED} accounts are joined")
         if outcome == "ok":
             return True
-        # The command may have been sent twice: then it has found its own records.
+        # The command may have been sent twice. The second time it finds the new records.
         return await self._records(list(after)) == list(after.values())
 
     async def _records(self, accounts: Sequence[Account]) -> list[str]:
@@ -312,7 +321,10 @@ class RedisLinks:
         return [record or "" for record in records]
 
     async def _count(self, kind: str, account: Account) -> int:
-        """Count one more act of an account in this hour. Return how many there were."""
+        """Add one to a counter of an account, which lasts an hour. Return the new count.
+
+        `kind`: the counter, `made` or `tries`.
+        """
         key = self._account_key(kind, account)
         return int(await self._ask("EVAL", _COUNT_SCRIPT, 1, key, _HOUR_SECONDS))
 

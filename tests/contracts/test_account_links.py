@@ -12,7 +12,7 @@ from sayso.infra.concurrency import run_sync
 from sayso.pending.approvals import links as rules
 from sayso.pending.approvals.absences import Absence, RedisAbsences
 from sayso.pending.approvals.directory import ConfiguredDirectory, NamedPerson, PeopleConfig
-from sayso.pending.approvals.linking import AccountLinking, UnknownRequest
+from sayso.pending.approvals.linking import AccountLinking, UnknownLink
 from sayso.pending.approvals.links import LinkSide, RedisLinks, TooManyLinks
 from sayso.pending.approvals.people import Account
 from sayso.pending.approvals.self_service import SelfService
@@ -287,45 +287,45 @@ def test_a_reviewed_link_waits_for_an_operator_and_tells_both_sides(reviewed):
     """Until then the accounts are two people."""
     assert reviewed.join(SLACK, DESK) == "waits"
     assert reviewed.person("desk", "7").name == "desk:7"
-    (request,) = run_sync(reviewed.links.requests())
-    run_sync(reviewed.linking.accept(request.id.lower()))
+    (link,) = run_sync(reviewed.links.waiting())
+    run_sync(reviewed.linking.accept(link.id.lower()))
     assert reviewed.person("desk", "7").name == "ada"
     told = {delivery[0].conversation: delivery[0].reply.text for delivery in reviewed.told.values()}
     assert set(told) == {SLACK.conversation, DESK.conversation}
     assert all("joined: `team:U0ADA`, `desk:7`" in text for text in told.values())
-    with pytest.raises(UnknownRequest):
-        run_sync(reviewed.linking.accept(request.id))
+    with pytest.raises(UnknownLink):
+        run_sync(reviewed.linking.accept(link.id))
 
 
 def test_a_rejected_link_joins_nothing_and_tells_both_sides(reviewed):
     """It is gone then."""
     reviewed.join(SLACK, DESK)
-    (request,) = run_sync(reviewed.links.requests())
-    run_sync(reviewed.linking.reject(request.id))
+    (link,) = run_sync(reviewed.links.waiting())
+    run_sync(reviewed.linking.reject(link.id))
     assert reviewed.person("desk", "7").name == "desk:7"
     assert len(reviewed.told) == 2
-    assert run_sync(reviewed.links.requests()) == []
+    assert run_sync(reviewed.links.waiting()) == []
 
 
 def test_the_same_two_accounts_wait_once(reviewed):
     """However often they ask."""
     reviewed.join(SLACK, DESK)
     reviewed.join(DESK, SLACK)
-    assert len(run_sync(reviewed.links.requests())) == 1
+    assert len(run_sync(reviewed.links.waiting())) == 1
 
 
 def test_a_link_that_waits_too_long_is_dropped(reviewed):
     """Nobody accepts it after a week."""
     reviewed.join(SLACK, DESK)
-    reviewed.clock.now += rules.REQUEST_SECONDS
-    assert run_sync(reviewed.links.requests()) == []
+    reviewed.clock.now += rules.WAITING_SECONDS
+    assert run_sync(reviewed.links.waiting()) == []
 
 
 def test_unlinking_drops_what_waits(reviewed):
     """A person who changed their mind is not joined later."""
     reviewed.join(SLACK, DESK)
     run_sync(reviewed.linking.unlink(DESK.account))
-    assert run_sync(reviewed.links.requests()) == []
+    assert run_sync(reviewed.links.waiting()) == []
 
 
 def test_the_side_that_made_the_code_is_told_of_an_open_link(rig):
@@ -342,7 +342,7 @@ def test_an_erased_account_leaves_no_trace_in_links(reviewed, rig, client):
     reviewed.join(SLACK, DESK)
     assert run_sync(rig.links.erase(DESK.account)) == 2
     assert '"7"' not in str(client.hgetall("sayso:{links}:accounts"))
-    assert client.hgetall("sayso:{links}:requests") == {}
+    assert client.hgetall("sayso:{links}:waiting") == {}
 
 
 def test_a_link_follows_a_person_whose_number_passed_on(client):

@@ -13,7 +13,7 @@ from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.people import PeopleParts, open_people_parts
 from sayso.infra.concurrency import run_sync
 from sayso.pending.approvals.absences import Absence
-from sayso.pending.approvals.links import LinkRequest, LinkSide
+from sayso.pending.approvals.links import LinkSide, WaitingLink
 from sayso.pending.approvals.people import Account
 from tests.ops.cli.test_people_cli import run
 
@@ -45,9 +45,9 @@ def parts(redis_client: Redis, redis_url, tmp_path, monkeypatch) -> PeopleParts:
 
 
 @pytest.fixture
-def waiting(parts: PeopleParts) -> LinkRequest:
+def waiting(parts: PeopleParts) -> WaitingLink:
     """Return a link that waits."""
-    return run_sync(parts.links.add_request(ADA, DESK))
+    return run_sync(parts.links.add_waiting(ADA, DESK))
 
 
 def test_a_waiting_link_is_listed_accepted_and_told(parts, waiting, redis_client):
@@ -80,8 +80,8 @@ def test_a_rejected_link_joins_nothing(parts, waiting):
 def test_two_people_of_the_yaml_are_not_joined_by_an_operator_either(parts):
     """The YAML may have named the second one while the link waited."""
     dan = LinkSide("desk", "8", Conversation("desk", "8"))
-    request = run_sync(parts.links.add_request(ADA, dan))
-    code, said = run("accept-link", request.id)
+    link = run_sync(parts.links.add_waiting(ADA, dan))
+    code, said = run("accept-link", link.id)
     assert code == 3
     assert "the accounts are those of ada and dan in `people`" in said
     assert run_sync(parts.links.all_joined()) == []
