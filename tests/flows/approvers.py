@@ -18,7 +18,15 @@ from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.twilio import CONFIRM_TEMPLATE
 from sayso.testing.simulation.tools import Effects
 from tests.flows import deaths
-from tests.flows.system import Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
+from tests.flows.system import (
+    Person,
+    Process,
+    SlackPerson,
+    System,
+    TelegramPerson,
+    WhatsAppPerson,
+    until,
+)
 
 #: The key that signs the cookies of the console page.
 KEY = "secret-key-of-the-approval-flows-0123456789"
@@ -30,6 +38,7 @@ public_url: {public_url}
 redis_url: ${{REDIS_URL}}
 agent: {{model: offline}}
 limits: {{per_minute: 60000, in_one_go: 60000}}
+workers: {{concurrency: 2}}
 tools: [tests.flows.deaths, ./tools.py]
 people:
   bea: {{accounts: {{desk: U7001, shop-wa: "+4915100007001"}}, roles: [manager]}}
@@ -67,6 +76,7 @@ channels:
         pack: {{by: {{people: [eva]}}, within: 3d}}
         send: {{by: {{people: [eva]}}, within: 3d}}
         note: {{by: role auditor, within: 3d}}
+        mail: {{by: {{people: [cem]}}, on: ops-tg}}
   desk:
     platform: slack
     bot_token: "${{SLACK_BOT_TOKEN}}"
@@ -109,6 +119,11 @@ from tests.flows.deaths import _take_effect
 def send(bill: str) -> str:
     \"\"\"Send a bill. See https://shop.example/bills/b1?decide=yes.\"\"\"
     return _take_effect("send", bill, "Sent")
+
+@tool(requires_approval=True, preview="Mail {bill}")
+def mail(bill: str) -> str:
+    \"\"\"Mail a bill.\"\"\"
+    return _take_effect("mail", bill, "Mailed")
 """
 FIRST_RELEASE = """
 @tool(requires_approval=True, preview="Ship {bill}")
@@ -130,11 +145,11 @@ def ship(bill: str, speed: str = "fast") -> str:
 
 
 class ApprovalSystem(System):
-    """Redis, web and two workers that die where a test plans it."""
+    """Redis, web and four workers that die where a test plans it, and are replaced then."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path) -> None:
         environ = {deaths.CHANCE: "0", "SAYSO_SECRET_KEYS": KEY}
-        super().__init__(folder, environ=environ, **options)
+        super().__init__(folder, workers=1, environ=environ)
         self.config.write_text(
             YAML.format(
                 public_url=self.url,
@@ -144,6 +159,11 @@ class ApprovalSystem(System):
             )
         )
         self.release(FIRST_RELEASE)
+
+    def start_worker(self) -> Process:
+        """Start the parent of the workers."""
+        self.workers.append(self.process("worker", "--processes", "4"))
+        return self.workers[-1]
 
     def release(self, tools: str, replaced: Mapping[str, str] = MappingProxyType({})) -> None:
         """Write the tools of a release, and replace parts of the YAML."""

@@ -28,7 +28,19 @@ CHANCE = "SAYSO_DEATH_CHANCE"
 #: Seconds that a process lives at least: one that dies sooner is started again after a pause.
 YOUTH_SECONDS = 1.5
 #: The scripts of a turn before and after which a worker may die.
-SCRIPTS = ("lease", "claim", "start", "finish", "append_journal", "commit", "delivered")
+SCRIPTS = (
+    "lease",
+    "claim",
+    "start",
+    "finish",
+    "append_journal",
+    "commit",
+    "delivered",
+    "change",
+    "forward_turn",
+    "forward_question",
+    "end_question",
+)
 
 _started_at = time.monotonic()
 #: Whether the current turn is a continuation.

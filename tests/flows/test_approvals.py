@@ -26,6 +26,8 @@ from tests.flows.approvers import (
     reads,
     request_in,
 )
+from sayso.channels.types import Conversation
+from tests.flows import deaths
 from tests.flows.system import until
 
 
@@ -239,6 +241,59 @@ def test_no_url_of_a_request_decides(system: ApprovalSystem) -> None:
     eva.tap(datas[0])
     reads(system, asker.chat, "Agreed by eva")
     assert system.paid("https://shop.example/decide?yes=1", "send") == 1
+
+
+def test_workers_die_between_the_tap_and_the_outcome(system: ApprovalSystem) -> None:
+    """Each effect takes place at most once, everybody is told the truth, and no request stays open."""
+    eva, cem = TelegramUser(system, 7004), TelegramUser(system, 7002)
+    stories = []
+    for number, (point, tool, place) in enumerate(deaths_of_a_decision(), start=1):
+        asker = TelegramUser(system, 100 + number)
+        bill = f"k{number}"
+        asker.say(f"/{tool} {bill}")
+        stories.append((point, tool, bill, asker, eva if tool == "send" else cem, place))
+    requests = [request_in(system, each.chat, bill) for _, _, bill, _, each, _ in stories]
+    for point, _, _, asker, decider, place in stories:
+        person = decider if place == "decider" else asker
+        deaths.plan(system.worker_data, Conversation("ops-tg", person.chat).id, point)
+    for (_, _, _, _, decider, _), request in zip(stories, requests, strict=True):
+        decider.tap(request["buttons"][0]["data"])
+
+    def is_told(asker: TelegramUser, decider: TelegramUser, bill: str) -> bool:
+        """Return whether asker and decider know the end of a bill."""
+        to_asker = [e for e in system.ledger(asker.chat) if "Agreed by" in e["text"]]
+        closed = [e for e in system.ledger(decider.chat) if is_about(e, bill) and not e["buttons"]]
+        return len(to_asker) > 1 and bool(closed)
+
+    until(lambda: all(is_told(asker, each, bill) for _, _, bill, asker, each, _ in stories))
+    until(system.is_settled)
+    assert deaths.planned(system.worker_data) == []
+    faults = []
+    for point, tool, bill, asker, decider, _ in stories:
+        times = system.paid(bill, tool)
+        told = [e["text"] for e in system.ledger(asker.chat) if "Agreed by" in e["text"]][-1]
+        closed = [e["text"] for e in system.ledger(decider.chat) if is_about(e, bill)][-1]
+        says_done = re.search(rf"(Sent|Mailed) {bill}\.", told) is not None
+        says_unknown = "I cannot tell whether it finished" in told
+        knows_unknown = "I cannot tell whether it finished" in closed
+        if times > 1 or (says_done and not times) or not (says_done or says_unknown):
+            faults.append((point, times, told))
+        if says_unknown != knows_unknown or "Agreed by" not in closed:
+            faults.append((point, told, closed))
+    assert faults == []
+
+
+def deaths_of_a_decision() -> Iterator[tuple[str, str, str]]:
+    """Yield points of death: the point, the tool that is decided, and whose conversation it is in."""
+    for script in ("forward_turn", "change", "claim", "start", "finish", "commit"):
+        yield f"before {script}", "send", "asker"
+        yield f"after {script}", "send", "asker"
+    yield "send begun", "send", "asker"
+    yield "send done", "send", "asker"
+    yield "after delivered", "send", "asker"
+    yield "after commit", "mail", "decider"
+    yield "before end_question", "mail", "decider"
+    yield "after end_question", "mail", "decider"
 
 
 def test_days_later_a_decision_judges_anew(system: ApprovalSystem) -> None:
