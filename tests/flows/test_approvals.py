@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -281,6 +282,26 @@ def test_workers_die_between_the_tap_and_the_outcome(system: ApprovalSystem) -> 
         if says_unknown != knows_unknown or "Agreed by" not in closed:
             faults.append((point, told, closed))
     assert faults == []
+
+
+def test_redis_stops_after_the_tap(system: ApprovalSystem) -> None:
+    """A tap that comes while it is away is sent again by its platform. Each payment is made once."""
+    eva = TelegramUser(system, 7004)
+    for number, pause in enumerate((0.0, 0.01, 0.03), start=1):
+        asker = TelegramUser(system, 150 + number)
+        asker.say(f"/send o{number}")
+        yes = request_in(system, eva.chat, f"o{number}")["buttons"][0]["data"]
+        hook = eva.tapped(eva._next(), yes)
+        system.post(*hook)
+        time.sleep(pause)  # Redis goes away at another step of the turn
+        system.redis.stop()
+        assert system.post(*hook).status_code == 503
+        system.redis.start()
+        until(lambda hook=hook: system.post(*hook).status_code == 200)
+        told = reads(system, asker.chat, "Agreed by eva", f"o{number}")
+        assert "Agreed by eva" in reads(system, eva.chat, f"o{number}", "Agreed by eva")
+        paid = system.paid(f"o{number}", "send")
+        assert paid == 1 or "cannot tell whether it finished" in told
 
 
 def deaths_of_a_decision() -> Iterator[tuple[str, str, str]]:

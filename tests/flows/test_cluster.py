@@ -13,14 +13,34 @@ import httpx
 import pytest
 from redis.exceptions import RedisError
 
+from sayso.channels.types import Conversation
 from sayso.infra.redis.client import connect
 from sayso.infra.redis.connections import Connections
 from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.pending.sharded_scripts import SHARDS, shard_of
 from tests.config.processes import sayso, short_folder
-from tests.flows.system import ENVIRON, System, TelegramPerson, WhatsAppPerson, until
+from tests.flows.system import (
+    ENVIRON,
+    SlackPerson,
+    System,
+    TelegramPerson,
+    WhatsAppPerson,
+    until,
+)
 from tests.workers.clusters import Cluster
 from tests.workers.sentinels import Node
+
+
+#: People who decide together about what is asked in Slack: five on Telegram, one on WhatsApp.
+MANAGERS = """
+people:
+  m0: {accounts: {ops-tg: "5000000700"}, roles: [manager]}
+  m1: {accounts: {ops-tg: "5000000701"}, roles: [manager]}
+  m2: {accounts: {ops-tg: "5000000702"}, roles: [manager]}
+  m3: {accounts: {ops-tg: "5000000703"}, roles: [manager]}
+  m4: {accounts: {ops-tg: "5000000704"}, roles: [manager]}
+  m5: {accounts: {shop-wa: "+4915100000705"}, roles: [manager]}
+"""
 
 
 class ClusterSystem(System):
@@ -31,7 +51,10 @@ class ClusterSystem(System):
     def __init__(self, folder: Path) -> None:
         self.queue = Node(folder, "queue", "--appendonly", "no")
         super().__init__(folder, environ={"QUEUE_URL": f"redis://127.0.0.1:{self.queue.port}/0"})
-        self.config.write_text(f"{self.config.read_text()}redis_wait_replicas: 1\n")
+        text = self.config.read_text()
+        rule = "{delete_invoice: {by: role manager, need: 2}}"
+        text = text.replace("platform: slack,", f"platform: slack, policy: {{approval: {rule}}},")
+        self.config.write_text(f"{text}redis_wait_replicas: 1\n{MANAGERS}")
         self.redis = Cluster(folder, replicas=1)
 
     def __enter__(self) -> ClusterSystem:
@@ -85,6 +108,40 @@ def test_people_of_all_shards_are_answered_and_confirm_once(system: ClusterSyste
     queue = system.queue.client()
     assert {key.partition(":")[0] for key in queue.scan_iter()} == {"rq", "sayso"}
     assert not list(queue.scan_iter("sayso:*:conversation:*"))
+
+
+def test_people_on_all_nodes_decide_about_one_action(system: ClusterSystem) -> None:
+    """Requests, votes and endings travel between the nodes. The second yes deletes the invoice."""
+    on_whatsapp = WhatsAppPerson(system, 705)
+    on_whatsapp.say("hello")
+    on_whatsapp.hears()
+    managers = [TelegramPerson(system, 700 + number) for number in range(5)]
+    asker = SlackPerson(system, 710)
+    asker.say("delete invoice INV-60")
+    assert "2 of them must agree" in asker.hears()[0]["text"]
+    for person in managers:
+        assert "INV-60" in person.hears()[0]["text"]
+    (to_whatsapp,) = on_whatsapp.hears()
+    assert len({node_of(system, Conversation("ops-tg", each.chat)) for each in managers}) > 1
+
+    on_whatsapp.tap(to_whatsapp["buttons"][0]["data"])
+    assert "1 of 2" in on_whatsapp.hears()[0]["text"]
+    assert system.effects("delete", "INV-60") == 0
+    managers[0].tap(system.ledger(managers[0].chat)[0]["buttons"][0]["data"])
+    assert asker.hears()[0]["text"].startswith("Agreed by m5, m0")
+    assert system.effects("delete", "INV-60") == 1
+    until(
+        lambda: all(
+            "Agreed by m5, m0" in system.ledger(each.chat)[0]["text"] for each in managers
+        )
+    )
+    assert "Agreed by m5, m0" in on_whatsapp.hears()[0]["text"]
+
+
+def node_of(system: ClusterSystem, conversation: Conversation) -> int:
+    """Return the port of the node that stores a conversation."""
+    key = f"{{{shard_of(conversation.id)}}}"
+    return int(system.client.get_node_from_key(key).port)  # type: ignore[attr-defined]
 
 
 @contextmanager
