@@ -11,6 +11,13 @@ from tests.flows.system import System, TelegramPerson, until
 from tests.workers.sentinels import SentinelSetup
 
 
+#: The person who decides about what is asked in Slack.
+PEOPLE = """
+people:
+  ops: {accounts: {ops-tg: "5000000079"}}
+"""
+
+
 class SentinelSystem(System):
     """Web and worker on a primary that Sentinels watch."""
 
@@ -19,7 +26,11 @@ class SentinelSystem(System):
     def __init__(self, folder: Path, *, replicas: int) -> None:
         super().__init__(folder, workers=1)
         self.redis = SentinelSetup(folder)
-        self.config.write_text(f"{self.config.read_text()}redis_wait_replicas: {replicas}\n")
+        rule = "{delete_invoice: {by: {people: [ops]}}}"
+        text = self.config.read_text().replace(
+            "platform: slack,", f"platform: slack, policy: {{approval: {rule}}},"
+        )
+        self.config.write_text(f"{text}redis_wait_replicas: {replicas}\n{PEOPLE}")
 
     def __enter__(self) -> SentinelSystem:
         super().__enter__()

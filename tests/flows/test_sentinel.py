@@ -14,7 +14,7 @@ from sayso.ops.checks.doctor import Doctor
 from sayso.testing.platforms.fake_platforms import ENVIRON
 from tests.config.processes import free_port
 from tests.flows.failover import SentinelSystem
-from tests.flows.system import TelegramPerson, until
+from tests.flows.system import Person, SlackPerson, TelegramPerson, until
 from tests.workers.sentinels import Node, SentinelNode
 
 
@@ -28,7 +28,7 @@ def system() -> Iterator[SentinelSystem]:
         yield system
 
 
-def answer(system: SentinelSystem, person: TelegramPerson, text: str) -> None:
+def answer(system: SentinelSystem, person: Person, text: str) -> None:
     """Wait for a message with this text."""
     until(lambda: any(text in entry["text"] for entry in system.ledger(person.chat)))
 
@@ -44,14 +44,28 @@ def question(system: SentinelSystem, person: TelegramPerson, invoice: str) -> No
 
 
 def test_confirmed_action_runs_once_when_the_primary_is_killed(system: SentinelSystem) -> None:
-    """The question is asked on one primary and answered on the next. Web, worker and RQ reconnect by themselves."""
-    person = TelegramPerson(system, 71)
+    """The question is asked on one primary and answered on the next. Web, worker and RQ reconnect by themselves.
+
+    So is a request to another person.
+    """
+    person, asker, decider = (
+        TelegramPerson(system, 71),
+        SlackPerson(system, 78),
+        TelegramPerson(system, 79),
+    )
+    asker.say("delete invoice INV-34")
+    answer(system, decider, "INV-34")
     question(system, person, "INV-31")
+    yes = system.ledger(decider.chat)[0]["buttons"][0]["data"]
     old = system.redis.primary()
     old.send(signal.SIGKILL)
     system.said(person, 2, "yes")
     answer(system, person, "Invoice INV-31 is deleted.")
     assert system.effects("delete", "INV-31") == 1
+    decider.tap(yes)
+    answer(system, asker, "Invoice INV-34 is deleted.")
+    answer(system, decider, "Agreed by ops")
+    assert system.effects("delete", "INV-34") == 1
     system.redis.bring_back(old)
 
 
