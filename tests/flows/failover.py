@@ -10,7 +10,6 @@ from sayso.infra.redis.client import connect
 from tests.flows.system import System, TelegramPerson, until
 from tests.workers.sentinels import SentinelSetup
 
-
 #: The person who decides about what is asked in Slack.
 PEOPLE = """
 people:

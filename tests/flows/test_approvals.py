@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sayso.channels.types import Conversation
+from tests.flows import deaths
 from tests.flows.approvers import (
     FINANCE,
     SECOND_RELEASE,
@@ -27,8 +29,6 @@ from tests.flows.approvers import (
     reads,
     request_in,
 )
-from sayso.channels.types import Conversation
-from tests.flows import deaths
 from tests.flows.system import until
 
 

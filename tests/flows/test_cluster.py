@@ -30,7 +30,6 @@ from tests.flows.system import (
 from tests.workers.clusters import Cluster
 from tests.workers.sentinels import Node
 
-
 #: People who decide together about what is asked in Slack: five on Telegram, one on WhatsApp.
 MANAGERS = """
 people:
@@ -131,9 +130,7 @@ def test_people_on_all_nodes_decide_about_one_action(system: ClusterSystem) -> N
     assert asker.hears()[0]["text"].startswith("Agreed by m5, m0")
     assert system.effects("delete", "INV-60") == 1
     until(
-        lambda: all(
-            "Agreed by m5, m0" in system.ledger(each.chat)[0]["text"] for each in managers
-        )
+        lambda: all("Agreed by m5, m0" in system.ledger(each.chat)[0]["text"] for each in managers)
     )
     assert "Agreed by m5, m0" in on_whatsapp.hears()[0]["text"]
 
