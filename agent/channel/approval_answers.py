@@ -123,14 +123,18 @@ class ApprovalAnswers:
 
         Return None if there is no request.
         """
-        requests = [
+        requests = await self.open_requests(context)
+        if not requests:
+            return None
+        return _how_to_answer(requests[0])
+
+    async def open_requests(self, context: TurnContext) -> Sequence[StoredAction]:
+        """Return the open requests to this person alone, the newest first."""
+        return [
             each
             for each in await self._requests(context)
             if each.state in WAITING_STATES and each.action.user_id != ANYONE
         ]
-        if not requests:
-            return None
-        return _how_to_answer(requests[0])
 
     async def _answer(
         self,

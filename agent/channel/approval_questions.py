@@ -238,7 +238,7 @@ class ApprovalQuestions:
     ) -> Reply:
         """Return what the asker reads: who was asked, and the button to withdraw."""
         texts = texts_for(head.language)
-        names = names_of(rule.by, places)
+        names = "" if _asks_here(rule) else names_of(rule.by, places)
         text = texts.others_asked(head.preview, names, rule.need, rule.within_seconds)
         token = self._store.signer.button_token(
             head.pending_action_id, "cancel", context.turn.scope
@@ -340,9 +340,20 @@ def names_of(deciders: Deciders, places: Sequence[AskedPlace]) -> str:
     return ", ".join(literal(each.to.channel) for each in places)
 
 
+def _asks_here(rule: ApprovalRule) -> bool:
+    """Return whether all others in the conversation of the asker are asked."""
+    has_chat = rule.on is not None and bool(rule.on.chat)
+    return rule.by.kind == "anyone_else" and not has_chat
+
+
 def asked_names(stored: StoredAction) -> str:
-    """Return who was asked about a stored action, as Markdown."""
+    """Return who was asked about a stored action, as Markdown.
+
+    Return "" for all others in the conversation of the asker.
+    """
     rule = stored.action.approval_rule or ApprovalRule(Deciders("asker"))
+    if _asks_here(rule):
+        return ""
     places = [AskedPlace(each.to, "", each.person) for each in requests_of(stored)]
     return names_of(rule.by, places)
 

@@ -163,6 +163,7 @@ class ChannelAgent:
         )
         covered = CoveredCalls(store, self._questions)
         self._outcomes = OutcomeHistory(agent, store)
+        self._approval_answers = ApprovalAnswers(store, self._approvers, self.parser)
         self._commands = None
         if behavior.commands:
             people_commands = PeopleCommands(service) if service else None
@@ -171,12 +172,12 @@ class ChannelAgent:
                 store,
                 self._questions,
                 outcomes=self._outcomes,
+                requests=self._approval_answers,
                 people=self._people,
                 people_commands=people_commands,
             )
         language = behavior.language
         self._approval_questions = ApprovalQuestions(store, self._approvers, language=language)
-        self._approval_answers = ApprovalAnswers(store, self._approvers, self.parser)
         self._reader = MessageReader(
             self.parser,
             confirm_ok=behavior.confirm_ok,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sayso.agent.agent import Agent
+from sayso.agent.channel.approval_answers import ApprovalAnswers
 from sayso.agent.channel.approval_questions import asked_names
 from sayso.agent.channel.context import (
     TurnAnswer,
@@ -29,6 +30,7 @@ from sayso.channels.markdown.literal import Markdown
 from sayso.channels.types import Reply, Turn
 from sayso.pending.approvals.linking import account_names
 from sayso.pending.approvals.people import DirectoryUnavailable, KnownPerson, PeopleDirectory
+from sayso.pending.approvals.requests import RequestedAction
 from sayso.pending.standing_yes import StandingRevocation, StandingYes, load_standing_yeses
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import StoredAction
@@ -68,6 +70,7 @@ class Commands:
         questions: Questions,
         *,
         outcomes: OutcomeHistory,
+        requests: ApprovalAnswers,
         people: PeopleDirectory,
         people_commands: PeopleCommands | None = None,
     ) -> None:
@@ -76,6 +79,7 @@ class Commands:
         self._store = store
         self._questions = questions
         self._outcomes = outcomes
+        self._requests = requests
         self._people = people
         self._people_commands = people_commands
 
@@ -104,7 +108,7 @@ class Commands:
             case "status":
                 others = await self._outcomes.waiting_for_others(context)
                 lines = [
-                    *_status(context, others),
+                    *_status(context, others, await self._requests.open_requests(context)),
                     *_standing_lines(context, await self._standing(context)),
                     *await self._absence_lines(context),
                 ]
@@ -280,10 +284,13 @@ def _who(
         yield texts.who("accounts", account_names(person.accounts))
 
 
-def _status(context: TurnContext, others: Sequence[StoredAction]) -> Iterator[str]:
+def _status(
+    context: TurnContext, others: Sequence[StoredAction], requests: Sequence[StoredAction]
+) -> Iterator[str]:
     """Yield the lines of /status: what is open and for how long.
 
-    `others` are the actions that wait for the decision of other people.
+    * `others`: the actions of this person that wait for the decision of other people.
+    * `requests`: what other people ask this person to decide.
 
     Turns of a conversation run one at a time, so no other turn can be running. An action that was
     confirmed elsewhere can.
@@ -299,12 +306,17 @@ def _status(context: TurnContext, others: Sequence[StoredAction]) -> Iterator[st
         yield texts.status_waiting(waiting.action.preview, seconds_left)
     elif stored and stored.state in ("claimed", "started"):
         yield texts.status_running(stored.action.preview)
-    elif not others:
+    elif not others and not requests:
         yield texts.status_idle()
 
     for each in others:
         seconds_left = each.action.expires_at - context.received_at
         yield texts.status_others(each.action.preview, asked_names(each), seconds_left)
+
+    for each in requests:
+        seconds_left = each.action.expires_at - context.received_at
+        code = RequestedAction.of(each.action).code
+        yield texts.request_reminder(each.action.preview, code, seconds_left)
 
     for timer in context.timers:
         if timer.user == context.scope_id:

@@ -502,9 +502,12 @@ class Texts:
     def others_asked(self, preview: str, names: str, need: int, seconds: float) -> str:
         """Return that other people were asked about an action, and how long they have.
 
-        `names` are those people, as Markdown. `need`: how many of them must agree.
+        `names` are those people, as Markdown; "" for all others in the conversation. `need`: how
+        many of them must agree.
         """
-        key = "others_asked_many" if need > 1 else "others_asked"
+        key = "others_asked" if names else "others_asked_here"
+        if need > 1:
+            key += "_many"
         return self.say(
             key,
             preview=preview,
@@ -628,9 +631,12 @@ class Texts:
     unreachable_request = _fixed("unreachable_request")
 
     def status_others(self, preview: str, names: str, seconds: float) -> str:
-        """Return an action that other people decide, and how long they have."""
+        """Return an action that other people decide, and how long they have.
+
+        `names` are those people, as Markdown; "" for all others in the conversation.
+        """
         return self.say(
-            "status_others",
+            "status_others" if names else "status_others_here",
             preview=brief(preview),
             names=names,
             duration=self._duration(seconds),

@@ -319,6 +319,29 @@ def test_manager_is_asked_under_the_id_of_their_messages():
     assert shop.refunds == [30, 40]
 
 
+def test_status_names_what_a_person_has_to_decide():
+    """And what the asker waits for."""
+    shop = Shop(30)
+    shop.ask()
+    shop.say("bea", "/status")
+    assert shop.texts_to("bea")[-1].startswith("This still waits for your answer: Refund 30 EUR")
+    assert f"**yes {code_of(shop, 'bea')}**" in shop.texts_to("bea")[-1]
+    shop.ask("/status")
+    assert shop.texts[-1].startswith("Waiting for the decision of bea, cem")
+
+
+def test_all_others_of_a_conversation_are_asked_there():
+    """They have no names, and the asker reads no name of a channel."""
+    shop = Shop(30, rule=ApprovalRule(Deciders("anyone_else")))
+    shop.hear(ANA, "ana", "refund please", in_group=True)
+    shop.work()
+    notice, request = shop.texts
+    assert notice.startswith("I have asked the others here: Refund 30 EUR")
+    assert request.startswith("ana asks for this:")
+    shop.ask("/status")
+    assert shop.texts[-1].startswith("Waiting for the decision of the others here")
+
+
 def test_late_answer_is_told_who_decided():
     """It reads nothing of what the tool returned: that is for the asker."""
     shop = Shop(30)
