@@ -22,7 +22,7 @@ from pydantic.json_schema import models_json_schema
 from sayso.channels.base import PlatformSettings
 from sayso.channels.registry import BUILT_IN
 from sayso.channels.slack.settings import InstallSettings
-from sayso.config.settings import agent, approval, channels, people, tools
+from sayso.config.settings import agent, approval, channels, people, standing, tools
 from sayso.config.settings import schema as top
 from sayso.config.settings.channels import channel_model
 from sayso.ops.cli.main import main as sayso
@@ -171,6 +171,12 @@ PARTS = (
     ),
     Part("Places of approvals", approval.ApprovalPlaceSettings, "`approval.on`"),
     Part("Escalation of approvals", approval.ApprovalEscalationSettings, "`approval.escalate`"),
+    Part(
+        "Standing yeses",
+        standing.StandingSettings,
+        "`policy.standing.<pattern>`",
+        see="how-to/ask-before-acting.md",
+    ),
     Part(
         "Selectors",
         tools.SelectorSettings,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         executor_factory,
         stash_pending,
     )
+    from sayso.pending.standing_rule import Bound, StandingLimit, StandingRule
     from sayso.pending.store import InMemoryPendingStore, PendingActionStore, RedisPendingStore
     from sayso.pending.tool_context import Person, ToolContext
 
@@ -46,6 +47,7 @@ __all__ = [
     "ApprovalEscalation",
     "ApprovalPlace",
     "ApprovalRule",
+    "Bound",
     "ConfirmOutcome",
     "ConfirmParser",
     "Confirmation",
@@ -60,6 +62,8 @@ __all__ = [
     "Person",
     "RedisPendingStore",
     "RegexConfirmParser",
+    "StandingLimit",
+    "StandingRule",
     "ToolContext",
     "compute_args_digest",
     "current_context",
@@ -75,6 +79,7 @@ __all__ = [
 _MODULES = (
     "action",
     "approval_rule",
+    "standing_rule",
     "consent",
     "call_context",
     "tool_context",

@@ -250,6 +250,11 @@ async def load_standing_yeses(
     return sorted(yeses, key=lambda yes: (yes.granted_at, yes.id))
 
 
+def standing_event_id(action_id: str) -> str:
+    """Return the event id of the turn that runs a covered action. No action has two such turns."""
+    return f"standing:{action_id}"
+
+
 def standing_use_of(stored: StoredAction, signer: ActionSigner) -> DecisionRecord | None:
     """Return the decision of an action that ran under a standing yes, None for any other action.
 

@@ -22,6 +22,7 @@ from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Media, Reply, Turn
 from sayso.pending.action import PendingAction
 from sayso.pending.call_context import ChannelRun
+from sayso.pending.standing_yes import standing_event_id
 from sayso.pending.stored_action import OPEN_STATES, WAITING_STATES, StoredAction
 from sayso.pending.turn_changes import SettledAnswer, Timer, TurnChange, TurnReply
 from sayso.pending.turns import CHOICE_KIND, Lease, OnStep, StreamListener
@@ -215,7 +216,7 @@ def standing_turn(turn: Turn, pending_action_id: str) -> Turn:
     `turn` has proposed the action. The event id depends only on the action, so that no action has
     two such turns.
     """
-    turn = _own_turn(turn, f"standing:{pending_action_id}", pending_action_id)
+    turn = _own_turn(turn, standing_event_id(pending_action_id), pending_action_id)
     return replace(turn, kind="standing")
 
 

@@ -60,7 +60,19 @@ USER_MARK = "user:"
 ROW_MARK = "#"
 #: Words after a slash command that count as commands themselves.
 COMMANDS = frozenset(
-    {"help", "whoami", "reset", "status", "stop", "tools", "link", "unlink", "away", "back"}
+    {
+        "help",
+        "whoami",
+        "reset",
+        "revoke",
+        "status",
+        "stop",
+        "tools",
+        "link",
+        "unlink",
+        "away",
+        "back",
+    }
 )
 #: By how many seconds Slack's timestamp may differ from our clock. An older request may be a
 #: recording.

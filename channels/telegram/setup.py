@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 #: The ports to which Telegram's own servers send webhooks.
 PORTS = (443, 80, 88, 8443)
 #: The commands in the menu beside people's keyboards. Every channel understands them.
-COMMANDS = ("help", "whoami", "reset", "status", "stop", "tools")
+COMMANDS = ("help", "whoami", "reset", "revoke", "status", "stop", "tools")
 #: The commands whose answer concerns one person. In a group Telegram shows them, and the answer, to
 #: that person only.
-EPHEMERAL_COMMANDS = frozenset({"help", "whoami", "status", "tools"})
+EPHEMERAL_COMMANDS = frozenset({"help", "whoami", "revoke", "status", "tools"})
 #: How long Telegram's last error counts as current, in seconds.
 RECENT_SECONDS = 3600.0
 #: From this many waiting updates on the check warns: fewer may be a burst.

@@ -31,6 +31,7 @@ from sayso.channels.base import (
 from sayso.channels.registry import BUILT_IN, find_platform
 from sayso.config.settings.agent import ChannelAgentSettings
 from sayso.config.settings.approval import ApprovalSettings
+from sayso.config.settings.standing import AnyStanding
 from sayso.config.settings.tools import RolesSettings, Selector
 from sayso.pending.action import DEFAULT_TTL_SECONDS, MAX_TTL_SECONDS
 
@@ -89,6 +90,12 @@ class PolicySettings(Section):
     """What follows the outcome of a confirmed call: the model goes on with the request
     (`continue`), or the bot's own text is all (`say`). The first pattern that names the tool
     counts, before what the tool itself says. Example: `{refund_*: say}`.
+    """
+    standing: dict[str, AnyStanding] = {}
+    """Limits for standing yeses, which also count for later calls; `off` forbids them. The first
+    pattern that names the tool counts. They only narrow what the author of a tool allows. For tools
+    of MCP servers and OpenAPI documents, which have no author here, they are the rule.
+    Example: `{refund_*: {for: 30m, times: 3, where: {amount: '<= 20'}}, delete_*: 'off'}`.
     """
     editable: dict[str, list[str]] = {}
     """The arguments that a person may change before the yes. The first pattern that names the tool

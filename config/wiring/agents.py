@@ -76,6 +76,7 @@ from sayso.config.settings.agent import (
 from sayso.config.settings.channels import AnyChannel, PolicySettings
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
+from sayso.config.settings.standing import limit_of
 from sayso.config.settings.tools import YamlPath
 from sayso.config.wiring.data_folder import open_data
 from sayso.config.wiring.models import Models
@@ -678,4 +679,5 @@ def tool_policy(settings: PolicySettings | None) -> ToolPolicy | None:
         after=settings.after,
         editable=settings.editable,
         approval={pattern: each.rule for pattern, each in settings.approval.items()},
+        standing={pattern: limit_of(each) for pattern, each in settings.standing.items()},
     )

@@ -44,6 +44,7 @@ from sayso.config.wiring.libraries import library_problems
 from sayso.config.wiring.tools import OpenTools, build_selector, names_of_remote
 from sayso.infra.spelling import nearest
 from sayso.ops.checks.approvals import ExpectedApproval, approval_summary, expected_approval
+from sayso.ops.checks.standing import standing_summary, standing_warnings
 from sayso.pending.action import After
 
 #: How long a check waits for remote sources of tools, in seconds. It is longer than a connection
@@ -156,6 +157,10 @@ def describe(
     knows_all_tools = not opened.problems and not not_asked
     if knows_all_tools:
         warnings += _pattern_warnings_of_policies(settings, opened)
+    for name, channel in settings.channels.items():
+        policy = tool_policy(channel.policy)
+        for tool in opened.select(channel.tools).all():
+            warnings += [f"channels.{name}: {each}" for each in standing_warnings(tool, policy)]
     warnings += deciders.warnings()
     warnings += unknown_prices(settings)
     return BotDescription(channels, opened.problems, tuple(warnings), not_asked)
@@ -239,6 +244,9 @@ def _outcome_of_call(
         outcome = "asks by itself, and should be under allow: after a yes to the call it would only ask again"
 
     is_asked = tool.proposes or decision == "review"
+    standing = standing_summary(tool, policy)
+    if standing and decision == "review":
+        outcome += f", a yes may stand: {standing}"
     after_tool = effective_after(tool.name, tool, policy) or after
     if is_asked and after_tool != after:
         outcome += f", then {AFTER_TEXTS[after_tool]}"
@@ -431,6 +439,8 @@ def _pattern_warnings_of_policies(settings: Settings, opened: OpenTools) -> Iter
         yield from _list_warnings(settings, (*path, "deny"), policy.deny, names)
         for pattern in policy.approval:
             yield from _warning(settings, (*path, "approval", pattern), pattern, names)
+        for pattern in policy.standing:
+            yield from _warning(settings, (*path, "standing", pattern), pattern, names)
         for pattern in policy.after:
             yield from _warning(settings, (*path, "after", pattern), pattern, names)
         for pattern in policy.editable:

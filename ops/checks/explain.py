@@ -35,6 +35,7 @@ from sayso.config.wiring.tools import OpenTools, build_selector
 from sayso.infra.redaction import redact
 from sayso.ops.checks.approvals import ExpectedApproval, approval_lines, expected_approval
 from sayso.ops.checks.describe import AFTER_TEXTS, DECISIONS
+from sayso.ops.checks.standing import standing_summary
 from sayso.pending.action import After
 from sayso.pending.call_context import ChannelRun, context_field
 
@@ -104,6 +105,8 @@ class Explanation:
     question: ExpectedQuestion | None = None
     #: The approval of other people that the call needs; None if the user decides.
     approval: ExpectedApproval | None = None
+    #: For which later calls a yes to the call may stand, as one line; "" if for none.
+    standing: str = ""
     #: For how long the user may undo the call, in seconds from the outcome; 0 for not at all.
     undo_seconds: float = 0.0
     #: Whether the tool's own code asks. Its question is known when it runs.
@@ -250,6 +253,9 @@ class _Call:
         )
         if decision.decision == "review" or explanation.asks_by_itself:
             explanation = replace(explanation, approval=self._approval())
+        if decision.decision == "review":
+            standing = standing_summary(self.tool, tool_policy(self.channel.policy))
+            explanation = replace(explanation, standing=standing)
 
         if explanation.shown == "hidden" or decision.decision == "deny":
             return explanation
@@ -420,6 +426,8 @@ def _part_lines(explanation: Explanation, user: str) -> Iterator[str]:
         yield from approval_lines(explanation.approval, user)
     elif explanation.question:
         yield from _answer_lines(explanation.question, user)
+    if explanation.standing:
+        yield f"standing yes: {explanation.standing}"
 
     if explanation.verdict != "asks":
         return

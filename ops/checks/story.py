@@ -165,6 +165,8 @@ class TracedAction:
     user: str = ""
     #: From the ledger and from the entries that still wait in Redis, oldest first.
     events: tuple[TracedEvent, ...] = ()
+    #: The id of the action whose standing yes it ran under, "" if it ran under none.
+    standing_yes: str = ""
     #: How many people must agree, 0 if its user decides.
     need: int = 0
     #: How the question to other people ended, "" while it waits and if its user decides.
@@ -417,6 +419,9 @@ def _confirmations_of(action: TracedAction) -> Iterator[str]:
     claims = [event for event in action.events if event.event == "claimed"]
     for event in claims:
         at = _utc(event.at)
+        if action.standing_yes:
+            yield f"{name}: ran at {at} under the standing yes of {action.standing_yes}. {now}"
+            continue
         who = action.user or "The user who was asked"
         yield f"{name}: {who} confirmed it at {at} with message {_message(event)}. {now}"
     if claims:

@@ -47,6 +47,7 @@ from sayso.pending.approval_rule import ApprovalRule
 from sayso.pending.audit.entries import EntrySigner
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.sharded_scripts import ShardedScripts
+from sayso.pending.standing_yes import standing_event_id
 from sayso.workers.lease import worker_of
 from sayso.workers.recovery import ALIVE, INTERVAL, Heartbeat, WorkerLock
 from sayso.workers.rq.jobs import is_suspended
@@ -328,12 +329,17 @@ class Tracer:
             events.append(TracedEvent(entry.event, entry.at / 1000, by, turn))
 
         decided_by = stored["decided_by_event"]
+        standing_yes = ""
+        own_turn = digest(standing_event_id(action_id))
+        if any(event.event == "claimed" and event.by == own_turn for event in events):
+            standing_yes = str(record.get("standing_yes", ""))
         traced = TracedAction(
             action_id,
             stored["state"],
             digest(decided_by) if decided_by else "",
             str(record.get("kind", "")),
             events=tuple(events),
+            standing_yes=standing_yes,
             need=_need_of(record),
             outcome=others.outcome,
             requests=others.requests,

@@ -144,6 +144,8 @@ def show(options: Options, action: str, user: str, last: int) -> None:
 
     Of an action that other people decide, it lists who was asked, where, and how that ended
     (`asked`), and each vote (`voted`).
+
+    Of an action that ran under a standing yes, it names the action whose yes that was.
     """
     from sayso.ops.checks.shown_entries import shown_entries
 
@@ -161,6 +163,9 @@ def _as_json(shown: ShownEntry) -> dict[str, Any]:
         value |= {"user": body.user, "preview": body.preview, "told": body.outcome_text}
         if body.user_name:
             value["name"] = body.user_name
+    standing = _standing_words(shown)
+    if standing:
+        value["standing"] = standing
     if shown.request:
         value["request"] = asdict(shown.request)
     if shown.vote:
@@ -168,6 +173,16 @@ def _as_json(shown: ShownEntry) -> dict[str, Any]:
     if shown.change:
         value |= asdict(shown.change)
     return value
+
+
+def _standing_words(shown: ShownEntry) -> str:
+    """Return which standing yes an action was claimed by, or gave; "" for any other entry."""
+    record = shown.body.decision_record if shown.body else None
+    if record is None or shown.entry.event != "claimed" or not record.standing_yes:
+        return ""
+    if record.form == "standing":
+        return f"standing yes of {record.standing_yes} ({record.use} of {record.uses})"
+    return f"gives a standing yes for {record.uses} calls until {utc_time(record.stands_until)}"
 
 
 def _row(shown: ShownEntry) -> str:
@@ -189,6 +204,7 @@ def _row(shown: ShownEntry) -> str:
             user = f"{user} ({body.user_name})"
         if entry.event in _FINAL_EVENTS:
             last_column = body.outcome_text or ""
+        last_column = _standing_words(shown) or last_column
 
     width = WIDTH
     action_id = entry.action_id

@@ -126,6 +126,19 @@ class AuditBody:
         return {str(entry.get("name")): entry.get("value") for entry in entries}
 
     @property
+    def decision_record(self) -> DecisionRecord | None:
+        """Return how the action was decided, None if that is not recorded or unreadable.
+
+        Its seal is not verified here: `fault` does that.
+        """
+        if self.decision is None:
+            return None
+        try:
+            return DecisionRecord.from_json(self.decision)
+        except (ValueError, TypeError):
+            return None
+
+    @property
     def is_step(self) -> bool:
         """Return whether the action is a step of a plan, which is answered as a whole."""
         return bool(_fields(self.record).get("plan"))

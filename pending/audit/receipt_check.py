@@ -208,6 +208,10 @@ def _decision(decision: ReceiptDecision, receipt: DecisionReceipt) -> str:
             how = f"by the words {_quoted(decision.words)}"
         case "tap":
             how = "by a tap on a button"
+            if decision.standing_yes:
+                how += ", as a standing yes that also counts for later calls"
+        case "standing":
+            how = f"by the standing yes to the action {one_line(decision.standing_yes, WIDTH)}"
         case _:
             how = "by a program"
             if decision.words:

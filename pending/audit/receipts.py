@@ -83,7 +83,7 @@ class ReceiptDecision:
     kind: str
     #: "yes" or "no".
     answer: str
-    #: "words", "tap" or "program".
+    #: "words", "tap", "program", or "standing" for a call that ran under a standing yes.
     form: str
     #: The name of the person in the configuration, "" for none.
     person: str
@@ -105,6 +105,9 @@ class ReceiptDecision:
     args_digest: str
     record_mac: str
     record_sha256: str
+    #: The id of the action whose yes was a standing one, if this call ran under it. Of that action
+    #: itself: its own id. "" for any other decision.
+    standing_yes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +355,7 @@ def _own_decision(
         question_message_id=record.question_message_id,
         at=_utc(record.at),
         **_subject(decided),
+        standing_yes=record.standing_yes,
     )
 
 

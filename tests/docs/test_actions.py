@@ -48,6 +48,9 @@ def test_the_tools_of_the_page_ask_before_they_act(capsys) -> None:
     question, outcome = capsys.readouterr().out.strip().rsplit("\n", 1)[0], names["BALANCE"]
     assert "Pay 5 EUR to bob" in question
     assert outcome == {"ana": 100, "bob": 25}
+    assert names["covered"].startswith("Done under your standing yes (1 of 10, until ")
+    assert "Refund 40 EUR to c1" in names["covered"]
+    assert "Reply **yes**" in names["asked"]
     ask = names["bot"].ask_channel
     code = re.search(r"\b[0-9]{4}\b", ask("ana", "/close_account who=bob").content)[0]
     assert code in ask("ana", "yes").content
@@ -65,5 +68,6 @@ def test_every_option_of_a_tool_that_asks_has_a_line() -> None:
         "reconcile",
         "typed_code",
         "version",
+        "standing",
     )
     assert [option for option in options if f"`{option}" not in PAGE] == []
