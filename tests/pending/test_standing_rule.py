@@ -37,7 +37,7 @@ RULE = StandingRule.parse(
         ("-inf", False),
         ("5e1", False),
         (" 50", False),
-        ("٥٠", False),
+        ("\u0665\u0660", False),
         ("", False),
         ([50], False),
         ({}, False),
@@ -75,7 +75,7 @@ def test_bounds(bound, inside, outside):
 @pytest.mark.parametrize("bound", ["<= ", "<= many", "!= 5", "= 5", None, [1], math.nan, "< NaN"])
 def test_bound_that_says_nothing(bound):
     """It is refused, and never read as another one."""
-    with pytest.raises(ValueError, match="bound|comparison|number"):
+    with pytest.raises(ValueError, match=r"bound|comparison|number"):
         Bound.parse("amount", bound)
 
 
