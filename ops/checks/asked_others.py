@@ -155,6 +155,10 @@ class AskedOthers:
         newest = state.actions.get(sent.request_id, {}).get("state", "")
         if newest and newest not in events:
             events.append(newest)  # the ledger of another machine has the entry
+        closed_at = 0.0
+        for entry in entries:
+            if entry.event in ("superseded", "expired"):
+                closed_at = entry.at / 1000
         reply: TracedReply | None = None
         number = state.question_of(sent.request_id)
         if number:
@@ -163,6 +167,7 @@ class AskedOthers:
             sent.request_id,
             conversation=sent.to.id,
             ended=request_end(sent.request_id, events, votes, outcome),
+            closed_at=closed_at,
             is_escalation=sent.is_escalation,
             reply=reply,
             events=tuple(TracedEvent(entry.event, entry.at / 1000) for entry in entries),

@@ -107,6 +107,8 @@ class TracedRequest:
     #: The id of the conversation in which it stands.
     conversation: str
     ended: RequestEnd
+    #: When its message was replaced by the end, in Unix seconds; 0 before.
+    closed_at: float = 0.0
     #: Whether its person was asked once nobody else had decided.
     is_escalation: bool = False
     #: Its message; None where that is not stored.

@@ -181,7 +181,9 @@ def _request_lines(request: TracedRequest) -> Iterator[str]:
     """Yield the question to one person as text, with its message."""
     person = f" to {one_line(request.person, WIDTH)}" if request.person else ""
     note = ", once nobody else had decided" if request.is_escalation else ""
-    yield f"  request {request.request_id}{person} in {request.conversation}: {request.ended}{note}"
+    closed = f", closed at {utc_time(request.closed_at)}" if request.closed_at else ""
+    place = f"{person} in {request.conversation}"
+    yield f"  request {request.request_id}{place}: {request.ended}{note}{closed}"
     if request.reply:
         yield f"  {_reply_line(request.reply)}"
 

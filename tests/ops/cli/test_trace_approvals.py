@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -91,6 +92,7 @@ def test_story_has_requests_votes_and_outcome(trace):
     assert all(each.counted_at for each in action.votes)
     request = request_of(story, BEA)
     assert request.ended == "answered yes"
+    assert request.closed_at >= action.votes[-1].at
     assert (request.reply.state, request.reply.receipt) == ("sent", shop.message_of("bea"))
     assert says(story)[0] == f"{action_id} (refund): other people agreed. It is done now."
 
@@ -135,6 +137,7 @@ def test_nothing_personal_is_printed_unless_asked_for(trace):
     personal = ("'bea'", "bea said", "Ana", "too much", "Refund 30", "secret-event")
     assert [each for each in personal if each in hidden] == []
     shown = "\n".join(_lines(trace(shop, action_id, show_texts=True)))
+    assert re.search(r"request \w+ to bea in team:\w+: answered no, closed at 20", shown)
     assert "reason: much too much" in shown
     assert "of bea in words" in shown
 
