@@ -76,7 +76,7 @@ from sayso.channels.types import Reply, Turn
 from sayso.infra.concurrency import run_sync
 from sayso.pending.action import is_choice_token
 from sayso.pending.approvals.approvers import Approvers
-from sayso.pending.approvals.people import AccountsAreVisitors, PeopleDirectory
+from sayso.pending.approvals.people import EmptyDirectory, PeopleDirectory
 from sayso.pending.approvals.requests import REQUEST_KIND
 from sayso.pending.approvals.self_service import SelfService
 from sayso.pending.call_context import own_context
@@ -140,7 +140,7 @@ class ChannelAgent:
         self.parser = parser
         self._journals = journals
         self._text_files = texts
-        self._people: PeopleDirectory = people or AccountsAreVisitors()
+        self._people: PeopleDirectory = people or EmptyDirectory()
         self._approvers = Approvers(self._people)
         self._assemble(TurnFiles(media), self_service)
         # After a yes, the store finds the tool that runs among those that the agent has then: tools

@@ -60,7 +60,7 @@ class PeopleCommands:
         try:
             match name:
                 case "away" if words.strip():
-                    return await self._leave(context, words)
+                    return await self._start_absence(context, words)
                 case "away":
                     person = await self._person_of(context.turn)
                     lines = list(absence_lines(context.texts, person))
@@ -68,7 +68,7 @@ class PeopleCommands:
                         [context.texts.not_away(), context.texts.away_how()]
                     )
                 case "back":
-                    return await self._come_back(context)
+                    return await self._end_absence(context)
             if self._service.linking is None:
                 raise ValueError(f"{name!r} is no command here")
             return await self._answer_about_links(name, context, self._service.linking, words)
@@ -101,7 +101,7 @@ class PeopleCommands:
         result = await linking.finish(side, words.strip(), turn.event_id)
         return _link_text(texts, result)
 
-    async def _leave(self, context: TurnContext, words: str) -> str:
+    async def _start_absence(self, context: TurnContext, words: str) -> str:
         """Store what a person says of their absence, and return the answer."""
         texts = context.texts
         now = datetime.fromtimestamp(self._service.clock(), users_zone())
@@ -110,11 +110,13 @@ class PeopleCommands:
             case None:
                 return texts.away_how()
             case "off":
-                return await self._come_back(context)
+                return await self._end_absence(context)
             case AbsenceWords(until, colleague):
                 channel = context.turn.conversation.channel
                 person = await self._person_of(context.turn)
-                state = await self._service.leave(person, until.timestamp(), colleague, channel)
+                state = await self._service.start_absence(
+                    person, until.timestamp(), colleague, channel
+                )
 
         match state:
             case "away":
@@ -127,10 +129,10 @@ class PeopleCommands:
                 return texts.away_yourself()
         return texts.broken()
 
-    async def _come_back(self, context: TurnContext) -> str:
+    async def _end_absence(self, context: TurnContext) -> str:
         """End the absence of a person, and return the answer."""
         person = await self._person_of(context.turn)
-        await self._service.come_back(person)
+        await self._service.end_absence(person)
         return context.texts.back() if person.away_until else context.texts.not_away()
 
     async def _person_of(self, turn: Turn) -> KnownPerson:

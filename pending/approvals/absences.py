@@ -1,7 +1,8 @@
-"""RedisAbsences: until when people are away, and who decides for them meanwhile.
+"""RedisAbsences: stores until when people are away, and who decides for them meanwhile.
 
-`sayso:absences` is a hash by the names of people. An entry is the text "<until> <record>", with the
-Unix seconds at which the absence ends. The key is deleted with the end of the last absence.
+`sayso:absences` is a hash. A field is the name of a person. Its value is the text
+"<until> <record>": the Unix seconds at which the absence ends, and the absence as JSON. Redis
+deletes the key at the end of the last absence.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ MAX_ABSENCES = 10_000
 
 
 class TooManyAbsences(Exception):
-    """Raised when the maximum of people is away."""
+    """Raised when MAX_ABSENCES people are away already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Until when a person is away."""
+    """Until when a person is away, and who decides for them meanwhile."""
 
     #: The name of the person (`KnownPerson.name`).
     person: str
-    #: In Unix seconds.
+    #: When the absence ends, in Unix seconds.
     until: float
     #: The name of the person who decides meanwhile, "" for nobody.
     stand_in: str = ""
@@ -89,24 +90,27 @@ class RedisAbsences:
             raise TooManyAbsences(f"{MAX_ABSENCES} people are away")
 
     async def end(self, names: Sequence[str]) -> bool:
-        """Delete the absence that a person has under any of these names. Return whether one was."""
+        """Delete the absences under any of these names of a person. Return whether there was one."""
         return bool(await self._ask("HDEL", self._key, *names))
 
     async def find(self, names: Sequence[str]) -> Absence | None:
-        """Return the absence that a person has under any of these names, None for none now."""
+        """Return the current absence under any of these names of a person, None if there is none."""
         entries = await self._connections.ask_async("HMGET", self._key, *names)
         absences = [_absence_of(entry) for entry in entries if entry]
         return next((each for each in absences if each.until > self._clock()), None)
 
     async def all(self) -> list[Absence]:
-        """Return all absences of now, the one that ends first at the beginning."""
+        """Return all current absences, sorted by their end."""
         entries = await self._connections.ask_async("HVALS", self._key)
         absences = [_absence_of(entry) for entry in entries]
         current = [each for each in absences if each.until > self._clock()]
         return sorted(current, key=lambda each: (each.until, each.person))
 
     async def forget_stand_in(self, names: Sequence[str]) -> int:
-        """Remove a person with these names from the absences of others. Return from how many."""
+        """Remove a colleague from the absences of others. Return how many absences have changed.
+
+        `names`: all names of the colleague.
+        """
         changed = 0
         for absence in await self.all():
             if absence.stand_in in names:

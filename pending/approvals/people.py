@@ -1,8 +1,10 @@
 """Who a person is on all channels, which roles they have, and where they can be asked.
 
-A person may have an account on several channels. For a decision of several people they count once,
-so accounts are not compared: people are. `PeopleDirectory` is the port; the real one reads the YAML,
-the links that people made themselves, and the groups of the platforms.
+A person may have an account on several channels. Where several people must agree, such a person
+counts once. So approvals compare people, not accounts.
+
+`PeopleDirectory` is the port. `ConfiguredDirectory` (`directory.py`) reads the YAML, the links that
+people made themselves, and the groups of the platforms. `EmptyDirectory` knows accounts only.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from sayso.channels.types import Conversation
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """How a person is known on one channel."""
+    """One identity of a person: their id on one channel."""
 
     channel: str
     #: The platform's id of the person.
@@ -25,17 +27,17 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class KnownPerson:
-    """One person with all accounts that are known of them. A snapshot."""
+    """One person with all their known accounts. A snapshot: the next look-up may differ."""
 
-    #: The name of the person, the same on all channels. A person whom nobody named has the name
-    #: `channel:user_id`.
+    #: The name of the person, the same on all channels. A person whom the YAML does not name has
+    #: the name `channel:user_id`.
     name: str
     #: The accounts of the person, the preferred one first.
     accounts: tuple[Account, ...]
     #: The roles of the person in lower case, by the YAML and by the groups of the platforms.
     roles: frozenset[str] = frozenset()
-    #: The name of the colleague who decides while the person is away; "" while they are not away,
-    #: and if they named no colleague.
+    #: The name of the colleague who decides while the person is away. "": the person is not away, or
+    #: named no colleague.
     stand_in: str = ""
     #: Until when the person is away, in Unix seconds; 0.0 while they are not.
     away_until: float = 0.0
@@ -47,7 +49,7 @@ class KnownPerson:
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """Return each name that the person may have had: their own, and those of their accounts."""
+        """Return each name that the person may have had: their name, and those of their accounts."""
         names = [self.name, *map(account_name, self.accounts)]
         return tuple(dict.fromkeys(names))
 
@@ -59,46 +61,49 @@ class KnownPerson:
 class PeopleDirectory(Protocol):
     """Finds people by their accounts, names and roles. One per process.
 
-    Each call reads the roles anew: what counts is the role at the decision. All methods raise
-    redis.RedisError, and DirectoryUnavailable if a platform does not say who is in a group.
+    Each call reads the roles again, because the role at the time of a decision counts. All methods
+    raise redis.RedisError, and DirectoryUnavailable if a platform does not say who is in a group.
     """
 
     async def person_of(self, channel: str, user_ids: Sequence[str]) -> KnownPerson:
         """Return the person with these ids on a channel, the main id first.
 
-        A person whom nobody named has one account, and the name `channel:user_id`.
+        A person whom the YAML does not name has the name `channel:user_id`.
         """
 
     async def named(self, name: str) -> KnownPerson | None:
-        """Return the person of this name, None if nobody has it."""
+        """Return the person with this name, None if nobody has it."""
 
     async def with_role(self, role: str) -> Sequence[KnownPerson]:
-        """Return the people who have a role, in any case, in the order in which to ask them."""
+        """Return the people who have a role, in the order in which to ask them.
+
+        `role`: in upper or lower case.
+        """
 
     async def direct_conversation(self, account: Account) -> Conversation:
-        """Return the conversation in which the bot talks to this person alone.
+        """Return the direct chat of the bot with the person who has this account.
 
-        Its chat is named after the person, by the id under which the person's messages come in.
+        The chat has the id under which the person's messages come in.
         """
 
 
 class DirectoryUnavailable(Exception):
-    """Raised when a platform does not answer who is in a group. Try again later."""
+    """Raised when a platform does not say who is in a group. The caller may try again later."""
 
 
-class AccountsAreVisitors:
-    """The directory of a bot whose YAML names no people: each account is a person of its own.
+class EmptyDirectory:
+    """The directory of an agent without a YAML: each account is one person.
 
-    Nobody has a role, and nobody has a name but that of their account. Lives as long as its agent.
+    Nobody has a role. Each person is named after their account. Lives as long as its agent.
     """
 
     async def person_of(self, channel: str, user_ids: Sequence[str]) -> KnownPerson:
-        """Return the person with only this account."""
+        """Return the person who has this account and no other."""
         account = Account(channel, user_ids[0])
         return KnownPerson(account_name(account), (account,))
 
     async def named(self, name: str) -> KnownPerson | None:
-        """Return None: nobody has a name."""
+        """Return None: the directory knows no names."""
         return None
 
     async def with_role(self, role: str) -> Sequence[KnownPerson]:
@@ -106,10 +111,10 @@ class AccountsAreVisitors:
         return ()
 
     async def direct_conversation(self, account: Account) -> Conversation:
-        """Return the chat that platforms name after the person."""
+        """Return the direct chat. Its id is that of the person, as on most platforms."""
         return Conversation(account.channel, account.user_id)
 
 
 def account_name(account: Account) -> str:
-    """Return the name of a person whom nobody named."""
+    """Return the name of a person whom the YAML does not name: `channel:user_id`."""
     return f"{account.channel}:{account.user_id}"

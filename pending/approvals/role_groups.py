@@ -1,7 +1,7 @@
 """RoleGroups: the roles that people have because they are in a group of a platform.
 
-A group is a user group of Slack, or a group of Telegram, whose administrators count. Who is in it is
-read anew for each decision: what counts is the role at that moment.
+A group is a user group of Slack, or a Telegram group. In a Telegram group only the administrators
+have the role. The members are read again for each decision, because the role at that moment counts.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from sayso.channels.base import Channel, ListsGroupMembers, SendError
 from sayso.pending.approvals.people import Account, DirectoryUnavailable
 
-#: For how many seconds the members of a group are known. One decision asks several times, and Slack
-#: answers about 20 such calls a minute.
-MEMBERS_SECONDS = 5.0
+#: For how many seconds the members of a group are cached. One decision reads them several times,
+#: and Slack answers about 20 such calls a minute.
+MEMBERS_CACHE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class RoleGroups:
         self._groups = groups
         self._channels = channels
         self._clock = clock
-        #: The members of each group, and when they were read.
-        self._known: dict[RoleGroup, tuple[float, tuple[Account, ...]]] = {}
+        #: The members of each group, and when they were read, in seconds of the clock.
+        self._cached: dict[RoleGroup, tuple[float, tuple[Account, ...]]] = {}
 
     async def accounts_with(self, role: str) -> list[Account]:
-        """Return the accounts that have a role, in the order of the platform.
+        """Return the accounts that have a role by a group, in the order of the platform.
 
         `role` is in lower case.
         """
@@ -63,7 +63,7 @@ class RoleGroups:
         return accounts
 
     async def roles_of(self, accounts: Iterable[Account]) -> set[str]:
-        """Return the roles that any of these accounts has.
+        """Return the roles, in lower case, that any of these accounts has by a group.
 
         Only groups of the accounts' channels are read.
         """
@@ -77,11 +77,12 @@ class RoleGroups:
         return roles
 
     async def _members(self, group: RoleGroup) -> tuple[Account, ...]:
-        """Return the accounts in a group, read within the last MEMBERS_SECONDS."""
+        """Return the accounts in a group. They were read at most MEMBERS_CACHE_SECONDS ago."""
         now = self._clock()
-        read_at, members = self._known.get(group, (0.0, ()))
-        if group in self._known and now - read_at < MEMBERS_SECONDS:
-            return members
+        if group in self._cached:
+            read_at, members = self._cached[group]
+            if now - read_at < MEMBERS_CACHE_SECONDS:
+                return members
 
         channel = self._channels.get(group.channel)
         if not isinstance(channel, ListsGroupMembers):
@@ -92,5 +93,5 @@ class RoleGroups:
             problem = f"{group.channel} does not say who is in the group {group.group}: {exc}"
             raise DirectoryUnavailable(problem) from exc
         members = tuple(Account(group.channel, each) for each in ids)
-        self._known[group] = (now, members)
+        self._cached[group] = (now, members)
         return members

@@ -363,7 +363,7 @@ def test_an_absent_person_has_a_stand_in_until_the_end(rig):
     """From each account."""
     until = rig.clock() + 60
     bob = run_sync(rig.directory.named("bob"))
-    assert run_sync(rig.service.leave(bob, until, "ada", "team")) == "away"
+    assert run_sync(rig.service.start_absence(bob, until, "ada", "team")) == "away"
     bob = rig.person("team", "U0BOB")
     assert (bob.stand_in, bob.away_until) == ("ada", until)
     rig.clock.now += 60
@@ -374,7 +374,7 @@ def test_a_stand_in_is_another_person_also_after_a_link(rig):
     """Nobody decides for themselves by their second account."""
     eve = rig.person("desk", "66")
     until = rig.clock() + 60
-    assert run_sync(rig.service.leave(eve, until, "66", "desk")) == "yourself"
+    assert run_sync(rig.service.start_absence(eve, until, "66", "desk")) == "yourself"
     carol = rig.person("team", "U0CAROL")
     run_sync(rig.absences.save(Absence(carol.name, until, "desk:66")))
     assert rig.person("team", "U0CAROL").stand_in == "desk:66"
@@ -386,10 +386,10 @@ def test_a_stand_in_is_another_person_also_after_a_link(rig):
 def test_an_absence_ends_with_back_under_each_name(rig):
     """Carol went away before she joined her accounts."""
     until = rig.clock() + 60
-    run_sync(rig.service.leave(rig.person("desk", "66"), until, "", "desk"))
+    run_sync(rig.service.start_absence(rig.person("desk", "66"), until, "", "desk"))
     rig.join(CAROL, EVE)
     assert rig.person("team", "U0CAROL").away_until == until
-    run_sync(rig.service.come_back(rig.person("team", "U0CAROL")))
+    run_sync(rig.service.end_absence(rig.person("team", "U0CAROL")))
     assert rig.person("desk", "66").away_until == 0.0
 
 
@@ -397,7 +397,7 @@ def test_an_absence_ends_with_back_under_each_name(rig):
 def test_an_absence_lies_ahead_and_within_a_year(rig, seconds):
     """Anything else is a mistake."""
     bob = run_sync(rig.directory.named("bob"))
-    state = run_sync(rig.service.leave(bob, rig.clock() + seconds, "", "team"))
+    state = run_sync(rig.service.start_absence(bob, rig.clock() + seconds, "", "team"))
     assert state == "bad_time"
 
 
@@ -405,14 +405,14 @@ def test_an_absence_lies_ahead_and_within_a_year(rig, seconds):
 def test_a_colleague_must_be_known_or_have_an_id_of_the_channel(rig, name):
     """A misspelled name would decide nothing, and nobody would notice."""
     bob = run_sync(rig.directory.named("bob"))
-    state = run_sync(rig.service.leave(bob, rig.clock() + 60, name, "desk"))
+    state = run_sync(rig.service.start_absence(bob, rig.clock() + 60, name, "desk"))
     assert state == "unknown_person"
 
 
 def test_a_colleague_may_be_named_by_an_id_of_the_channel(rig):
     """With the name of the person who has it."""
     eve = rig.person("desk", "66")
-    run_sync(rig.service.leave(eve, rig.clock() + 60, "7", "desk"))
+    run_sync(rig.service.start_absence(eve, rig.clock() + 60, "7", "desk"))
     assert rig.person("desk", "66").stand_in == "desk:7"
 
 
@@ -439,7 +439,7 @@ def test_an_erased_stand_in_leaves_the_absence_of_others(rig):
 def test_a_stand_in_keeps_the_power_after_they_joined_their_accounts(rig):
     """Their name is another one since, and the absence has the name of before."""
     bob = run_sync(rig.directory.named("bob"))
-    run_sync(rig.service.leave(bob, rig.clock() + 60, "66", "desk"))
+    run_sync(rig.service.start_absence(bob, rig.clock() + 60, "66", "desk"))
     rig.join(CAROL, EVE)
     assert rig.person("team", "U0BOB").stand_in == rig.person("desk", "66").name == "team:U0CAROL"
 
@@ -447,7 +447,7 @@ def test_a_stand_in_keeps_the_power_after_they_joined_their_accounts(rig):
 def test_two_people_may_stand_in_for_each_other(rig):
     """Nobody is looked up for ever."""
     until = rig.clock() + 60
-    run_sync(rig.service.leave(rig.person("desk", "66"), until, "7", "desk"))
-    run_sync(rig.service.leave(rig.person("desk", "7"), until, "66", "desk"))
+    run_sync(rig.service.start_absence(rig.person("desk", "66"), until, "7", "desk"))
+    run_sync(rig.service.start_absence(rig.person("desk", "7"), until, "66", "desk"))
     assert rig.person("desk", "66").stand_in == "desk:7"
     assert rig.person("desk", "7").stand_in == "desk:66"

@@ -10,8 +10,8 @@ from sayso.channels.base import RateLimited
 from sayso.channels.types import Conversation
 from sayso.infra.concurrency import run_sync
 from sayso.pending.approvals.directory import ConfiguredDirectory, NamedPerson, PeopleConfig
-from sayso.pending.approvals.people import Account, AccountsAreVisitors, DirectoryUnavailable
-from sayso.pending.approvals.role_groups import MEMBERS_SECONDS, RoleGroup
+from sayso.pending.approvals.people import Account, DirectoryUnavailable, EmptyDirectory
+from sayso.pending.approvals.role_groups import MEMBERS_CACHE_SECONDS, RoleGroup
 
 ADA = NamedPerson(
     "ada", (Account("team", "U0ADA"), Account("wa", "whatsapp:+4915")), frozenset({"manager"})
@@ -98,7 +98,7 @@ def grouped(team, clock):
 def any_directory(request):
     """Return a directory of each kind."""
     if request.param == "visitors":
-        return AccountsAreVisitors()
+        return EmptyDirectory()
     return ConfiguredDirectory(CONFIG, {})
 
 
@@ -191,7 +191,7 @@ def test_a_role_that_was_lost_between_two_reads_does_not_count(grouped, team, cl
     """What counts is the group at the decision."""
     assert run_sync(grouped.person_of("team", ["U0EVE"])).roles == {"manager"}
     team.members["S1"] = ["U0ADA"]
-    clock.now += MEMBERS_SECONDS
+    clock.now += MEMBERS_CACHE_SECONDS
     assert run_sync(grouped.person_of("team", ["U0EVE"])).roles == frozenset()
     assert [each.name for each in run_sync(grouped.with_role("manager"))] == ["ada", "bob"]
 
@@ -199,7 +199,7 @@ def test_a_role_that_was_lost_between_two_reads_does_not_count(grouped, team, cl
 def test_a_group_that_cannot_be_read_is_an_error_and_not_empty(grouped, team, clock):
     """An unreadable group must not look as if nobody were in it, nor keep those who were."""
     run_sync(grouped.with_role("manager"))
-    clock.now += MEMBERS_SECONDS
+    clock.now += MEMBERS_CACHE_SECONDS
     team.error = RateLimited(30)
     with pytest.raises(DirectoryUnavailable, match="team does not say who is in the group S1"):
         run_sync(grouped.with_role("manager"))
