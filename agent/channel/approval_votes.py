@@ -207,7 +207,9 @@ class ApprovalVotes:
             reason: RefusalReason = "early" if stored.state == "armed" else "over"
             return self._refused(stored, vote, reason, texts.request_over(line))
         if not is_decided_here and stored.action.is_expired(context.received_at):
-            self._refused(stored, vote, "over", "")
+            log_refused_vote(
+                vote.channel, "over", action_id=vote.action_id, request_id=vote.request_id
+            )
             return await self._expire(context, stored, rule)
         if is_decided_here:
             # Another worker counted this vote, acted on it, and died. What was decided, the state

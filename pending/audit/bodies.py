@@ -146,6 +146,9 @@ class AuditBody:
     @property
     def is_request(self) -> bool:
         """Return whether the action is a request, in which a person is asked about another one."""
+        # Most records are none, and parsing them all takes long.
+        if REQUEST_KIND not in (self.record or ""):
+            return False
         return _fields(self.record).get("kind") == REQUEST_KIND
 
     @property
