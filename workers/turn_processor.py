@@ -432,6 +432,7 @@ class TurnProcessor:
             extra["action"] = ",".join(action.action_id for action in change.new_actions)
         if queued.turn.continues:
             extra["continues"] = queued.turn.continues
+        if queued.turn.kind == "continuation":
             is_unfinished = any(turn_reply.reply.cause for turn_reply in change.replies)
             outcome: str = change.ended
             if not outcome:

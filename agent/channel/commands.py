@@ -212,6 +212,7 @@ class Commands:
             text = texts.standing_all_revoked(len(yeses))
         else:
             text = texts.standing_none()
+        log.info("standing.revoked", extra={"count": len(revokes.ids) or len(yeses)})
         return _text_answer(text).with_changes(revokes=revokes)
 
     async def _reset(self, context: TurnContext) -> TurnAnswer:

@@ -6,6 +6,7 @@ with the request where the channel wants that.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -39,6 +40,8 @@ from sayso.pending.standing_yes import StandingUse, StandingYes
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import StoredAction
 from sayso.pending.turn_changes import Transition
+
+log = logging.getLogger(__name__)
 
 #: How people see the step that a yes ran, by the status of its outcome. With any other status
 #: nothing ran.
@@ -151,6 +154,7 @@ class ConfirmedActions:
             outcome = await self._confirm(context, stored, claim)
         if outcome is None:
             return None
+        _log_standing(claim, outcome)
         # Without the decision of an earlier attempt, it is that of this claim.
         if claim.decision and not stored.decision and outcome.status in _STEP_STATES:
             stored = replace(stored, decision=claim.decision.to_json())
@@ -292,3 +296,15 @@ class ConfirmedActions:
         return await self._answers.with_closed_question(
             context, answer, stored, "cancelled", transition.outcome_text
         )
+
+
+def _log_standing(claim: Claim, outcome: ConfirmOutcome) -> None:
+    """Log that a yes stands from now on, or that a standing yes was used."""
+    if outcome.status not in _STEP_STATES:
+        return
+    ids = {"kind": outcome.record.kind, "action": claim.action_id}
+    if claim.grants is not None:
+        log.info("standing.granted", extra={**ids, "uses": claim.grants.times})
+    if claim.use is not None:
+        use = len(claim.use.after.used)
+        log.info("standing.used", extra={**ids, "standing_yes": claim.use.before.id, "use": use})

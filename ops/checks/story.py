@@ -358,6 +358,12 @@ def _where_it_was_answered(story: MessageStory, turn: TracedTurn) -> str:
         for vote in action.votes:
             if vote.turn == turn.id:
                 return f"{turn.id} is an answer, which was counted for action {action.action_id}."
+    for action in story.actions:
+        if action.standing_yes and action.action_id in turn.asked_actions:
+            return (
+                f"{turn.id} asked nothing: {action.action_id} is covered by a standing yes, "
+                "and ran in a turn that followed."
+            )
     if turn.cause:
         return f"{turn.id} needed no reply here: it is {turn.cause}."
     for other in story.turns:

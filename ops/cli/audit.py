@@ -204,7 +204,6 @@ def _row(shown: ShownEntry) -> str:
             user = f"{user} ({body.user_name})"
         if entry.event in _FINAL_EVENTS:
             last_column = body.outcome_text or ""
-        last_column = _standing_words(shown) or last_column
 
     width = WIDTH
     action_id = entry.action_id
@@ -214,6 +213,10 @@ def _row(shown: ShownEntry) -> str:
             f"{name}: {old!r} -> {new!r}" for name, (old, new) in shown.change.changed.items()
         ]
         last_column = f"changes {shown.change.changes_of} {', '.join(values)}"
+        width = CHANGE_WIDTH
+    standing = _standing_words(shown)
+    if standing:
+        last_column = standing
         width = CHANGE_WIDTH
     if shown.request:
         action_id = shown.request.request_of

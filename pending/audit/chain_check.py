@@ -21,12 +21,14 @@ from sayso.pending.audit.entries import (
     RecordedEntry,
     entry_hash,
 )
+from sayso.pending.standing_yes import standing_event_id
 from sayso.pending.stored_limits import NO_HEAD
 
 #: The states that may follow while a question is open. When a Redis is restored from a backup, open
 #: actions become unknown.
 _AFTER_SHOWN = frozenset({"claimed", "cancelled", "expired", "superseded", "unknown"})
-#: The events that may follow each event of an action; "" is a new action.
+#: The events that may follow each event of an action; "" is a new action. Only an action that a
+#: standing yes covers may be claimed without being shown (`_transition_problem`).
 ALLOWED: Mapping[str, Set[str]] = {
     "": {"armed"},
     "armed": {"shown", "cancelled", "expired", "superseded", "unknown"},
@@ -394,7 +396,12 @@ def _transition_problem(before: AuditEntry | None, entry: AuditEntry, run_once: 
     `before` is the last entry of the same action, None for a new action.
     """
     last = before.event if before else ""
-    if entry.event not in ALLOWED.get(last, ()):
+    # Nobody was shown an action that a standing yes covers. It is claimed by a turn of its own.
+    is_covered = (last, entry.event) == (
+        "armed",
+        "claimed",
+    ) and entry.decided_by_event == standing_event_id(entry.action_id)
+    if entry.event not in ALLOWED.get(last, ()) and not is_covered:
         return f"{last or 'nothing'} -> {entry.event}"
     if last == entry.event == "started" and entry.action_id in run_once:
         return "started twice"

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.agent import ToolPolicy
+from sayso.agent import ScriptedProvider, ToolPolicy
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.channels.types import Tap, Turn
 from sayso.pending.decision_record import DecisionRecord
@@ -183,6 +183,7 @@ def test_revoke_by_number():
     """The numbers are those of /status."""
     till = Till(30, (31, "c2"), 32, (33, "c2"))
     till.stand()
+    till.later(1)
     till.ask()
     till.tap(2)
     till.ask("/status")
@@ -438,6 +439,38 @@ def test_worker_dies_in_a_covered_call(step):
         assert "I cannot tell whether it finished" in till.texts[-1]
 
 
+def test_killed_before_the_commit_of_the_run():
+    """The effect took place: the next worker only tells it, once."""
+    till = Till(30, 40)
+    till.stand()
+    till.hear("refund please")
+    till.run_one_turn()
+    till.die_before_commit()
+    assert till.refunds == [(30, "c1"), (40, "c1")]
+    till.work()
+    assert till.refunds == [(30, "c1"), (40, "c1")]
+    assert till.texts[-1].startswith("Done under your standing yes (1 of 3")
+    assert len([each for each in till.texts if "standing yes (1 of 3" in each]) == 1
+
+
+def test_outcome_in_one_message_where_each_costs_money():
+    """The turn in which the agent goes on tells it, with the line about the standing yes."""
+    behavior = {"after": "continue", "is_one_message": True, "max_buttons": 3}
+    till = Till(30, lines=("First.",), behavior=behavior)
+    till.ask()
+    till.tap(2)
+    assert till.texts[-1].endswith("First.")
+    assert "need no answer until" in till.texts[-1]
+    till.provider = ScriptedProvider([till._answer(40), "Second."])
+    till.deploy()
+    before = len(till.texts)
+    till.ask()
+    assert till.refunds == [(30, "c1"), (40, "c1")]
+    (told,) = till.texts[before:]
+    assert "Done under your standing yes (1 of 3" in told
+    assert told.endswith("Second.")
+
+
 def test_unknown_outcome_is_not_repeated_under_a_standing_yes():
     """The person must find out first."""
     till = Till(30, 40, 40)
@@ -468,6 +501,8 @@ def test_killed_before_the_commit_of_the_proposal():
     till = Till(30, 40)
     till.stand()
     till.hear("refund please")
+    till.die_before_commit()
+    assert till.refunds == [(30, "c1")]
     till.work()
     assert till.refunds == [(30, "c1"), (40, "c1")]
     assert len(till.standing()[0].used) == 1

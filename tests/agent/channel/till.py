@@ -190,6 +190,25 @@ class Till:
             settlement._repository = real
         self.rig.end_lease()
 
+    def die_before_commit(self) -> None:
+        """Answer the next turn, and die before it is committed."""
+        mailbox = self.processor.turns.mailbox
+        real = mailbox.commit
+
+        async def die(*args: Any, **kwargs: Any) -> None:
+            raise RedisError("killed")
+
+        mailbox.commit = die
+        try:
+            asyncio.run(self.processor.run(ANA.id))
+        except RedisError:
+            pass
+        else:
+            raise AssertionError("nothing was to be committed")
+        finally:
+            mailbox.commit = real
+        self.rig.end_lease()
+
     def run_one_turn(self) -> None:
         """Answer exactly one turn, and leave the others waiting."""
         mailbox = self.processor.turns.mailbox

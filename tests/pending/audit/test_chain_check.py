@@ -326,6 +326,19 @@ def test_impossible_transitions_are_faults(before, after):
     assert [(fault.number, fault.reason) for fault in faults] == expected
 
 
+def test_claim_without_a_question_needs_a_standing_yes():
+    """The claim of a covered action is by a turn of its own; any other one is a fault."""
+    log = StateLog()
+    log.add("a", "armed")
+    log.add("a", "claimed", by="standing:a")
+    log.live("a", "started", "done")
+    assert check_chains([log.ledger], CheckContext(SIGNER, whole=True)).faults == ()
+    log.add("b", "armed")
+    log.add("b", "claimed", by="standing:a")
+    (fault,) = check_chains([log.ledger], CheckContext(SIGNER, whole=True)).faults
+    assert str(fault) == "shard 0, entry 6: impossible (armed -> claimed)"
+
+
 def test_votes_leave_the_action_shown():
     """Any number of people may vote, and the action then ends as without votes."""
     log = StateLog()
