@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 import time
@@ -11,10 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from sayso.channels.types import Conversation
+from tests.browser.demo import chromium, running_browser
 from tests.flows import deaths
 from tests.flows.approvers import (
+    COOKIE,
     FINANCE,
     SECOND_RELEASE,
     ApprovalSystem,
@@ -25,6 +29,7 @@ from tests.flows.approvers import (
     TemplateUser,
     WhatsAppUser,
     code_in,
+    cookie_of,
     is_about,
     reads,
     request_in,
@@ -161,6 +166,30 @@ def test_decided_in_the_console(system: ApprovalSystem) -> None:
     assert asker.hears()[0]["text"].startswith("Agreed by gil")
     until(lambda: "Agreed by gil" in gil.page())
     assert system.paid("e1", "book") == 1
+
+
+@pytest.mark.skipif(
+    chromium() is None and not os.environ.get("CI"),
+    reason="no Chromium here: install it, or set CHROMIUM to its path",
+)
+def test_request_appears_in_the_open_page(system: ApprovalSystem) -> None:
+    """After the tap it says who decided, and has no buttons."""
+    asker = TelegramUser(system, 12)
+    with running_browser() as browser, browser.new_context() as context:
+        cookie = {"url": system.url, "name": COOKIE, "value": cookie_of("gil0000001")}
+        context.add_cookies([cookie])
+        page = context.new_page()
+        page.goto(f"{system.url}/console")
+        page.wait_for_selector("#state[data-state=live]")
+        asker.say("/book e2")
+        request = page.locator("#log .bot").last
+        expect(request).to_contain_text("Book e2")
+        until(system.is_settled)
+        request.locator(".buttons .danger").click()
+        reads(system, asker.chat, "Agreed by gil", "Booked e2.")
+        expect(request).to_contain_text("Agreed by gil")
+        expect(request.locator(".buttons")).to_have_count(0)
+    assert system.paid("e2", "book") == 1
 
 
 def test_closed_window_is_opened_by_the_template(system: ApprovalSystem) -> None:
