@@ -27,7 +27,7 @@ from sayso.pending.approvals.approvers import ActionPlace, Approvers, group_of
 from sayso.pending.approvals.people import DirectoryUnavailable
 from sayso.pending.approvals.requests import ANYONE, RequestedAction, codes_in
 from sayso.pending.approvals.votes import Vote, VoteAnswer, VoteForm
-from sayso.pending.consent.parser import ConfirmParser, read_answer
+from sayso.pending.consent.parser import ConfirmParser, read_answer, reads_phrases
 from sayso.pending.forwarding import ForwardedTurn
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
@@ -94,8 +94,8 @@ class ApprovalAnswers:
             return reason
         # Most messages end here: the store is only asked about those that may name a request.
         codes = codes_in(turn.text)
-        may_quote = bool(turn.replied_to or turn.conversation.thread)
-        if not codes and not (may_quote and self._read(context, turn.text, "")):
+        is_in_thread_of_bot = bool(turn.conversation.thread) and not turn.thread_author
+        if not (codes or turn.replied_to or is_in_thread_of_bot):
             return None
 
         for request in await self._requests(context):
@@ -106,7 +106,7 @@ class ApprovalAnswers:
                 words, rest = _around_code(turn.text, requested.code)
             elif not _quotes(turn, request) and not _is_in_thread(context, request):
                 continue
-            written = self._read(context, words, rest)
+            written = self._read(request.action.language, words, rest)
             if written is None:
                 continue
             rule = ApprovalRule.from_dict(requested.rule)
@@ -221,7 +221,7 @@ class ApprovalAnswers:
         A plain yes or no is no reason: it may be meant for a question of the person's own.
         """
         note = context.memory.notes.get(REASON_FOR, "")
-        if not note or self._intent(context, context.turn.text):
+        if not note or self._intent(context.texts.language, context.turn.text):
             return None
         del context.memory.notes[REASON_FOR]
         request_id, answer_word, asked_at = note.split(":")
@@ -260,9 +260,10 @@ class ApprovalAnswers:
             requests += [each for each in verified if not each.is_changed]
         return sorted(requests, key=lambda each: each.state not in WAITING_STATES)
 
-    def _read(self, context: TurnContext, words: str, rest: str) -> _WrittenAnswer | None:
+    def _read(self, language: str, words: str, rest: str) -> _WrittenAnswer | None:
         """Read a written answer: a yes or no, and a reason behind it. None for other words.
 
+        `language`: that of the request, which says what to write; the channel may have another one.
         `words` stand before the code of the request, or are the whole message. `rest` stands behind
         the code.
 
@@ -278,22 +279,25 @@ class ApprovalAnswers:
         if not words:
             words = rest
             rest = ""
-        match self._intent(context, words):
+        match self._intent(language, words):
             case "cancel":
                 return _WrittenAnswer("no", rest)
-            case "confirm" if rest and self._intent(context, f"{words} {rest}") == "confirm":
+            case "confirm" if rest and self._intent(language, f"{words} {rest}") == "confirm":
                 return _WrittenAnswer("yes")
             case "confirm":
                 return _WrittenAnswer("yes", rest, is_conditional=bool(rest))
         first = _FIRST_WORD.fullmatch(words)
-        if first and self._intent(context, first["word"]) == "cancel":
+        if first and self._intent(language, first["word"]) == "cancel":
             reason = f"{first['rest']} {rest}".strip()
             return _WrittenAnswer("no", reason)
         return None
 
-    def _intent(self, context: TurnContext, words: str) -> Literal["confirm", "cancel", ""]:
-        """Return whether words are a yes or a no."""
-        intent = read_answer(self._parser, words, context.texts.language).intent
+    def _intent(self, language: str, words: str) -> Literal["confirm", "cancel", ""]:
+        """Return whether words are a yes or a no, in all languages of the channel or in this one."""
+        parser = self._parser
+        if reads_phrases(parser):
+            parser = parser.reading((language,))
+        intent = read_answer(parser, words, language).intent
         return intent if intent in ("confirm", "cancel") else ""
 
 

@@ -191,6 +191,17 @@ def test_typed_yes_names_the_request():
     assert shop.refunds == [30]
 
 
+def test_typed_yes_in_the_language_of_the_request():
+    """The channel of the manager has another one, in which the word is a false friend of others."""
+    shop = Shop(30, language="de")
+    shop.ask()
+    request = shop.texts_to("bea")[-1]
+    code = requests_of(shop.home_action())[0].code
+    assert f"**ja {code}**" in request
+    shop.say("bea", f"ja {code}")
+    assert shop.refunds == [30]
+
+
 def test_plain_yes_of_a_manager_decides_nothing():
     """They are told how to answer."""
     shop = Shop(30)
