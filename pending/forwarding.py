@@ -1,8 +1,11 @@
-"""What one conversation sends to another: replies, questions, their endings, and turns.
+"""What one conversation sends to another: replies, questions, the ends of questions, and turns.
 
-Two conversations may be in different shards of Redis, which no single script can change. So what
-goes to another conversation waits in the outbox of the sending one, stored in the same step as
-everything else of the turn. A worker then moves it, once.
+Two conversations may be in different shards of Redis, and no script can change both. So each of
+these values becomes an entry in the outbox of the sending conversation. It is stored in the same
+step as everything else of the turn. A worker then moves the entry to the other conversation, once
+(`RedisOutbox.forward_entry`).
+
+Each class has a method `entry`, which returns the outbox entry as text (`Forward`).
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ from sayso.pending.turn_changes import NewAction, outbox_entry
 
 @dataclass(frozen=True, slots=True)
 class ForwardedReply:
-    """A reply that the other conversation sends."""
+    """A reply that is sent in the other conversation."""
 
+    #: The other conversation, here and in the classes below.
     to: Conversation
     reply: Reply
 
@@ -32,10 +36,10 @@ class ForwardedReply:
 
 @dataclass(frozen=True, slots=True)
 class ForwardedQuestion:
-    """A question that the other conversation asks, with the action that is stored there."""
+    """A question that is asked in the other conversation, with its action, which is stored there."""
 
     to: Conversation
-    #: The messages of the question: one, or several for a long preview. The last one asks.
+    #: The messages of the question: one, or several for a long preview. The last one has the buttons.
     messages: tuple[Reply, ...]
     action: NewAction
 
@@ -47,35 +51,39 @@ class ForwardedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class QuestionEnding:
-    """The end of a question that was forwarded, and the reply that replaces its message."""
+    """The end of a forwarded question, and the reply that replaces its message."""
 
     to: Conversation
+    #: The id of the action of the question, which is stored in the other conversation.
     action_id: str
-    #: `superseded` if the question needs no answer any more, or `expired`.
+    #: The state that the action enters: `superseded` if the question needs no answer any more, or
+    #: `expired`.
     state: ActionState
-    #: What a later tap on the question is told.
+    #: The text for people who tap the question later.
     outcome_text: str
-    #: What replaces the message. The id of the message is filled in where it is known.
+    #: The reply that replaces the message. The script fills in the id of the message.
     reply: Reply
 
     def entry(self) -> str:
         """Return the outbox entry."""
-        ends = {
+        question = {
             "action_id": self.action_id,
             "state": self.state,
             "outcome_text": self.outcome_text,
         }
-        return _entry(self.to, ends=ends, ending=outbox_entry(self.to, self.reply))
+        return _entry(self.to, question=question, ending=outbox_entry(self.to, self.reply))
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardedTurn:
-    """A turn for the other conversation. It may be about an action there."""
+    """A turn for the other conversation, such as a vote about an action there."""
 
+    #: The turn. Its `conversation` is the other one.
     turn: Turn
     #: The id of the action that the turn is about.
     action_id: str
-    #: When it came in where it comes from, in Unix seconds: it counts as received then.
+    #: When the turn counts as received in the other conversation, in Unix seconds: when the sending
+    #: conversation received the message that caused it.
     received_at: float
 
     def entry(self) -> str:
@@ -91,7 +99,10 @@ class ForwardedTurn:
 
 
 def _entry(to: Conversation, **parts: Any) -> str:
-    """Return an outbox entry for another conversation, without a reply for this one."""
+    """Return the outbox entry that holds the parts for another conversation, by their names.
+
+    The sender (`forward_entry`) tells the kinds of entries apart by these names.
+    """
     data: dict[str, Any] = {"forward": True, "to": [to.channel, to.chat, to.thread]}
     for name, part in parts.items():
         data[name] = part.to_dict() if isinstance(part, NewAction) else part

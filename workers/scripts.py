@@ -57,8 +57,8 @@ CONVERSATION_SCRIPTS = ScriptFolder(
             "delivered",
             "append_journal",
             "end_question",
-            "forward",
             "forward_question",
+            "forward_reply",
             "forward_turn",
             # The turn is stored under the key that this script returns. If the ids were lost
             # afterwards, a person who writes from a new number would not find their conversation.

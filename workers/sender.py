@@ -728,7 +728,7 @@ class RedisOutbox:
         entry = outbox_entry(delivery.conversation, delivery.reply, later=True)
         job = self._wake_up(to)
         number = await self._scripts.arun(
-            "forward", to, {"delivery": delivery.id, **job.names}, entry, *job.fields
+            "forward_reply", to, {"delivery": delivery.id, **job.names}, entry, *job.fields
         )
         if not number:
             return ""
@@ -745,9 +745,9 @@ class RedisOutbox:
         if "messages" in entry:
             script = "forward_question"
             args = {"action": entry["action"], "messages": entry["messages"]}
-        elif "ends" in entry:
+        elif "ending" in entry:
             script = "end_question"
-            args = entry["ends"]
+            args = entry["question"]
             payload = (entry["ending"],)
         else:
             script = "forward_turn"

@@ -1,6 +1,6 @@
 -- needs: actions, changes, conversation, forwarded, keys, outbox, queue
--- Ask a question that comes from another conversation, once: store its action, and append the
--- question to the outbox.
+-- Ask a question from another conversation, once: store its action, and append its messages to the
+-- outbox.
 --
 -- args:
 --   delivery   the id of the question in the other conversation
@@ -30,4 +30,4 @@ for at, message in ipairs(args.messages) do
 end
 keep_conversation()
 if not was_expected then wake_worker(2) end
-return taken(number)
+return remember_answer(number)

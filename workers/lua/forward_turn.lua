@@ -1,12 +1,14 @@
 -- needs: conversation, forwarded, inbox, keys, outbox, queue
--- Append a turn that comes from another conversation to this one's inbox, once.
+-- Append a turn from another conversation to the inbox of this one, once.
 --
 -- args:
 --   delivery      the id of the turn in the other conversation
 --   user          the id of the scope that the turn belongs to
 --   action_id     the action that the turn is about
---   received_at   when the turn came in there, in Unix milliseconds; it counts as received then
---   ARGV[2]       the turn as JSON; from ARGV[3]: the hash of the RQ job
+--   received_at   when the turn counts as received, in Unix milliseconds: when the other
+--                 conversation received the message that caused it
+--   ARGV[2]       the turn as JSON
+--   from ARGV[3]: the hash of the RQ job
 -- returns: the number of the turn here.
 local earlier = earlier_answer()
 if earlier then return earlier end
@@ -22,4 +24,4 @@ append_to_inbox({
 })
 keep_conversation()
 if not was_expected then wake_worker(3) end
-return taken(tostring(seq))
+return remember_answer(tostring(seq))
