@@ -1,7 +1,8 @@
 """ApprovalRule: who may decide about an action in place of the person who asked for it.
 
-An operator writes the rule at the policy of a tool. It becomes a signed part of each action that it
-covers, so that a later change of the YAML cannot change what an open question needs.
+An operator writes the rule in the policy of a channel, for the calls of a tool. The rule becomes a
+signed part of each action that is proposed under it. So a later change of the YAML cannot change
+what an open question needs.
 """
 
 from __future__ import annotations
@@ -17,28 +18,31 @@ from typing import Any, Literal, get_args
 #: * anyone_else: each person in the conversation where the question stands.
 #: * asker: the person who asked for the action, as without a rule.
 DecidersKind = Literal["role", "people", "anyone_else", "asker"]
-#: When a person who decides must say why: with each no, with each answer, or never.
+#: When a person who decides must give a reason: with each no, with each answer, or never.
 ReasonNeeded = Literal["on_deny", "always", "never"]
 
-#: How long others may take to decide if the rule does not say, in seconds.
+#: How long others may take to decide if the rule does not say it, in seconds.
 DEFAULT_WITHIN_SECONDS = 86_400.0
 #: The longest time that a rule may give, in seconds. A conversation is kept for 30 days after its
-#: last message, so it outlives each question of others.
+#: last message, so it still exists when the time to decide ends.
 MAX_WITHIN_SECONDS = 14 * 86_400.0
-#: The most people that a rule may need. Each of them is asked and waited for.
+#: The largest number of people that a rule may need, for a yes or for a no.
 MAX_NEED = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Deciders:
-    """A description of the people who may decide. It names no accounts: `people.py` finds them."""
+    """A description of the people who may decide.
+
+    It has no accounts. `approvals/approvers.py` finds the people whom it describes.
+    """
 
     kind: DecidersKind
     #: The names of the roles or of the people; () for the other kinds.
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an unknown kind, and for names where there must be none or some."""
+        """Raise ValueError for an unknown kind, for missing names, and for names without a use."""
         if self.kind not in get_args(DecidersKind):
             known = ", ".join(get_args(DecidersKind))
             raise ValueError(f"{self.kind!r} is unknown: give one of {known}")
@@ -61,9 +65,11 @@ class ApprovalPlace:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalEscalation:
-    """Who may decide, too, once a question has waited for a while."""
+    """Who else may decide, once a question has waited for some time."""
 
+    #: How long the question must have waited, in seconds from the moment it was shown to the asker.
     after_seconds: float
+    #: Who may decide from then on, besides those who could before.
     by: Deciders
 
 
@@ -71,22 +77,26 @@ class ApprovalEscalation:
 class ApprovalRule:
     """Who decides about an action, how many of them must agree, and how long they have.
 
-    Raises ValueError for a rule that could never be fulfilled by its own numbers.
+    The *asker* is the person who asked for the action. Raises ValueError for a number or a time
+    that is out of range, and for parts that contradict each other.
     """
 
+    #: Who may decide.
     by: Deciders
     #: How many different people must say yes.
     need: int = 1
     #: How many different people must say no to end the action.
     denials: int = 1
-    #: Where they are asked. None: in the first direct chat that each of them has with the bot;
-    #: for `anyone_else` in the conversation of the person who asked.
+    #: Where they are asked. None: each of them in a direct chat, with the first account of the
+    #: person; for `anyone_else` in the conversation of the asker.
     on: ApprovalPlace | None = None
-    #: How long they have, in seconds from the moment the person who asked was told.
+    #: How long they have, in seconds from the moment the notice was shown to the asker.
     within_seconds: float = DEFAULT_WITHIN_SECONDS
     #: After how many seconds those who have not decided are reminded, once; 0 for never.
     reminder_seconds: float = 0.0
+    #: Who else may decide after some time, None for nobody.
     escalation: ApprovalEscalation | None = None
+    #: When those who decide must give a reason.
     reason: ReasonNeeded = "never"
 
     def __post_init__(self) -> None:
@@ -125,17 +135,17 @@ class ApprovalRule:
 
     @property
     def asks_others(self) -> bool:
-        """Return whether other people decide, and not the person who asked."""
+        """Return whether other people decide, and not the asker."""
         return self.by.kind != "asker"
 
     def deciders_at(self, waited_seconds: float) -> tuple[Deciders, ...]:
-        """Return who may decide once the question has waited for so many seconds."""
+        """Return who may decide after the question has waited for this time, in seconds."""
         if self.escalation and waited_seconds >= self.escalation.after_seconds:
             return (self.by, self.escalation.by)
         return (self.by,)
 
     def needs_reason(self, answer: Literal["yes", "no"]) -> bool:
-        """Return whether a person who gives this answer must say why."""
+        """Return whether a person who gives this answer must give a reason."""
         if self.reason == "always":
             return True
         return self.reason == "on_deny" and answer == "no"

@@ -1,7 +1,7 @@
-"""DecisionRecord: how an action was decided by the person it was proposed to, or by a program.
+"""DecisionRecord: how the person to whom an action was proposed, or a program, decided about it.
 
-It is stored with the action in the step that decides, and goes into the audit log with it. A
-decision receipt is made of it (`audit/receipts.py`). What other people decide are votes
+The record is stored with the action, in the step that decides, and goes into the audit log with it.
+Decision receipts are made from it (`audit/receipts.py`). The answers of other people are votes
 (`approvals/votes.py`).
 """
 
@@ -33,16 +33,18 @@ _NUMBERS: Mapping[str, tuple[type, ...]] = {
 class DecisionRecord:
     """One yes or no, sealed over exactly the action that was shown. Immutable.
 
-    The seal proves that the bot wrote the record, for this action: a record that was made or moved
-    in Redis has no valid seal. The record of a program names no action. The audit log links it to
-    one by its event id, which decides one action only.
+    The seal is a MAC over all other fields. It proves that the bot wrote the record, for this
+    action: a record that was written or moved by hand in Redis has no valid seal.
+
+    The record of a program names no action. The audit log links it to an action by its event id,
+    which decides one action only.
     """
 
     #: The id of the action that was answered, "" in the record of a program. A plan is answered as
     #: a whole: its steps have no record.
     action_id: str
-    #: The MAC of the action's record, "" in the record of a program. It stands for the arguments
-    #: and the preview.
+    #: The MAC of the action's record, which covers the arguments and the preview. "" in the record
+    #: of a program.
     record_mac: str
     answer: DecisionAnswer
     form: DecisionForm
@@ -58,8 +60,8 @@ class DecisionRecord:
     at: float
     #: What the platform called the person, "" if unknown.
     user_name: str = ""
-    #: What the person wrote, "" for a tap. Of a program: the message that it passed on, "" if it
-    #: passed on none.
+    #: What the person wrote, "" for a tap. For a program: the message that it passed on, "" for
+    #: none.
     words: str = ""
     #: The platform's id of the person's message, "" for a tap and where it is unknown.
     message_id: str = ""
@@ -80,7 +82,7 @@ class DecisionRecord:
     def of_turn(
         cls, turn: Turn, action_id: str, record_mac: str, answer: DecisionAnswer, *, at: float
     ) -> DecisionRecord:
-        """Return the record of a decision by a turn. It has no seal.
+        """Return the record of a decision by a turn, without a seal.
 
         `at` is when the turn came in, in Unix seconds.
         """
@@ -110,11 +112,11 @@ class DecisionRecord:
         )
 
     def sealed(self, signer: ActionSigner) -> DecisionRecord:
-        """Return the record with its seal."""
+        """Return the record with a seal."""
         return replace(self, seal=signer.sign(self._sealed_text))
 
     def is_genuine(self, signer: ActionSigner) -> bool:
-        """Return whether nothing of the record was changed since it was sealed."""
+        """Return whether the seal is valid: no field was changed since."""
         return signer.verify(self._sealed_text, self.seal)
 
     def is_about(self, action_id: str, record_mac: str) -> bool:

@@ -36,10 +36,11 @@ class ForwardedReply:
 
 @dataclass(frozen=True, slots=True)
 class ForwardedQuestion:
-    """A question that is asked in the other conversation, with its action, which is stored there."""
+    """A question that is asked in the other conversation. Its action is stored there."""
 
     to: Conversation
-    #: The messages of the question: one, or several for a long preview. The last one has the buttons.
+    #: The messages of the question: one, or several for a long preview. The last one has the
+    #: buttons.
     messages: tuple[Reply, ...]
     action: NewAction
 

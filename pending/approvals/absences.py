@@ -90,11 +90,11 @@ class RedisAbsences:
             raise TooManyAbsences(f"{MAX_ABSENCES} people are away")
 
     async def end(self, names: Sequence[str]) -> bool:
-        """Delete the absences under any of these names of a person. Return whether there was one."""
+        """Delete the absences under all names of a person. Return whether there was one."""
         return bool(await self._ask("HDEL", self._key, *names))
 
     async def find(self, names: Sequence[str]) -> Absence | None:
-        """Return the current absence under any of these names of a person, None if there is none."""
+        """Return the current absence under all names of a person, None if there is none."""
         entries = await self._connections.ask_async("HMGET", self._key, *names)
         absences = [_absence_of(entry) for entry in entries if entry]
         return next((each for each in absences if each.until > self._clock()), None)

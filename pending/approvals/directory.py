@@ -152,9 +152,9 @@ class ConfiguredDirectory:
     async def direct_conversation(self, account: Account) -> Conversation:
         """Return the direct chat of the bot with the person who has this account.
 
-        Its chat id is the id of the person. On a platform where ids change, it is the id under which
-        the person is stored. A person who never wrote is stored under this account from this call
-        on, so that their answer comes in under the same id.
+        Its chat id is the id of the person. On a platform where ids change, it is the id under
+        which the person is stored. A person who never wrote is stored under this account from this
+        call on, so that their answer comes in under the same id.
         """
         conversation = Conversation(account.channel, account.user_id)
         channel = self._recognizing.get(account.channel)
@@ -178,8 +178,8 @@ class ConfiguredDirectory:
     ) -> _AccountForms:
         """Return all forms of an account, given as stored.
 
-        `account`: the account with the id that the YAML has. None: with the first id that the person
-        has now.
+        `account`: the account with the id that the YAML has. None: with the first id that the
+        person has now.
         """
         adapter = self._recognizing.get(stored.channel)
         ids: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
-"""How an action ended that other people decide, and how each request about it ended.
+"""How an action that other people decide ended, and how each request about it ended.
 
-Both are read from the audit log, which has the states of an action and the events that led to them.
-`sayso audit show`, `sayso trace` and the metrics share what is here.
+Both follow from the audit log, which has the states of an action and the events that led to them.
+`sayso audit show`, `sayso trace` and the metrics use these functions.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Literal
 from sayso.pending.approvals.requests import UNDELIVERED
 from sayso.pending.approvals.votes import Vote
 
-#: How an action ended that other people decide:
+#: How an action that other people decide ended:
 #:
-#: * approved: enough people said yes. What became of its effect is another question.
+#: * approved: enough people said yes. It does not say whether the tool succeeded then.
 #: * denied: enough people said no.
 #: * withdrawn: the asker, or an operator, took it back.
 #: * expired: too few people decided in time.
 #: * unreachable: too few of those who may decide could be asked.
 ApprovalOutcome = Literal["approved", "denied", "withdrawn", "expired", "unreachable"]
 
-#: How a request ended, or where it stands:
+#: How a request ended, or how far it is:
 #:
-#: * on its way: the platform has not taken its message yet.
-#: * waits: its person was asked, and did not answer.
-#: * answered yes, answered no: the last vote of its person that was counted.
-#: * not delivered: the platform did not take its message.
+#: * on its way: the platform has not accepted the message yet.
+#: * waits: the person was asked and has not answered.
+#: * answered yes, answered no: the last counted vote that answered the request.
+#: * not delivered: the platform did not accept the message.
 #: * decided elsewhere: other people decided.
-#: * withdrawn: the asker took the action back, or nobody else could be asked.
+#: * withdrawn: the asker took the action back, or too few people could be asked.
 #: * expired: the time to decide is over.
 #: * lost: Redis lost data, or was restored from a backup.
 RequestEnd = Literal[
@@ -47,9 +47,10 @@ RequestEnd = Literal[
 def approval_outcome(
     state: str, decided_by_event: str, votes: Iterable[Vote]
 ) -> ApprovalOutcome | None:
-    """Return how an action ended by entering a state, None if that is no end of the question.
+    """Return how an action ended when it entered a state, None if its question did not end so.
 
-    * `state`, `decided_by_event`: what the entry of the audit log says.
+    * `state`: the state that the action entered, from the entry of the audit log.
+    * `decided_by_event`: the event that led to it, from the same entry.
     * `votes`: all votes about the action.
 
     | state     | by the event of                       | outcome     |
@@ -57,10 +58,13 @@ def approval_outcome(
     | claimed   | any                                   | approved    |
     | expired   | any                                   | expired     |
     | cancelled | a vote for no                         | denied      |
-    | cancelled | a vote for yes: it was refused later  | none        |
+    | cancelled | a vote for yes (see below)            | none        |
     | cancelled | a request that did not arrive         | unreachable |
     | cancelled | any other                             | withdrawn   |
     | any other | any                                   | none        |
+
+    An action that people agreed to may be cancelled before it runs, such as after a change of its
+    tool. The event of that entry is the last yes.
     """
     match state:
         case "claimed":
@@ -73,7 +77,7 @@ def approval_outcome(
 
 
 def _why_cancelled(decided_by_event: str, votes: Iterable[Vote]) -> ApprovalOutcome | None:
-    """Return why a question was cancelled, None if people had agreed before."""
+    """Return the outcome of a cancelled action, None if people had agreed before."""
     for vote in votes:
         if vote.turn_event_id == decided_by_event:
             return "denied" if vote.answer == "no" else None
@@ -92,7 +96,7 @@ def request_end(
 
     * `events`: the states of the request, the oldest first.
     * `votes`: all votes about its action.
-    * `outcome`: how its action ended, None if it did not or that is not known.
+    * `outcome`: how its action ended; None if it has not ended, and if that is not known.
     """
     answers = [vote.answer for vote in votes if vote.request_id == request_id]
     if answers:

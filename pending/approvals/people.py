@@ -36,8 +36,8 @@ class KnownPerson:
     accounts: tuple[Account, ...]
     #: The roles of the person in lower case, by the YAML and by the groups of the platforms.
     roles: frozenset[str] = frozenset()
-    #: The name of the colleague who decides while the person is away. "": the person is not away, or
-    #: named no colleague.
+    #: The name of the colleague who decides while the person is away. "": the person is not away,
+    #: or named no colleague.
     stand_in: str = ""
     #: Until when the person is away, in Unix seconds; 0.0 while they are not.
     away_until: float = 0.0
@@ -49,7 +49,7 @@ class KnownPerson:
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """Return each name that the person may have had: their name, and those of their accounts."""
+        """Return all names that the person may have had: their name and those of the accounts."""
         names = [self.name, *map(account_name, self.accounts)]
         return tuple(dict.fromkeys(names))
 

@@ -31,8 +31,8 @@ class SelfService:
     * `people`: says who a person is.
     * `absences`: where absences are stored.
     * `linking`: joins accounts; None where people may not join them.
-    * `id_problem(channel, user_id)`: returns why no person of the channel can have the id, "" if one
-      can.
+    * `id_problem(channel, user_id)`: returns why no person of the channel can have the id, "" if
+      one can.
     * `clock`: returns Unix seconds.
 
     Methods raise redis.RedisError and DirectoryUnavailable.
@@ -50,8 +50,8 @@ class SelfService:
         """Store that a person is away, in place of an earlier absence.
 
         * `until`: the end, in Unix seconds.
-        * `colleague`: the name of the person who decides meanwhile, or their id on `channel`; "" for
-          nobody.
+        * `colleague`: the name of the person who decides meanwhile, or their id on `channel`; ""
+          for nobody.
         * `channel`: the channel on which the person says this.
         """
         now = self.clock()

@@ -1,7 +1,7 @@
 """Check a decision receipt with the public keys alone, and say in words what it proves.
 
-A receipt comes from outside, so nothing of it is trusted before its signature is verified. Any file
-is read safely: what is no receipt is refused with a reason.
+A receipt comes from outside, so nothing in it is trusted before its signature is verified. Any file
+can be read safely: a file that is no receipt is refused with a reason.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sayso.pending.audit.receipts import (
     part_digest,
 )
 
-#: The largest receipt that is read, in bytes. Only a plan of many large steps comes near it.
+#: The largest receipt that is read, in bytes. Only a plan with many large steps is nearly so large.
 MAX_RECEIPT_BYTES = 16_000_000
-#: The most characters of arguments, a preview or words in one line of the result.
-WIDTH = 2_000
+#: The most characters of arguments, a preview or words in one line of the description.
+MAX_SHOWN_CHARS = 2_000
 
 
 class ReceiptRefused(Exception):
-    """Raised for a file that is no genuine receipt. `problems` says what is wrong, in words."""
+    """Raised for a file that is no genuine receipt. `problems` are texts that say what is wrong."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
@@ -39,7 +39,7 @@ class ReceiptRefused(Exception):
 def check_receipt(content: bytes, keys: Mapping[str, PublicKey]) -> DecisionReceipt:
     """Return the receipt in a file, if one of the keys signed exactly this receipt.
 
-    `keys` are by their ids. Raises ReceiptRefused.
+    `content` is the file, `keys` the public keys by their ids. Raises ReceiptRefused.
     """
     try:
         return _check(content, keys)
@@ -48,6 +48,7 @@ def check_receipt(content: bytes, keys: Mapping[str, PublicKey]) -> DecisionRece
 
 
 def _check(content: bytes, keys: Mapping[str, PublicKey]) -> DecisionReceipt:
+    """Do what `check_receipt` does. Raises RecursionError for JSON that is nested too deeply."""
     text, data = _parse(content)
     if not isinstance(data, dict) or data.get("type") != RECEIPT_TYPE:
         raise ReceiptRefused("not a receipt: it does not have the type of one")
@@ -72,12 +73,12 @@ def _check(content: bytes, keys: Mapping[str, PublicKey]) -> DecisionReceipt:
             "or another bot signed it"
         )
 
-    # The digests are genuine, so they tell which parts are not.
+    # The signature covers the digests. So a part that does not fit its digest was changed.
     problems = _changed_parts(receipt)
     if problems:
         raise ReceiptRefused(*problems)
-    # Nothing that the receipt says was changed. But there is only one way to write a receipt, so
-    # that two different files are never the same receipt.
+    # All parts are genuine. But there is only one way to write a receipt, so that two different
+    # files are never the same receipt.
     if text != receipt.to_json():
         raise ReceiptRefused("the file was reformatted: a receipt is one line of canonical JSON")
     return receipt
@@ -98,7 +99,10 @@ def _parse(content: bytes) -> tuple[str, Any]:
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON. Readers disagree on which of two equal names counts."""
+    """Return an object of JSON. Raises ReceiptRefused for a name that occurs twice.
+
+    Programs that read JSON disagree on which of two equal names counts.
+    """
     data: dict[str, Any] = {}
     for name, value in pairs:
         if name in data:
@@ -110,12 +114,14 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python reads and JSON does not have."""
     raise ReceiptRefused(f"not a receipt: {name} is no JSON")
 
 
 def _read(kind: Any, value: Any, name: str) -> Any:
-    """Return a value of JSON as a value of this type. `name` is its name in the receipt.
+    """Return a value of JSON as a value of the type `kind`.
 
+    `name` is the path of the value in the receipt, such as `decisions[0].words`; "" for the whole.
     Raises ReceiptRefused for a missing or unknown field, and for a value of another type.
     """
     if is_dataclass(kind):
@@ -130,6 +136,7 @@ def _read(kind: Any, value: Any, name: str) -> Any:
 
 
 def _read_object(kind: Any, value: Any, name: str) -> Any:
+    """Return an object of JSON as an instance of the dataclass `kind`. See `_read`."""
     _check_type(dict, value, name)
     known = {each.name for each in fields(kind)}
     prefix = f"{name}." if name else ""
@@ -143,6 +150,7 @@ def _read_object(kind: Any, value: Any, name: str) -> Any:
 
 
 def _check_type(kind: type, value: Any, name: str) -> None:
+    """Raise ReceiptRefused unless the value is of exactly this type: True is no int."""
     if type(value) is not kind:
         raise ReceiptRefused(
             f"changed field: {name} is of type {type(value).__name__}, and should be {kind.__name__}"
@@ -150,7 +158,7 @@ def _check_type(kind: type, value: Any, name: str) -> None:
 
 
 def _changed_parts(receipt: DecisionReceipt) -> list[str]:
-    """Return what differs from the digests, in words."""
+    """Return a text for each part of the receipt that does not fit its digest."""
     digests = {name: part_digest(value) for name, value in receipt.parts()}
     problems = []
     for name in sorted(digests.keys() | receipt.digests.keys()):
@@ -164,11 +172,11 @@ def _changed_parts(receipt: DecisionReceipt) -> list[str]:
 
 
 def describe_receipt(receipt: DecisionReceipt) -> Iterator[str]:
-    """Yield what a genuine receipt proves, in lines for a person."""
+    """Yield the lines that say to a person what a genuine receipt proves."""
     action = receipt.action
     yield f"The receipt is genuine: the key {receipt.key_id} of the bot {receipt.bot!r} signed it."
     yield f"Action {action.id}: {_call(action.tool, action.arguments)}"
-    yield f"  shown as: {one_line(action.preview, WIDTH)}"
+    yield f"  shown as: {one_line(action.preview, MAX_SHOWN_CHARS)}"
     yield f"  SHA-256 of the arguments: {action.args_digest}"
     yield f"  SHA-256 of the stored record: {action.record_sha256}"
     yield f"  proposed to {_account(action.channel, action.user_id, action.user_name)}"
@@ -177,32 +185,36 @@ def describe_receipt(receipt: DecisionReceipt) -> Iterator[str]:
     for decision in receipt.decisions:
         yield _decision(decision, receipt)
     outcome = receipt.outcome
-    text = f": {one_line(outcome.text, WIDTH)}" if outcome.text else ""
+    text = f": {one_line(outcome.text, MAX_SHOWN_CHARS)}" if outcome.text else ""
     yield f"Outcome: {outcome.state} at {outcome.at}{text}"
-    yield from (f"note: {one_line(note, WIDTH)}" for note in receipt.notes)
+    yield from (f"note: {one_line(note, MAX_SHOWN_CHARS)}" for note in receipt.notes)
     yield "It proves what the bot recorded, not that a tool did what it reported."
 
 
 def _call(tool: str, arguments: Mapping[str, Any]) -> str:
-    return one_line(f"{tool} {encode_canonical(arguments)}", WIDTH)
+    """Return a call of a tool as one line: the name, and the arguments as JSON."""
+    return one_line(f"{tool} {encode_canonical(arguments)}", MAX_SHOWN_CHARS)
 
 
 def _account(channel: str, user_id: str, user_name: str) -> str:
-    """Return a person as an operator reads it. The name is what they call themselves."""
+    """Return a person for an operator to read. `user_name`: what the platform calls them."""
     name = f" ({_quoted(user_name)})" if user_name else ""
-    return f"{one_line(user_id, WIDTH)}{name} on {one_line(channel, WIDTH)}"
+    return f"{one_line(user_id, MAX_SHOWN_CHARS)}{name} on {one_line(channel, MAX_SHOWN_CHARS)}"
 
 
 def _quoted(text: str) -> str:
-    """Return what a person wrote in quotes. Its own quotes are escaped, so it cannot seem to end."""
-    return json.dumps(one_line(text, WIDTH), ensure_ascii=False)
+    """Return what a person wrote, in quotes.
+
+    Quotes in the text are escaped, so that the text cannot seem to end earlier.
+    """
+    return json.dumps(one_line(text, MAX_SHOWN_CHARS), ensure_ascii=False)
 
 
 def _decision(decision: ReceiptDecision, receipt: DecisionReceipt) -> str:
     """Return the sentences about one decision."""
     who = _account(decision.channel, decision.user_id, decision.user_name)
     if decision.person:
-        who = f"{one_line(decision.person, WIDTH)}, {who},"
+        who = f"{one_line(decision.person, MAX_SHOWN_CHARS)}, {who},"
     match decision.form:
         case "words":
             how = f"by the words {_quoted(decision.words)}"
@@ -211,7 +223,8 @@ def _decision(decision: ReceiptDecision, receipt: DecisionReceipt) -> str:
             if decision.standing_yes:
                 how += ", as a standing yes that also counts for later calls"
         case "standing":
-            how = f"by the standing yes to the action {one_line(decision.standing_yes, WIDTH)}"
+            granting_id = one_line(decision.standing_yes, MAX_SHOWN_CHARS)
+            how = f"by the standing yes to the action {granting_id}"
         case _:
             how = "by a program"
             if decision.words:
@@ -219,9 +232,9 @@ def _decision(decision: ReceiptDecision, receipt: DecisionReceipt) -> str:
 
     places = []
     if decision.message_id:
-        places.append(f"in the message {one_line(decision.message_id, WIDTH)}")
+        places.append(f"in the message {one_line(decision.message_id, MAX_SHOWN_CHARS)}")
     if decision.question_message_id:
-        places.append(f"on the message {one_line(decision.question_message_id, WIDTH)}")
+        places.append(f"on the message {one_line(decision.question_message_id, MAX_SHOWN_CHARS)}")
     where = "".join(f" {place}" for place in places)
     sentence = f"{who} said {decision.answer} at {decision.at} {how}{where}."
     if decision.reason:

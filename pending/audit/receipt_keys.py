@@ -1,7 +1,7 @@
 """The keys of decision receipts: Ed25519, derived from the secret keys of the bot.
 
-Whoever has the public keys can verify a receipt, and cannot make one. Needs the library of the
-extra `receipts`.
+A person who has the public keys can verify receipts, and cannot make one. The module needs the
+library of the extra `receipts`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from sayso.pending.action import derived_keys
 
-#: How many hex digits of a public key's SHA-256 name it.
+#: How many hex digits of the SHA-256 of a public key form its id.
 KEY_ID_DIGITS = 32
 #: The largest file of public keys that is read, in bytes.
 MAX_KEYS_BYTES = 1_000_000
@@ -42,7 +42,7 @@ class ReceiptSigner:
 
     @property
     def public_keys(self) -> list[PublicKey]:
-        """Return the public keys, the one that signs first."""
+        """Return the public keys of all secret keys. The key that signs comes first."""
         return [PublicKey(each.public_key()) for each in self._private_keys]
 
     @property
@@ -63,17 +63,17 @@ class PublicKey:
 
     @property
     def id(self) -> str:
-        """Return the name of the key in receipts: the beginning of its SHA-256, in hex."""
+        """Return the id of the key in receipts: the first digits of its SHA-256, in hex."""
         raw = self._key.public_bytes(Encoding.Raw, PublicFormat.Raw)
         return hashlib.sha256(raw).hexdigest()[:KEY_ID_DIGITS]
 
     @property
     def pem(self) -> str:
-        """Return the key as PEM, with a line end."""
+        """Return the key as PEM, with a line end at the end."""
         return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
     def verify(self, signature: str, text: str) -> bool:
-        """Return whether `signature` was made over exactly this text with this key."""
+        """Return whether `signature`, in base64, was made over exactly this text with this key."""
         try:
             signed = base64.b64decode(signature, validate=True)
             self._key.verify(signed, text.encode())

@@ -1,6 +1,7 @@
 """Decision receipts: signed proof of who decided what about an action, when, and by which words.
 
-`make_receipt` makes one from the audit ledger. `receipt_check.py` verifies one without the ledger.
+`make_receipt` makes a receipt from the audit ledger. `receipt_check.py` verifies it without the
+ledger.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from sayso.pending.decision_record import DecisionRecord
 from sayso.pending.plans import step_ids
 from sayso.pending.stored_action import StoredAction
 
-#: What every receipt says about itself.
+#: The field `type` of every receipt, by which readers recognize it.
 RECEIPT_TYPE = "sayso decision receipt"
-#: The version of the form of a receipt. A change of any field gets a new one.
+#: The version of the fields of a receipt. A change of any field needs a new version.
 RECEIPT_VERSION = 1
 
 
@@ -48,21 +49,21 @@ class ReceiptAction:
     user_name: str
     #: When the action was proposed, "" if that is not known.
     requested_at: str
-    #: The id of the plan that the action is a step of, "" for none.
+    #: The id of the plan that the action is a step of, "" for no step.
     plan: str
-    #: The id of the earlier proposal that the person changed to this one, "" for none.
+    #: The id of the earlier action that the person changed to this one, "" for none.
     changes_of: str
-    #: Which other people decide; {} if the person decides.
+    #: The rule by which other people decide (`ApprovalRule.to_dict`); {} if the person decides.
     approval: dict[str, Any]
-    #: The MAC of the stored record, which the entries of the audit log name.
+    #: The MAC of the stored record. The entries of the audit log have it, too.
     record_mac: str
-    #: The SHA-256 of the stored record.
+    #: The SHA-256 of the stored record, in hex.
     record_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiptStep:
-    """One action of a plan."""
+    """One action of a plan. The fields mean the same as in ReceiptAction."""
 
     id: str
     tool: str
@@ -71,7 +72,7 @@ class ReceiptStep:
     preview: str
     record_mac: str
     record_sha256: str
-    #: The last state that the audit log has, "" for none.
+    #: The newest state in the audit log.
     state: str
 
 
@@ -79,34 +80,41 @@ class ReceiptStep:
 class ReceiptDecision:
     """One yes or no, and exactly what it was about."""
 
-    #: "own": the person decided who was asked. "vote": another person did.
+    #: "own": the decision of the person to whom the action was proposed, or of a program.
+    #: "vote": the answer of another person.
     kind: str
     #: "yes" or "no".
     answer: str
     #: "words", "tap", "program", or "standing" for a call that ran under a standing yes.
     form: str
-    #: The name of the person in the configuration, "" for none.
+    #: The name of a person who voted (`KnownPerson.name`), "" for the kind "own".
     person: str
+    #: The account that decided.
     channel: str
     user_id: str
-    #: What the platform called the person.
+    #: What the platform called the person, "" if unknown.
     user_name: str
     #: The id of the conversation in which it was decided.
     conversation: str
+    #: The event id of the turn that decided, or the random id of a program's decision.
     event_id: str
+    #: What the person wrote, "" for a tap.
     words: str
+    #: Why the person decided so, "" if they did not say.
     reason: str
-    #: The platform's ids of the person's message, and of the message that was tapped or quoted.
+    #: The platform's id of the person's message, "" for a tap, for a vote, and if unknown.
     message_id: str
+    #: The platform's id of the message that was tapped or quoted, "" for none.
     question_message_id: str
+    #: When it was decided.
     at: str
-    #: The action that was decided about. For the step of a plan it is the plan.
+    #: The id of the action that was decided about: for the step of a plan, that of the plan.
     action_id: str
     args_digest: str
     record_mac: str
     record_sha256: str
-    #: The id of the action whose yes was a standing one, if this call ran under it. Of that action
-    #: itself: its own id. "" for any other decision.
+    #: The id of the action whose yes was a standing one, if this call ran under that yes. For that
+    #: action itself: its own id. "" for any other decision.
     standing_yes: str = ""
 
 
@@ -114,34 +122,42 @@ class ReceiptDecision:
 class ReceiptOutcome:
     """How the action ended, or the state that it was in when the receipt was made."""
 
+    #: The newest state of the action in the audit log.
     state: str
+    #: When the action entered the state.
     at: str
-    #: What the user was told, "" before the end.
+    #: The outcome text for the user, "" before the end.
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionReceipt:
-    """A receipt. All times are texts in UTC, such as `2026-11-29T12:02:49.123Z`."""
+    """A receipt of all decisions about one action. Immutable.
 
+    All times are texts in UTC, such as `2026-11-29T12:02:49.123Z`, "" for an unknown time.
+    """
+
+    #: RECEIPT_TYPE and RECEIPT_VERSION.
     type: str
     version: int
     #: The name of the bot in its configuration.
     bot: str
+    #: When the receipt was made.
     issued_at: str
     action: ReceiptAction
-    #: The actions of a plan, in the order in which they run.
+    #: The actions of a plan, in the order in which they run; () for no plan.
     steps: tuple[ReceiptStep, ...]
-    #: In the order in which they came.
+    #: All decisions about the action, in the order in which they came in; at least one.
     decisions: tuple[ReceiptDecision, ...]
     outcome: ReceiptOutcome
-    #: What the receipt leaves out, in words.
+    #: What the receipt leaves out and why, a text for each.
     notes: tuple[str, ...]
     #: The id of the key that signed, "" before that.
     key_id: str = ""
-    #: The SHA-256 of each part of the receipt, by its name. So a changed part can be named.
+    #: The SHA-256 of each part of the receipt, by the name of the part (`parts`). So a check can
+    #: name a part that was changed. {} before `signed`.
     digests: dict[str, str] = field(default_factory=dict)
-    #: The signature over the type, the version, the key id and the digests, in base64.
+    #: The signature over `signed_text`, in base64; "" before `signed`.
     signature: str = ""
 
     def signed(self, signer: ReceiptSigner) -> DecisionReceipt:
@@ -152,7 +168,7 @@ class DecisionReceipt:
 
     @property
     def signed_text(self) -> str:
-        """Return what the signature is over. The digests stand for everything else."""
+        """Return the text that is signed. It covers all other fields by their digests."""
         return encode_canonical(
             {
                 "type": self.type,
@@ -163,7 +179,7 @@ class DecisionReceipt:
         )
 
     def parts(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name and the value of each part that the digests are of."""
+        """Yield the name and the value of each part that has a digest."""
         data = self.to_dict()
         for name in ("type", "version", "key_id", "digests", "signature"):
             del data[name]
@@ -180,7 +196,7 @@ class DecisionReceipt:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of a receipt as JSON has it: classes become objects, tuples become lists."""
+    """Return a value of a receipt for JSON: classes become objects, tuples become lists."""
     if is_dataclass(value):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, tuple):
@@ -194,9 +210,10 @@ def part_digest(value: Any) -> str:
 
 
 def _parts(name: str, value: Any, *, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a value: the members of lists, and those of objects down to a depth.
+    """Yield the parts of a value, each with its name, such as `decisions[0].words`.
 
-    An empty list or object is a part itself.
+    Members of lists are parts, and members of objects that are at most `depth` objects deep. An
+    empty list or object is a part itself.
     """
     if isinstance(value, dict) and value and depth:
         for key, member in value.items():
@@ -221,7 +238,8 @@ def make_receipt(
     seconds. Everything that the receipt says is verified in the ledger first. The receipt of a step
     has the decisions about its plan.
 
-    Raises NoReceipt if there is no decision, if its person was erased, or if the ledger was changed.
+    Raises NoReceipt if there is no decision, if the person was erased, and if the ledger was
+    changed.
     """
     proofs = _Proofs(ledger, keys)
     proven = proofs.find(action_id)
@@ -272,6 +290,7 @@ class _ProvenAction:
 
     @property
     def record_sha256(self) -> str:
+        """Return the SHA-256 of the stored record, in hex."""
         return hashlib.sha256((self.body.record or "").encode()).hexdigest()
 
 
