@@ -123,7 +123,7 @@ class Settlement:
         stored = stored.verified(self._signer, claim.scope)
         if stored.is_changed:
             return await self._end_tampered(claim, stored)
-        if not _may_decide(claim, stored.action, plan):
+        if not _may_decide(claim, stored.action, plan) or not self._is_sealed(claim):
             return None
 
         attributes = {
@@ -134,6 +134,18 @@ class Settlement:
             outcome = await self._claim_and_run(claim, stored, deadline)
             span.set_attribute(tracing.OUTCOME, outcome.status if outcome else "none")
             return outcome
+
+    def _is_sealed(self, claim: Claim) -> bool:
+        """Return whether the standing yes that a claim gives or uses is sealed for its person here.
+
+        Callers load only genuine ones. Here it is certain.
+        """
+        yeses = []
+        if claim.grants is not None:
+            yeses.append(claim.grants)
+        if claim.use is not None:
+            yeses += [claim.use.before, claim.use.after]
+        return all(yes.is_genuine(self._signer, claim.scope) for yes in yeses)
 
     async def _claim_and_run(
         self, claim: Claim, stored: StoredAction, deadline: float | None

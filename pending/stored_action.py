@@ -122,6 +122,14 @@ class StoredAction:
         return has_worker and seq <= self.followed_after_seq
 
     @property
+    def is_covered(self) -> bool:
+        """Return whether a standing yes covered the action, and it was not asked about since.
+
+        A turn that is on its way runs it or asks about it.
+        """
+        return self.state == "armed" and bool(self.action.standing_yes)
+
+    @property
     def is_stale(self) -> bool:
         """Return whether the action was claimed or started so long ago that its process has died.
 

@@ -53,8 +53,7 @@ class MessageReader:
         """
         is_waiting = stored.state in WAITING_STATES and not stored.is_changed
         # Nobody was asked about an action that a standing yes covers: no message drops it.
-        is_covered = stored.state == "armed" and bool(stored.action.standing_yes)
-        is_kept = is_covered or keeps_question(stored.action, self._other_message)
+        is_kept = stored.is_covered or keeps_question(stored.action, self._other_message)
         return ActionFacts(
             phase=phase_of(stored, event_id, now),
             code=stored.action.code,

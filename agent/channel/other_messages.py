@@ -63,9 +63,11 @@ class OtherMessages:
         """
         context.channel_run.waiting_actions += await self.actions_of(context.turn.scope, stored)
         answer = await self._run_agent(context, "")
-        if any(action.occupies_scope for action in answer.change.new_actions):
+        # A covered action asks nothing: its turn is on its way, and a new question does not end it.
+        is_question = not stored.is_covered
+        if is_question and any(action.occupies_scope for action in answer.change.new_actions):
             return await self._with_replaced_question(context, answer, stored)
-        if not context.channel_run.asks_for_waiting:
+        if not context.channel_run.asks_for_waiting or not is_question:
             return answer
         question = self._repeats.explained(context, stored)
         repeated = TurnReply.about_question(question, stored.action_id)

@@ -81,11 +81,23 @@ class CoveredCalls:
         covered = replace(proposal.head, standing_yes=yes.id)
         # The question is not sent. It is asked if the standing yes has ended when the action's turn
         # comes: then the action is stored with all that belongs to a question.
-        _, actions = await self._questions.ask(context, Proposal(covered), "")
+        _, (action,) = await self._questions.ask(context, Proposal(covered), "")
+        # A question that stays open keeps its place: a plain yes is meant for that one.
+        if _keeps_question(context):
+            action = replace(action, occupies_scope=False)
         return TurnChange(
-            new_actions=actions,
+            new_actions=(action,),
             continuation=standing_turn(context.turn, covered.pending_action_id),
         )
+
+
+def _keeps_question(context: TurnContext) -> bool:
+    """Return whether the open question of the person stays open while their message is answered."""
+    waiting = context.waiting_action
+    if waiting is None or waiting.is_covered:
+        return False
+    kept = [action for action in context.channel_run.waiting_actions if action.approval is None]
+    return bool(kept)
 
 
 class StandingYeses:
@@ -120,6 +132,7 @@ class StandingYeses:
         | was carried out by an earlier attempt at this turn  | tells its outcome                 |
         | was claimed by an earlier attempt                   | goes on with it                   |
         | waits no more: its person said no, or /reset        | does nothing                      |
+        | was changed in the store                            | cancels it                        |
         | waits, and its person said /stop                    | cancels it                        |
         | is covered                                          | books the use, and carries it out |
         | is not covered any more                             | asks its question                 |
@@ -140,6 +153,11 @@ class StandingYeses:
             answer = await self._carry_out(context, stored, None)
         elif stored.state not in WAITING_STATES:
             answer = _NOTHING
+        elif stored.is_changed:
+            # The claim refuses and cancels it.
+            answer = await self._carry_out(context, stored, None)
+        elif not stored.action.standing_yes:  # a turn that was made up
+            answer = _NOTHING
         elif not context.turn.asks_model:
             answer = self._cancel(context, stored, "")
         else:
@@ -148,9 +166,6 @@ class StandingYeses:
 
     async def _run_or_ask(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         """Carry out an action that waits if it is covered now, else ask its question."""
-        if stored.is_changed:
-            # Nothing that was changed in the store is asked about: the claim refuses and cancels it.
-            return await self._carry_out(context, stored, None)
         # Not the time at which the turn came in: nobody waits for an answer to their own act.
         now = max(context.received_at, stored.loaded_at)
         yes = await self._covered.find(context, stored.action, now, id_=stored.action.standing_yes)

@@ -19,8 +19,10 @@ local function is_scope_occupied(new_action, transition)
   if not other or other == new_action.action_id then return false end
   if transition and transition.action_id == other then return false end
 
-  local state, expires_at, started_at =
-    unpack(redis.call('HMGET', action_key(other), 'state', 'expires_at', 'started_at'))
+  local state, expires_at, started_at, run_by_seq = unpack(redis.call('HMGET', action_key(other),
+    'state', 'expires_at', 'started_at', 'run_by_seq'))
+  -- A standing yes covers it, so that it asks nothing. The turn that runs it needs no scope.
+  if state == 'armed' and run_by_seq then return false end
   local is_expired = state == 'shown' and now() >= (tonumber(expires_at) or 0)
   if is_expired then
     enter(other, {'expired'})

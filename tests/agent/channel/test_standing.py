@@ -277,6 +277,76 @@ def test_other_message_before_a_covered_call_ran():
     assert "hello" in till.texts
 
 
+def test_two_messages_at_once_run_both():
+    """The second one is answered before the first call has run, and drops nothing."""
+    till = Till(30, 40, 41)
+    till.stand()
+    till.hear("first")
+    till.hear("second")
+    till.work()
+    till.work()
+    assert till.refunds == [(30, "c1"), (40, "c1"), (41, "c1")]
+    assert len(till.standing()[0].used) == 2
+    assert not any("Nothing was done" in text for text in till.texts)
+
+
+def test_question_while_a_covered_call_waits_to_run():
+    """Both go on: the call runs, and the question can be answered in words."""
+    till = Till(30, 40, 60)
+    till.stand()
+    till.hear("first")
+    till.hear("second")
+    till.work()
+    till.work()
+    assert till.refunds == [(30, "c1"), (40, "c1")]
+    till.tap(0)
+    assert till.refunds == [(30, "c1"), (40, "c1"), (60, "c1")]
+
+
+def test_open_question_stays_while_a_covered_call_runs():
+    """Where a question is kept, another call under a standing yes does not end it."""
+    till = Till(30, 60, 40, behavior={"other_message": "keep"})
+    till.stand()
+    till.ask("sixty")
+    question = till.buttons()
+    till.ask("and forty")
+    assert till.refunds == [(30, "c1"), (40, "c1")]
+    till.hear(tap=question[0].data)
+    till.work()
+    assert till.refunds == [(30, "c1"), (40, "c1"), (60, "c1")]
+
+
+def test_open_question_is_dropped_by_the_message_of_a_covered_call():
+    """As by any other message, where questions are not kept."""
+    till = Till(30, 60, 40)
+    till.stand()
+    till.ask("sixty")
+    till.ask("no, forty please")
+    assert till.refunds == [(30, "c1"), (40, "c1")]
+
+
+def test_made_up_turn_runs_nothing():
+    """A turn in Redis cannot make a standing yes cover the action of a question."""
+    till = Till(30, 45, rule={**RULE, "times": 1})
+    till.stand()
+    till.hear("refund please")
+    till.run_one_turn()
+    key = till.key("inbox", ANA.id)
+    (entry,) = till.rig.client.lrange(key, 0, -1)
+    till.work()
+    till.provider = ScriptedProvider([till._answer(46)])
+    till.deploy()
+    till.ask()
+    asked = till.action_of_button()
+    old_id = till.actions()[-1].action_id
+    seq = int(till.rig.client.hget(till.key("conversation", ANA.id), "last_turn")) + 1
+    till.rig.client.hset(till.key("conversation", ANA.id), "last_turn", seq)
+    forged = entry.replace(old_id, asked.action_id)
+    till.rig.client.rpush(key, f"{seq} {forged.partition(' ')[2]}")
+    till.work()
+    assert [amount for amount, _ in till.refunds] == [30, 45]
+
+
 def test_stop_before_a_covered_call_ran():
     """It is cancelled."""
     till = Till(30, 40)

@@ -227,8 +227,9 @@ def test_labels_fit_a_whatsapp_button(language):
     """A label has at most 20 characters, and no two buttons have the same label."""
     words = texts_for(language)
     labels = [words.confirm_label, words.cancel_label, words.undo_label]
+    labels += [words.standing_label(seconds) for seconds in (60, 3540, 3600, 86_400)]
     assert all(0 < len(label) <= 20 for label in labels)
-    assert len(set(labels)) == 3
+    assert len(set(labels)) == 7
 
 
 @pytest.mark.parametrize("language", ALL)
