@@ -25,7 +25,7 @@ MAX_STANDING_SECONDS = 86_400.0
 MAX_STANDING_TIMES = 100
 
 #: How a value is compared with that of a bound.
-Comparison = Literal["<=", ">=", "<", ">", "=="]
+BoundComparison = Literal["<=", ">=", "<", ">", "=="]
 #: A bound as text: a comparison, and what it compares with.
 _COMPARISON = re.compile(r"\s*(<=|>=|==|<|>|=|!=)\s*(.*?)\s*", re.DOTALL)
 #: A number as text, in the only form that is compared: an argument of the type Decimal has it.
@@ -43,13 +43,13 @@ class Bound:
 
     #: The name of the argument.
     argument: str
-    comparison: Comparison
+    comparison: BoundComparison
     #: A number, or for "==" also a text, True or False.
     value: int | float | str | bool
 
     def __post_init__(self) -> None:
-        if self.comparison not in get_args(Comparison):
-            known = ", ".join(get_args(Comparison))
+        if self.comparison not in get_args(BoundComparison):
+            known = ", ".join(get_args(BoundComparison))
             raise ValueError(f"{self.comparison!r} is no comparison: give one of {known}")
         if self.comparison != "==" and (isinstance(self.value, str) or not self.is_numeric):
             raise ValueError(

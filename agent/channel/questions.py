@@ -34,7 +34,7 @@ from sayso.pending.approvals.votes import VoteAnswer, votes_for
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.plans import Effect, Proposal, is_undo, step_ids, undo_proposal
 from sayso.pending.repository import ActionResult, Claim, sign_action
-from sayso.pending.standing_rule import Comparison, StandingRule
+from sayso.pending.standing_rule import BoundComparison, StandingRule
 from sayso.pending.standing_yes import granted_standing_yes
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import OPEN_STATES, StoredAction
@@ -63,7 +63,7 @@ _CHOSEN = "✓"
 #: Details in brackets at the end of a preview, such as " (12 items)".
 _DETAILS = re.compile(r"(?<!\s)\s+\([^()]*\)\.?$")
 #: How people read the comparison of a bound.
-_SIGNS: Mapping[Comparison, str] = {"<=": "≤", ">=": "≥", "<": "<", ">": ">", "==": "="}
+_SIGNS: Mapping[BoundComparison, str] = {"<=": "≤", ">=": "≥", "<": "<", ">": ">", "==": "="}
 #: The first step in the preview of a plan.
 _FIRST_STEP = re.compile(r"^1\. (.*)$", re.MULTILINE)
 

@@ -25,7 +25,7 @@ from sayso.pending.audit.receipts import (
 #: The largest receipt that is read, in bytes. Only a plan with many large steps is nearly so large.
 MAX_RECEIPT_BYTES = 16_000_000
 #: The most characters of arguments, a preview or words in one line of the description.
-MAX_SHOWN_CHARS = 2_000
+MAX_DESCRIBED_CHARS = 2_000
 
 
 class ReceiptRefused(Exception):
@@ -176,7 +176,7 @@ def describe_receipt(receipt: DecisionReceipt) -> Iterator[str]:
     action = receipt.action
     yield f"The receipt is genuine: the key {receipt.key_id} of the bot {receipt.bot!r} signed it."
     yield f"Action {action.id}: {_call(action.tool, action.arguments)}"
-    yield f"  shown as: {one_line(action.preview, MAX_SHOWN_CHARS)}"
+    yield f"  shown as: {one_line(action.preview, MAX_DESCRIBED_CHARS)}"
     yield f"  SHA-256 of the arguments: {action.args_digest}"
     yield f"  SHA-256 of the stored record: {action.record_sha256}"
     yield f"  proposed to {_account(action.channel, action.user_id, action.user_name)}"
@@ -185,21 +185,21 @@ def describe_receipt(receipt: DecisionReceipt) -> Iterator[str]:
     for decision in receipt.decisions:
         yield _decision(decision, receipt)
     outcome = receipt.outcome
-    text = f": {one_line(outcome.text, MAX_SHOWN_CHARS)}" if outcome.text else ""
+    text = f": {one_line(outcome.text, MAX_DESCRIBED_CHARS)}" if outcome.text else ""
     yield f"Outcome: {outcome.state} at {outcome.at}{text}"
-    yield from (f"note: {one_line(note, MAX_SHOWN_CHARS)}" for note in receipt.notes)
+    yield from (f"note: {one_line(note, MAX_DESCRIBED_CHARS)}" for note in receipt.notes)
     yield "It proves what the bot recorded, not that a tool did what it reported."
 
 
 def _call(tool: str, arguments: Mapping[str, Any]) -> str:
     """Return a call of a tool as one line: the name, and the arguments as JSON."""
-    return one_line(f"{tool} {encode_canonical(arguments)}", MAX_SHOWN_CHARS)
+    return one_line(f"{tool} {encode_canonical(arguments)}", MAX_DESCRIBED_CHARS)
 
 
 def _account(channel: str, user_id: str, user_name: str) -> str:
     """Return a person for an operator to read. `user_name`: what the platform calls them."""
     name = f" ({_quoted(user_name)})" if user_name else ""
-    return f"{one_line(user_id, MAX_SHOWN_CHARS)}{name} on {one_line(channel, MAX_SHOWN_CHARS)}"
+    return f"{one_line(user_id, MAX_DESCRIBED_CHARS)}{name} on {one_line(channel, MAX_DESCRIBED_CHARS)}"
 
 
 def _quoted(text: str) -> str:
@@ -207,14 +207,14 @@ def _quoted(text: str) -> str:
 
     Quotes in the text are escaped, so that the text cannot seem to end earlier.
     """
-    return json.dumps(one_line(text, MAX_SHOWN_CHARS), ensure_ascii=False)
+    return json.dumps(one_line(text, MAX_DESCRIBED_CHARS), ensure_ascii=False)
 
 
 def _decision(decision: ReceiptDecision, receipt: DecisionReceipt) -> str:
     """Return the sentences about one decision."""
     who = _account(decision.channel, decision.user_id, decision.user_name)
     if decision.person:
-        who = f"{one_line(decision.person, MAX_SHOWN_CHARS)}, {who},"
+        who = f"{one_line(decision.person, MAX_DESCRIBED_CHARS)}, {who},"
     match decision.form:
         case "words":
             how = f"by the words {_quoted(decision.words)}"
@@ -223,7 +223,7 @@ def _decision(decision: ReceiptDecision, receipt: DecisionReceipt) -> str:
             if decision.standing_yes:
                 how += ", as a standing yes that also counts for later calls"
         case "standing":
-            granting_id = one_line(decision.standing_yes, MAX_SHOWN_CHARS)
+            granting_id = one_line(decision.standing_yes, MAX_DESCRIBED_CHARS)
             how = f"by the standing yes to the action {granting_id}"
         case _:
             how = "by a program"
@@ -232,9 +232,11 @@ def _decision(decision: ReceiptDecision, receipt: DecisionReceipt) -> str:
 
     places = []
     if decision.message_id:
-        places.append(f"in the message {one_line(decision.message_id, MAX_SHOWN_CHARS)}")
+        places.append(f"in the message {one_line(decision.message_id, MAX_DESCRIBED_CHARS)}")
     if decision.question_message_id:
-        places.append(f"on the message {one_line(decision.question_message_id, MAX_SHOWN_CHARS)}")
+        places.append(
+            f"on the message {one_line(decision.question_message_id, MAX_DESCRIBED_CHARS)}"
+        )
     where = "".join(f" {place}" for place in places)
     sentence = f"{who} said {decision.answer} at {decision.at} {how}{where}."
     if decision.reason:
