@@ -1,7 +1,7 @@
 """Settings below `policy.approval`: who decides about the calls of a tool.
 
-`ApprovalSettings.rule` makes the rule of them that is signed with each action. The docstring below
-a field is its text in the reference of the YAML.
+`ApprovalSettings.rule` is the ApprovalRule that becomes a signed part of each action. The docstring
+below a field is its text in the reference of the YAML.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from sayso.pending.approval_rule import (
     ReasonNeeded,
 )
 
-#: Who decides, where the YAML says it in one word.
+#: Words that stand for the people who decide: the asker, or each other person in the chat.
 DecidersWord = Literal["asker", "anyone_else"]
-#: How a text begins that names a role: `by: role manager`.
-_ROLE = "role "
+#: A text with this prefix names a role: `by: role manager`.
+_ROLE_PREFIX = "role "
 
 
 def _list_of_one(value: object) -> object:
-    """Return the list that a single name stands for."""
+    """Return a list with a single name, and any other value unchanged."""
     if isinstance(value, str):
         return [value]
     return value
 
 
 _Name = Annotated[str, Field(min_length=1)]
-#: Names, of which a single one needs no list.
+#: A list of names. The YAML may write a single name without a list.
 _Names = Annotated[
     list[_Name], BeforeValidator(_list_of_one, json_schema_input_type=_Name | list[_Name])
 ]
@@ -47,7 +47,7 @@ class DecidersSettings(Section):
     """The people who may decide: those who have a role, or those who are named."""
 
     role: _Names = []
-    """The role of the people, or several roles of which they have one. Example: `manager`."""
+    """The role of the people. Of several roles, one is enough. Example: `manager`."""
     people: _Names = []
     """The names of the people, as `people` has them. Example: `[ana, ben]`."""
 
@@ -59,14 +59,14 @@ class DecidersSettings(Section):
 
     @property
     def deciders(self) -> Deciders:
-        """The people as the rule of an action describes them."""
+        """The same people, as the rule of an action describes them."""
         if self.role:
             return Deciders("role", tuple(self.role))
         return Deciders("people", tuple(self.people))
 
 
 def _read_deciders(value: Any) -> DecidersSettings | str:
-    """Return the section that a text stands for, or the word.
+    """Return the people who decide: a section, also for `role ...`, or a DecidersWord.
 
     Raises ValueError for an unknown text, and pydantic.ValidationError for a malformed section.
     """
@@ -74,8 +74,8 @@ def _read_deciders(value: Any) -> DecidersSettings | str:
         return value
     if isinstance(value, str) and value in get_args(DecidersWord):
         return value
-    if isinstance(value, str) and value.startswith(_ROLE):
-        value = {"role": value.removeprefix(_ROLE).strip()}
+    if isinstance(value, str) and value.startswith(_ROLE_PREFIX):
+        value = {"role": value.removeprefix(_ROLE_PREFIX).strip()}
     if not isinstance(value, dict):
         raise ValueError(
             "names nobody: write asker, anyone_else, {role: manager} or {people: [ana, ben]}"
@@ -83,27 +83,27 @@ def _read_deciders(value: Any) -> DecidersSettings | str:
     return DecidersSettings.model_validate(value)
 
 
-#: Who may decide, as the YAML says it.
+#: The people who may decide, as the YAML writes them.
 AnyDeciders = Annotated[
     DecidersSettings | DecidersWord,
     PlainValidator(
         _read_deciders,
         json_schema_input_type=DecidersSettings
         | DecidersWord
-        | Annotated[str, Field(pattern=f"^{_ROLE}")],
+        | Annotated[str, Field(pattern=f"^{_ROLE_PREFIX}")],
     ),
 ]
 
 
 def deciders_of(settings: DecidersSettings | DecidersWord) -> Deciders:
-    """Return the people as the rule of an action describes them."""
+    """Return the same people, as the rule of an action describes them."""
     if isinstance(settings, DecidersSettings):
         return settings.deciders
     return Deciders(settings)
 
 
 def _channel_alone(value: object) -> object:
-    """Return the section that the name of a channel stands for."""
+    """Return the section for a name of a channel, and a section unchanged. Refuses None."""
     value = refuse_none(value)
     if isinstance(value, str):
         return {"channel": value}
@@ -130,10 +130,10 @@ class ApprovalPlaceSettings(Section):
 
 
 class ApprovalEscalationSettings(Section):
-    """Who may decide, too, once a question has waited for a while."""
+    """Who else may decide, once a question has waited for some time."""
 
     after: Duration = Field(gt=0, le=MAX_WITHIN_SECONDS)
-    """How long the question has waited then: seconds, or text such as `1h`. Example: `1h`."""
+    """After how long: seconds, or text such as `1h`. Example: `1h`."""
     by: AnyDeciders
     """Who may decide from then on, besides those who could before. Example: `{role: director}`."""
 
@@ -158,7 +158,7 @@ class ApprovalSettings(Section):
         BeforeValidator(_channel_alone, json_schema_input_type=ApprovalPlaceSettings | str),
     ] = None
     """Where they are asked: the name of a channel, on which each of them is asked in a direct chat,
-    or one chat. Without it: in the first direct chat that each of them has with the bot, and
+    or one chat. Without it: each of them in a direct chat, with their first account, and
     `anyone_else` in the conversation of the person who asks. Example: `{channel: team, chat: C123}`.
     """
     within: Duration = Field(default=DEFAULT_WITHIN_SECONDS, gt=0, le=MAX_WITHIN_SECONDS)
@@ -166,13 +166,13 @@ class ApprovalSettings(Section):
     reminder: Duration = Field(default=0.0, ge=0, le=MAX_WITHIN_SECONDS)
     """After how long those who have not decided are reminded, once; 0 for never. Example: `30m`."""
     escalate: ApprovalEscalationSettings | None = None
-    """Who may decide, too, if the question waits for long.
+    """Who else may decide, if the question waits for long.
 
     Example: `{after: 1h, by: {role: director}}`.
     """
     reason: ReasonNeeded = "never"
-    """When people who decide must say why: with each no (`on_deny`), with each answer (`always`),
-    or never. Example: `on_deny`.
+    """When people who decide must give a reason: with each no (`on_deny`), with each answer
+    (`always`), or never. Example: `on_deny`.
     """
 
     @model_validator(mode="after")
@@ -197,7 +197,7 @@ class ApprovalSettings(Section):
 
     @property
     def rule(self) -> ApprovalRule:
-        """The rule that becomes a part of each action."""
+        """The rule that becomes a signed part of each action."""
         place = None
         if self.on:
             place = ApprovalPlace(self.on.channel, self.on.chat, self.on.thread)

@@ -15,16 +15,16 @@ from sayso.channels.types import compared_id
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.tools import RefusedValue
 
-#: Names of people are shown in chats and logs, and written in rules and commands. They have no
-#: colon, which only the names of people whom nobody named have: `team:U0ADA`. The pattern is that
-#: of the names of channels.
+#: The pattern of the names of people. Names are shown in chats and logs, and written in rules and
+#: commands. A name has no colon: a person whom the YAML does not name is called after the account,
+#: such as `team:U0ADA`. Names of channels have the same pattern.
 PERSON_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
-#: Names of roles. Case is ignored.
+#: The name of a role. Case is ignored.
 RoleName = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class PersonSettings(Section):
-    """A person who may decide about actions of others, with an account on each channel."""
+    """A person who may decide about actions of others, with their account on each channel."""
 
     accounts: dict[str, Annotated[str, Field(min_length=1)]]
     """The person's id on each channel, by the name of the channel. The first channel is the one on
@@ -36,7 +36,7 @@ class PersonSettings(Section):
 
 
 class GroupSettings(Section):
-    """A group of a platform whose people have a role."""
+    """A group of a platform whose members have a role."""
 
     channel: str
     """The name of the channel whose platform has the group. Example: `team`."""
@@ -47,10 +47,10 @@ class GroupSettings(Section):
 
 
 class RoleSettings(Section):
-    """A role that people have because they are in a group of a platform."""
+    """A role that people have because they are members of a group of a platform."""
 
     groups: list[GroupSettings] = Field(min_length=1)
-    """The groups. Who is in one has the role, besides the people to whom `people` gives it.
+    """The groups. Their members have the role, besides the people to whom `people` gives it.
     Example: `[{channel: team, group: S0MANAGERS}]`.
     """
 
@@ -58,12 +58,12 @@ class RoleSettings(Section):
 def refused_people(
     people: Mapping[str, PersonSettings], channels: Mapping[str, AnyChannel]
 ) -> Iterator[RefusedValue]:
-    """Yield the accounts that people cannot have, with paths below `people`.
+    """Yield the accounts that `sayso check` refuses, with paths below `people`.
 
-    An account names a channel of the bot, has an id of the channel's platform, and belongs to one
-    person.
+    An account must be on a channel of the bot, have an id that is possible on its platform, and
+    belong to one person only.
     """
-    # Who has an account, by its channel and its id as ids are compared.
+    # The name of the person who has an account, by channel and compared id.
     owners: dict[tuple[str, str], str] = {}
     for name, person in people.items():
         for channel, user_id in person.accounts.items():
@@ -89,7 +89,7 @@ def refused_people(
 def refused_roles(
     roles: Mapping[str, RoleSettings], channels: Mapping[str, AnyChannel]
 ) -> Iterator[RefusedValue]:
-    """Yield the roles and groups that there cannot be, with paths below `roles`."""
+    """Yield the roles and groups that `sayso check` refuses, with paths below `roles`."""
     spellings: dict[str, str] = {}
     for role, settings in roles.items():
         spelling = spellings.setdefault(role.lower(), role)

@@ -1,7 +1,7 @@
-"""Deciders: which people the YAML names for the rules of `policy.approval`, and rules without any.
+"""DecidersOfYaml: which people the YAML names for the rules of `policy.approval`.
 
-What counts for a decision is the role at that moment (`PeopleDirectory`). What is found here is
-what the YAML alone says: it is enough to refuse a rule that nobody could ever fulfill.
+It refuses rules that nobody could ever fulfill. It reads the YAML only. For a decision itself, the
+roles of people at that moment count (`PeopleDirectory`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class NamedDeciders:
     """The people who may decide, as far as the YAML names them."""
 
     people: tuple[KnownPerson, ...]
-    #: Whether the YAML names all of them. It does not for `anyone_else`, and for a role that people
-    #: have because they are in a group of a platform.
+    #: Whether these are all. False for `anyone_else`, and for a role that people have because they
+    #: are members of a group of a platform.
     is_complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class DecisionRule:
-    """A rule of a channel's policy."""
+class ConfiguredRule:
+    """An approval rule with its place in the YAML."""
 
     #: The name of the channel whose tools it is about.
     channel: str
@@ -42,7 +42,7 @@ class DecisionRule:
 
     @property
     def deciders(self) -> list[tuple[YamlPath, Deciders]]:
-        """Those who may decide at any time, each with their path below that of the rule."""
+        """The people who may decide, at once or later, with their paths below that of the rule."""
         all_deciders: list[tuple[YamlPath, Deciders]] = [(("by",), self.rule.by)]
         if self.rule.escalation:
             all_deciders.append((("escalate", "by"), self.rule.escalation.by))
@@ -50,7 +50,7 @@ class DecisionRule:
 
 
 class DecidersOfYaml:
-    """Finds the people who may decide by what the YAML says. Asks no platform.
+    """Finds the people who may decide, by the YAML alone. Asks no platform and reads no Redis.
 
     Lives as long as one check or one command.
     """
@@ -66,10 +66,10 @@ class DecidersOfYaml:
         return run_sync(self._directory.person_of(channel, [user_id]))
 
     def named(self, deciders: Deciders, on: str = "") -> NamedDeciders:
-        """Return the people who may decide.
+        """Return the people whom the deciders describe, as far as the YAML names them.
 
-        `on` is the channel on which they are asked: people without an account there are left out.
-        "": only people without any account are left out.
+        `on`: the channel on which they are asked. People without an account there are left out. "":
+        only people without any account are left out.
         """
         found: list[KnownPerson] = []
         is_complete = True
@@ -91,7 +91,7 @@ class DecidersOfYaml:
         return NamedDeciders(tuple(people), is_complete)
 
     def problems(self) -> Iterator[str]:
-        """Yield a problem for each rule that nobody could fulfill, with its line and its cure."""
+        """Yield a text for each rule that nobody could fulfill, with its line and its cure."""
         for each in self.rules():
             problems = [*self._unknown_people(each), *self._roles_of_nobody(each)]
             if not problems:
@@ -99,9 +99,9 @@ class DecidersOfYaml:
             yield from problems
 
     def warnings(self) -> Iterator[str]:
-        """Yield a warning for each rule that fails where one of those who may decide asks.
+        """Yield a warning for each rule that fails if a person who may decide asks for the action.
 
-        The person who asks does not decide, so one more person is needed than the rule says.
+        The asker does not decide. So the rule needs one more person than its number says.
         """
         for each in self.rules():
             eligible = self._eligible(each)
@@ -112,78 +112,79 @@ class DecidersOfYaml:
             key = ".".join(map(str, each.path))
             where = self._settings.origin.at(*each.path, "need")
             yield (
-                f"{where}warning: {key}: {_counted(need)} must agree, and only "
+                f"{where}warning: {key}: {_people_count(need)} must agree, and only "
                 f"{len(eligible.people)} may decide, so a call that {' or '.join(askers)} asks for "
                 "can never be approved: let one more person decide"
             )
 
-    def rules(self) -> Iterator[DecisionRule]:
-        """Yield the rules by which other people decide."""
+    def rules(self) -> Iterator[ConfiguredRule]:
+        """Yield the rules of all channels by which other people decide."""
         for name, channel in self._settings.channels.items():
             approvals = channel.policy.approval if channel.policy else {}
             for pattern, approval in approvals.items():
                 rule = approval.rule
                 if rule.asks_others:
-                    yield DecisionRule(
+                    yield ConfiguredRule(
                         name, ("channels", name, "policy", "approval", pattern), rule
                     )
 
-    def _unknown_people(self, each: DecisionRule) -> Iterator[str]:
+    def _unknown_people(self, configured: ConfiguredRule) -> Iterator[str]:
         """Yield a problem for each named person who cannot be asked."""
         known = list(self._settings.people)
-        for below, deciders in each.deciders:
+        for below, deciders in configured.deciders:
             if deciders.kind != "people":
                 continue
-            path = (*each.path, *below, "people")
+            path = (*configured.path, *below, "people")
             for index, name in enumerate(deciders.names):
-                says = ""
+                problem = ""
                 if name not in known:
                     hint = did_you_mean(name, known, ", {}")
-                    says = f"{name!r} is not in people{hint}; known: {', '.join(known) or 'none'}"
-                elif not self.named(Deciders("people", (name,)), _asked_on(each)).people:
-                    on = _asked_on(each) or "any channel"
-                    says = f"{name!r} has no account on {on}: add it to people.{name}.accounts"
-                if says:
-                    yield self._settings.problem(path, says, index)
+                    names = ", ".join(known) or "none"
+                    problem = f"{name!r} is not in people{hint}; known: {names}"
+                elif not self.named(Deciders("people", (name,)), _asked_on(configured)).people:
+                    on = _asked_on(configured) or "any channel"
+                    problem = f"{name!r} has no account on {on}: add it to people.{name}.accounts"
+                if problem:
+                    yield self._settings.problem(path, problem, index)
 
-    def _roles_of_nobody(self, each: DecisionRule) -> Iterator[str]:
+    def _roles_of_nobody(self, configured: ConfiguredRule) -> Iterator[str]:
         """Yield a problem for each role that nobody has."""
-        for below, deciders in each.deciders:
+        for below, deciders in configured.deciders:
             if deciders.kind != "role":
                 continue
-            path = (*each.path, *below, "role")
+            path = (*configured.path, *below, "role")
             for index, role in enumerate(deciders.names):
                 named = self.named(Deciders("role", (role,)))
                 if named.people or not named.is_complete:
                     continue
                 hint = did_you_mean(role, self._known_roles(), ", {}")
-                says = (
+                problem = (
                     f"nobody has the role {role!r}{hint}: give it to somebody in people, to a "
                     "group in roles, or to a user in access.roles of a channel"
                 )
-                yield self._settings.problem(path, says, index)
+                yield self._settings.problem(path, problem, index)
 
-    def _too_few(self, each: DecisionRule) -> Iterator[str]:
+    def _too_few(self, configured: ConfiguredRule) -> Iterator[str]:
         """Yield a problem if fewer people may decide than the rule needs."""
-        eligible = self._eligible(each)
-        need = each.rule.need
+        eligible = self._eligible(configured)
+        need = configured.rule.need
         if not eligible.is_complete or len(eligible.people) >= need:
             return
-        on = _asked_on(each)
+        on = _asked_on(configured)
         with_account = f" with an account on {on}" if on else ""
         names = ", ".join(person.name for person in eligible.people)
         only = f"only {len(eligible.people)} may decide: {names}"
         if not eligible.people:
             only = "none of those who may decide can be asked"
-        says = f"{_counted(need)}{with_account} must agree, and {only}"
-        yield self._settings.problem(each.path, says, "need")
+        problem = f"{_people_count(need)}{with_account} must agree, and {only}"
+        yield self._settings.problem(configured.path, problem, "need")
 
-    def _eligible(self, each: DecisionRule) -> NamedDeciders:
-        """Return all people who may decide at any time."""
+    def _eligible(self, configured: ConfiguredRule) -> NamedDeciders:
+        """Return the people who may decide, at once or later."""
         people: dict[str, KnownPerson] = {}
         is_complete = True
-        for _, deciders in each.deciders:
-            named = self.named(deciders, _asked_on(each))
+        for _, deciders in configured.deciders:
+            named = self.named(deciders, _asked_on(configured))
             people |= {person.name: person for person in named.people}
             is_complete = is_complete and named.is_complete
         return NamedDeciders(tuple(people.values()), is_complete)
@@ -207,17 +208,17 @@ def check_deciders(settings: Settings) -> None:
 
 
 def _can_be_asked(person: KnownPerson, on: str) -> bool:
-    """Return whether a person has an account on a channel; "": on any channel."""
+    """Return whether a person has an account on a channel. "": on any channel."""
     if on:
         return person.account_on(on) is not None
     return bool(person.accounts)
 
 
-def _asked_on(each: DecisionRule) -> str:
-    """Return the channel on which people are asked, "" where each has another one."""
-    return each.rule.on.channel if each.rule.on else ""
+def _asked_on(configured: ConfiguredRule) -> str:
+    """Return the channel on which people are asked, "" if each is asked on their first account."""
+    return configured.rule.on.channel if configured.rule.on else ""
 
 
-def _counted(number: int) -> str:
+def _people_count(number: int) -> str:
     """Return a number of people, such as `2 people`."""
     return "1 person" if number == 1 else f"{number} people"

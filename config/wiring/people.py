@@ -1,4 +1,4 @@
-"""The people of a bot: what the YAML says of them, the directory that finds them, their links."""
+"""The people of a bot: what the YAML says about them, and the parts that find and change them."""
 
 from __future__ import annotations
 
@@ -32,26 +32,27 @@ class PeopleParts:
     directory: ConfiguredDirectory
     links: RedisLinks
     absences: RedisAbsences
-    #: Joins accounts, also for an operator.
+    #: Joins accounts, for people and for operators.
     linking: AccountLinking
-    #: What people change of their own entry; None for a bot to which it does not matter who a
-    #: person is.
+    #: Carries out commands of people about themselves. None for a bot that knows no people
+    #: (`Settings.knows_people`).
     self_service: SelfService | None
 
     @classmethod
     def open(
         cls, settings: Settings, redis: RedisParts, channels: Mapping[str, Channel]
     ) -> PeopleParts:
-        """Return the parts of a process. `channels` are the adapters, by name.
+        """Return the parts of a process.
 
-        A command of an operator has no adapters: it reads no groups.
+        * `channels`: the adapters, by the names of their channels. {} for a command of an operator,
+          which reads no groups of platforms.
         """
         links = RedisLinks(redis.client, prefix=redis.key_prefix)
         absences = RedisAbsences(redis.client, prefix=redis.key_prefix)
         config = people_config(settings)
         if not channels:
             config = replace(config, groups={})
-        # A bot to which it does not matter who a person is needs no look-up in Redis.
+        # A bot that knows no people needs no look-ups in Redis.
         directory = ConfiguredDirectory(
             config,
             channels,
@@ -82,7 +83,7 @@ def open_people_parts(settings: Settings, data: Path) -> PeopleParts:
 
 
 def people_config(settings: Settings) -> PeopleConfig:
-    """Return what the YAML says of people: their accounts and their roles."""
+    """Return what the YAML says about people: their accounts and their roles."""
     return PeopleConfig(
         id_prefixes={name: each.user_id_prefix for name, each in settings.channels.items()},
         people=_named_people(settings),
@@ -104,7 +105,7 @@ def _named_people(settings: Settings) -> tuple[NamedPerson, ...]:
 
 
 def _account_roles(settings: Settings) -> dict[Account, str]:
-    """Return the role of each account to which a channel's `access.roles` gives one."""
+    """Return the role of each account that has one by `access.roles.users` of its channel."""
     roles = {}
     for name, channel in settings.channels.items():
         if channel.access is None or channel.access.roles is None:
@@ -115,7 +116,7 @@ def _account_roles(settings: Settings) -> dict[Account, str]:
 
 
 def _groups(settings: Settings) -> dict[str, tuple[RoleGroup, ...]]:
-    """Return the groups of each role."""
+    """Return the groups of each role, by the role in lower case."""
     groups = {}
     for role, section in settings.roles.items():
         groups[role.lower()] = tuple(RoleGroup(each.channel, each.group) for each in section.groups)
@@ -123,5 +124,5 @@ def _groups(settings: Settings) -> dict[str, tuple[RoleGroup, ...]]:
 
 
 def account_on(settings: Settings, channel: str, user_id: str) -> Account:
-    """Return an account whose id stands in the YAML, with the id as the platform spells it."""
+    """Return the account with an id from the YAML, with the id as the platform spells it."""
     return spelled_account(channel, user_id, settings.channels[channel].user_id_prefix)

@@ -1,7 +1,7 @@
-"""Who would be asked before a call about which other people decide, in data and in words.
+"""Which other people would be asked before a call of a tool, as data and as text.
 
-`sayso explain` shows it of one call, and `sayso check` of each tool of a channel. No platform is
-asked: the people are those whom the YAML names.
+`sayso explain` shows this for one call, and `sayso check` for each tool of a channel. Both know
+only the people whom the YAML names, and ask no platform.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sayso.pending.approval_rule import (
 )
 from sayso.pending.approvals.people import KnownPerson
 
-#: What those who decide must give a reason for.
+#: The answers for which people who decide must give a reason, as text.
 _REASONS: Mapping[ReasonNeeded, str] = {
     "never": "nothing",
     "on_deny": "each no",
@@ -30,14 +30,14 @@ _REASONS: Mapping[ReasonNeeded, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ExpectedDeciders:
-    """People who may decide about a call, without the user who asks."""
+    """The people who may decide about a call. The user who asks is not among them."""
 
     kind: DecidersKind
     #: The roles or the people that the rule names; () for the other kinds.
     names: tuple[str, ...]
     #: The names of the people who may decide, as far as the YAML names them.
     people: tuple[str, ...]
-    #: Whether there may be more of them, whom the YAML does not name.
+    #: Whether there may be more people, whom the YAML does not name.
     has_more: bool
 
 
@@ -50,22 +50,26 @@ class ExpectedApproval:
     need: int
     #: How many different people must say no to end the action.
     denials: int
-    #: Where they are asked. None: each in the first direct chat with the bot, and `anyone_else`
-    #: where the user asks.
+    #: Where they are asked. None: each in a direct chat, with the first account of the person, and
+    #: `anyone_else` in the conversation of the user.
     on: ApprovalPlace | None
+    #: How long they have to decide.
     within_seconds: float
     #: After how many seconds those who have not decided are reminded; 0 for never.
     reminder_seconds: float
-    #: After how many seconds those of `escalation` may decide, too; 0 for never.
+    #: After how many seconds the people of `escalation` may decide, too; 0 for never.
     escalation_seconds: float
+    #: Who may decide later, None for nobody.
     escalation: ExpectedDeciders | None
+    #: When people who decide must give a reason.
     reason: ReasonNeeded
-    #: The name of the user if they may not decide only because they ask, else "".
+    #: The name of the user if the rule names them, so that they may not decide only because they
+    #: ask; else "".
     excluded: str = ""
 
     @property
     def can_be_given(self) -> bool:
-        """Whether so many people may decide as are needed. True if not all of them are known."""
+        """Whether enough people may decide. True if not all of them are known."""
         people = set(self.by.people)
         has_more = self.by.has_more
         if self.escalation:
@@ -77,9 +81,10 @@ class ExpectedApproval:
 def expected_approval(
     rule: ApprovalRule | None, deciders: DecidersOfYaml, asker: KnownPerson | None = None
 ) -> ExpectedApproval | None:
-    """Return the approval that a call would need by a rule, None if the user decides.
+    """Return the approval that a call would need, None if the user decides.
 
-    `asker` is the user who would ask for the call, None for a user who is not known.
+    * `rule`: the rule for the tool, None for none.
+    * `asker`: the user who would ask for the call, None for an unknown user.
     """
     if rule is None or not rule.asks_others:
         return None
@@ -112,7 +117,10 @@ def expected_approval(
 
 
 def _expected(described: Deciders, named: NamedDeciders, asker_name: str) -> ExpectedDeciders:
-    """Return the people who may decide, without the person who asks; "" for an unknown one."""
+    """Return the people who may decide, without the user who asks.
+
+    `asker_name`: the name of that user, "" for an unknown user.
+    """
     people = tuple(person.name for person in named.people if person.name != asker_name)
     return ExpectedDeciders(described.kind, described.names, people, has_more=not named.is_complete)
 
@@ -134,7 +142,7 @@ def approval_summary(approval: ExpectedApproval) -> str:
 
 
 def approval_lines(approval: ExpectedApproval, user: str) -> Iterator[str]:
-    """Yield who would be asked before a call, where, and until when. `user` is the user who asks."""
+    """Yield lines: who would be asked, where, and for how long. `user` is the user who asks."""
     yield f"approval: by {approval.need} of {_group(approval.by)}"
     if approval.excluded:
         yield f"approval: not by {approval.excluded}, who asks"
@@ -150,7 +158,7 @@ def approval_lines(approval: ExpectedApproval, user: str) -> Iterator[str]:
 
 
 def _group(deciders: ExpectedDeciders) -> str:
-    """Return in words who may decide, with the names that are known."""
+    """Return as text who may decide, with the known names."""
     names = ", ".join(deciders.people)
     if deciders.has_more:
         names = ", ".join([*deciders.people, "those in its groups"])
@@ -164,17 +172,17 @@ def _group(deciders: ExpectedDeciders) -> str:
 
 
 def _escalation(approval: ExpectedApproval, escalation: ExpectedDeciders) -> str:
-    """Return in words who may decide, too, if the question waits for long."""
+    """Return as text who else may decide if the question waits for long."""
     return f"after {duration_text(approval.escalation_seconds)} also {_group(escalation)}"
 
 
 def _asked_where(approval: ExpectedApproval, user: str) -> str:
-    """Return in words where those who may decide are asked. `user` is the user who asks."""
+    """Return as text where those who may decide are asked. `user` is the user who asks."""
     on = approval.on
     if on is None:
         if approval.by.kind == "anyone_else":
             return f"where {user} asks"
-        return "each in the first direct chat with the bot"
+        return "each in a direct chat, on their first account"
     if not on.chat:
         return f"each in a direct chat on {on.channel}"
     thread = ""
@@ -184,7 +192,7 @@ def _asked_where(approval: ExpectedApproval, user: str) -> str:
 
 
 def _times(approval: ExpectedApproval) -> str:
-    """Return in words how long people have, and when they are reminded."""
+    """Return as text how long people have, and when they are reminded."""
     within = f"within {duration_text(approval.within_seconds)}"
     if approval.reminder_seconds:
         return f"{within}, reminded after {duration_text(approval.reminder_seconds)}"

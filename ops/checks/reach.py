@@ -1,8 +1,8 @@
-"""Whether those who may decide by a rule of the YAML can be asked now, for `sayso doctor`.
+"""Whether the people who may decide by a rule of the YAML can be asked now, for `sayso doctor`.
 
-`config/wiring/deciders.py` refuses rules that nobody could ever fulfill. Here is what changes while
-a bot runs: people are away, or have blocked the bot. Who is in a group of a platform is asked by the
-checks of that platform.
+`config/wiring/deciders.py` refuses rules that nobody could ever fulfill. This module checks what
+changes while a bot runs: people may be away, or may have blocked the bot. Whether the groups of a
+platform can be read is a check of that platform.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sayso.channels.setup import CheckResult
 from sayso.channels.types import Conversation
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.deciders import DecidersOfYaml, DecisionRule
+from sayso.config.wiring.deciders import ConfiguredRule, DecidersOfYaml
 from sayso.config.wiring.people import PeopleParts
 from sayso.config.wiring.redis_parts import RedisParts
 from sayso.infra.concurrency import call_in_thread
@@ -26,7 +26,7 @@ from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace
 from sayso.pending.approvals.people import KnownPerson
 from sayso.pending.sharded_scripts import shard_of
 
-#: Nobody: an asker who is none of those who may decide.
+#: An asker who is none of the people who may decide: the check knows no asker.
 _NO_ASKER = KnownPerson("", ())
 
 
@@ -66,12 +66,14 @@ async def check_deciders_now(
         return
 
 
-async def _reach(redis: RedisParts, approvers: Approvers, rule: DecisionRule, now: float) -> _Reach:
+async def _reach(
+    redis: RedisParts, approvers: Approvers, configured: ConfiguredRule, now: float
+) -> _Reach:
     """Return who can be asked by a rule. Raises redis.RedisError and OtherVersion."""
-    home = ActionPlace(Conversation(rule.channel, ""), _NO_ASKER)
+    home = ActionPlace(Conversation(configured.channel, ""), _NO_ASKER)
     places: dict[Conversation, AskedPlace] = {}
-    for _, deciders in rule.deciders:
-        for place in await approvers.to_ask(deciders, rule.rule.on, home, now):
+    for _, deciders in configured.deciders:
+        for place in await approvers.to_ask(deciders, configured.rule.on, home, now):
             places[place.to] = place
     closed = []
     for place in places.values():
@@ -87,33 +89,33 @@ def _closed_address(redis: RedisParts, to: Conversation) -> str:
     return str(redis.client.hget(key, "closed_address") or "")
 
 
-def _judge(settings: Settings, rule: DecisionRule, reach: _Reach) -> list[CheckResult]:
+def _judge(settings: Settings, configured: ConfiguredRule, reach: _Reach) -> list[CheckResult]:
     """Return what an operator must know of a rule: at least one result."""
-    tool = rule.path[-1]
+    tool = configured.path[-1]
     unreachable = [
         f"{place.person or 'the group'} cannot be reached on {place.to.channel} ({reason})"
         for place, reason in reach.closed
     ]
-    need = rule.rule.need
+    need = configured.rule.need
     asks_group = any(not place.person for place in reach.open)
     # Of a role that comes from a group, only the platform knows the people.
     has_groups = any(
         role.lower() in {each.lower() for each in settings.roles}
-        for _, deciders in rule.deciders
+        for _, deciders in configured.deciders
         if deciders.kind == "role"
         for role in deciders.names
     )
     if asks_group or has_groups or len(reach.open) >= need:
         if not unreachable:
             says = f"{tool}: those who decide can be asked"
-            return [CheckResult("deciders", "ok", says, channel=rule.channel)]
+            return [CheckResult("deciders", "ok", says, channel=configured.channel)]
         says = f"{tool}: {'; '.join(unreachable)}; the others can still decide"
         cure = "let them write to the bot again, or unblock it"
-        return [CheckResult("deciders", "warn", says, cure, rule.channel)]
+        return [CheckResult("deciders", "warn", says, cure, configured.channel)]
 
     names = ", ".join(place.person for place in reach.open) or "nobody"
     says = f"{tool}: {need} must agree, and only these can be asked now: {names}"
     if unreachable:
         says = f"{says}; {'; '.join(unreachable)}"
     cure = "give more people the role, or see who is away with `sayso people absences`"
-    return [CheckResult("deciders", "fail", says, cure, rule.channel)]
+    return [CheckResult("deciders", "fail", says, cure, configured.channel)]
