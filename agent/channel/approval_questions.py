@@ -89,7 +89,7 @@ class ApprovalQuestions:
             place = ActionPlace(turn.conversation, asker)
             places = await self._approvers.to_ask(rule.by, rule.on, place, context.received_at)
         except DirectoryUnavailable as exc:
-            log_unavailable_directory(head.pending_action_id, exc)
+            log_unavailable_directory(proposal.head.pending_action_id, exc)
             return texts.deciders_unknown()
         if not can_decide(places, rule.need):
             log_unasked_action(head.kind, turn.conversation.channel)
@@ -108,6 +108,7 @@ class ApprovalQuestions:
             action,
             requests=requests_to_json(each.sent for each in requests),
             timer_turns=_timer_turns(turn, head, rule),
+            undelivered=_undelivered(turn, head, head.pending_action_id),
             to=json.dumps(
                 [turn.conversation.channel, turn.conversation.chat, turn.conversation.thread]
             ),
@@ -179,16 +180,9 @@ class ApprovalQuestions:
             language=texts.language,
         )
         scope = Scope(place.user_id, place.to)
-        failure = timer_turn(
-            turn,
-            event_id=f"{UNDELIVERED}{request.pending_action_id}",
-            request_event=f"{UNDELIVERED}{request.pending_action_id}",
-        )
         new_action = replace(
             sign_action(request, self._store.signer, user=scope.id, occupies_scope=False),
-            undelivered=ForwardedTurn(
-                failure, action.pending_action_id, action.requested_at
-            ).entry(),
+            undelivered=_undelivered(turn, action, request.pending_action_id),
         )
         name = asker.name if asker.has_name else action.user_name
         asker_name = shown_name(name, action.user_id)
@@ -307,6 +301,16 @@ def timer_turn(turn: Turn, *, event_id: str, request_event: str) -> Turn:
         thread_author=turn.thread_author,
         request_event=request_event,
     )
+
+
+def _undelivered(turn: Turn, action: PendingAction, asked_id: str) -> str:
+    """Return the outbox entry by which the conversation of an action learns of a failure.
+
+    `asked_id`: the id of the request that did not arrive, that of the action for the notice.
+    """
+    event = f"{UNDELIVERED}{asked_id}"
+    failure = timer_turn(turn, event_id=event, request_event=event)
+    return ForwardedTurn(failure, action.pending_action_id, action.requested_at).entry()
 
 
 def _timer_turns(turn: Turn, head: PendingAction, rule: ApprovalRule) -> tuple[TimerTurn, ...]:

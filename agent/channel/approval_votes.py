@@ -60,12 +60,13 @@ from sayso.pending.approvals.requests import (
 from sayso.pending.approvals.votes import (
     Tally,
     Vote,
+    last_answers,
     names_of_votes,
     tally,
     votes_for,
     votes_from_lines,
 )
-from sayso.pending.forwarding import ForwardedReply
+from sayso.pending.forwarding import ForwardedReply, QuestionEnding
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import (
     EXECUTED_STATES,
@@ -122,21 +123,43 @@ class ApprovalVotes:
         if stored is None:  # its record is gone, which takes days after its end
             log.warning("request.without_action", extra={"event": context.turn.event_hash})
             return _NOTHING
+        if stored.is_changed:
+            return await self._answer_about_changed(context, stored)
         rule = _rule_of(stored)
         if rule is None:
             return _NOTHING
         if context.turn.kind == "vote":
             answer = await self._answer_vote(context, stored, rule)
+            answer = self._with_word_to_voter(context, stored, answer)
         else:
             answer = await self._answer_timer(context, stored, rule)
         return answer.marked_about(stored)
+
+    async def _answer_about_changed(
+        self, context: TurnContext, stored: StoredAction
+    ) -> TurnAnswer:
+        """Answer a turn about an action whose stored record is not the one that was signed.
+
+        It can never run. A voter is told that the answer does not count, and the asker when the
+        time to decide is over.
+        """
+        line = texts_for(self._language).request_changed()
+        vote = self._read_vote(context, stored) if context.turn.kind == "vote" else None
+        if vote:
+            return self._refused(stored, vote, "changed", line)
+        is_over = context.turn.request_event == END and stored.state in WAITING_STATES
+        if not is_over:
+            return _NOTHING
+        text = context.texts.tampered()
+        return await self._end_undecided(context, stored, "expired", text, line)
 
     def withdrawn(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
     ) -> TurnAnswer:
         """Return the answer to a withdrawal, with the end of all requests."""
         log_decision(stored, "withdrawn")
-        name = literal(stored.action.user_name or stored.action.user_id)
+        turn = context.turn
+        name = literal(stored.action.user_name or turn.user_name or turn.user_id)
         line = texts_for(self._language).withdrawn_by(name, context.received_at)
         return self._with_endings(context, answer, stored, "cancelled", line)
 
@@ -145,16 +168,26 @@ class ApprovalVotes:
     ) -> TurnAnswer:
         """Cancel actions that wait for others, and return the answer with the end of their requests.
 
-        Each is cancelled at once: a turn can commit only one change of a state.
+        Each is cancelled at once: a turn can commit only one change of a state. `waiting` may have
+        actions that an earlier attempt at this turn has cancelled, before its worker died: their
+        requests are still to be ended.
         """
         conversation = context.turn.conversation.id
+        outcomes: list[str] = []
         for stored in waiting:
-            transition = cancel_with_text(stored, context.turn, cancelled_text(stored))
-            change = TurnChange(transition=transition)
-            status, _ = await self._store.repository.change(conversation, change)
-            if status == "ok":
-                answer = self.withdrawn(context, answer, stored)
-        return answer
+            outcome = cancelled_text(stored)
+            if stored.state in WAITING_STATES:
+                transition = cancel_with_text(stored, context.turn, outcome)
+                change = TurnChange(transition=transition)
+                status, _ = await self._store.repository.change(conversation, change)
+                if status != "ok":
+                    continue
+            answer = self.withdrawn(context, answer, stored)
+            answer = await self._answers.with_closed_question(
+                context, answer, stored, "cancelled", outcome
+            )
+            outcomes.append(outcome)
+        return _with_lines_below(answer, outcomes)
 
     def failed(self, context: TurnContext) -> TurnAnswer:
         """Return the answer to a vote that could not be counted: its person may try again."""
@@ -174,7 +207,8 @@ class ApprovalVotes:
         line = _decision_line(ended, self._language)
         if ended.state in EXECUTED_STATES:
             line = paragraphs([line, _end_for_deciders(ended, self._language)])
-        return self._with_endings(context, answer, stored, ended.state, line)
+        answer = self._with_endings(context, answer, stored, ended.state, line)
+        return self._with_word_to_voter(context, stored, answer)
 
     async def _answer_vote(
         self, context: TurnContext, stored: StoredAction, rule: ApprovalRule
@@ -198,7 +232,7 @@ class ApprovalVotes:
         if vote is None:
             return _NOTHING
         texts = texts_for(self._language)
-        if vote.record_mac != stored.mac or stored.is_changed:
+        if vote.record_mac != stored.mac:
             return self._refused(stored, vote, "changed", texts.request_changed())
 
         is_decided_here = stored.decided_by_event == context.turn.event_id
@@ -212,14 +246,9 @@ class ApprovalVotes:
             )
             return await self._expire(context, stored, rule)
         if is_decided_here:
-            # Another worker counted this vote, acted on it, and died. What was decided, the state
-            # of the action says: among the votes may be some that did not count.
-            counted = tally(
-                rule, votes_from_lines(stored.votes_text), asker="", may_decide=lambda _: True
-            )
-            is_denied = stored.state == "cancelled"
-            counted = replace(counted, state="denied" if is_denied else "approved")
-            return await self._act(context, rule, vote, _Count(stored, counted))
+            # Another worker counted this vote, claimed the action, and died.
+            agreement = _Count(stored, self._agreement(stored))
+            return await self._act(context, rule, vote, agreement)
         try:
             count = await self._count(context, stored, rule, vote)
         except DirectoryUnavailable as exc:
@@ -231,6 +260,22 @@ class ApprovalVotes:
         if count.tally.state != "open":
             log_decision(stored, count.tally.state)
         return await self._act(context, rule, vote, count)
+
+    def _with_word_to_voter(
+        self, context: TurnContext, stored: StoredAction, answer: TurnAnswer
+    ) -> TurnAnswer:
+        """Return the answer with how the action ended, in the conversation of the vote.
+
+        A person may have named the code of the request elsewhere, such as in a group. Where the
+        request stands, its end says the same.
+        """
+        vote = self._read_vote(context, stored)
+        endings = [each for each in answer.change.forwards if isinstance(each, QuestionEnding)]
+        if vote is None or not endings or any(each.to == vote.place for each in endings):
+            return answer
+        reply = Reply(endings[0].outcome_text, language=self._language)
+        forwards = (*answer.change.forwards, ForwardedReply(vote.place, reply))
+        return answer.with_changes(forwards=forwards)
 
     def _read_vote(self, context: TurnContext, stored: StoredAction) -> Vote | None:
         """Return the vote of the turn, None if it is not genuine."""
@@ -276,11 +321,7 @@ class ApprovalVotes:
         named = replace(vote, person=decider.person.name, stands_for=decider.stands_for)
         vote = named.sealed(self._store.signer)
         stored = await self._with_vote(context, stored, vote)
-        votes = [
-            each
-            for each in votes_from_lines(stored.votes_text)
-            if each.is_genuine(self._store.signer) and each.record_mac == stored.mac
-        ]
+        votes = self._genuine_votes(stored)
         # A person who voted before may have lost the role, or may be known as another one by now.
         present: list[Vote] = []
         for each in votes:
@@ -289,6 +330,19 @@ class ApprovalVotes:
                 present.append(replace(each, person=voter.person.name))
         counted = tally(rule, present, asker=asker.name, may_decide=lambda _: True)
         return _Count(stored, counted)
+
+    def _genuine_votes(self, stored: StoredAction) -> Sequence[Vote]:
+        """Return the stored votes that the bot has sealed, about exactly this record."""
+        return [
+            each
+            for each in votes_from_lines(stored.votes_text)
+            if each.is_genuine(self._store.signer) and each.record_mac == stored.mac
+        ]
+
+    def _agreement(self, stored: StoredAction) -> Tally:
+        """Return who has agreed to an action that was claimed. Who may decide was settled then."""
+        answers = last_answers(self._genuine_votes(stored))
+        return Tally("approved", tuple(each for each in answers if each.answer == "yes"), ())
 
     async def _with_vote(
         self, context: TurnContext, stored: StoredAction, vote: Vote
@@ -387,10 +441,16 @@ class ApprovalVotes:
     async def _answer_timer(
         self, context: TurnContext, stored: StoredAction, rule: ApprovalRule
     ) -> TurnAnswer:
-        """Answer a time that has come while the action waits, or a request that did not arrive."""
-        if stored.state not in WAITING_STATES or stored.is_changed:
-            return _NOTHING
+        """Answer a time that has come while the action waits, or a message that did not arrive."""
         event = context.turn.request_event
+        is_notice_lost = event == f"{UNDELIVERED}{stored.action_id}"
+        if is_notice_lost and stored.state == "expired":
+            # The asker was not told and cannot take the action back, so it has ended.
+            line = texts_for(self._language).unreachable_request()
+            nothing_said = TurnAnswer(TurnChange())
+            return self._with_endings(context, nothing_said, stored, "expired", line)
+        if stored.state not in WAITING_STATES:
+            return _NOTHING
         try:
             if event == END:
                 return await self._expire(context, stored, rule)
@@ -446,7 +506,7 @@ class ApprovalVotes:
 
     def _remind(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         """Remind those who were asked and have not answered."""
-        answered = {vote.person for vote in votes_from_lines(stored.votes_text)}
+        answered = {vote.person for vote in self._genuine_votes(stored)}
         forwards: list[Forward] = []
         for request in requests_of(stored):
             if request.is_undelivered or request.person in answered:
@@ -634,6 +694,15 @@ def _told(stored: StoredAction, vote: Vote, text: str, language: str) -> TurnAns
     only_for = vote.user_id if _is_in_group(stored, vote) else ""
     forward = ForwardedReply(vote.place, Reply(text, language=language, only_for=only_for))
     return TurnAnswer(TurnChange(forwards=(forward,)))
+
+
+def _with_lines_below(answer: TurnAnswer, lines: Sequence[str]) -> TurnAnswer:
+    """Return the answer with lines below its last new message."""
+    if not lines or not answer.change.replies:
+        return answer
+    *others, last = answer.change.replies
+    reply = replace(last.reply, text="\n".join([last.reply.text, *lines]))
+    return answer.with_changes(replies=(*others, TurnReply(reply, last.action_id, last.role)))
 
 
 def _with_line_above(answer: TurnAnswer, line: str) -> TurnAnswer:

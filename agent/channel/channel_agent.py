@@ -397,7 +397,8 @@ class ChannelAgent:
         """Answer a command. /reset also withdraws what other people were asked about."""
         waiting: list[StoredAction] = []
         if name == "reset":
-            waiting = await self._outcomes.waiting_for_others(context)
+            waiting = await self._outcomes.withdrawn_by_turn(context)
+            waiting += await self._outcomes.waiting_for_others(context)
         answer = await commands.answer(name, context)
         return await self._votes.withdraw_all(context, answer, waiting)
 
@@ -414,7 +415,8 @@ class ChannelAgent:
     ) -> TurnAnswer:
         """Return the answer with the end of the requests if the person withdrew the action."""
         transition = answer.change.transition
-        is_for_others = stored is not None and stored.action.approval is not None
+        # Of a record that was changed in the store, only the requests are known.
+        is_for_others = stored is not None and bool(stored.requests_text)
         if stored is None or not is_for_others or transition is None:
             return answer
         if transition.to != "cancelled":
@@ -618,6 +620,7 @@ class ChannelAgent:
             # In the language of the message alone, as the worker's `failure_text` is.
             context = replace(context, texts=self.texts_for_turn(queued.turn))
             change = await self._give_up(context, queued, run, failure_text)
+            change = await self._with_withdrawals(context, change)
         change = await self._long_replies.bounded(queued.turn, context.texts, change)
         change = replace(_with_replies_in(context.texts.language, change), language=language)
         # An unreadable history is not overwritten: an operator may want to look at it.
@@ -637,6 +640,14 @@ class ChannelAgent:
         if queued.turn.is_stop or (self._commands and self._commands.find(queued.turn)):
             for_history = ""  # a command is no part of the conversation
         return await self._failed_turns.settle(context, text, run, for_history=for_history)
+
+    async def _with_withdrawals(self, context: TurnContext, change: TurnChange) -> TurnChange:
+        """Return the change with the end of what the failed turn had taken back already."""
+        if self._commands is None or self._commands.find(context.turn) != "reset":
+            return change
+        withdrawn = await self._outcomes.withdrawn_by_turn(context)
+        answer = await self._votes.withdraw_all(context, TurnAnswer(change), withdrawn)
+        return answer.change
 
     async def _give_up_request(self, context: TurnContext) -> TurnChange:
         """Return what a turn changes in which others decide, and which failed. See `give_up`.

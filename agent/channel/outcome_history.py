@@ -156,6 +156,23 @@ class OutcomeHistory:
 
     async def waiting_for_others(self, context: TurnContext) -> list[StoredAction]:
         """Return the actions of the history that wait for the decision of other people."""
+        return [
+            each
+            for each in await self._of_others(context)
+            if each.state in WAITING_STATES and not each.action.is_expired(context.received_at)
+        ]
+
+    async def withdrawn_by_turn(self, context: TurnContext) -> list[StoredAction]:
+        """Return the actions that an earlier attempt at this turn has taken back."""
+        event = context.turn.event_id
+        return [
+            each
+            for each in await self._of_others(context)
+            if each.state == "cancelled" and each.decided_by_event == event
+        ]
+
+    async def _of_others(self, context: TurnContext) -> list[StoredAction]:
+        """Return the actions of the history that other people decide, and that may have ended."""
         ids = [link.id for link in links_in_history(context) if not link.is_final]
         if not ids:
             return []
@@ -163,10 +180,7 @@ class OutcomeHistory:
         return [
             each
             for each in records.values()
-            if each is not None
-            and each.action.approval is not None
-            and each.state in WAITING_STATES
-            and not each.action.is_expired(context.received_at)
+            if each is not None and each.action.approval is not None
         ]
 
     def write_waiting(self, context: TurnContext, ids: Collection[str]) -> None:

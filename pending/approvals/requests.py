@@ -21,7 +21,8 @@ from sayso.pending.stored_action import StoredAction
 #: The kind of the record of a request.
 REQUEST_KIND = f"{RESERVED_PREFIX}request"
 #: Begins the `request_event`, and the event id, of the turn that tells the conversation of an action
-#: that a request did not arrive. The id of the request follows.
+#: that a request, or the notice for the asker, did not arrive. The id of the request follows; for
+#: the notice, that of the action.
 UNDELIVERED = "undelivered:"
 #: The user of a request that stands in a group: each of its members may tap, and whether they may
 #: decide is found out then.

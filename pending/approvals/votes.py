@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
@@ -167,7 +168,7 @@ def tally(
     | at least `need` said yes            | is approved |
     | anything else                       | stays open |
     """
-    newest = _newest_by_person(votes)
+    newest = last_answers(votes)
     counted = [each for each in newest if each.person != asker and may_decide(each)]
     yes = tuple(each for each in counted if each.answer == "yes")
     no = tuple(each for each in counted if each.answer == "no")
@@ -179,7 +180,7 @@ def tally(
     return Tally(state, yes, no)
 
 
-def _newest_by_person(votes: Iterable[Vote]) -> Sequence[Vote]:
+def last_answers(votes: Iterable[Vote]) -> Sequence[Vote]:
     """Return the last answer of each person, in the order in which these were given.
 
     An answer in another person's place counts for both: neither of the two counts a second time.
@@ -197,20 +198,21 @@ def _newest_by_person(votes: Iterable[Vote]) -> Sequence[Vote]:
 
 
 def votes_from_lines(lines: str) -> Sequence[Vote]:
-    """Read stored votes, one JSON object a line. Raises ValueError or TypeError."""
-    return [Vote.from_json(line) for line in lines.splitlines()]
+    """Read stored votes, one JSON object a line. A line that is no vote is left out."""
+    votes: list[Vote] = []
+    for line in lines.splitlines():
+        with suppress(ValueError, TypeError):
+            votes.append(Vote.from_json(line))
+    return votes
 
 
 def votes_for(stored: StoredAction, answer: VoteAnswer) -> Sequence[Vote]:
-    """Return the votes with this answer, () for none and for unreadable votes.
+    """Return the votes with this answer, () for none.
 
     The newest answer of each person counts.
     """
-    try:
-        votes = votes_from_lines(stored.votes_text)
-    except (ValueError, TypeError):
-        return ()
-    return [each for each in _newest_by_person(votes) if each.answer == answer]
+    votes = votes_from_lines(stored.votes_text)
+    return [each for each in last_answers(votes) if each.answer == answer]
 
 
 def names_of_votes(stored: StoredAction, answer: VoteAnswer) -> str:

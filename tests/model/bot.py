@@ -255,6 +255,14 @@ class Bot:
         self.world.counts["duplicates"] += accepted.outcome == "duplicate"
         self.judge.accepted(turn, accepted.outcome, accepted.seq)
 
+    def agent_of(self, conversation: str) -> ChannelAgent:
+        """Return the agent of a conversation."""
+        return self.agent_of_hall if conversation == HALL.id else self.agent
+
+    def channel_of(self, _conversation: str) -> Channel:
+        """Return the channel, which is the same for all conversations."""
+        return self.processor.sender._channels["chat"]
+
     def overdue(self) -> list[str]:
         """Run one round of the reaper and return the conversations that it wakes."""
         found = self.conversation_scripts.on_shard("list_overdue", shard_of(ROOM.id), {"most": 100})
@@ -328,12 +336,13 @@ class ModelTurns(TurnProcessor):
         worker = Worker.at_work
         worker.answering = True
         worker.seq = queued.seq
+        worker.began = worker.ticks
         agent = worker.agent
         try:
             change = await agent.answer(queued, held.lease)
             return split_replies(change, worker.channel)
         except asyncio.CancelledError:  # raised by the turn's time limit
-            if queued.turn.continues:
+            if self._gives_up(queued):
                 change = await agent.give_up(queued, held.lease, texts_for("en").too_long())
                 return split_replies(change, worker.channel)
             return TurnChange(replies=(TurnReply(Reply(texts_for("en").too_long())),))
@@ -344,6 +353,10 @@ class ModelTurns(TurnProcessor):
             return TurnChange(replies=(TurnReply(Reply(texts_for("en").broken())),))
         finally:
             worker.answering = False
+
+    def _gives_up(self, queued: QueuedTurn) -> bool:
+        """Return whether the agent ends a turn whose time is over, and not the worker alone."""
+        return bool(queued.turn.continues)
 
 
 class _Pause:
@@ -366,6 +379,8 @@ class Worker:
         self.answering = False
         #: The number of the turn that is answered.
         self.seq = 0
+        #: The tick of the world at which it was begun.
+        self.began = 0
         #: The call where the worker is paused, and whether it is paused "before" or "after" the call.
         self.at = ("", "before")
         #: Whether the next call's answer is lost: the call is repeated at once, or after a pause.
@@ -403,14 +418,19 @@ class Worker:
         self.held.renewed_at = asked
 
     @property
+    def ticks(self) -> int:
+        """Return how many things have happened in the world."""
+        return self._bot.world.ticks
+
+    @property
     def channel(self) -> Channel:
         """Return the channel of the conversation."""
-        return self._bot.processor.sender._channels["chat"]
+        return self._bot.channel_of(self.conversation)
 
     @property
     def agent(self) -> ChannelAgent:
         """Return the agent of the conversation."""
-        return self._bot.agent_of_hall if self.conversation == HALL.id else self._bot.agent
+        return self._bot.agent_of(self.conversation)
 
     def _go(self, on: Callable[[], Any]) -> bool:
         Worker.at_work = self

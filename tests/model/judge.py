@@ -78,7 +78,7 @@ class Judge:
         world, (conversation, _, number) = self._world, delivery.id.rpartition("#")
         at, reply = int(number), delivery.reply
         last = world.last_sent[conversation]
-        if at not in (last, last + 1) and (conversation, at) not in world.sent:
+        if not self._is_next(at, last) and (conversation, at) not in world.sent:
             world.broke("replies arrive in order", delivery.id, last)
         world.last_sent[conversation] = max(at, last)
         if (conversation, at) in world.sent:
@@ -87,6 +87,10 @@ class Judge:
                 reply.edits or reply.text.startswith(texts_for("en").repeated(""))
             ):  # a repeated edit changes nothing
                 world.broke("a repeated reply is marked", delivery.id)
+
+    def _is_next(self, number: int, last: int) -> bool:
+        """Return whether a reply may be sent after the last one."""
+        return number in (last, last + 1)
 
     def said(self, delivery: Delivery, *, arrived: bool) -> None:
         """Note a delivery that the platform accepted, or refused for good: the bot made its statement either way."""

@@ -11,6 +11,7 @@ from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, ToolPoli
 from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.channels.base import AddressClosed, WindowClosed
 from sayso.channels.types import Conversation
+from sayso.infra.redis.client import PREFIX
 from sayso.pending import stash_pending
 from sayso.pending.approval_rule import (
     ApprovalEscalation,
@@ -20,6 +21,7 @@ from sayso.pending.approval_rule import (
 )
 from sayso.pending.approvals.people import Account
 from sayso.pending.approvals.requests import requests_of
+from sayso.pending.sharded_scripts import shard_of
 from tests.agent.channel.shop import ANA, GROUP, MANAGERS, Shop
 
 TWO = replace(MANAGERS, need=2)
@@ -200,6 +202,16 @@ def test_typed_yes_in_the_language_of_the_request():
     assert f"**ja {code}**" in request
     shop.say("bea", f"ja {code}")
     assert shop.refunds == [30]
+
+
+def test_yes_in_a_group_is_answered_there():
+    """The request stands in the person's own chat, and they name its code in a group."""
+    shop = Shop(30)
+    shop.ask()
+    shop.hear(GROUP, "bea", f"yes {code_of(shop, 'bea')}", in_group=True)
+    shop.work()
+    assert shop.refunds == [30]
+    assert shop.texts_to("C1")[-1].startswith("Agreed by bea")
 
 
 def test_plain_yes_of_a_manager_decides_nothing():
@@ -509,6 +521,53 @@ def test_asker_withdraws_in_words():
     assert "Withdrawn by ana" in shop.texts_to("bea")[-1]
 
 
+def test_reset_withdraws_what_waits():
+    """The asker reads what was taken back, and those who were asked, too."""
+    shop = Shop(30)
+    shop.ask()
+    shop.ask("/reset")
+    assert "Nothing was done: “Refund 30 EUR”" in shop.texts[-1]
+    assert "Withdrawn by ana" in shop.texts_to("bea")[-1]
+    shop.tap("bea", shop.request("bea")[0])
+    assert shop.refunds == []
+
+
+def test_worker_dies_while_it_withdraws():
+    """The next one ends the requests of what was cancelled already."""
+    shop = Shop(30)
+    shop.ask()
+    shop.hear(ANA, "ana", "/reset")
+    shop.die_after("change")
+    assert shop.home_action().state == "cancelled"
+    shop.work()
+    for user in ("bea", "cem"):
+        assert "Withdrawn by ana" in shop.texts_to(user)[-1]
+    assert "Nothing was done: “Refund 30 EUR”" in shop.texts[-1]
+
+
+def test_withdrawal_that_fails_is_told():
+    """What was cancelled before the failure ends, with its requests."""
+    shop = Shop(30)
+    shop.ask()
+    votes = shop.agents["shop"]._votes
+    real = votes._answers
+    votes._answers = None
+    shop.hear(ANA, "ana", "/reset")
+    withdraw_all = votes.withdraw_all
+
+    async def fail_once(*args):
+        try:
+            return await withdraw_all(*args)
+        finally:
+            votes._answers = real
+
+    votes.withdraw_all = fail_once
+    shop.work()
+    assert shop.home_action().state == "cancelled"
+    assert "Nothing was done: “Refund 30 EUR”" in shop.texts[-1]
+    assert "Withdrawn by ana" in shop.texts_to("bea")[-1]
+
+
 def test_conversation_goes_on_while_others_decide():
     """Another message ends nothing, and the model cannot ask for the same again."""
     shop = Shop(30, 30, lines=["Still waiting."])
@@ -596,6 +655,17 @@ def test_request_that_cannot_be_delivered():
     assert shop.refunds == [30]
 
 
+def test_asker_cannot_be_told():
+    """Nobody can take the action back, so it ends, and so do its requests."""
+    shop = Shop(30)
+    shop.shop.errors = [AddressClosed("blocked")]
+    shop.ask()
+    for user in ("bea", "cem"):
+        assert "could be reached" in shop.texts_to(user)[-1]
+    shop.tap("bea", shop.request("bea")[0])
+    assert shop.refunds == []
+
+
 @pytest.mark.parametrize("error", [AddressClosed("blocked"), WindowClosed("24 hours")])
 def test_nobody_can_be_reached(error):
     """The asker hears it, and nothing is done."""
@@ -624,6 +694,15 @@ def test_nobody_has_the_role():
         shop.directory.set(name, roles=frozenset())
     shop.ask()
     assert "cannot reach enough people" in shop.texts[-1]
+
+
+def test_nobody_is_asked_while_it_is_not_known_who():
+    """The asker is told to try again later, and nothing is stored."""
+    shop = Shop(30)
+    shop.directory.is_down = True
+    shop.ask()
+    assert "try again later" in shop.texts[-1]
+    assert shop.team.sent == []
 
 
 def test_platform_does_not_say_who_is_in_a_group():
@@ -715,6 +794,41 @@ def test_yes_that_was_held_up_does_not_replace_a_later_no():
     assert "0 of 1" in shop.texts_to("C1")[-1]
 
 
+def test_turn_that_fails_after_the_effect():
+    """The asker is told the outcome, and those who were asked are told who agreed."""
+    shop = Shop(30)
+    shop.ask()
+    votes = shop.agents["shop"]._votes
+    carry_out = votes._carry_out
+
+    async def carry_out_and_fail(*args):
+        await carry_out(*args)
+        raise RuntimeError("broken")
+
+    votes._carry_out = carry_out_and_fail
+    shop.tap("bea", shop.request("bea")[0])
+    assert shop.refunds == [30]
+    assert "refunded 30" in shop.texts[-1]
+    for user in ("bea", "cem"):
+        assert "Agreed by bea" in shop.texts_to(user)[-1]
+
+
+def test_no_of_a_person_who_lost_the_role_does_not_undo_a_claim():
+    """The next worker tells that the action was agreed to, as the first one has counted."""
+    shop = Shop(30, rule=replace(MANAGERS, denials=2))
+    shop.directory.set("dan", roles=frozenset({"manager"}))
+    shop.ask()
+    shop.tap("bea", shop.request("bea")[1])
+    shop.directory.set("bea", roles=frozenset())
+    shop.tap("dan", shop.request("dan")[1])
+    shop.hear(Conversation("team", "cem"), "cem", tap=shop.request("cem")[0].data)
+    shop.work(Conversation("team", "cem"))
+    shop.die_after("claim")
+    shop.work()
+    assert shop.refunds == [30]
+    assert "Agreed by cem" in shop.texts[-1]
+
+
 def test_forged_vote_changes_nothing():
     """A vote without a genuine seal is dropped."""
     shop = Shop(30)
@@ -724,6 +838,36 @@ def test_forged_vote_changes_nothing():
     shop.forge_inbox('\\"answer\\": \\"yes\\"', '\\"answer\\": \\"yes\\", \\"words\\": \\"x\\"')
     shop.work()
     assert shop.refunds == []
+
+
+def test_changed_record_is_told_and_ends():
+    """Its voter is told, the requests are closed, and the asker is told when the time is over."""
+    shop = Shop(30, rule=replace(MANAGERS, within_seconds=HOUR))
+    shop.ask()
+    action = shop.home_action()
+    key = f"{PREFIX}{{{shard_of(ANA.id)}}}:pending:{action.action_id}"
+    shop.rig.client.hset(key, "record", action.record.replace("30", "90"))
+    shop.tap("bea", shop.request("bea")[0])
+    assert "does not count" in shop.texts_to("bea")[-1]
+    shop.later(HOUR + 5)
+    assert shop.refunds == []
+    assert "what is stored is not what I showed you" in shop.texts[-1]
+    for user in ("bea", "cem"):
+        assert "was changed since it was sent" in shop.texts_to(user)[-1]
+    assert shop.home_action().state == "expired"
+
+
+def test_changed_record_can_be_withdrawn():
+    """Its requests end, too."""
+    shop = Shop(30)
+    shop.ask()
+    action = shop.home_action()
+    key = f"{PREFIX}{{{shard_of(ANA.id)}}}:pending:{action.action_id}"
+    shop.rig.client.hset(key, "record", action.record.replace("30", "90"))
+    shop.hear(ANA, "ana", tap=shop.notice_button().data)
+    shop.work()
+    assert shop.home_action().state == "cancelled"
+    assert "Withdrawn by" in shop.texts_to("bea")[-1]
 
 
 def test_person_unknown_to_the_yaml_is_named_as_the_platform_does():
