@@ -135,9 +135,7 @@ class ApprovalVotes:
             answer = await self._answer_timer(context, stored, rule)
         return answer.marked_about(stored)
 
-    async def _answer_about_changed(
-        self, context: TurnContext, stored: StoredAction
-    ) -> TurnAnswer:
+    async def _answer_about_changed(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         """Answer a turn about an action whose stored record is not the one that was signed.
 
         It can never run. A voter is told that the answer does not count, and the asker when the

@@ -154,7 +154,10 @@ class VoteJudge(Judge):
             if asked.preview not in text and result_of(asked.kind, asked.args) not in text:
                 continue
             effects = world.effects[asked.action_id]
-            if result_of(asked.kind, asked.args) in text or _ENGLISH.done(asked.preview, "") in text:
+            if (
+                result_of(asked.kind, asked.args) in text
+                or _ENGLISH.done(asked.preview, "") in text
+            ):
                 asked.told.append("done")
                 if not effects:
                     world.broke("nobody is told done without an effect", asked.preview)

@@ -121,9 +121,7 @@ VOTE_MUTANTS = (
     ),
     _code("the role at the question counts", _after(Approvers, "may_decide", _as_when_asked)),
     _code("each account is a person", _after(Approvers, "may_decide", _accounts)),
-    _code(
-        "one person counts twice", {(approval_votes, "tally"): _by_message}, _SETTLEMENT_OPEN
-    ),
+    _code("one person counts twice", {(approval_votes, "tally"): _by_message}, _SETTLEMENT_OPEN),
     _code("one yes is enough", {(approval_votes, "tally"): _one_is_enough}, _SETTLEMENT_OPEN),
     _code("a no does not count", {(approval_votes, "tally"): _deaf_to_no}),
     _code("the last vote to arrive counts", {(approval_votes, "tally"): _by_arrival}),
@@ -132,11 +130,7 @@ VOTE_MUTANTS = (
     _code("a failed vote is silent", _after(ApprovalVotes, "failed", _nothing_told)),
     Mutant(
         "a vote that came too late counts",
-        {
-            "claim": [
-                ("if decided_at >= (tonumber(expires_at) or 0) then", "if false then")
-            ]
-        },
+        {"claim": [("if decided_at >= (tonumber(expires_at) or 0) then", "if false then")]},
         _after(ApprovalVotes, "_answer_vote", _never_expired),
     ),
     Mutant(

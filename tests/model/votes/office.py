@@ -121,9 +121,7 @@ class Clerk:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
 
-    async def arun(
-        self, messages: Sequence[Message], *, memory: Any, **_: Any
-    ) -> AgentResult:
+    async def arun(self, messages: Sequence[Message], *, memory: Any, **_: Any) -> AgentResult:
         """Propose the action of the newest message, or chat."""
         memory.add_many(messages)
         asked = _ASKED.fullmatch(messages[-1].content) if messages else None
