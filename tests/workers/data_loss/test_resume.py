@@ -132,6 +132,21 @@ def test_question_that_may_have_been_answered_runs_nothing(rig, answer):
     assert bot.deleted == ["A"]
 
 
+def test_standing_yes_does_not_come_back(rig):
+    """It may have been revoked or used up in the lost time, so the next call is asked about."""
+    rule = {"for": "1h", "times": 5, "where": {"name": "A"}}
+    bot = Bot(rig, "A", "A", standing=rule)
+    bot.say("delete it")
+    bot.say(tap=bot.buttons[2].data)
+    assert len(rig.client.keys("*:standing:*")) == 1
+    forget(rig, lambda: bot.say("/revoke"))
+    assert len(rig.client.keys("*:standing:*")) == 1
+    resume(rig.client)
+    assert rig.client.keys("*:standing:*") == []
+    assert "Reply **yes**" in bot.say("delete it again")
+    assert bot.deleted == ["A"]
+
+
 def test_repeated_yes_runs_nothing(rig):
     """The server still has the yes, but not that it was processed."""
     bot = Bot(rig, "A")
