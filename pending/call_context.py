@@ -122,14 +122,16 @@ class Confirmation:
     """The yes that an action runs by."""
 
     action_id: str
-    #: The text that the person agreed to.
+    #: The text that the person agreed to. Under a standing yes: the preview of this call.
     preview: str
     #: The id of the person who said yes.
     by: str
-    #: When they did, in Unix seconds.
+    #: When they did, in Unix seconds. Under a standing yes: when the turn came in that runs the call.
     at: float
     #: The names of the people who agreed, if others than the user decided.
     agreed: tuple[str, ...] = ()
+    #: The id of the action whose standing yes the call runs under, "" if the person was asked.
+    standing_yes: str = ""
 
 
 class Position(NamedTuple):

@@ -62,6 +62,7 @@ from sayso.pending.finished_actions import load_steps
 from sayso.pending.plans import Effect, is_undo, step_ids
 from sayso.pending.proposals import confirmed_run, current_context
 from sayso.pending.repository import ActionDecision, ActionRepository, ActionResult, Claim
+from sayso.pending.standing_yes import standing_event_id
 from sayso.pending.stored_action import CHANGED, EXECUTED_STATES, OPEN_STATES, StoredAction
 from sayso.pending.tool_context import context_arguments
 from sayso.pending.turn_changes import Transition, TurnChange
@@ -799,11 +800,15 @@ def _context_of_yes(
     confirmed_by = claim.scope.user_id
     if claim.votes:
         confirmed_by = claim.votes[-1].user_id
+    standing_yes = ""
+    if claim.decided_by_event == standing_event_id(action.pending_action_id):
+        standing_yes = action.standing_yes
     confirmation = Confirmation(
         action.pending_action_id,
         action.preview,
         confirmed_by,
         confirmed_at,
         agreed=tuple(vote.person for vote in claim.votes),
+        standing_yes=standing_yes,
     )
     return confirmed_run(confirmation, claim.scope, action.language, effect)

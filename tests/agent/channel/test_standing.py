@@ -688,6 +688,16 @@ def test_record_and_decision_name_the_yes():
     assert used.is_genuine(till.rig.store.signer)
 
 
+def test_tool_learns_that_nobody_was_asked():
+    """Its context names the yes; of a call that was asked about it names none."""
+    till = Till(30, 40)
+    till.stand()
+    till.ask()
+    first, second = till.actions()
+    assert till.confirmed == ["", first.action_id]
+    assert second.action.standing_yes == first.action_id
+
+
 def test_audit_log_has_all_states():
     """The run is claimed and started like any other."""
     till = Till(30, 40)

@@ -9,7 +9,15 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, ToolPolicy, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    ScriptedProvider,
+    ToolCall,
+    ToolContext,
+    ToolPolicy,
+    tool,
+)
 from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.types import Button, Conversation, Tap, Turn
@@ -47,6 +55,8 @@ class Till:
         """
         self.rig = Rig(empty_redis())
         self.refunds: list[tuple[float, str]] = []
+        #: The id of the standing yes that each call ran under, "" for none.
+        self.confirmed: list[str] = []
         self.calls = 0
         self.behavior = behavior or {}
         answers = [self._answer(each) for each in amounts]
@@ -73,8 +83,10 @@ class Till:
             standing=rule,
             **{"preview": "Refund {amount} to {customer}", **options},
         )
-        def refund(amount: float, customer: str, note: str = "") -> str:
+        def refund(amount: float, customer: str, context: ToolContext, note: str = "") -> str:
             """Refund an amount."""
+            if context.confirmed:
+                self.confirmed.append(context.confirmed.standing_yes)
             if amount == 13:
                 raise ValueError("unlucky")
             self.refunds.append((amount, customer))
