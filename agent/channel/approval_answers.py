@@ -1,9 +1,16 @@
 """ApprovalAnswers: takes the answers of people who were asked about another person's action.
 
-A *request* is the question to such a person. They answer with a tap, with a message that quotes the
-request, or with a yes or no that names its code. Each answer becomes a Vote, which is sent to the
-conversation of the action; nothing is decided here. A plain yes or no never answers a request: it
-may be meant for a question of the person's own.
+A *request* is the question to such a person, in that person's own chat. The person answers it with
+
+* a tap on one of its buttons,
+* a message that names its code: `yes KMTX`,
+* a message that quotes it, or in its thread.
+
+Any other yes or no does not answer a request: the person may mean an open question of their own.
+
+Each answer becomes a Vote, which is sent to the conversation of the action and counted there
+(`approval_votes.py`). This module only checks whether the vote can count, so that the person is told
+at once if it cannot.
 """
 
 from __future__ import annotations
@@ -33,12 +40,13 @@ from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turn_changes import TurnChange, TurnReply
 
-#: The note in the memory of a person who must say why they decide so: the id of the request, and
-#: the answer, such as "Xk3…:no".
+#: The name of a note in the memory of a conversation: its person gave an answer and must still give
+#: the reason. The note has the id of the request, the answer, and when the person was asked for the
+#: reason, in Unix seconds: "Xk3…:no:1700000000.0".
 REASON_FOR = "reason_for_request"
 #: For how long the next message of a person is taken as the reason, in seconds.
 REASON_SECONDS = 600.0
-#: A word that a sign parts from what follows, as in "no, too expensive".
+#: A word with a punctuation mark after it, and further text, as in "no, too expensive".
 _FIRST_WORD = re.compile(r"(?P<word>\w+)\s*[,.:;!\u2013\u2014-]\s*(?P<rest>\S.*)", re.DOTALL)
 
 
@@ -47,9 +55,9 @@ class _WrittenAnswer:
     """What a message says as an answer to a request."""
 
     answer: VoteAnswer
-    #: What stands behind the answer, "" for nothing.
+    #: The text after the answer, "" for none.
     reason: str = ""
-    #: Whether words that are no yes follow a yes. They may be a reason, or a condition.
+    #: Whether the answer is a yes with further text, which may be a reason or a condition.
     is_conditional: bool = False
 
 
@@ -66,7 +74,8 @@ class ApprovalAnswers:
     async def answer_tap(self, context: TurnContext, request: StoredAction) -> TurnAnswer:
         """Answer a tap on a button of a request.
 
-        The button of a request to one person works for that person only.
+        The buttons of a request to one person work for that person only. `request` is the request
+        that was tapped, verified or not.
         """
         turn = context.turn
         owner = request.action.user_id
@@ -82,17 +91,17 @@ class ApprovalAnswers:
         return await self._answer(context, request, answer, "tap")
 
     async def answer_message(self, context: TurnContext) -> TurnAnswer | None:
-        """Answer a message that answers a request, or says why.
+        """Take a message as an answer to a request, or as the reason for an earlier answer.
 
         Return None for any other message.
         """
         turn = context.turn
         if not turn.decides:
             return None
-        reason = await self._answer_with_reason(context)
-        if reason:
-            return reason
-        # Most messages end here: the store is only asked about those that may name a request.
+        answered = await self._answer_with_reason(context)
+        if answered:
+            return answered
+        # Most messages end here. The store is read only for a message that may name a request.
         codes = codes_in(turn.text)
         is_in_thread_of_bot = bool(turn.conversation.thread) and not turn.thread_author
         if not (codes or turn.replied_to or is_in_thread_of_bot):
@@ -118,10 +127,10 @@ class ApprovalAnswers:
             return answered.marked_about(request)
         return None
 
-    async def say_how(self, context: TurnContext) -> TurnAnswer | None:
-        """Answer a plain yes or no of a person who has a request to decide, and no question.
+    async def say_how_to_answer(self, context: TurnContext) -> TurnAnswer | None:
+        """Say how to answer a request, after a plain yes or no without any open question.
 
-        Return None if there is no request.
+        Return None if the person has no open request.
         """
         requests = await self.open_requests(context)
         if not requests:
@@ -147,17 +156,19 @@ class ApprovalAnswers:
     ) -> TurnAnswer:
         """Send the answer to the conversation of the action, or say why it does not count.
 
-        | the answer                                | what follows                            |
+        The first row that fits counts:
+
+        | the answer                                | what happens                            |
         |-------------------------------------------|-----------------------------------------|
-        | to a request that is over or tampered     | the person is told                      |
-        | of a person who may not decide            | only they are told                      |
-        | without a reason that the rule wants      | the person is asked why                 |
-        | any other                                 | a vote                                  |
+        | its request is over, or was changed       | the person is told                      |
+        | the person may not decide                 | the person is told                      |
+        | the rule wants a reason, and there is none | the person is asked for it             |
+        | any other                                 | a vote is sent                          |
         """
         texts = texts_of(request)
         if request.is_changed:
             return _refused(context, request, "changed")
-        # The answer may come before it is recorded that the request was delivered.
+        # An answer may come in before the store knows that the request was delivered.
         if request.state not in WAITING_STATES:
             return _refused(context, request, "over")
 
@@ -216,9 +227,9 @@ class ApprovalAnswers:
         return TurnAnswer(TurnChange(forwards=(forward,)))
 
     async def _answer_with_reason(self, context: TurnContext) -> TurnAnswer | None:
-        """Take a message as the reason that its person was asked for. None if they were not.
+        """Take a message as the reason for which the person was asked. None for any other message.
 
-        A plain yes or no is no reason: it may be meant for a question of the person's own.
+        A plain yes or no is no reason: the person may mean an open question of their own.
         """
         note = context.memory.notes.get(REASON_FOR, "")
         if not note or self._intent(context.texts.language, context.turn.text):
@@ -227,7 +238,7 @@ class ApprovalAnswers:
         request_id, answer_word, asked_at = note.split(":")
         if context.received_at - float(asked_at) > REASON_SECONDS:
             return None
-        # A message that names a request says which one it means.
+        # A message with a code answers the request that it names.
         if codes_in(context.turn.text):
             return None
         requests = await self._requests(context)
@@ -239,16 +250,13 @@ class ApprovalAnswers:
         return answered.marked_about(request)
 
     async def _requests(self, context: TurnContext) -> Sequence[StoredAction]:
-        """Return the requests to this person and to this group: the open ones, then the others.
-
-        The newest come first.
-        """
+        """Return the requests to this person and this group: open ones first, the newest first."""
         turn = context.turn
-        # Platforms name a direct chat after its person.
+        # The id of a direct chat is that of the person.
         direct = Conversation(turn.conversation.channel, turn.user_id)
         scopes = [Scope(turn.user_id, direct)]
         if turn.in_group:
-            # A request may stand outside of the thread in which it is answered.
+            # A person may answer in a thread a request that is not in the thread.
             threads = dict.fromkeys((turn.conversation.thread, ""))
             scopes += [
                 Scope(ANYONE, replace(turn.conversation, thread=thread)) for thread in threads
@@ -261,17 +269,18 @@ class ApprovalAnswers:
         return sorted(requests, key=lambda each: each.state not in WAITING_STATES)
 
     def _read(self, language: str, words: str, rest: str) -> _WrittenAnswer | None:
-        """Read a written answer: a yes or no, and a reason behind it. None for other words.
+        """Read a written answer: a yes or no, and a reason after it. None for other words.
 
-        `language`: that of the request, which says what to write; the channel may have another one.
-        `words` stand before the code of the request, or are the whole message. `rest` stands behind
-        the code.
+        * `language`: the language of the request, which says what to write. The channel may have
+          another one.
+        * `words`: the text before the code of the request, or the whole message without a code.
+        * `rest`: the text after the code, "" for none.
 
         | the message             | is read as                                     |
         |-------------------------|------------------------------------------------|
         | yes KMTX                | yes                                            |
         | KMTX: yes               | yes                                            |
-        | yes KMTX please         | yes: the words together are one                |
+        | yes KMTX please         | yes: "yes please" is one                       |
         | yes KMTX but only 10    | a yes with a condition, which may be a reason  |
         | no KMTX too expensive   | no, and the reason                             |
         | no, too expensive       | no, and the reason                             |
@@ -293,7 +302,7 @@ class ApprovalAnswers:
         return None
 
     def _intent(self, language: str, words: str) -> Literal["confirm", "cancel", ""]:
-        """Return whether words are a yes or a no, in all languages of the channel or in this one."""
+        """Return whether words are a yes or a no, in a language of the channel or in this one."""
         parser = self._parser
         if reads_phrases(parser):
             parser = parser.reading((language,))
@@ -309,7 +318,7 @@ def _vote(
     form: VoteForm,
     reason: str,
 ) -> Vote:
-    """Return the vote that an answer to a request is. It has no seal yet."""
+    """Return the vote for an answer to a request, without a seal."""
     turn = context.turn
     place = turn.conversation
     message_id = turn.message_id if form == "tap" else turn.replied_to
@@ -340,10 +349,10 @@ def _quotes(turn: Turn, request: StoredAction) -> bool:
 
 
 def _is_in_thread(context: TurnContext, request: StoredAction) -> bool:
-    """Return whether a message is in the thread of an open request, and can mean nothing else.
+    """Return whether a message is in the thread of an open request, and can only mean the request.
 
-    Other things are said in such a thread, too: there a yes may answer a question of the person's
-    own, and after the decision it may answer the model.
+    A yes in such a thread may also answer an open question of the person. After the decision it may
+    answer the model.
     """
     if context.open_action or request.state not in WAITING_STATES:
         return False
@@ -356,7 +365,7 @@ def _messages_of(request: StoredAction) -> frozenset[str]:
 
 
 def _around_code(text: str, code: str) -> tuple[str, str]:
-    """Return the words before a code, and those behind it."""
+    """Return the text before a code, in upper or lower case, and the text after it."""
     before, _, after = text.upper().partition(code)
     end = len(text) - len(after)
     return text[: len(before)].strip(" ,.:;#"), text[end:].strip(" ,.:;")
@@ -376,7 +385,7 @@ def _refused(context: TurnContext, request: StoredAction, reason: RefusalReason)
 
 
 def _refusal_text(context: TurnContext, request: StoredAction, reason: RefusalReason) -> str:
-    """Return what a person reads whose answer to a request does not count."""
+    """Return the text for a person whose answer to a request does not count."""
     texts = context.texts
     match reason:
         case "not_yours":
@@ -397,7 +406,7 @@ def _refusal_text(context: TurnContext, request: StoredAction, reason: RefusalRe
 
 
 def _only_for_sender(turn: Turn, text: str) -> TurnAnswer:
-    """Return the answer that only the sender of a turn reads, where the platform can do that."""
+    """Return an answer that only the sender of the turn sees, if the platform can do that."""
     reply = Reply(text)
     if turn.in_group:
         callback_id = turn.tap.callback_id if turn.tap else ""

@@ -474,7 +474,7 @@ class ChannelAgent:
                 return fixed_answer(context, elsewhere_text)
 
         if intent in ("confirm", "cancel") and context.waiting_action is None:
-            explanation = await self._approval_answers.say_how(context)
+            explanation = await self._approval_answers.say_how_to_answer(context)
             if explanation:
                 return explanation
 
