@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from sayso.channels.types import Turn
 from sayso.pending.action import ActionSigner
+from sayso.pending.record_json import fields_from_json, record_to_json
 
 #: What was decided.
 DecisionAnswer = Literal["yes", "no"]
 #: How it was decided: by a tap on a button, by a message, by a program that has no turn, or under a
 #: standing yes of the person, who was not asked again.
 DecisionForm = Literal["tap", "words", "program", "standing"]
-#: The fields that are numbers; all others are texts.
+#: The types of the fields that are numbers. All others are texts.
 _NUMBERS: Mapping[str, tuple[type, ...]] = {
     "at": (float, int),
     "use": (int,),
@@ -137,21 +138,10 @@ class DecisionRecord:
 
     def to_json(self) -> str:
         """Return the record as one line of JSON. Fields with their default are left out."""
-        defaults = {each.name: each.default for each in fields(self)}
-        data = {name: value for name, value in asdict(self).items() if value != defaults[name]}
-        return json.dumps(data)
+        return record_to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> DecisionRecord:
         """Read the result of `to_json`. Raises ValueError or TypeError on anything else."""
-        try:
-            data = json.loads(text)
-        except RecursionError:
-            raise ValueError("a record of a decision is nested too deeply") from None
-        if not isinstance(data, dict):
-            raise TypeError(f"a record of a decision is an object, not {text!r}")
-        for each in fields(cls):
-            expected = _NUMBERS.get(each.name, (str,))
-            if each.name in data and not isinstance(data[each.name], expected):
-                raise TypeError(f"{each.name!r} of a decision is {data[each.name]!r}")
+        data = fields_from_json(text, cls, name="a record of a decision", other_types=_NUMBERS)
         return cls(**data)

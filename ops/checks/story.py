@@ -2,17 +2,17 @@
 
 A story has the turn of the message, its replies, the pending actions that the turn asked about, and
 the later turns that answered these questions. Of an action that other people decide, it has what
-these people were asked in their own conversations, and their answers. `answers` turns a story into sentences: why a user
-read something twice, why an answer is missing, who confirmed an action. A `Tracer` builds stories;
-nothing here reads Redis or a file.
+these people were asked in their own conversations, and their answers. `answers` turns a story into
+sentences: why a user read something twice, why an answer is missing, who confirmed an action. A
+`Tracer` builds stories; nothing here reads Redis or a file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
+from sayso.infra.terminal import utc_time
 from sayso.pending.approvals.endings import RequestEnd
 from sayso.pending.audit.entries import VOTED
 from sayso.pending.stored_action import EXECUTED_STATES
@@ -426,7 +426,7 @@ def _confirmations_of(action: TracedAction) -> Iterator[str]:
 
     claims = [event for event in action.events if event.event == "claimed"]
     for event in claims:
-        at = _utc(event.at)
+        at = utc_time(event.at)
         if action.standing_yes:
             yield f"{name}: ran at {at} under the standing yes of {action.standing_yes}. {now}"
             continue
@@ -479,7 +479,7 @@ def _approvals_of(action: TracedAction, name: str, now: str) -> Iterator[str]:
         where = f"{vote.by} ({vote.turn})" if vote.turn else vote.by
         yield (
             f"{who} said {vote.answer} to request {vote.request_id} {how} at "
-            f"{_utc(vote.at)} with message {where}."
+            f"{utc_time(vote.at)} with message {where}."
         )
     for request in action.requests:
         if request.ended not in ("answered yes", "answered no"):
@@ -497,11 +497,6 @@ def _still_waits(action: TracedAction, agreed: int) -> str:
     if action.newest == "shown":
         return f"it waits for other people: {agreed} of {action.need} agree so far."
     return f"the ledger of another machine knows who decided. It is {action.newest} now."
-
-
-def _utc(at: float) -> str:
-    """Return a time in Unix seconds as text."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _message(event: TracedEvent) -> str:
