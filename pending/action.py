@@ -153,6 +153,9 @@ class PendingAction:
     #: What the platform called the person, for readers of the audit log. It decides nothing: people
     #: choose it themselves.
     user_name: str = ""
+    #: Digests of all names by which the bot knew the person when other people were asked
+    #: (`KnownPerson.known_as`). None of these people decides. () if the person decides.
+    user_known_as: Sequence[str] = ()
     #: The digest of the tool's definition when the preview was shown.
     tool_digest: str = ""
     #: The digest of the values that count in the preview; "" if its whole text counts.
@@ -188,6 +191,7 @@ class PendingAction:
     def __post_init__(self) -> None:
         object.__setattr__(self, "preview", readable(self.preview))
         object.__setattr__(self, "form", tuple(self.form))
+        object.__setattr__(self, "user_known_as", tuple(self.user_known_as))
         if not self.args_digest:
             object.__setattr__(self, "args_digest", compute_args_digest(self.args))
 

@@ -124,7 +124,7 @@ class Settlement:
         stored = stored.verified(self._signer, claim.scope)
         if stored.is_changed:
             return await self._end_tampered(claim, stored)
-        if not _may_decide(claim, stored.action, plan) or not self._is_sealed(claim):
+        if not _may_decide(claim, stored, plan) or not self._is_sealed(claim):
             return None
 
         attributes = {
@@ -137,10 +137,12 @@ class Settlement:
             return outcome
 
     def _is_sealed(self, claim: Claim) -> bool:
-        """Return whether the standing yes that a claim gives or uses is sealed for its person here.
+        """Return whether all votes of a claim are sealed, and a standing yes for its person here.
 
         Callers load only genuine ones. Here it is certain.
         """
+        if not all(vote.is_genuine(self._signer) for vote in claim.votes):
+            return False
         yeses = []
         if claim.grants is not None:
             yeses.append(claim.grants)
@@ -191,7 +193,7 @@ class Settlement:
         claim = Claim(decision.scope, stored.action_id, decision.decided_by_event)
         stored = stored.verified(self._signer, claim.scope)
         action = stored.action
-        is_genuine = not stored.is_changed and _may_decide(claim, action)
+        is_genuine = not stored.is_changed and _may_decide(claim, stored)
         # With any other verdict nothing runs, and a mismatch may be the verdict itself.
         if verdict in ("mine", "stale") and not _agrees(decision, action):
             is_genuine = False
@@ -704,13 +706,14 @@ async def ask_reconciler(reconcile: Reconciler, action: PendingAction) -> str | 
     return None
 
 
-def _may_decide(claim: Claim, action: PendingAction, plan: str = "") -> bool:
-    """Return whether the claim may decide on the action.
+def _may_decide(claim: Claim, stored: StoredAction, plan: str = "") -> bool:
+    """Return whether the claim may decide on a verified action.
 
     A step is decided only through its plan. `plan` is the id of the plan that runs the action now,
     "" outside of a plan. An undo is decided only by its button: a yes in words may be meant for a
     question.
     """
+    action = stored.action
     if action.plan != plan:
         return False
     if plan:
@@ -720,7 +723,7 @@ def _may_decide(claim: Claim, action: PendingAction, plan: str = "") -> bool:
     if claim.grants is not None and not _may_stand(claim, action):
         return False
     if action.approval_rule is not None:
-        return _have_others_agreed(claim, action.approval_rule)
+        return _have_others_agreed(claim, stored, action.approval_rule)
     return claim.kind == "tap" or not is_undo(action)
 
 
@@ -746,19 +749,22 @@ def _may_stand(claim: Claim, action: PendingAction) -> bool:
     return action.standing is not None and not (action.code or action.approval)
 
 
-def _have_others_agreed(claim: Claim, rule: ApprovalRule) -> bool:
+def _have_others_agreed(claim: Claim, stored: StoredAction, rule: ApprovalRule) -> bool:
     """Return whether enough people have agreed to an action that others decide.
 
-    Who may decide was found out before. Here it is certain that nothing runs by the word of its own
-    user, or by one person who counts twice.
+    Who may decide was found out before. Here it is certain that nothing runs without votes about
+    exactly this record, by the word of its own user, or by one person who counts twice.
     """
     own_account = (claim.scope.conversation.channel, claim.scope.user_id)
+    own_names = frozenset(stored.action.user_known_as)
     agreed = {
         vote.person
         for vote in claim.votes
         if vote.answer == "yes"
-        and vote.action_id == claim.action_id
+        and vote.person
+        and vote.is_about(stored)
         and (vote.channel, vote.user_id) != own_account
+        and own_names.isdisjoint(vote.known_as)
     }
     return len(agreed) >= rule.need
 

@@ -283,6 +283,8 @@ def _check_types(action: PendingAction) -> None:
             raise TypeError(f"{name!r} is no text")
     if not isinstance(action.args, dict):
         raise TypeError("'args' is no object")
+    if not all(isinstance(name, str) for name in action.user_known_as):
+        raise TypeError("'user_known_as' is no list of texts")
     form_fields(action.form)  # raises TypeError for a malformed form
     _ = action.approval_rule  # raises for a malformed rule
     if action.standing is not None:

@@ -194,21 +194,22 @@ class ApprovalAnswers:
         try:
             asker = await self._approvers.person_of(requested.home.channel, requested.asker_ids)
             voter = await self._approvers.person_of(vote.channel, vote.user_ids)
-            if voter.name == asker.name:
+            place = ActionPlace(requested.home, asker, frozenset(requested.asker_known_as))
+            if place.is_asker(voter):
                 return "own_request"
             # Whether those who come later may decide already, only the action knows.
             all_deciders = rule.deciders_at(rule.within_seconds)
-            person = await self._approvers.may_decide(
+            decider = await self._approvers.may_decide(
                 vote,
                 all_deciders,
-                ActionPlace(requested.home, asker),
+                place,
                 group_of(rule, requested.home),
                 context.received_at,
             )
         except DirectoryUnavailable as exc:
             log_unavailable_directory(requested.action_id, exc)
             return "directory_unavailable"
-        return None if person else "not_a_decider"
+        return None if decider else "not_a_decider"
 
     def _sent(self, context: TurnContext, requested: RequestedAction, vote: Vote) -> TurnAnswer:
         """Return the answer that sends a vote to the conversation of the action."""

@@ -84,7 +84,7 @@ class ApprovalQuestions:
         turn = context.turn
         try:
             asker = await self._approvers.person_of(turn.conversation.channel, turn.user_ids)
-            proposal = _with_name_of_asker(proposal, asker)
+            proposal = _with_asker(proposal, asker)
             head = proposal.head
             place = ActionPlace(turn.conversation, asker)
             places = await self._approvers.to_ask(rule.by, rule.on, place, context.received_at)
@@ -129,7 +129,8 @@ class ApprovalQuestions:
         """
         turn = context.turn
         asker = await self._approvers.person_of(turn.conversation.channel, turn.user_ids)
-        place = ActionPlace(turn.conversation, asker)
+        known_as = frozenset(stored.action.user_known_as)
+        place = ActionPlace(turn.conversation, asker, known_as)
         places = await self._approvers.to_ask(deciders, rule.on, place, context.received_at)
         sent = requests_of(stored)
         known = {(each.to, each.person) for each in sent}
@@ -166,6 +167,7 @@ class ApprovalQuestions:
             rule=rule.to_dict(),
             asker_name=action.user_name,
             asker_aliases=turn.aliases,
+            asker_known_as=tuple(action.user_known_as),
         )
         request = PendingAction(
             user_id=place.user_id,
@@ -362,14 +364,16 @@ def asked_names(stored: StoredAction) -> str:
     return names_of(rule.by, places)
 
 
-def _with_name_of_asker(proposal: Proposal, asker: KnownPerson) -> Proposal:
-    """Return the proposal with the name that the directory has for the asker, if it has one.
+def _with_asker(proposal: Proposal, asker: KnownPerson) -> Proposal:
+    """Return the proposal with what the directory knows of the asker.
 
-    Others know the asker by this name on all channels. Platforms may give another name, or none.
+    Others know the asker by their configured name on all channels. Platforms may give another name,
+    or none. A person without a configured name keeps that of the platform.
     """
-    if not asker.has_name:
-        return proposal
-    return replace(proposal, head=replace(proposal.head, user_name=asker.name))
+    head = proposal.head
+    user_name = asker.name if asker.has_name else head.user_name
+    head = replace(head, user_name=user_name, user_known_as=sorted(asker.known_as))
+    return replace(proposal, head=head)
 
 
 def shown_name(name: str, user_id: str) -> str:

@@ -233,7 +233,8 @@ class ApprovalVotes:
         if vote.record_mac != stored.mac:
             return self._refused(stored, vote, "changed", texts.request_changed())
 
-        is_decided_here = stored.decided_by_event == context.turn.event_id
+        has_event = stored.decided_by_event == context.turn.event_id
+        is_decided_here = has_event and stored.state not in WAITING_STATES
         if not is_decided_here and stored.state != "shown":
             line = _decision_line(stored, self._language)
             reason: RefusalReason = "early" if stored.state == "armed" else "over"
@@ -244,9 +245,7 @@ class ApprovalVotes:
             )
             return await self._expire(context, stored, rule)
         if is_decided_here:
-            # Another worker counted this vote, claimed the action, and died.
-            agreement = _Count(stored, self._agreement(stored))
-            return await self._act(context, rule, vote, agreement)
+            return await self._act_again(context, stored, rule, vote)
         try:
             count = await self._count(context, stored, rule, vote)
         except DirectoryUnavailable as exc:
@@ -293,6 +292,22 @@ class ApprovalVotes:
         log_refused_vote(vote.channel, reason, action_id=vote.action_id, request_id=vote.request_id)
         return _told(stored, vote, text, self._language)
 
+    async def _act_again(
+        self, context: TurnContext, stored: StoredAction, rule: ApprovalRule, vote: Vote
+    ) -> TurnAnswer:
+        """Go on where another worker died that had counted this vote and claimed the action.
+
+        While the action may still run, the votes are judged again: nothing runs because a state or a
+        vote was changed in the store. Raises DirectoryUnavailable.
+        """
+        if stored.state in OPEN_STATES:
+            place = await self._place_of(context, stored)
+            agreed = (await self._judge(context, stored, rule, place)).yes
+        else:
+            answers = last_answers(self._genuine_votes(stored))
+            agreed = tuple(each for each in answers if each.answer == "yes")
+        return await self._act(context, rule, vote, _Count(stored, Tally("approved", agreed, ())))
+
     async def _count(
         self, context: TurnContext, stored: StoredAction, rule: ApprovalRule, vote: Vote
     ) -> _Count | None:
@@ -300,47 +315,73 @@ class ApprovalVotes:
 
         The vote is stored before the action is carried out, so that it is not lost with a worker.
         """
-        asker = await self._approvers.person_of(
-            context.turn.conversation.channel, (stored.action.user_id, *context.turn.aliases)
-        )
-        place = ActionPlace(context.turn.conversation, asker)
-        all_deciders = _deciders_now(rule, stored, context.received_at)
-        group = group_of(rule, context.turn.conversation)
-
-        async def decider_of(each: Vote) -> Decider | None:
-            """Return the person of a vote, None if they may not decide now."""
-            return await self._approvers.may_decide(
-                each, all_deciders, place, group, context.received_at
-            )
-
-        decider = await decider_of(vote)
+        place = await self._place_of(context, stored)
+        decider = await self._decider_of(context, stored, rule, vote, place)
         if decider is None:
             return None
-        named = replace(vote, person=decider.person.name, stands_for=decider.stands_for)
-        vote = named.sealed(self._store.signer)
+        vote = self._of_decider(vote, decider)
         stored = await self._with_vote(context, stored, vote)
-        votes = self._genuine_votes(stored)
-        # A person who voted before may have lost the role, or may be known as another one by now.
+        return _Count(stored, await self._judge(context, stored, rule, place))
+
+    async def _judge(
+        self, context: TurnContext, stored: StoredAction, rule: ApprovalRule, place: ActionPlace
+    ) -> Tally:
+        """Count the genuine votes that are stored with an action.
+
+        A person who voted before may have lost the role, or may be known as another one by now.
+        """
         present: list[Vote] = []
-        for each in votes:
-            voter = await decider_of(each)
-            if voter:
-                present.append(replace(each, person=voter.person.name))
-        counted = tally(rule, present, asker=asker.name, may_decide=lambda _: True)
-        return _Count(stored, counted)
+        for vote in self._genuine_votes(stored):
+            decider = await self._decider_of(context, stored, rule, vote, place)
+            if decider:
+                present.append(self._of_decider(vote, decider))
+        return tally(rule, present)
+
+    def _of_decider(self, vote: Vote, decider: Decider) -> Vote:
+        """Return a vote with what is known of its person now, and all names of before, sealed."""
+        known_as = decider.person.known_as.union(vote.known_as)
+        named = replace(
+            vote,
+            person=decider.person.name,
+            known_as=tuple(sorted(known_as)),
+            stands_for=decider.stands_for,
+        )
+        return named.sealed(self._store.signer)
+
+    async def _decider_of(
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        rule: ApprovalRule,
+        vote: Vote,
+        place: ActionPlace,
+    ) -> Decider | None:
+        """Return the person of a vote if they may decide now, None if not."""
+        return await self._approvers.may_decide(
+            vote,
+            _deciders_now(rule, stored, context.received_at),
+            place,
+            group_of(rule, place.home),
+            context.received_at,
+        )
+
+    async def _place_of(self, context: TurnContext, stored: StoredAction) -> ActionPlace:
+        """Return where an action waits, and who asked for it."""
+        home = context.turn.conversation
+        action = stored.action
+        ids = (action.user_id, *context.turn.aliases)
+        asker = await self._approvers.person_of(home.channel, ids)
+        return ActionPlace(home, asker, frozenset(action.user_known_as))
 
     def _genuine_votes(self, stored: StoredAction) -> Sequence[Vote]:
-        """Return the stored votes that the bot has sealed, about exactly this record."""
+        """Return the stored votes that the bot has sealed and counted, about exactly this record."""
+        signer = self._store.signer
+        # A vote that names no person was not counted: it is on its way to be.
         return [
-            each
-            for each in votes_from_lines(stored.votes_text)
-            if each.is_genuine(self._store.signer) and each.record_mac == stored.mac
+            vote
+            for vote in votes_from_lines(stored.votes_text)
+            if vote.person and vote.is_about(stored) and vote.is_genuine(signer)
         ]
-
-    def _agreement(self, stored: StoredAction) -> Tally:
-        """Return who has agreed to an action that was claimed. Who may decide was settled then."""
-        answers = last_answers(self._genuine_votes(stored))
-        return Tally("approved", tuple(each for each in answers if each.answer == "yes"), ())
 
     async def _with_vote(
         self, context: TurnContext, stored: StoredAction, vote: Vote

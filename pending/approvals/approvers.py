@@ -37,6 +37,12 @@ class ActionPlace:
 
     home: Conversation
     asker: KnownPerson
+    #: Digests of the names that the asker had when they asked (`KnownPerson.known_as`).
+    asker_known_as: frozenset[str] = frozenset()
+
+    def is_asker(self, person: KnownPerson) -> bool:
+        """Return whether a person is the asker, or was when they asked."""
+        return not person.known_as.isdisjoint(self.asker.known_as | self.asker_known_as)
 
 
 class Decider(NamedTuple):
@@ -75,8 +81,11 @@ class Approvers:
 
         places: dict[str, AskedPlace] = {}
         for person in await self._members(deciders):
+            # The colleague of the asker would decide in the place of the asker, who may not.
+            if place.is_asker(person):
+                continue
             to_ask = await self._present(person, now)
-            if to_ask is None or to_ask.name == place.asker.name or to_ask.name in places:
+            if to_ask is None or place.is_asker(to_ask) or to_ask.name in places:
                 continue
             account = _account_of(to_ask, on)
             if account is None:
@@ -106,7 +115,7 @@ class Approvers:
         * `group`: the conversation in which `anyone_else` may decide, in any thread of its chat.
         """
         person = await self._people.person_of(vote.channel, vote.user_ids)
-        if person.name == place.asker.name:
+        if place.is_asker(person):
             return None
         deciders_of_any_kind = tuple(all_deciders)
         for deciders in deciders_of_any_kind:
@@ -117,12 +126,24 @@ class Approvers:
             if is_one:
                 return Decider(person)
 
-        for deciders in deciders_of_any_kind:
-            for member in await self._members(deciders):
-                is_away = member.stand_in == person.name and member.away_until > now
-                if is_away or member.name == vote.stands_for:
-                    return Decider(person, member.name)
+        for absent in await self._represented(vote, person, now):
+            is_one = any(_is_one_of(absent, each) for each in deciders_of_any_kind)
+            if is_one and not place.is_asker(absent):
+                return Decider(person, absent.name)
         return None
+
+    async def _represented(
+        self, vote: Vote, person: KnownPerson, now: float
+    ) -> Sequence[KnownPerson]:
+        """Return the people in whose place a person may decide, or decided by this vote."""
+        absent = [
+            each for each in await self._people.represented_by(person) if each.away_until > now
+        ]
+        if vote.stands_for:
+            represented = await self._people.named(vote.stands_for)
+            if represented:
+                return [represented, *absent]
+        return absent
 
     async def _members(self, deciders: Deciders) -> Sequence[KnownPerson]:
         """Return the people whom the deciders name, each once."""

@@ -149,6 +149,20 @@ class ConfiguredDirectory:
         by_name = {each.name: each for each in people if role in each.roles}
         return tuple(by_name.values())
 
+    async def represented_by(self, person: KnownPerson) -> Sequence[KnownPerson]:
+        """Return the people who are away, and for whom this person decides meanwhile."""
+        if self._absences is None:
+            return ()
+        names = person.all_names
+        absent = [
+            await self.named(absence.person)
+            for absence in await self._absences.all()
+            if absence.stand_in in names
+        ]
+        # An absence may have the name that its colleague had before, so the present one is compared.
+        by_name = {each.name: each for each in absent if each and each.stand_in == person.name}
+        return tuple(by_name.values())
+
     async def direct_conversation(self, account: Account) -> Conversation:
         """Return the direct chat of the bot with the person who has this account.
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sayso.channels.types import Conversation
+from sayso.channels.types import Conversation, digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,15 @@ class KnownPerson:
         names = [self.name, *map(account_name, self.accounts)]
         return tuple(dict.fromkeys(names))
 
+    @property
+    def known_as(self) -> frozenset[str]:
+        """Return digests of all names of the person, by which they are recognized later.
+
+        A person who separates their accounts is two people from then on. What they asked for or
+        answered before keeps these digests, so that they stay one person there.
+        """
+        return frozenset(map(digest, self.all_names))
+
     def account_on(self, channel: str) -> Account | None:
         """Return the account of the person on this channel, None without one."""
         return next((each for each in self.accounts if each.channel == channel), None)
@@ -79,6 +88,9 @@ class PeopleDirectory(Protocol):
 
         `role`: in upper or lower case.
         """
+
+    async def represented_by(self, person: KnownPerson) -> Sequence[KnownPerson]:
+        """Return the people who are away, and for whom this person decides meanwhile."""
 
     async def direct_conversation(self, account: Account) -> Conversation:
         """Return the direct chat of the bot with the person who has this account.
@@ -108,6 +120,10 @@ class EmptyDirectory:
 
     async def with_role(self, role: str) -> Sequence[KnownPerson]:
         """Return (): nobody has a role."""
+        return ()
+
+    async def represented_by(self, person: KnownPerson) -> Sequence[KnownPerson]:
+        """Return (): nobody can say that they are away."""
         return ()
 
     async def direct_conversation(self, account: Account) -> Conversation:

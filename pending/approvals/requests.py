@@ -52,6 +52,8 @@ class RequestedAction:
     asker_name: str = ""
     #: Other ids of the asker's account, by which the directory may know them.
     asker_aliases: tuple[str, ...] = ()
+    #: Digests of all names that the asker had when they asked (`KnownPerson.known_as`).
+    asker_known_as: tuple[str, ...] = ()
 
     @property
     def scope(self) -> Scope:
@@ -65,7 +67,11 @@ class RequestedAction:
 
     def to_args(self) -> dict[str, Any]:
         """Return the arguments of the request's record."""
-        return {**asdict(self), "asker_aliases": list(self.asker_aliases)}
+        lists = {
+            "asker_aliases": list(self.asker_aliases),
+            "asker_known_as": list(self.asker_known_as),
+        }
+        return {**asdict(self), **lists}
 
     @classmethod
     def of(cls, request: PendingAction) -> RequestedAction:
@@ -78,7 +84,8 @@ class RequestedAction:
         args = dict(given)
         home = Conversation(**args.pop("home"))
         aliases = tuple(args.pop("asker_aliases"))
-        return cls(home=home, asker_aliases=aliases, **args)
+        known_as = tuple(args.pop("asker_known_as"))
+        return cls(home=home, asker_aliases=aliases, asker_known_as=known_as, **args)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
@@ -19,7 +19,13 @@ VoteAnswer = Literal["yes", "no"]
 VoteForm = Literal["tap", "words"]
 
 #: The types of the fields of a vote in JSON. All other fields are texts.
-_JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {"at": (float, int), "aliases": list}
+_JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "at": (float, int),
+    "aliases": list,
+    "known_as": list,
+}
+#: The fields that are lists of texts in JSON.
+_LISTS = ("aliases", "known_as")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,8 @@ class Vote:
     #: The name of the person (`KnownPerson.name`). "" until the conversation of the action has
     #: found out who they are.
     person: str = ""
+    #: Digests of all names that the person had then (`KnownPerson.known_as`); () until then, too.
+    known_as: tuple[str, ...] = ()
     #: The name of the person in whose place they answered, who was away; "" for nobody.
     stands_for: str = ""
     #: The seal over all other fields.
@@ -74,6 +82,10 @@ class Vote:
     def is_genuine(self, signer: ActionSigner) -> bool:
         """Return whether nothing of the vote was changed since it was sealed."""
         return signer.verify(self._sealed_text, self.seal)
+
+    def is_about(self, stored: StoredAction) -> bool:
+        """Return whether the vote is about exactly this action, as its person was shown it."""
+        return (self.action_id, self.record_mac) == (stored.action_id, stored.mac)
 
     @property
     def _sealed_text(self) -> str:
@@ -125,10 +137,12 @@ class Vote:
             expected = _JSON_TYPES.get(each.name, str)
             if each.name in data and not isinstance(data[each.name], expected):
                 raise TypeError(f"{each.name!r} of a vote is {data[each.name]!r}")
-        aliases = tuple(data.get("aliases", ()))
-        if not all(isinstance(alias, str) for alias in aliases):
-            raise TypeError(f"'aliases' of a vote is {aliases!r}")
-        return cls(**{**data, "aliases": aliases})
+        for name in _LISTS:
+            texts = tuple(data.get(name, ()))
+            if not all(isinstance(text, str) for text in texts):
+                raise TypeError(f"{name!r} of a vote is {texts!r}")
+            data[name] = texts
+        return cls(**data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +166,11 @@ class Tally:
         return ()
 
 
-def tally(
-    rule: ApprovalRule, votes: Iterable[Vote], *, asker: str, may_decide: Callable[[Vote], bool]
-) -> Tally:
+def tally(rule: ApprovalRule, votes: Iterable[Vote]) -> Tally:
     """Return what the votes decide. Reads no clock, changes nothing.
 
-    * `votes`: in the order in which they arrived, each with its `person`. A vote from a slow
-      conversation may arrive after a later answer of its person.
-    * `asker`: the name of the person who asked for the action. Their vote never counts.
-    * `may_decide`: whether the person of a vote may decide now.
+    `votes`: of people who may decide, in the order in which they arrived, each with its `person`. A
+    vote from a slow conversation may arrive after a later answer of its person.
 
     | the people whose newest vote counts | the action |
     |-------------------------------------|------------|
@@ -168,8 +178,7 @@ def tally(
     | at least `need` said yes            | is approved |
     | anything else                       | stays open |
     """
-    newest = last_answers(votes)
-    counted = [each for each in newest if each.person != asker and may_decide(each)]
+    counted = last_answers(votes)
     yes = tuple(each for each in counted if each.answer == "yes")
     no = tuple(each for each in counted if each.answer == "no")
     state: Literal["open", "approved", "denied"] = "open"
@@ -187,14 +196,32 @@ def last_answers(votes: Iterable[Vote]) -> Sequence[Vote]:
     """
     newest: list[Vote] = []
     answered: set[str] = set()
-    in_order = sorted(votes, key=lambda vote: vote.at)
-    for vote in reversed(in_order):
+    for vote in reversed(_newest_by_known_names(votes)):
         people = {vote.person, vote.stands_for} - {""}
         if answered.isdisjoint(people):
             newest.append(vote)
         answered |= people
     newest.reverse()
     return newest
+
+
+def _newest_by_known_names(votes: Iterable[Vote]) -> Sequence[Vote]:
+    """Return the last of all votes whose people have a name in common, now or then.
+
+    A person may join accounts, answer, and separate them again.
+    """
+    newest: list[tuple[frozenset[str], Vote]] = []
+    for vote in sorted(votes, key=lambda vote: vote.at):
+        names = frozenset({digest(vote.person), *vote.known_as})
+        kept: list[tuple[frozenset[str], Vote]] = []
+        for earlier_names, earlier in newest:
+            if names.isdisjoint(earlier_names):
+                kept.append((earlier_names, earlier))
+            else:
+                # What is known of an earlier answer is true of the later ones, too.
+                names |= earlier_names
+        newest = [*kept, (names, vote)]
+    return [vote for _, vote in newest]
 
 
 def votes_from_lines(lines: str) -> Sequence[Vote]:

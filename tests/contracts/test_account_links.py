@@ -444,6 +444,32 @@ def test_a_stand_in_keeps_the_power_after_they_joined_their_accounts(rig):
     assert rig.person("team", "U0BOB").stand_in == rig.person("desk", "66").name == "team:U0CAROL"
 
 
+def test_those_for_whom_a_person_decides(rig):
+    """Also under an earlier name of the person, and until the end of the absence."""
+    bob = run_sync(rig.directory.named("bob"))
+    run_sync(rig.service.start_absence(bob, rig.clock() + 60, "66", "desk"))
+    rig.join(CAROL, EVE)
+
+    def represented(channel, user_id):
+        person = rig.person(channel, user_id)
+        return [each.name for each in run_sync(rig.directory.represented_by(person))]
+
+    assert represented("team", "U0CAROL") == represented("desk", "66") == ["bob"]
+    assert represented("team", "U0ADA") == []
+    rig.clock.now += 60
+    assert represented("desk", "66") == []
+
+
+def test_a_person_is_recognized_after_they_separated_their_accounts(rig):
+    """Each of the two people has a name that the one had before."""
+    rig.join(CAROL, EVE)
+    before = rig.person("desk", "66").known_as
+    run_sync(rig.linking.unlink(EVE.account))
+    for place in (("desk", "66"), ("team", "U0CAROL")):
+        assert not rig.person(*place).known_as.isdisjoint(before)
+    assert rig.person("team", "U0ADA").known_as.isdisjoint(before)
+
+
 def test_two_people_may_stand_in_for_each_other(rig):
     """Nobody is looked up for ever."""
     until = rig.clock() + 60

@@ -23,8 +23,10 @@ from sayso.pending.approvals.people import (
     KnownPerson,
     account_name,
 )
+from sayso.pending.approvals.votes import Vote
 from sayso.pending.sharded_scripts import shard_of
 from sayso.pending.stored_action import StoredAction
+from sayso.workers.queue_entries import InboxEntry
 from tests.contracts.rigs import Rig, make_processor, make_sender
 from tests.scratch_redis import empty_redis
 from tests.workers.fakes import Dying, FakeChannel
@@ -69,6 +71,10 @@ class FakeDirectory:
         if self.is_down:
             raise DirectoryUnavailable("down")
         return [each for each in self.people.values() if role in each.roles]
+
+    async def represented_by(self, person: KnownPerson) -> Sequence[KnownPerson]:
+        """Return who is away and has named this person."""
+        return [each for each in self.people.values() if each.stand_in == person.name]
 
     async def direct_conversation(self, account: Account) -> Conversation:
         """Return the chat with the name of the person."""
@@ -277,6 +283,19 @@ class Shop:
         (entry,) = self.rig.client.lrange(key, 0, -1)
         assert before in entry
         self.rig.client.lset(key, 0, entry.replace(before, after))
+
+    def waiting_vote(self) -> Vote:
+        """Return the vote that waits for ana's agent."""
+        key = f"{PREFIX}{{{shard_of(ANA.id)}}}:inbox:{ANA.id}"
+        (entry,) = self.rig.client.lrange(key, 0, -1)
+        turn = Turn.from_json(InboxEntry.parse(entry).turn)
+        return Vote.from_json(turn.request_event)
+
+    def forge_action(self, **fields: str) -> None:
+        """Change fields of ana's action in Redis, without a key of the bot."""
+        action_id = self.home_action().action_id
+        key = f"{PREFIX}{{{shard_of(ANA.id)}}}:pending:{action_id}"
+        self.rig.client.hset(key, mapping=fields)
 
     def texts_to(self, user: str) -> list[str]:
         """Return what a colleague or group read."""

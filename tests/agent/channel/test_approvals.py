@@ -22,7 +22,7 @@ from sayso.pending.approval_rule import (
 from sayso.pending.approvals.people import Account
 from sayso.pending.approvals.requests import requests_of
 from sayso.pending.sharded_scripts import shard_of
-from tests.agent.channel.shop import ANA, GROUP, MANAGERS, Shop
+from tests.agent.channel.shop import ANA, GROUP, MANAGERS, Shop, colleague
 
 TWO = replace(MANAGERS, need=2)
 IN_GROUP = replace(MANAGERS, on=ApprovalPlace("team", "C1"))
@@ -868,6 +868,113 @@ def test_changed_record_can_be_withdrawn():
     shop.work()
     assert shop.home_action().state == "cancelled"
     assert "Withdrawn by" in shop.texts_to("bea")[-1]
+
+
+@pytest.mark.parametrize("state", ["shown", "claimed"])
+@pytest.mark.parametrize("answer", [0, 1])
+def test_votes_made_up_in_redis_carry_out_nothing(state, answer):
+    """Who can write to Redis adds votes, and says that a genuine one has decided already."""
+    shop = Shop(30, rule=replace(MANAGERS, need=2, denials=2))
+    shop.ask()
+    shop.hear(Conversation("team", "bea"), "bea", tap=shop.request("bea")[answer].data)
+    shop.work(Conversation("team", "bea"))
+    vote = shop.waiting_vote()
+    made_up = [replace(vote, answer="yes", person=name).to_json() for name in ("bea", "cem")]
+    shop.forge_action(votes="\n".join(made_up), state=state, decided_by_event=vote.turn_event_id)
+    shop.work()
+    assert shop.refunds == []
+
+
+@pytest.mark.parametrize("state", ["shown", "claimed"])
+def test_two_genuine_votes_of_one_person_count_once_after_a_change_in_redis(state):
+    """The vote as it came, which names no person, is put beside the one that was counted."""
+    shop = Shop(30, rule=TWO)
+    shop.ask()
+    shop.hear(Conversation("team", "bea"), "bea", tap=shop.request("bea")[0].data)
+    shop.work(Conversation("team", "bea"))
+    first = shop.waiting_vote()
+    shop.work()
+    shop.tap("bea", shop.request("bea")[0])
+    votes = f"{shop.home_action().votes_text}\n{first.to_json()}"
+    shop.hear(Conversation("team", "bea"), "bea", tap=shop.request("bea")[0].data)
+    shop.work(Conversation("team", "bea"))
+    shop.forge_action(votes=votes, state=state, decided_by_event=shop.waiting_vote().turn_event_id)
+    shop.work()
+    assert shop.refunds == []
+
+
+def test_vote_about_another_action_does_not_count():
+    """A genuine vote is copied to another action of the same person."""
+    shop = Shop(30, 40, rule=TWO)
+    shop.ask()
+    shop.tap("bea", shop.request("bea")[0])
+    votes = shop.home_action().votes_text
+    shop.ask()
+    shop.forge_action(votes=votes)
+    shop.tap("cem", shop.request("cem")[0])
+    assert shop.refunds == []
+
+
+def test_asker_who_separates_their_accounts_stays_the_asker():
+    """Both accounts are one person when they ask, and two people when they answer."""
+    shop = Shop(30, rule=IN_GROUP)
+    shop.ask()
+    shop.directory.set("ana", accounts=(Account("shop", "ana"),))
+    shop.directory.people["ana2"] = colleague("ana2", "manager")
+    shop.directory.set("ana2", accounts=(Account("team", "ana"),))
+    shop.tap("ana", shop.request("C1")[0], GROUP, in_group=True)
+    assert shop.refunds == []
+    assert "yourself" in shop.texts_to("C1")[-1]
+
+
+@pytest.mark.parametrize("is_joined_first", [True, False])
+def test_person_who_separates_accounts_between_votes_counts_once(is_joined_first):
+    """One answer comes from both accounts as one person, the other from one of them alone."""
+    shop = Shop(30, rule=replace(IN_GROUP, need=2))
+    joined = (Account("team", "bea"), Account("team", "bea2"))
+    shop.directory.people["bea2"] = replace(colleague("bea2", "manager"), accounts=(joined[1],))
+    both = [("bea", joined), ("bea2", joined[:1])]
+    shop.ask()
+    yes = shop.request("C1")[0]
+    for user, accounts in both if is_joined_first else reversed(both):
+        shop.directory.set("bea", accounts=accounts)
+        shop.tap(user, yes, GROUP, in_group=True)
+    assert shop.refunds == []
+
+
+def test_colleague_of_the_asker_decides_nothing_for_them():
+    """A manager asks, is away, and has named a colleague who is no manager."""
+    shop = Shop(30, rule=IN_GROUP)
+    shop.directory.set(
+        "ana", roles=frozenset({"manager"}), stand_in="dan", away_until=shop.rig.now + HOUR
+    )
+    shop.ask()
+    shop.tap("dan", shop.request("C1")[0], GROUP, in_group=True)
+    assert shop.refunds == []
+
+
+def test_colleague_of_the_asker_is_not_asked():
+    """The request goes to the other managers only."""
+    shop = Shop(30)
+    shop.directory.set(
+        "ana", roles=frozenset({"manager"}), stand_in="dan", away_until=shop.rig.now + HOUR
+    )
+    shop.ask()
+    assert shop.texts_to("dan") == []
+    assert shop.texts_to("cem")
+
+
+def test_person_and_their_colleague_are_one_vote():
+    """A manager who is away answers all the same, and so does the colleague."""
+    shop = Shop(30, rule=replace(IN_GROUP, need=2))
+    shop.directory.set("bea", stand_in="dan", away_until=shop.rig.now + HOUR)
+    shop.ask()
+    yes = shop.request("C1")[0]
+    shop.tap("bea", yes, GROUP, in_group=True)
+    shop.tap("dan", yes, GROUP, in_group=True)
+    assert shop.refunds == []
+    shop.tap("cem", yes, GROUP, in_group=True)
+    assert shop.refunds == [30]
 
 
 def test_person_unknown_to_the_yaml_is_named_as_the_platform_does():

@@ -12,8 +12,8 @@ from sayso.agent.channel.approval_votes import ApprovalVotes
 from sayso.channels.types import Conversation
 from sayso.pending import settlement
 from sayso.pending.approvals import votes
-from sayso.pending.approvals.approvers import Approvers
-from sayso.pending.approvals.people import KnownPerson
+from sayso.pending.approvals.approvers import Approvers, Decider
+from sayso.pending.approvals.people import Account, KnownPerson, account_name
 from sayso.pending.approvals.votes import Tally, Vote
 from tests.model.mutants import Mutant
 
@@ -34,7 +34,7 @@ def _genuine(*_: Any) -> bool:
 
 
 async def _anybody(_: Any, approvers: Approvers, vote: Vote, *__: Any, **___: Any) -> Any:
-    return await approvers.person_of(vote.channel, vote.user_ids)
+    return Decider(await approvers.person_of(vote.channel, vote.user_ids))
 
 
 async def _as_when_asked(
@@ -44,43 +44,43 @@ async def _as_when_asked(
     person = await whole(approvers, vote, *args, **options)
     is_direct = vote.conversation == Conversation("team", vote.user_id).id
     if person is None and is_direct and vote.user_id in ("bea", "cem"):
-        return await approvers.person_of(vote.channel, vote.user_ids)
+        return Decider(await approvers.person_of(vote.channel, vote.user_ids))
     return person
 
 
 async def _accounts(_: Any, approvers: Approvers, vote: Vote, *args: Any, **options: Any) -> Any:
     """Take each account for a person."""
-    person = await _WHOLE_MAY_DECIDE(approvers, vote, *args, **options)
-    if person is None:
+    if await _WHOLE_MAY_DECIDE(approvers, vote, *args, **options) is None:
         return None
-    return KnownPerson(f"{vote.channel}:{vote.user_id}", person.accounts)
+    account = Account(vote.channel, vote.user_id)
+    return Decider(KnownPerson(account_name(account), (account,)))
 
 
 _WHOLE_MAY_DECIDE = Approvers.may_decide
 
 
-def _by_message(rule: Any, all_votes: Any, *, asker: str, may_decide: Any) -> Tally:
+def _by_message(rule: Any, all_votes: Any) -> Tally:
     """Count each answer, also several of one person."""
-    each_alone = [replace(vote, person=vote.event_id) for vote in all_votes]
-    return _WHOLE_TALLY(rule, each_alone, asker=asker, may_decide=may_decide)
+    each_alone = [replace(vote, person=vote.event_id, known_as=()) for vote in all_votes]
+    return _WHOLE_TALLY(rule, each_alone)
 
 
 _WHOLE_TALLY = votes.tally
 
 
-def _one_is_enough(rule: Any, all_votes: Any, *, asker: str, may_decide: Any) -> Tally:
-    return _WHOLE_TALLY(replace(rule, need=1), all_votes, asker=asker, may_decide=may_decide)
+def _one_is_enough(rule: Any, all_votes: Any) -> Tally:
+    return _WHOLE_TALLY(replace(rule, need=1), all_votes)
 
 
-def _deaf_to_no(rule: Any, all_votes: Any, *, asker: str, may_decide: Any) -> Tally:
+def _deaf_to_no(rule: Any, all_votes: Any) -> Tally:
     yes = [vote for vote in all_votes if vote.answer == "yes"]
-    return _WHOLE_TALLY(rule, yes, asker=asker, may_decide=may_decide)
+    return _WHOLE_TALLY(rule, yes)
 
 
-def _by_arrival(rule: Any, all_votes: Any, *, asker: str, may_decide: Any) -> Tally:
+def _by_arrival(rule: Any, all_votes: Any) -> Tally:
     """Let the vote count that came in last, and not the one that was given last."""
     in_order = [replace(vote, at=float(at)) for at, vote in enumerate(all_votes)]
-    return _WHOLE_TALLY(rule, in_order, asker=asker, may_decide=may_decide)
+    return _WHOLE_TALLY(rule, in_order)
 
 
 async def _unstored(_: Any, _part: Any, _context: Any, stored: Any, vote: Vote) -> Any:

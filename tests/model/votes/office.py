@@ -105,6 +105,10 @@ class Team:
             raise DirectoryUnavailable("down")
         return [each for each in self.people.values() if role in each.roles]
 
+    async def represented_by(self, person: KnownPerson) -> Sequence[KnownPerson]:
+        """Return nobody: no person is away."""
+        return ()
+
     async def direct_conversation(self, account: Account) -> Conversation:
         """Return the chat with the name of the account."""
         return Conversation(account.channel, account.user_id)

@@ -131,7 +131,7 @@ class VoteStage:
         self.world.counts["tampers"] += 1
         if what == "votes":
             lines = str(self.bot.client.hget(key, "votes") or "").splitlines()
-            others = {"user_id": "cem", "person": "cem", "answer": "yes"}
+            others = {"user_id": "cem", "person": "cem", "known_as": [], "answer": "yes"}
             forged = [json.dumps({**json.loads(line), **others}) for line in lines]
             self.bot.client.hset(key, "votes", "\n".join([*lines, *forged]))
             return
