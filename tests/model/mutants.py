@@ -300,7 +300,7 @@ _PLANS_AND_UNDO = (
         {
             "claim": [
                 (
-                    "if state ~= 'shown' then return answer('other'",
+                    "if state ~= 'shown' and not is_covered then return answer('other'",
                     f"if state ~= 'shown' and not ({_DONE_UNDO}) then return answer('other'",
                 )
             ]
