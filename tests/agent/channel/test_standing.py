@@ -671,6 +671,29 @@ def test_offer_needs_room():
     assert "last button" not in without.texts[-1]
 
 
+def test_changed_values_are_compared_anew():
+    """A change beyond the bounds takes the button away, and one back brings it again."""
+    till = Till(30, editable=["amount"])
+    till.ask()
+    till.tap(2)
+    till.ask("60")
+    assert [each.label for each in till.buttons()] == ["Yes", "No", "Change"]
+    till.tap(2)
+    till.ask("45")
+    assert till.buttons()[-1].label == "Yes, for 1 hour"
+    till.tap(3)
+    assert till.refunds == [(45, "c1")]
+    assert till.standing()[0].rule["where"] == [["amount", "<=", 50]]
+
+
+def test_typed_label_of_the_button_gives_no_standing_yes():
+    """Only the button does, whatever people write."""
+    till = Till(30, lines=("What do you mean?",) * 3)
+    till.ask()
+    till.ask("Yes, for 1 hour")
+    assert till.standing() == []
+
+
 def test_record_and_decision_name_the_yes():
     """The signed record and the sealed decision tie the run to the yes that it stands on."""
     till = Till(30, 40)
