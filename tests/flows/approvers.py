@@ -13,7 +13,11 @@ from typing import Any
 
 import httpx
 from itsdangerous import URLSafeSerializer
+from redis import Redis
 
+from sayso.channels.types import Conversation
+from sayso.infra.redis.client import PREFIX
+from sayso.pending.sharded_scripts import shard_of
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.twilio import CONFIRM_TEMPLATE
@@ -174,6 +178,14 @@ class ApprovalSystem(System):
             assert text.count(before) == 1, before
             text = text.replace(before, after)
         self.config.write_text(text)
+
+    def let_silence_pass(self, conversation: Conversation, seconds: float) -> None:
+        """Let the person of a conversation have written last so long ago."""
+        shard = shard_of(conversation.id)
+        key = f"{PREFIX}{self.config.stem}:{{{shard}}}:conversation:{conversation.id}"
+        at = round((time.time() - seconds) * 1000)
+        with Redis.from_url(self.redis.url) as client:
+            assert client.hset(key, "user_message_at", at) == 0
 
     def stop_all(self) -> None:
         """Stop web and workers."""
@@ -354,8 +366,11 @@ def code_in(entry: dict[str, Any]) -> str:
     return found[1]
 
 
-def reads(system: System, chat: str, *parts: str) -> str:
-    """Wait for a message in a chat that has all parts, and return its text."""
+def reads(system: System, chat: str, *parts: str, is_settled: bool = True) -> str:
+    """Wait for a message in a chat that has all parts, and return its text.
+
+    `is_settled`: wait until no reply waits, too.
+    """
     texts: list[str] = until(
         lambda: [
             each["text"]
@@ -363,5 +378,6 @@ def reads(system: System, chat: str, *parts: str) -> str:
             if all(part in each["text"] for part in parts)
         ]
     )
-    until(system.is_settled)
+    if is_settled:
+        until(system.is_settled)
     return texts[-1]

@@ -225,6 +225,27 @@ def test_closed_window_without_a_template_passes_to_the_next(system: ApprovalSys
     assert [system.paid("g1"), system.paid("g2"), system.paid("g3", "note")] == [1, 0, 0]
 
 
+def test_decisions_do_not_wait_for_an_asker_whose_window_is_closed(
+    system: ApprovalSystem,
+) -> None:
+    """Both outcomes come once they write again. Meanwhile the second action is decided, too."""
+    asker = WhatsAppUser(system, 13)
+    bea = SlackUser(system, 7001)
+    asker.say("/pay l1")
+    asker.say("/pay l2")
+    asker.hears(2)
+    requests = [request_in(system, bea.chat, bill) for bill in ("l1", "l2")]
+    system.let_silence_pass(Conversation("shop-wa", asker.user_id), 25 * 3600)
+    for request, bill in zip(requests, ("l1", "l2"), strict=True):
+        bea.press(request)
+        reads(system, bea.chat, bill, "Agreed by bea", is_settled=False)
+        assert system.paid(bill) == 1
+    assert asker.hears_nothing_more()
+    asker.say("hello")
+    for bill in ("l1", "l2"):
+        reads(system, asker.chat, "Agreed by bea", f"Paid {bill}.")
+
+
 def test_both_managers_at_once_pay_once(system: ApprovalSystem) -> None:
     """Two workers get the two taps. The second person is told who decided."""
     fay, dan = WhatsAppUser(system, 7005), WhatsAppUser(system, 7003)

@@ -102,6 +102,19 @@ local function append_replies()
   return numbers
 end
 
+-- Append what goes to other conversations. It must not wait for a reply that its platform does not
+-- take now, so it stands before the replies of this conversation, also before one that is held.
+-- Other people are asked about a new action only after its user was told, so their questions stand
+-- behind.
+local function append_forwards()
+  local forwards = change.forwards or {}
+  if #change.new_actions > 0 then
+    for _, forward in ipairs(forwards) do append_reply(forward) end
+    return
+  end
+  for at = #forwards, 1, -1 do prepend_reply(forwards[at]) end
+end
+
 -- Store how the turn was answered, for `sayso trace`. The records of the last MAX_ANSWERED turns
 -- are kept.
 local function store_turn_record(reply_numbers)
@@ -147,5 +160,5 @@ for _, new_timer in ipairs(change.timers) do
 end
 
 store_turn_record(append_replies())
-for _, forward in ipairs(change.forwards or {}) do append_reply(forward) end
+append_forwards()
 return cjson.encode({status = 'ok', next_item = next_item_or_release()})

@@ -20,14 +20,33 @@ local function list_as_request(request)
   redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), KEEP_ACTION_MS + request.ttl_ms))
 end
 
+-- Return what a message of the question says about its action. The last one asks.
+local function role_of(at)
+  if at == #args.messages then return 'question' end
+  return 'question_part'
+end
+
+-- Append the messages of the question. Return the number of the last one. They do not wait behind a
+-- reply that is held: if the platform does not take them either, other people are asked instead.
+local function append_messages()
+  local action_id = args.action.action_id
+  local numbers = {}
+  if current_hold() then
+    for at = #args.messages, 1, -1 do
+      numbers[at] = prepend_reply(args.messages[at], action_id, role_of(at))
+    end
+  else
+    for at, message in ipairs(args.messages) do
+      numbers[at] = append_reply(message, action_id, role_of(at))
+    end
+  end
+  return numbers[#numbers]
+end
+
 local was_expected = is_worker_expected()
 store_action(args.action)
 list_as_request(args.action)
-local number
-for at, message in ipairs(args.messages) do
-  local role = at == #args.messages and 'question' or 'question_part'
-  number = append_reply(message, args.action.action_id, role)
-end
+local number = append_messages()
 keep_conversation()
 if not was_expected then wake_worker(2) end
 return remember_answer(number)

@@ -41,7 +41,7 @@ local function keep_waiting_replies()
 end
 
 -- Hold the first reply until the user writes, at most KEEP_HELD_MS. The conversation is due then,
--- or with a timer.
+-- or with a timer; at once if a turn waits, which is no message of the user.
 local function hold()
   local since = now()
   local reason = args.reason
@@ -63,8 +63,10 @@ local function hold()
   redis.call('ZADD', held_conversations, since, conversation)
   redis.call('PEXPIRE', held_conversations, KEEP_CONVERSATION_MS)
 
-  local ends = since + KEEP_HELD_MS
-  redis.call('ZADD', due, math.min(ends, tonumber(next_timer() or ends)), conversation)
+  local next_at = since + KEEP_HELD_MS
+  if next_timer() then next_at = math.min(next_at, tonumber(next_timer())) end
+  if redis.call('LLEN', inbox) > 0 then next_at = now() end
+  redis.call('ZADD', due, next_at, conversation)
   keep_waiting_replies()
 end
 

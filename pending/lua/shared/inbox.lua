@@ -44,7 +44,7 @@ end
 -- conversation sent.
 local function has_message()
   for _, entry in ipairs(redis.call('LRANGE', inbox, 0, -1)) do
-    local kind = string.match(entry, '"kind":"(%l+)"')
+    local kind = string.match(entry, '"kind":"([%l_]+)"')
     if not NO_MESSAGE_KINDS[kind or ''] then return true end
   end
   return false

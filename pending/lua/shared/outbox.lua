@@ -66,6 +66,17 @@ local function append_reply(reply, action_id, role)
   return tostring(number)
 end
 
+-- Put a reply in front of all others, such as one that is held, and return its number, as text. No
+-- reply may be being sent. The arguments are those of `append_reply`.
+local function prepend_reply(reply, action_id, role)
+  local record = string.format('%s, "at": %d}', string.sub(reply, 1, -2), now())
+  local number = next_number('last_reply')
+  local header = cjson.encode({action_id = action_id, role = role})
+  local waiting = redis.call('LPUSH', outbox, number .. ' ' .. header .. ' ' .. record)
+  if waiting == 1 then redis.call('PEXPIRE', outbox, KEEP_CONVERSATION_MS) end
+  return tostring(number)
+end
+
 -- Return an outbox entry changed so that its reply replaces the message with this platform id.
 local function replacing(entry, message)
   local record = cjson.decode(entry)

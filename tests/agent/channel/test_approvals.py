@@ -365,6 +365,56 @@ def test_all_others_of_a_conversation_are_asked_there():
     assert shop.texts[-1].startswith("Waiting for the decision of the others here")
 
 
+def test_decision_goes_on_while_the_asker_cannot_be_written_to():
+    """WhatsApp takes no message a day after the asker has written. The outcome waits for them.
+
+    Meanwhile the requests are closed, and another action is decided.
+    """
+    shop = Shop(30, 40)
+    shop.ask()
+    first = shop.request("bea")[0]
+    shop.ask()
+    second = shop.request("bea")[0]
+    shop.shop.errors = [WindowClosed("24 hours")] * 20
+    shop.tap("bea", first)
+    assert shop.refunds == [30]
+    assert "Agreed by bea" in shop.texts_to("cem")[-1]
+    assert not any("Agreed by" in each for each in shop.texts)
+
+    shop.tap("bea", second)
+    assert shop.refunds == [30, 40]
+    assert len([each for each in shop.texts_to("cem") if "Agreed by bea" in each]) == 2
+    shop.shop.errors = []
+    shop.ask("hello?")
+    told = [each for each in shop.texts if "refunded" in each]
+    assert ["refunded 30" in told[0], "refunded 40" in told[1]] == [True, True]
+
+
+def test_request_passes_a_reply_that_waits_for_its_person():
+    """An answer to her is held. A request may come as a template, so it does not wait behind that."""
+    shop = Shop(30)
+    shop.team.errors = [WindowClosed("24 hours")]
+    shop.say("bea", "hello?")
+    assert shop.texts_to("bea") == []
+    shop.ask()
+    assert "asks for this" in shop.texts_to("bea")[0]
+    shop.tap("bea", shop.request("bea")[0])
+    assert shop.refunds == [30]
+
+
+def test_time_ends_while_the_asker_cannot_be_written_to():
+    """The requests are closed then, and do not wait for the asker."""
+    shop = Shop(30, 40, rule=replace(MANAGERS, within_seconds=HOUR))
+    shop.ask()
+    first = shop.request("bea")[0]
+    shop.ask()
+    shop.shop.errors = [WindowClosed("24 hours")] * 20
+    shop.tap("bea", first)
+    shop.later(HOUR + 5)
+    assert "time to decide is over" in shop.texts_to("cem")[-1]
+    assert shop.refunds == [30]
+
+
 def test_late_answer_is_told_who_decided():
     """It reads nothing of what the tool returned: that is for the asker."""
     shop = Shop(30)

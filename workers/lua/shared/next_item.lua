@@ -178,11 +178,13 @@ local function turn_item(turn)
 end
 
 -- Return what the holder of the lease does next. Its `kind` is 'reply', 'turn' or 'idle'.
+--
+-- A turn waits until all replies were sent. It does not wait for a reply that is held: no message of
+-- the user can be among the turns then, only what other people decide, or a time that has come.
 local function next_item()
   local reply = redis.call('LINDEX', outbox, 0)
-  if reply then return reply_item(reply) end
-
   local turn = first_turn()
+  if reply and not (turn and current_hold()) then return reply_item(reply) end
   if turn then return turn_item(turn) end
   return {kind = 'idle'}
 end
