@@ -1,8 +1,8 @@
 """ApprovalQuestions: asks other people about an action, and ends these questions.
 
-The person who asked for the action, the *asker*, gets a notice with a button to withdraw it. Each
-person who may decide gets a *request* in a conversation of their own, or one request stands in a
-group. Requests and notice are stored and sent with the turn that proposed the action.
+The person who asked for the action, the *asker*, gets a *notice* with a button to withdraw the
+action. Each person who may decide gets a *request* in their own conversation, or a group gets one
+request. Notice and requests are stored with the turn that proposed the action, and sent after it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sayso.pending.approvals.requests import (
     UNDELIVERED,
     RequestedAction,
     SentRequest,
-    new_code,
+    new_answer_code,
     requests_of,
     requests_to_json,
 )
@@ -42,27 +42,31 @@ from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import StoredAction
 from sayso.pending.turn_changes import Forward, TimerTurn, TurnChange, TurnReply
 
-#: The most actions of one conversation that may wait for others. Each of them sends messages to
-#: other people, and has timers.
+#: The most actions of one conversation that may wait for others. Each of these actions sends
+#: messages to other people, and has timers.
 MAX_WAITING_FOR_OTHERS = 10
-#: The timers of an action that others decide. Each brings a turn with this name as `request_event`.
-REMINDER = "request_reminder"
-ESCALATION = "request_escalation"
-END = "request_end"
+#: The names of the timers of an action that others decide. When a timer is due, a turn comes in
+#: with this name as `request_event`.
+REMINDER_TIMER = "request_reminder"
+ESCALATION_TIMER = "request_escalation"
+END_TIMER = "request_end"
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRequest:
-    """A request as it is asked: what is stored with the action, and what is sent."""
+class NewRequest:
+    """A request that the answer to this turn sends."""
 
+    #: What is stored about it with the action.
     sent: SentRequest
+    #: The question for the other conversation.
     forward: ForwardedQuestion
 
 
 class ApprovalQuestions:
     """Asks other people about the actions of one channel. Lives as long as its agent and store.
 
-    `language` is that of the requests: the people who get them may never have written here.
+    `language`: the language of the requests, as a BCP 47 tag. The language of the people who get
+    them may be unknown, as they may never have written.
     """
 
     def __init__(self, store: PendingActionStore, approvers: Approvers, *, language: str) -> None:
@@ -75,11 +79,13 @@ class ApprovalQuestions:
     ) -> tuple[TurnReply, TurnChange] | str:
         """Return the notice for the asker, and the change that stores the action and its requests.
 
-        Return a text for the asker if nobody can be asked: then nothing is stored. `above` is said
-        above the notice; "" for nothing.
+        Return a text for the asker if too few people can be asked. Then nothing is stored.
+
+        * `rule`: the rule of the proposed action.
+        * `above`: the text above the notice, "" for none.
         """
         texts = texts_for(proposal.head.language)
-        if context.lease is None:  # nothing would send the requests
+        if context.lease is None:  # without a worker, nothing sends the requests
             return texts.cannot_ask_others(proposal.head.preview)
         turn = context.turn
         try:
@@ -94,7 +100,7 @@ class ApprovalQuestions:
         if not can_decide(places, rule.need):
             log_unasked_action(head.kind, turn.conversation.channel)
             return texts.nobody_to_ask(head.preview)
-        waiting = sum(timer.id.startswith(f"{END}:") for timer in context.timers)
+        waiting = sum(timer.id.startswith(f"{END_TIMER}:") for timer in context.timers)
         if waiting >= MAX_WAITING_FOR_OTHERS:
             return texts.too_many_requests(head.preview)
 
@@ -102,13 +108,15 @@ class ApprovalQuestions:
             self._store.signer, context.scope_id, occupies_scope=False
         )
         *steps, action = new_actions
-        code = new_code()
-        requests = [self.request_to(turn, head, action.mac, each, code, asker) for each in places]
+        code = new_answer_code()
+        requests = [
+            self._request_to(each, turn, head, action.mac, rule, asker, code) for each in places
+        ]
         action = replace(
             action,
             requests=requests_to_json(each.sent for each in requests),
             timer_turns=_timer_turns(turn, head, rule),
-            undelivered=_undelivered(turn, head, head.pending_action_id),
+            undelivered=_undelivered_entry(turn, head, head.pending_action_id),
             to=json.dumps(
                 [turn.conversation.channel, turn.conversation.chat, turn.conversation.thread]
             ),
@@ -122,10 +130,10 @@ class ApprovalQuestions:
 
     async def ask_too(
         self, context: TurnContext, stored: StoredAction, deciders: Deciders, rule: ApprovalRule
-    ) -> Sequence[OpenRequest]:
-        """Return requests to those of further deciders who were not asked yet.
+    ) -> Sequence[NewRequest]:
+        """Return requests to the people among further deciders who were not asked before.
 
-        Raises DirectoryUnavailable and redis.RedisError.
+        `rule` is the rule of the action. Raises DirectoryUnavailable and redis.RedisError.
         """
         turn = context.turn
         asker = await self._approvers.person_of(turn.conversation.channel, turn.user_ids)
@@ -134,29 +142,32 @@ class ApprovalQuestions:
         places = await self._approvers.to_ask(deciders, rule.on, place, context.received_at)
         sent = requests_of(stored)
         known = {(each.to, each.person) for each in sent}
-        code = next((each.code for each in sent), "") or new_code()
+        code = next((each.code for each in sent), "") or new_answer_code()
         return [
-            self.request_to(turn, stored.action, stored.mac, each, code, asker)
+            self._request_to(each, turn, stored.action, stored.mac, rule, asker, code)
             for each in places
             if (each.to, each.person) not in known
         ]
 
-    def request_to(
+    def _request_to(
         self,
+        place: AskedPlace,
         turn: Turn,
         action: PendingAction,
         record_mac: str,
-        place: AskedPlace,
-        code: str,
+        rule: ApprovalRule,
         asker: KnownPerson,
-    ) -> OpenRequest:
-        """Return the request to one person or group.
+        code: str,
+    ) -> NewRequest:
+        """Return the request to one person or group about an action.
 
+        * `place`: the person or the group.
         * `turn`: a turn of the conversation in which the action waits.
         * `record_mac`: the MAC of the action's record. A vote counts for exactly that record.
+        * `rule`: the rule of the action.
+        * `asker`: the person who asked for the action.
         * `code`: the word that a written answer names.
         """
-        rule = action.approval_rule or ApprovalRule(Deciders("asker"))
         texts = texts_for(self._language)
         requested = RequestedAction(
             action_id=action.pending_action_id,
@@ -184,22 +195,20 @@ class ApprovalQuestions:
         scope = Scope(place.user_id, place.to)
         new_action = replace(
             sign_action(request, self._store.signer, user=scope.id, occupies_scope=False),
-            undelivered=_undelivered(turn, action, request.pending_action_id),
+            undelivered=_undelivered_entry(turn, action, request.pending_action_id),
         )
         name = asker.name if asker.has_name else action.user_name
-        asker_name = shown_name(name, action.user_id)
         text = texts.request(
             action.preview,
-            asker_name,
+            _name_as_markdown(name, action.user_id),
             rule.need,
             code,
             action.ttl_seconds,
             in_group=place.user_id == ANYONE,
         )
-        buttons = self._request_buttons(texts, request.pending_action_id, scope)
         reply = Reply(
             text,
-            buttons,
+            self._request_buttons(texts, request.pending_action_id, scope),
             language=texts.language,
             answer_seconds=action.ttl_seconds,
             preview=action.preview,
@@ -211,9 +220,10 @@ class ApprovalQuestions:
             code=code,
             language=texts.language,
         )
-        return OpenRequest(sent, ForwardedQuestion(place.to, (reply,), new_action))
+        return NewRequest(sent, ForwardedQuestion(place.to, (reply,), new_action))
 
     def _request_buttons(self, texts: Texts, request_id: str, scope: Scope) -> tuple[Button, ...]:
+        """Return the buttons for yes and no. `scope` is that of the request."""
         signer = self._store.signer
         return (
             Button(
@@ -232,9 +242,9 @@ class ApprovalQuestions:
         places: Sequence[AskedPlace],
         above: str,
     ) -> Reply:
-        """Return what the asker reads: who was asked, and the button to withdraw."""
+        """Return the message for the asker: who was asked, and the button to withdraw."""
         texts = texts_for(head.language)
-        names = "" if _asks_here(rule) else names_of(rule.by, places)
+        names = "" if _asks_here(rule) else names_of_asked(rule.by, places)
         text = texts.others_asked(head.preview, names, rule.need, rule.within_seconds)
         token = self._store.signer.button_token(
             head.pending_action_id, "cancel", context.turn.scope
@@ -254,10 +264,12 @@ class ApprovalQuestions:
         *,
         ends_as: ActionState = "superseded",
     ) -> tuple[Forward, ...]:
-        """Return what ends all requests about an action.
+        """Return the endings of all requests about an action.
 
-        `state` and `decision`: how the action ended, in the language of the requests; both are
-        shown in place of the buttons. `ends_as`: the state of the requests.
+        * `state`: the state in which the action ended. It gives the sign before the text.
+        * `decision`: how the action ended, in the language of the requests. The text is shown in
+          place of the buttons.
+        * `ends_as`: the state that the requests enter.
         """
         return tuple(
             self._ending(stored, request, state, decision, ends_as)
@@ -272,6 +284,7 @@ class ApprovalQuestions:
         decision: str,
         ends_as: ActionState,
     ) -> QuestionEnding:
+        """Return the ending of one request. See `endings`."""
         asked_text = brief(stored.action.preview)
         reply = closed_question("", asked_text, state, decision)
         reply = replace(reply, optional=False, language=request.language)
@@ -285,10 +298,10 @@ def can_decide(places: Sequence[AskedPlace], need: int) -> bool:
     return len(places) >= need
 
 
-def timer_turn(turn: Turn, *, event_id: str, request_event: str) -> Turn:
+def _turn_of_bot(turn: Turn, *, event_id: str, request_event: str) -> Turn:
     """Return a turn that the bot makes itself, in the conversation and for the person of `turn`.
 
-    `request_event` says what has happened.
+    `request_event` says what has happened: the name of a timer, or UNDELIVERED with an id.
     """
     return Turn(
         event_id=event_id,
@@ -305,28 +318,29 @@ def timer_turn(turn: Turn, *, event_id: str, request_event: str) -> Turn:
     )
 
 
-def _undelivered(turn: Turn, action: PendingAction, asked_id: str) -> str:
-    """Return the outbox entry by which the conversation of an action learns of a failure.
+def _undelivered_entry(turn: Turn, action: PendingAction, asked_id: str) -> str:
+    """Return the outbox entry that says to the conversation of an action that a message is lost.
 
-    `asked_id`: the id of the request that did not arrive, that of the action for the notice.
+    * `turn`: a turn of that conversation.
+    * `asked_id`: the id of the request that did not arrive; for the notice, the id of the action.
     """
     event = f"{UNDELIVERED}{asked_id}"
-    failure = timer_turn(turn, event_id=event, request_event=event)
+    failure = _turn_of_bot(turn, event_id=event, request_event=event)
     return ForwardedTurn(failure, action.pending_action_id, action.requested_at).entry()
 
 
 def _timer_turns(turn: Turn, head: PendingAction, rule: ApprovalRule) -> tuple[TimerTurn, ...]:
-    """Return the turns that come in while the action waits, and at the end of its time."""
-    seconds = {END: rule.within_seconds}
+    """Return the turns that come in when the timers of an action are due."""
+    seconds = {END_TIMER: rule.within_seconds}
     if rule.reminder_seconds:
-        seconds[REMINDER] = rule.reminder_seconds
+        seconds[REMINDER_TIMER] = rule.reminder_seconds
     if rule.escalation:
-        seconds[ESCALATION] = rule.escalation.after_seconds
+        seconds[ESCALATION_TIMER] = rule.escalation.after_seconds
     return tuple(
         TimerTurn(
             name,
             round(after * 1000),
-            timer_turn(
+            _turn_of_bot(
                 turn,
                 event_id=f"{name}:{head.pending_action_id}",
                 request_event=name,
@@ -336,8 +350,11 @@ def _timer_turns(turn: Turn, head: PendingAction, rule: ApprovalRule) -> tuple[T
     )
 
 
-def names_of(deciders: Deciders, places: Sequence[AskedPlace]) -> str:
-    """Return who was asked, as Markdown: names, and the role where nobody named the people."""
+def names_of_asked(deciders: Deciders, places: Sequence[AskedPlace]) -> str:
+    """Return who was asked, as Markdown: the people, or their roles if some have no name.
+
+    Without names and roles, return the channels on which people were asked.
+    """
     named = [literal(each.person) for each in places if each.person and ":" not in each.person]
     if named and len(named) == len(places):
         return ", ".join(named)
@@ -352,8 +369,8 @@ def _asks_here(rule: ApprovalRule) -> bool:
     return rule.by.kind == "anyone_else" and not has_chat
 
 
-def asked_names(stored: StoredAction) -> str:
-    """Return who was asked about a stored action, as Markdown.
+def names_of_asked_about(stored: StoredAction) -> str:
+    """Return who was asked about a stored action that others decide, as Markdown.
 
     Return "" for all others in the conversation of the asker.
     """
@@ -361,7 +378,7 @@ def asked_names(stored: StoredAction) -> str:
     if _asks_here(rule):
         return ""
     places = [AskedPlace(each.to, "", each.person) for each in requests_of(stored)]
-    return names_of(rule.by, places)
+    return names_of_asked(rule.by, places)
 
 
 def _with_asker(proposal: Proposal, asker: KnownPerson) -> Proposal:
@@ -376,6 +393,6 @@ def _with_asker(proposal: Proposal, asker: KnownPerson) -> Proposal:
     return replace(proposal, head=head)
 
 
-def shown_name(name: str, user_id: str) -> str:
-    """Return how a person is named to others, as Markdown: by name, else by the platform's id."""
+def _name_as_markdown(name: str, user_id: str) -> str:
+    """Return a person as Markdown: the name, or the platform's id for a blank name."""
     return literal(name) if name.strip() else f"`{user_id}`"

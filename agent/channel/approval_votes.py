@@ -25,12 +25,12 @@ from sayso.agent.channel.approval_events import (
     log_undelivered_request,
 )
 from sayso.agent.channel.approval_questions import (
-    END,
-    ESCALATION,
-    REMINDER,
+    END_TIMER,
+    ESCALATION_TIMER,
+    REMINDER_TIMER,
     ApprovalQuestions,
-    OpenRequest,
-    names_of,
+    NewRequest,
+    names_of_asked,
 )
 from sayso.agent.channel.confirmed_actions import ConfirmedActions
 from sayso.agent.channel.context import TurnAnswer, TurnContext, fixed_answer, paragraphs
@@ -145,7 +145,7 @@ class ApprovalVotes:
         vote = self._read_vote(context, stored) if context.turn.kind == "vote" else None
         if vote:
             return self._refused(stored, vote, "changed", line)
-        is_over = context.turn.request_event == END and stored.state in WAITING_STATES
+        is_over = context.turn.request_event == END_TIMER and stored.state in WAITING_STATES
         if not is_over:
             return _NOTHING
         text = context.texts.tampered()
@@ -491,11 +491,11 @@ class ApprovalVotes:
         if stored.state not in WAITING_STATES:
             return _NOTHING
         try:
-            if event == END:
+            if event == END_TIMER:
                 return await self._expire(context, stored, rule)
-            if event == REMINDER:
+            if event == REMINDER_TIMER:
                 return self._remind(context, stored)
-            if event == ESCALATION:
+            if event == ESCALATION_TIMER:
                 return await self._escalate(
                     context, stored, rule, texts_of(stored).others_asked_too
                 )
@@ -578,7 +578,7 @@ class ApprovalVotes:
         log_escalation(stored.action_id, len(added))
         log_sent_requests(stored.action_id, (each.sent for each in added))
         places = [AskedPlace(each.sent.to, "", each.sent.person) for each in added]
-        text = why(stored.action.preview, names_of(escalation.by, places))
+        text = why(stored.action.preview, names_of_asked(escalation.by, places))
         answer = fixed_answer(context, text)
         return self._with_more_requests(answer, stored, requests_of(stored), added)
 
@@ -611,7 +611,7 @@ class ApprovalVotes:
         answer: TurnAnswer,
         stored: StoredAction,
         requests: Sequence[SentRequest],
-        added: Sequence[OpenRequest],
+        added: Sequence[NewRequest],
     ) -> TurnAnswer:
         """Return the answer with further requests, which are stored with the action."""
         new = [replace(each.sent, is_escalation=True) for each in added]

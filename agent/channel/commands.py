@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.approval_answers import ApprovalAnswers
-from sayso.agent.channel.approval_questions import asked_names
+from sayso.agent.channel.approval_questions import names_of_asked_about
 from sayso.agent.channel.context import (
     TurnAnswer,
     TurnContext,
@@ -312,7 +312,7 @@ def _status(
 
     for each in others:
         seconds_left = each.action.expires_at - context.received_at
-        yield texts.status_others(each.action.preview, asked_names(each), seconds_left)
+        yield texts.status_others(each.action.preview, names_of_asked_about(each), seconds_left)
 
     for each in requests:
         seconds_left = each.action.expires_at - context.received_at

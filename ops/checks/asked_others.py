@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sayso.agent.channel.approval_questions import END, ESCALATION, REMINDER
+from sayso.agent.channel.approval_questions import END_TIMER, ESCALATION_TIMER, REMINDER_TIMER
 from sayso.channels.types import Conversation, digest
 from sayso.ops.checks.audit_trail import AuditTrail
 from sayso.ops.checks.stored_conversation import StoredConversation
@@ -33,9 +33,9 @@ from sayso.pending.sharded_scripts import ShardedScripts
 #: What the bot does by itself while other people are asked, by the beginning of the event id of the
 #: turn in which it does so. The id of the action follows.
 _TIMES = {
-    REMINDER: "those who have not answered are reminded",
-    ESCALATION: "further people are asked",
-    END: "the time to decide is over",
+    REMINDER_TIMER: "those who have not answered are reminded",
+    ESCALATION_TIMER: "further people are asked",
+    END_TIMER: "the time to decide is over",
 }
 
 

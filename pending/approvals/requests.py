@@ -1,9 +1,9 @@
 """Requests: the questions in which other people are asked about an action.
 
-The action waits in the conversation of the person who asked for it, the *asker*. A request is a
-small action of its own in the conversation of each person who may decide. It has no effect: a tap
-on its button, or an answer that names its code, becomes a Vote, which travels to the conversation of
-the action.
+The action waits in the conversation of the person who asked for it, the *asker*. A *request* is
+another stored action, in the conversation of a person who may decide. It is only a question and
+runs nothing. An answer to it, by a tap or in words, becomes a Vote, which is sent to the
+conversation of the action.
 """
 
 from __future__ import annotations
@@ -15,40 +15,43 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sayso.channels.types import Conversation, Scope
+from sayso.infra.letter_codes import LETTERS
 from sayso.pending.action import RESERVED_PREFIX, PendingAction
 from sayso.pending.stored_action import StoredAction
 
 #: The kind of the record of a request.
 REQUEST_KIND = f"{RESERVED_PREFIX}request"
-#: Begins the `request_event`, and the event id, of the turn that tells the conversation of an action
-#: that a request, or the notice for the asker, did not arrive. The id of the request follows; for
-#: the notice, that of the action.
+#: The prefix of the event of a turn that says that a message did not arrive. The id of the request
+#: follows, or the id of the action for the notice to the asker. The text is both the event id and
+#: the `request_event` of the turn.
 UNDELIVERED = "undelivered:"
-#: The user of a request that stands in a group: each of its members may tap, and whether they may
-#: decide is found out then.
+#: The user id of a request to a group. Each member may answer. Whether a member may decide is
+#: checked at the answer.
 ANYONE = "*"
-#: The letters of codes. Without vowels they form no words.
-_CODE_LETTERS = "BCDFGHJKMNPQRSTVWXZ"
+#: How many letters the code of a request has. Codes that cannot be guessed have more
+#: (`letter_codes.py`).
 _CODE_LENGTH = 4
-#: The beginning of a message in which a code is looked for, in characters.
+#: How many characters of a message are searched for a code, from its beginning.
 MAX_ANSWER_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedAction:
-    """What the record of a request says about the action that it is for."""
+    """The action that a request is about: the arguments of the record of the request."""
 
+    #: The id of the action.
     action_id: str
     #: The MAC of the action's record: a vote counts for exactly this record.
     record_mac: str
-    #: The conversation of the action, and the asker, who is its user.
+    #: The conversation in which the action waits.
     home: Conversation
+    #: The id of the asker there.
     asker: str
     #: The word that a written answer names, such as "yes KMTX".
     code: str
     #: The rule of the action, as `ApprovalRule.to_dict` returns it.
     rule: dict[str, Any]
-    #: What the asker is called.
+    #: The name of the asker, "" if unknown.
     asker_name: str = ""
     #: Other ids of the asker's account, by which the directory may know them.
     asker_aliases: tuple[str, ...] = ()
@@ -62,7 +65,7 @@ class RequestedAction:
 
     @property
     def asker_ids(self) -> tuple[str, ...]:
-        """All ids of the asker's account, the main one first."""
+        """Return all ids of the asker's account, the main one first."""
         return (self.asker, *self.asker_aliases)
 
     def to_args(self) -> dict[str, Any]:
@@ -75,7 +78,7 @@ class RequestedAction:
 
     @classmethod
     def of(cls, request: PendingAction) -> RequestedAction:
-        """Read the arguments of a genuine request."""
+        """Read the arguments of a request whose record was verified."""
         return cls.from_args(request.args)
 
     @classmethod
@@ -90,18 +93,20 @@ class RequestedAction:
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
-    """A request as the action remembers it: to whom it was sent, and what became of it."""
+    """What an action stores about one request: to whom it was sent, and whether it arrived."""
 
     request_id: str
+    #: The conversation to which the request was sent.
     to: Conversation
     #: The name of the person (`KnownPerson.name`), "" for a request in a group.
     person: str
     #: The word that a written answer names.
     code: str = ""
+    #: The language of the request.
     language: str = ""
-    #: Whether the platform could not deliver it.
+    #: Whether the platform could not deliver the request.
     is_undelivered: bool = False
-    #: Whether it was sent to those who may decide once nobody else has.
+    #: Whether it was sent to further people, by the escalation of the rule.
     is_escalation: bool = False
 
 
@@ -118,9 +123,9 @@ def requests_of(stored: StoredAction) -> Sequence[SentRequest]:
     return [SentRequest(**{**each, "to": Conversation(**each["to"])}) for each in entries]
 
 
-def new_code() -> str:
-    """Return a code by which written answers name a request. It is no secret."""
-    return "".join(secrets.choice(_CODE_LETTERS) for _ in range(_CODE_LENGTH))
+def new_answer_code() -> str:
+    """Return a code by which written answers name a request. The code is no secret."""
+    return "".join(secrets.choice(LETTERS) for _ in range(_CODE_LENGTH))
 
 
 def is_request(stored: StoredAction | None) -> bool:
@@ -132,5 +137,5 @@ def codes_in(text: str) -> frozenset[str]:
     """Return the words of a text that have the form of a code, in upper case."""
     words = (word.strip(".,;:!#").upper() for word in text[:MAX_ANSWER_CHARS].split())
     return frozenset(
-        word for word in words if len(word) == _CODE_LENGTH and set(word) <= set(_CODE_LETTERS)
+        word for word in words if len(word) == _CODE_LENGTH and set(word) <= set(LETTERS)
     )
