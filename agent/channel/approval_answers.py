@@ -28,7 +28,8 @@ from sayso.agent.channel.approval_events import (
 )
 from sayso.agent.channel.context import TurnAnswer, TurnContext, text_change
 from sayso.agent.channel.endings import texts_of
-from sayso.channels.types import Conversation, Reply, Scope, Turn
+from sayso.channels.types import Conversation, Reply, Scope, Turn, without_invisible
+from sayso.pending.action import MAX_NAME_CHARS
 from sayso.pending.approval_rule import ApprovalRule
 from sayso.pending.approvals.approvers import ActionPlace, Approvers, group_of
 from sayso.pending.approvals.people import DirectoryUnavailable
@@ -40,12 +41,15 @@ from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turn_changes import TurnChange, TurnReply
 
-#: The name of a note in the memory of a conversation: its person gave an answer and must still give
-#: the reason. The note has the id of the request, the answer, and when the person was asked for the
-#: reason, in Unix seconds: "Xk3…:no:1700000000.0".
+#: The name of a note in the memory of a conversation: its person said no and must still give the
+#: reason. The note has the id of the request, and when the person was asked for the reason, in Unix
+#: seconds: "Xk3…:1700000000.0".
 REASON_FOR = "reason_for_request"
 #: For how long the next message of a person is taken as the reason, in seconds.
 REASON_SECONDS = 600.0
+#: The most characters of an answer that are stored. It is stored twice with the action if it has a
+#: reason, and the reason is told to the asker and to the model.
+MAX_WORDS_CHARS = 2000
 #: A word with a punctuation mark after it, and further text, as in "no, too expensive".
 _FIRST_WORD = re.compile(r"(?P<word>\w+)\s*[,.:;!\u2013\u2014-]\s*(?P<rest>\S.*)", re.DOTALL)
 
@@ -107,11 +111,14 @@ class ApprovalAnswers:
         if not (codes or turn.replied_to or is_in_thread_of_bot):
             return None
 
-        for request in await self._requests(context):
+        requests = await self._requests(context)
+        for request in requests:
             requested = RequestedAction.of(request.action)
             words = turn.text
             rest = ""
             if requested.code in codes:
+                if _is_ambiguous(requested.code, requests):
+                    return _how_to_answer(request)
                 words, rest = _around_code(turn.text, requested.code)
             elif not _quotes(turn, request) and not _is_in_thread(context, request):
                 continue
@@ -179,7 +186,11 @@ class ApprovalAnswers:
         if refusal:
             return _refused(context, request, refusal)
         if rule.needs_reason(answer) and not reason:
-            context.memory.notes[REASON_FOR] = f"{request.action_id}:{answer}:{context.received_at}"
+            context.memory.notes.pop(REASON_FOR, "")
+            # The next message may mean something else. A no that it completes does no harm. With a
+            # yes it would carry out the action, so a yes and its reason must name the request.
+            if answer == "no":
+                context.memory.notes[REASON_FOR] = f"{request.action_id}:{context.received_at}"
             text = texts.ask_reason(request.action.preview, answer, requested.code)
             return TurnAnswer(text_change(text))
         return self._sent(context, requested, vote)
@@ -228,7 +239,7 @@ class ApprovalAnswers:
         return TurnAnswer(TurnChange(forwards=(forward,)))
 
     async def _answer_with_reason(self, context: TurnContext) -> TurnAnswer | None:
-        """Take a message as the reason for which the person was asked. None for any other message.
+        """Take a message as the reason for a no. Return None for any other message.
 
         A plain yes or no is no reason: the person may mean an open question of their own.
         """
@@ -236,7 +247,7 @@ class ApprovalAnswers:
         if not note or self._intent(context.texts.language, context.turn.text):
             return None
         del context.memory.notes[REASON_FOR]
-        request_id, answer_word, asked_at = note.split(":")
+        request_id, _, asked_at = note.partition(":")
         if context.received_at - float(asked_at) > REASON_SECONDS:
             return None
         # A message with a code answers the request that it names.
@@ -246,8 +257,7 @@ class ApprovalAnswers:
         request = next((each for each in requests if each.action_id == request_id), None)
         if request is None:
             return None
-        answer: VoteAnswer = "yes" if answer_word == "yes" else "no"
-        answered = await self._answer(context, request, answer, "words", reason=context.turn.text)
+        answered = await self._answer(context, request, "no", "words", reason=context.turn.text)
         return answered.marked_about(request)
 
     async def _requests(self, context: TurnContext) -> Sequence[StoredAction]:
@@ -335,18 +345,42 @@ def _vote(
         thread=place.thread,
         event_id=turn.event_id,
         at=context.received_at,
-        user_name=turn.user_name,
+        user_name=without_invisible(turn.user_name)[:MAX_NAME_CHARS],
         aliases=turn.aliases,
-        words=turn.text if form == "words" else "",
-        reason=reason,
+        words=_shortened(turn.text) if form == "words" else "",
+        reason=_shortened(reason),
         message_id=message_id,
         request_id=request.action_id,
     )
 
 
+def _is_ambiguous(code: str, requests: Sequence[StoredAction]) -> bool:
+    """Return whether open requests about several actions have this code, which is drawn by lot."""
+    open_requests = [each for each in requests if each.state in WAITING_STATES]
+    requested = [RequestedAction.of(each.action) for each in open_requests]
+    return len({each.action_id for each in requested if each.code == code}) > 1
+
+
+def _shortened(text: str) -> str:
+    """Return the text of an answer as it is stored and told: at most MAX_WORDS_CHARS of it."""
+    if len(text) <= MAX_WORDS_CHARS:
+        return text
+    return f"{text[: MAX_WORDS_CHARS - 1]}…"
+
+
 def _quotes(turn: Turn, request: StoredAction) -> bool:
     """Return whether a message quotes the request."""
-    return turn.replied_to in _messages_of(request)
+    return _is_in_chat_of(turn, request) and turn.replied_to in _messages_of(request)
+
+
+def _is_in_chat_of(turn: Turn, request: StoredAction) -> bool:
+    """Return whether a message is in the chat of the request: a direct chat, or else that group.
+
+    The ids of messages are unique in a chat only: on Telegram, another message of a group may have
+    the id of a request in the person's direct chat.
+    """
+    is_in_group = request.action.user_id == ANYONE
+    return turn.in_group == is_in_group
 
 
 def _is_in_thread(context: TurnContext, request: StoredAction) -> bool:
@@ -356,6 +390,8 @@ def _is_in_thread(context: TurnContext, request: StoredAction) -> bool:
     answer the model.
     """
     if context.open_action or request.state not in WAITING_STATES:
+        return False
+    if not _is_in_chat_of(context.turn, request):
         return False
     return context.turn.conversation.thread in _messages_of(request)
 

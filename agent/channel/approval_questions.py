@@ -197,10 +197,9 @@ class ApprovalQuestions:
             sign_action(request, self._store.signer, user=scope.id, occupies_scope=False),
             undelivered=_undelivered_entry(turn, action, request.pending_action_id),
         )
-        name = asker.name if asker.has_name else action.user_name
         text = texts.request(
             action.preview,
-            _name_as_markdown(name, action.user_id),
+            _asker_as_markdown(asker, action),
             rule.need,
             code,
             action.ttl_seconds,
@@ -393,6 +392,15 @@ def _with_asker(proposal: Proposal, asker: KnownPerson) -> Proposal:
     return replace(proposal, head=head)
 
 
-def _name_as_markdown(name: str, user_id: str) -> str:
-    """Return a person as Markdown: the name, or the platform's id for a blank name."""
-    return literal(name) if name.strip() else f"`{user_id}`"
+def _asker_as_markdown(asker: KnownPerson, action: PendingAction) -> str:
+    """Return how the asker of an action is named to those who decide, as Markdown.
+
+    People choose their name on a platform themselves, and may choose that of another person. So
+    without a configured name, the platform's id follows.
+    """
+    if asker.has_name:
+        return literal(asker.name)
+    account = f"`{action.user_id}`"
+    if not action.user_name.strip():
+        return account
+    return f"{literal(action.user_name)} ({account})"

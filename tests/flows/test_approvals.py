@@ -61,7 +61,7 @@ def test_asked_on_whatsapp_and_decided_by_a_tap_in_slack(system: ApprovalSystem)
     assert "I have asked bea: Pay a1" in notice["text"]
 
     request = request_in(system, bea.chat, "a1")
-    assert request["text"].startswith("Ada Test asks for this:")
+    assert re.match(r"Ada Test \(.+\) asks for this:", request["text"])
     assert [each["label"] for each in request["buttons"]] == ["Yes", "No"]
     bea.press(request, times=3)
     (outcome,) = asker.hears()

@@ -183,7 +183,7 @@ class Shop:
             place,
             user,
             text,
-            user_name=user.title(),
+            user_name=fields.pop("user_name", user.title()),
             tap=Tap(tap) if tap else None,
             **fields,
         )

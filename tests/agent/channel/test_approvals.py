@@ -1027,6 +1027,63 @@ def test_person_and_their_colleague_are_one_vote():
     assert shop.refunds == [30]
 
 
+def test_quoted_message_of_a_group_is_no_request_in_the_direct_chat():
+    """On Telegram, messages of two chats may have the same id."""
+    shop = Shop(30)
+    shop.ask()
+    same_id = shop.message_of("bea")
+    shop.hear(GROUP, "bea", "yes", replied_to=same_id, in_group=True)
+    shop.hear(replace(GROUP, thread=same_id), "bea", "yes", in_group=True)
+    shop.work(GROUP, replace(GROUP, thread=same_id))
+    shop.work()
+    assert shop.refunds == []
+
+
+def test_message_after_a_tap_on_yes_is_no_reason():
+    """It may mean anything. A yes that needs a reason names its request."""
+    shop = Shop(30, rule=replace(MANAGERS, reason="always"))
+    shop.ask()
+    shop.tap("bea", shop.request("bea")[0])
+    assert shop.texts_to("bea")[-1].startswith("Why?")
+    shop.say("bea", "hm, that is the wrong amount")
+    assert shop.refunds == []
+    shop.say("bea", f"yes {code_of(shop, 'bea')} the parcel was lost")
+    assert shop.refunds == [30]
+
+
+def test_code_of_two_requests_answers_neither(monkeypatch):
+    """Codes are drawn by lot. A tap says which request is meant."""
+    monkeypatch.setattr("sayso.agent.channel.approval_questions.new_code", lambda: "KMTX")
+    shop = Shop(30, 40)
+    shop.ask()
+    shop.ask()
+    shop.say("bea", "yes KMTX")
+    assert shop.refunds == []
+    assert "Tap one of its buttons" in shop.texts_to("bea")[-1]
+    shop.tap("bea", shop.request("bea")[0])
+    shop.say("bea", "yes KMTX")
+    assert shop.refunds == [40, 30]
+
+
+def test_long_reason_is_shortened():
+    """It is stored with the action, and told to the asker and the model."""
+    shop = Shop(30)
+    shop.ask()
+    shop.say("bea", f"no {code_of(shop, 'bea')} {'x' * 100_000}")
+    assert "bea said no" in shop.texts[-1]
+    assert len(shop.texts[-1]) < 3000
+    assert len(shop.home_action().votes_text) < 6000
+
+
+def test_asker_with_the_name_of_a_colleague_is_shown_with_their_id():
+    """People choose their names on a platform. Those whom the YAML names have no id beside them."""
+    shop = Shop(30)
+    del shop.directory.people["ana"]
+    shop.hear(ANA, "ana", "refund please", user_name="cem")
+    shop.work()
+    assert shop.texts_to("bea")[-1].startswith("cem (`ana`) asks for this")
+
+
 def test_person_unknown_to_the_yaml_is_named_as_the_platform_does():
     """A group names whoever tapped."""
     rule = ApprovalRule(Deciders("anyone_else"), on=ApprovalPlace("team", "C1"))
