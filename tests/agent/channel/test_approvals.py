@@ -1053,7 +1053,7 @@ def test_message_after_a_tap_on_yes_is_no_reason():
 
 def test_code_of_two_requests_answers_neither(monkeypatch):
     """Codes are drawn by lot. A tap says which request is meant."""
-    monkeypatch.setattr("sayso.agent.channel.approval_questions.new_code", lambda: "KMTX")
+    monkeypatch.setattr("sayso.agent.channel.approval_questions.new_answer_code", lambda: "KMTX")
     shop = Shop(30, 40)
     shop.ask()
     shop.ask()
