@@ -26,7 +26,7 @@ SECRETS = {
 def bot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write the two files of the page into the present folder."""
     for name, language in (("sayso.yaml", "yaml"), ("orders.py", "python")):
-        (block,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+        block, *_ = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
         (tmp_path / name).write_text(block)
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
@@ -50,6 +50,14 @@ def test_check_names_who_decides() -> None:
     assert result.exit_code == 0
     assert "refund_order: asks 1 of the people with the role manager (bea, cem)" in result.output
     assert "pay_out: asks 2 of the people with the role finance (cem, dan, eve)" in result.output
+
+
+@pytest.mark.usefixtures("bot")
+def test_tool_with_a_standing_yes_loads() -> None:
+    """Behind the imports of the first block."""
+    first, second = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    Path("orders.py").write_text(first + second)
+    assert CliRunner().invoke(main, ["check", "--offline"]).exit_code == 0
 
 
 def test_the_page_has_an_example() -> None:
