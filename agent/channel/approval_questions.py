@@ -27,6 +27,9 @@ from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace
 from sayso.pending.approvals.people import DirectoryUnavailable, KnownPerson
 from sayso.pending.approvals.requests import (
     ANYONE,
+    END_TIMER,
+    ESCALATION_TIMER,
+    REMINDER_TIMER,
     REQUEST_KIND,
     UNDELIVERED,
     RequestedAction,
@@ -45,11 +48,6 @@ from sayso.pending.turn_changes import Forward, TimerTurn, TurnChange, TurnReply
 #: The most actions of one conversation that may wait for others. Each of these actions sends
 #: messages to other people, and has timers.
 MAX_WAITING_FOR_OTHERS = 10
-#: The names of the timers of an action that others decide. When a timer is due, a turn comes in
-#: with this name as `request_event`.
-REMINDER_TIMER = "request_reminder"
-ESCALATION_TIMER = "request_escalation"
-END_TIMER = "request_end"
 
 
 @dataclass(frozen=True, slots=True)

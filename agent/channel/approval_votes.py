@@ -25,9 +25,6 @@ from sayso.agent.channel.approval_events import (
     log_undelivered_request,
 )
 from sayso.agent.channel.approval_questions import (
-    END_TIMER,
-    ESCALATION_TIMER,
-    REMINDER_TIMER,
     ApprovalQuestions,
     NewRequest,
     names_of_asked,
@@ -52,6 +49,9 @@ from sayso.pending.approval_rule import ApprovalRule, Deciders
 from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace, Decider, group_of
 from sayso.pending.approvals.people import DirectoryUnavailable
 from sayso.pending.approvals.requests import (
+    END_TIMER,
+    ESCALATION_TIMER,
+    REMINDER_TIMER,
     UNDELIVERED,
     SentRequest,
     requests_of,

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sayso.agent.channel.approval_questions import END_TIMER, ESCALATION_TIMER, REMINDER_TIMER
 from sayso.channels.types import Conversation, digest
 from sayso.ops.checks.audit_trail import AuditTrail
 from sayso.ops.checks.stored_conversation import StoredConversation
@@ -24,7 +23,13 @@ from sayso.ops.checks.story import (
 )
 from sayso.ops.checks.traced_turns import TurnReader, turn_id
 from sayso.pending.approvals.endings import ApprovalOutcome, approval_outcome, request_end
-from sayso.pending.approvals.requests import UNDELIVERED, SentRequest
+from sayso.pending.approvals.requests import (
+    END_TIMER,
+    ESCALATION_TIMER,
+    REMINDER_TIMER,
+    UNDELIVERED,
+    SentRequest,
+)
 from sayso.pending.approvals.votes import Vote
 from sayso.pending.audit.body_votes import add_votes, read_votes
 from sayso.pending.audit.entries import VOTED

@@ -21,6 +21,11 @@ from sayso.pending.stored_action import StoredAction
 
 #: The kind of the record of a request.
 REQUEST_KIND = f"{RESERVED_PREFIX}request"
+#: The names of the timers of an action that others decide. When a timer is due, a turn comes in
+#: with this name as `request_event`.
+REMINDER_TIMER = "request_reminder"
+ESCALATION_TIMER = "request_escalation"
+END_TIMER = "request_end"
 #: The prefix of the event of a turn that says that a message did not arrive. The id of the request
 #: follows, or the id of the action for the notice to the asker. The text is both the event id and
 #: the `request_event` of the turn.

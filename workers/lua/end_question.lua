@@ -1,4 +1,4 @@
--- needs: conversation, forwarded, keys, outbox, queue, states
+-- needs: actions, conversation, forwarded, outbox, queue, states
 -- End a question that another conversation has forwarded to this one, and replace its message.
 --
 -- args:

@@ -1,4 +1,4 @@
--- needs: conversation, forwarded, inbox, keys, outbox, queue
+-- needs: conversation, forwarded, inbox, outbox, queue
 -- Append a turn from another conversation to the inbox of this one, once.
 --
 -- args:

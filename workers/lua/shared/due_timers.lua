@@ -1,4 +1,4 @@
--- needs: actions, conversation, inbox, keys, outbox, records, states, timers
+-- needs: actions, conversation, inbox, keys, outbox, states, timers
 -- The timers of a conversation that are due: what they send goes to the outbox, and a turn that they
 -- bring to the inbox.
 

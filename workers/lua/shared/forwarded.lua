@@ -1,4 +1,3 @@
--- needs: keys
 -- Entries that another conversation has forwarded to this one. Each entry is taken once: a repeated
 -- call changes nothing and returns the first answer.
 --
