@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 #: * over: the action was decided, withdrawn, or its time is over.
 #: * own_request: the person asked for the action.
 #: * not_a_decider: the rule does not name the person.
+#: * too_many: the account has answered about this action too often. Its person is not told.
 #: * directory_unavailable: a platform does not say who is in a group.
 #: * tampered: the vote was changed on its way.
 RefusalReason = Literal[
@@ -38,6 +39,7 @@ RefusalReason = Literal[
     "over",
     "own_request",
     "not_a_decider",
+    "too_many",
     "directory_unavailable",
     "tampered",
 ]

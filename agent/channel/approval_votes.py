@@ -78,6 +78,10 @@ from sayso.pending.turn_changes import Forward, RequestChange, Transition, TurnC
 
 log = logging.getLogger(__name__)
 
+#: How many answers of one account about one action are stored. All of them are judged with each
+#: further answer, so without a limit a member of a group could keep the bot busy.
+MAX_ANSWERS_EACH = 20
+
 #: The answer to a turn that changes nothing and says nothing.
 _NOTHING = TurnAnswer(TurnChange(ended="answered_before"))
 
@@ -246,6 +250,11 @@ class ApprovalVotes:
             return await self._expire(context, stored, rule)
         if is_decided_here:
             return await self._act_again(context, stored, rule, vote)
+        if _is_one_too_many(stored, vote):
+            log_refused_vote(
+                vote.channel, "too_many", action_id=vote.action_id, request_id=vote.request_id
+            )
+            return _NOTHING
         try:
             count = await self._count(context, stored, rule, vote)
         except DirectoryUnavailable as exc:
@@ -675,6 +684,24 @@ def _is_in_group(stored: StoredAction, vote: Vote) -> bool:
         request.request_id == vote.request_id and not request.person
         for request in requests_of(stored)
     )
+
+
+def _is_one_too_many(stored: StoredAction, vote: Vote) -> bool:
+    """Return whether an account answers once more after MAX_ANSWERS_EACH answers.
+
+    A no counts all the same if the last answer was a yes: nothing runs against the last word of a
+    person.
+    """
+    earlier = [
+        each
+        for each in votes_from_lines(stored.votes_text)
+        if (each.channel, each.user_id) == (vote.channel, vote.user_id)
+        and each.event_id != vote.event_id
+    ]
+    if len(earlier) < MAX_ANSWERS_EACH:
+        return False
+    last = max(earlier, key=lambda each: each.at)
+    return vote.answer == "yes" or last.answer == "no"
 
 
 def _is_repeated(stored: StoredAction, vote: Vote) -> bool:

@@ -50,7 +50,7 @@ class RoleGroups:
         self._channels = channels
         self._clock = clock
         #: The members of each group, and when they were read, in seconds of the clock.
-        self._cached: dict[RoleGroup, tuple[float, tuple[Account, ...]]] = {}
+        self._cached: dict[RoleGroup, tuple[float, dict[Account, None]]] = {}
 
     async def accounts_with(self, role: str) -> list[Account]:
         """Return the accounts that have a role by a group, in the order of the platform.
@@ -72,12 +72,19 @@ class RoleGroups:
         roles = set()
         for role, groups in self._groups.items():
             for group in groups:
-                if group.channel in channels and not wanted.isdisjoint(await self._members(group)):
+                if group.channel not in channels:
+                    continue
+                members = await self._members(group)
+                if any(account in members for account in wanted):
                     roles.add(role)
         return roles
 
-    async def _members(self, group: RoleGroup) -> tuple[Account, ...]:
-        """Return the accounts in a group. They were read at most MEMBERS_CACHE_SECONDS ago."""
+    async def _members(self, group: RoleGroup) -> dict[Account, None]:
+        """Return the accounts in a group, in the order of the platform.
+
+        They were read at most MEMBERS_CACHE_SECONDS ago. A group may have thousands of them, so
+        they are the keys of a dict.
+        """
         now = self._clock()
         if group in self._cached:
             read_at, members = self._cached[group]
@@ -92,6 +99,6 @@ class RoleGroups:
         except SendError as exc:
             problem = f"{group.channel} does not say who is in the group {group.group}: {exc}"
             raise DirectoryUnavailable(problem) from exc
-        members = tuple(Account(group.channel, each) for each in ids)
+        members = {Account(group.channel, each): None for each in ids}
         self._cached[group] = (now, members)
         return members

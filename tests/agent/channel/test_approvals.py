@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, ToolPolicy, tool
+from sayso.agent.channel.approval_votes import MAX_ANSWERS_EACH
 from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.channels.base import AddressClosed, WindowClosed
 from sayso.channels.types import Conversation
@@ -1082,6 +1083,48 @@ def test_asker_with_the_name_of_a_colleague_is_shown_with_their_id():
     shop.hear(ANA, "ana", "refund please", user_name="cem")
     shop.work()
     assert shop.texts_to("bea")[-1].startswith("cem (`ana`) asks for this")
+
+
+def test_many_requests_in_a_group_are_answered_at_once():
+    """They are to each member, so no tap is dropped as one on the question of another person."""
+    amounts = range(1, 9)
+    shop = Shop(*amounts, rule=IN_GROUP)
+    for _ in amounts:
+        shop.ask()
+    for number, _ in enumerate(amounts):
+        yes, _ = shop.request("C1", number)
+        shop.hear(GROUP, "bea", tap=yes.data, in_group=True)
+    shop.work()
+    assert sorted(shop.refunds) == list(amounts)
+
+
+def test_answers_of_one_account_are_limited():
+    """Each is stored and judged again. A last no after a yes still counts."""
+    shop = Shop(30, rule=replace(IN_GROUP, need=2, denials=2))
+    shop.ask()
+    yes, no = shop.request("C1")
+    for number in range(MAX_ANSWERS_EACH + 5):
+        shop.tap("bea", no if number % 2 else yes, GROUP, in_group=True)
+        shop.rig.pass_time(2)
+    shop.tap("bea", yes, GROUP, in_group=True)
+    assert len(shop.home_action().votes_text.splitlines()) == MAX_ANSWERS_EACH
+    shop.tap("cem", yes, GROUP, in_group=True)
+    assert shop.refunds == []
+    assert "1 of 2" in shop.texts_to("C1")[-1]
+
+
+def test_groups_are_unknown_when_the_next_worker_goes_on():
+    """The worker that claimed the action died. Without knowing who decides, nothing runs."""
+    shop = Shop(30)
+    shop.ask()
+    shop.hear(Conversation("team", "bea"), "bea", tap=shop.request("bea")[0].data)
+    shop.work(Conversation("team", "bea"))
+    shop.die_after("claim")
+    shop.directory.is_down = True
+    shop.work()
+    assert shop.refunds == []
+    assert "Refund 30 EUR" in shop.texts[-1]
+    assert shop.home_action().state == "superseded"
 
 
 def test_person_unknown_to_the_yaml_is_named_as_the_platform_does():

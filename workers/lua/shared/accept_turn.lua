@@ -152,7 +152,9 @@ local function accept_turn()
   local asked_user = args.tapped_action_id ~= ''
     and redis.call('HGET', action_key(args.tapped_action_id), 'user')
   local is_own = not asked_user or asked_user == args.user
-  if args.tap and not is_own and args.waited_ms == 0 then
+  -- A request in a group is to each of its members: their taps have the limit of messages.
+  local is_foreign = not is_own and asked_user ~= ANYONE_USER
+  if args.tap and is_foreign and args.waited_ms == 0 then
     local limit_name = args.user .. ':foreign'
     if is_too_fast(limit_name, FOREIGN_TAPS_PER_MINUTE, FOREIGN_TAPS_IN_ONE_GO) then
       return 'ignored'
