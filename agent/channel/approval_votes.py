@@ -275,9 +275,11 @@ class ApprovalVotes:
         A person may have named the code of the request elsewhere, such as in a group. Where the
         request stands, its end says the same.
         """
-        vote = self._read_vote(context, stored)
         endings = [each for each in answer.change.forwards if isinstance(each, QuestionEnding)]
-        if vote is None or not endings or any(each.to == vote.place for each in endings):
+        if not endings:
+            return answer
+        vote = self._read_vote(context, stored)
+        if vote is None or any(each.to == vote.place for each in endings):
             return answer
         reply = Reply(endings[0].outcome_text, language=self._language)
         forwards = (*answer.change.forwards, ForwardedReply(vote.place, reply))
