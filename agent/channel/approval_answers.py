@@ -9,8 +9,8 @@ A *request* is the question to such a person, in that person's own chat. The per
 Any other yes or no does not answer a request: the person may mean an open question of their own.
 
 Each answer becomes a Vote, which is sent to the conversation of the action and counted there
-(`approval_votes.py`). This module only checks whether the vote can count, so that the person is told
-at once if it cannot.
+(`approval_votes.py`). This module only checks whether the vote can count, so that the person is
+told at once if it cannot.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ def _vote(
     """Return the vote for an answer to a request, without a seal."""
     turn = context.turn
     place = turn.conversation
-    message_id = turn.message_id if form == "tap" else turn.replied_to
+    question_message_id = turn.message_id if form == "tap" else turn.replied_to
     return Vote(
         action_id=requested.action_id,
         record_mac=requested.record_mac,
@@ -349,7 +349,7 @@ def _vote(
         aliases=turn.aliases,
         words=_shortened(turn.text) if form == "words" else "",
         reason=_shortened(reason),
-        message_id=message_id,
+        question_message_id=question_message_id,
         request_id=request.action_id,
     )
 

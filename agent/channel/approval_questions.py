@@ -16,14 +16,20 @@ from sayso.agent.channel.approval_events import (
     log_unasked_action,
     log_unavailable_directory,
 )
-from sayso.agent.channel.context import TurnContext, paragraphs
+from sayso.agent.channel.context import TurnAnswer, TurnContext, paragraphs
 from sayso.agent.channel.questions import closed_question
+from sayso.agent.channel.stored_history import OUTCOME_UNREAD
 from sayso.agent.tools.previews import literal
 from sayso.channels.i18n.texts import Texts, brief, texts_for
 from sayso.channels.types import Button, Reply, Scope, Turn
 from sayso.pending.action import ActionState, PendingAction
 from sayso.pending.approval_rule import ApprovalRule, Deciders
-from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace
+from sayso.pending.approvals.approvers import (
+    ActionPlace,
+    Approvers,
+    AskedPlace,
+    can_be_decided,
+)
 from sayso.pending.approvals.people import DirectoryUnavailable, KnownPerson
 from sayso.pending.approvals.requests import (
     ANYONE,
@@ -91,11 +97,13 @@ class ApprovalQuestions:
             proposal = _with_asker(proposal, asker)
             head = proposal.head
             place = ActionPlace(turn.conversation, asker)
-            places = await self._approvers.to_ask(rule.by, rule.on, place, context.received_at)
+            places = await self._approvers.places_to_ask(
+                rule.by, rule.on, place, context.received_at
+            )
         except DirectoryUnavailable as exc:
             log_unavailable_directory(proposal.head.pending_action_id, exc)
             return texts.deciders_unknown()
-        if not can_decide(places, rule.need):
+        if not can_be_decided(places, rule.need):
             log_unasked_action(head.kind, turn.conversation.channel)
             return texts.nobody_to_ask(head.preview)
         waiting = sum(timer.id.startswith(f"{END_TIMER}:") for timer in context.timers)
@@ -137,7 +145,7 @@ class ApprovalQuestions:
         asker = await self._approvers.person_of(turn.conversation.channel, turn.user_ids)
         known_as = frozenset(stored.action.user_known_as)
         place = ActionPlace(turn.conversation, asker, known_as)
-        places = await self._approvers.to_ask(deciders, rule.on, place, context.received_at)
+        places = await self._approvers.places_to_ask(deciders, rule.on, place, context.received_at)
         sent = requests_of(stored)
         known = {(each.to, each.person) for each in sent}
         code = next((each.code for each in sent), "") or new_answer_code()
@@ -253,6 +261,22 @@ class ApprovalQuestions:
             preview=head.preview,
         )
 
+    def with_endings(
+        self,
+        context: TurnContext,
+        answer: TurnAnswer,
+        stored: StoredAction,
+        state: ActionState,
+        decision: str,
+        *,
+        ends_as: ActionState = "superseded",
+    ) -> TurnAnswer:
+        """Return the answer with the endings of all requests about the action. See `endings`."""
+        if answer.change.continuation:
+            context.memory.notes[OUTCOME_UNREAD] = stored.action_id
+        endings = self.endings(stored, state, decision, ends_as=ends_as)
+        return answer.with_changes(forwards=(*answer.change.forwards, *endings))
+
     def endings(
         self,
         stored: StoredAction,
@@ -286,13 +310,6 @@ class ApprovalQuestions:
         reply = closed_question("", asked_text, state, decision)
         reply = replace(reply, optional=False, language=request.language)
         return QuestionEnding(request.to, request.request_id, ends_as, decision, reply)
-
-
-def can_decide(places: Sequence[AskedPlace], need: int) -> bool:
-    """Return whether enough people are asked. Nobody knows how many people read a group."""
-    if any(not each.person for each in places):
-        return True
-    return len(places) >= need
 
 
 def _turn_of_bot(turn: Turn, *, event_id: str, request_event: str) -> Turn:

@@ -1,36 +1,32 @@
 """ApprovalVotes: what becomes of an action that other people decide.
 
 The action waits in the conversation of the person who asked for it, the *asker*. The answers of the
-others reach this conversation as turns of the kind `vote`, and its times (a reminder, an escalation,
-the end) as turns of the kind `request_timer`. All of them are answered one at a time, so two people
-who decide at once cannot both be the last one.
+other people reach this conversation as turns of the kind `vote`. Turns of one conversation are
+answered one at a time. So of two people who answer at once, only one gives the vote that decides.
+
+What happens without a vote, such as a reminder, is in `approval_timers.py`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sayso.agent.channel.approval_events import (
     RefusalReason,
     log_counted_vote,
     log_decision,
-    log_escalation,
     log_refused_vote,
-    log_reminders,
-    log_sent_requests,
     log_tampered_vote,
     log_unavailable_directory,
-    log_undelivered_request,
 )
 from sayso.agent.channel.approval_questions import (
     ApprovalQuestions,
-    NewRequest,
-    names_of_asked,
 )
+from sayso.agent.channel.approval_timers import NO_ANSWER, ApprovalTimers
 from sayso.agent.channel.confirmed_actions import ConfirmedActions
-from sayso.agent.channel.context import TurnAnswer, TurnContext, fixed_answer, paragraphs
+from sayso.agent.channel.context import TurnAnswer, TurnContext, paragraphs
 from sayso.agent.channel.endings import (
     cancel_with_text,
     cancelled_text,
@@ -38,28 +34,21 @@ from sayso.agent.channel.endings import (
     with_tools_already_run,
 )
 from sayso.agent.channel.outcome_answers import OutcomeAnswers
-from sayso.agent.channel.outcome_history import OutcomeHistory
-from sayso.agent.channel.questions import outcome_line
-from sayso.agent.channel.stored_history import OUTCOME_UNREAD
 from sayso.agent.tools.previews import literal
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply
 from sayso.pending.action import ActionState
 from sayso.pending.approval_rule import ApprovalRule, Deciders
-from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace, Decider, group_of
+from sayso.pending.approvals.approvers import ActionPlace, Approvers, Decider, group_of
 from sayso.pending.approvals.people import DirectoryUnavailable
 from sayso.pending.approvals.requests import (
     END_TIMER,
-    ESCALATION_TIMER,
-    REMINDER_TIMER,
-    UNDELIVERED,
-    SentRequest,
     requests_of,
-    requests_to_json,
 )
 from sayso.pending.approvals.votes import (
     Tally,
     Vote,
+    genuine_votes,
     last_answers,
     names_of_votes,
     tally,
@@ -74,7 +63,7 @@ from sayso.pending.stored_action import (
     WAITING_STATES,
     StoredAction,
 )
-from sayso.pending.turn_changes import Forward, RequestChange, Transition, TurnChange, TurnReply
+from sayso.pending.turn_changes import RequestChange, TurnChange, TurnReply
 
 log = logging.getLogger(__name__)
 
@@ -82,23 +71,20 @@ log = logging.getLogger(__name__)
 #: further answer, so without a limit a member of a group could keep the bot busy.
 MAX_ANSWERS_EACH = 20
 
-#: The answer to a turn that changes nothing and says nothing.
-_NOTHING = TurnAnswer(TurnChange(ended="answered_before"))
-
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """The votes of an action, and what they decide."""
+    """An action with all its votes, and what the votes decide."""
 
     action: StoredAction
     tally: Tally
 
 
 class ApprovalVotes:
-    """Counts the votes about the actions of one channel, and acts on the result.
+    """Counts the votes about the actions of one channel, and carries out what they decide.
 
-    Lives as long as its agent and store. Who may decide is asked of the directory at each vote,
-    also about those who have voted before.
+    Lives as long as its agent and store. At each vote it checks again whether each voter may
+    decide, also those who voted before.
     """
 
     def __init__(
@@ -107,53 +93,56 @@ class ApprovalVotes:
         approvers: Approvers,
         *,
         questions: ApprovalQuestions,
+        timers: ApprovalTimers,
         confirmed: ConfirmedActions,
-        outcomes: OutcomeHistory,
         answers: OutcomeAnswers,
         language: str,
     ) -> None:
-        """`language` is that of the requests."""
+        """`language` is the language of the requests, as a BCP 47 tag."""
         self._store = store
         self._approvers = approvers
         self._questions = questions
+        self._timers = timers
         self._confirmed = confirmed
-        self._outcomes = outcomes
         self._answers = answers
         self._language = language
 
     async def answer(self, context: TurnContext) -> TurnAnswer:
         """Answer a vote or a timer. Raises LeaseLost, StaleTurn and redis.RedisError."""
         stored = context.named_action
-        if stored is None:  # its record is gone, which takes days after its end
+        if stored is None:  # the record was deleted, days after the end of the action
             log.warning("request.without_action", extra={"event": context.turn.event_hash})
-            return _NOTHING
+            return NO_ANSWER
         if stored.is_changed:
             return await self._answer_about_changed(context, stored)
         rule = _rule_of(stored)
         if rule is None:
-            return _NOTHING
+            return NO_ANSWER
         if context.turn.kind == "vote":
-            answer = await self._answer_vote(context, stored, rule)
-            answer = self._with_word_to_voter(context, stored, answer)
+            vote = self._read_vote(context, stored)
+            if vote is None:
+                return NO_ANSWER
+            answer = await self._answer_vote(context, stored, rule, vote)
+            answer = self._with_outcome_for_voter(answer, vote)
         else:
-            answer = await self._answer_timer(context, stored, rule)
+            answer = await self._timers.answer(context, stored, rule)
         return answer.marked_about(stored)
 
     async def _answer_about_changed(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """Answer a turn about an action whose stored record is not the one that was signed.
+        """Answer a turn about an action whose stored record was changed in the store.
 
-        It can never run. A voter is told that the answer does not count, and the asker when the
-        time to decide is over.
+        The action can never run. A voter is told that the vote does not count. The asker is told at
+        the end of the time to decide.
         """
         line = texts_for(self._language).request_changed()
         vote = self._read_vote(context, stored) if context.turn.kind == "vote" else None
         if vote:
-            return self._refused(stored, vote, "changed", line)
+            return self._refuse(stored, vote, "changed", line)
         is_over = context.turn.request_event == END_TIMER and stored.state in WAITING_STATES
         if not is_over:
-            return _NOTHING
+            return NO_ANSWER
         text = context.texts.tampered()
-        return await self._end_undecided(context, stored, "expired", text, line)
+        return await self._timers.end_undecided(context, stored, "expired", text, line)
 
     def withdrawn(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
@@ -163,16 +152,16 @@ class ApprovalVotes:
         turn = context.turn
         name = literal(stored.action.user_name or turn.user_name or turn.user_id)
         line = texts_for(self._language).withdrawn_by(name, context.received_at)
-        return self._with_endings(context, answer, stored, "cancelled", line)
+        return self._questions.with_endings(context, answer, stored, "cancelled", line)
 
     async def withdraw_all(
         self, context: TurnContext, answer: TurnAnswer, waiting: Sequence[StoredAction]
     ) -> TurnAnswer:
         """Cancel actions that wait for others, and return the answer with the end of their requests.
 
-        Each is cancelled at once: a turn can commit only one change of a state. `waiting` may have
-        actions that an earlier attempt at this turn has cancelled, before its worker died: their
-        requests are still to be ended.
+        Each action is cancelled before this method returns, because a turn can commit only one
+        change of a state. If a worker died in an earlier attempt at this turn, `waiting` has the
+        actions that it cancelled, too: their requests must still be ended.
         """
         conversation = context.turn.conversation.id
         outcomes: list[str] = []
@@ -192,101 +181,97 @@ class ApprovalVotes:
         return _with_lines_below(answer, outcomes)
 
     def failed(self, context: TurnContext) -> TurnAnswer:
-        """Return the answer to a vote that could not be counted: its person may try again."""
+        """Return the answer to a turn that failed. A voter is told to try again."""
         stored = context.named_action
         if context.turn.kind != "vote" or stored is None:
-            return _NOTHING
+            return NO_ANSWER
         vote = self._read_vote(context, stored)
         if vote is None:
-            return _NOTHING
-        return _told(stored, vote, texts_for(self._language).broken(), self._language)
+            return NO_ANSWER
+        return _tell_voter(stored, vote, texts_for(self._language).broken(), self._language)
 
     async def with_requests_ended(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
     ) -> TurnAnswer:
         """Return the answer of a turn that decided the action and failed, with the requests ended."""
-        ended = await self._after(context, answer, stored)
+        ended = await self._load_ended(context, answer, stored)
         line = _decision_line(ended, self._language)
         if ended.state in EXECUTED_STATES:
             line = paragraphs([line, _end_for_deciders(ended, self._language)])
-        answer = self._with_endings(context, answer, stored, ended.state, line)
-        return self._with_word_to_voter(context, stored, answer)
+        answer = self._questions.with_endings(context, answer, stored, ended.state, line)
+        vote = self._read_vote(context, stored)
+        if vote is None:
+            return answer
+        return self._with_outcome_for_voter(answer, vote)
 
     async def _answer_vote(
-        self, context: TurnContext, stored: StoredAction, rule: ApprovalRule
+        self, context: TurnContext, stored: StoredAction, rule: ApprovalRule, vote: Vote
     ) -> TurnAnswer:
-        """Count a vote, and carry out or cancel the action if that decides it.
+        """Count a genuine vote, and carry out or cancel the action if that decides it.
 
         The first row that fits counts:
 
         | the vote                                      | the action                              |
         |-----------------------------------------------|-----------------------------------------|
-        | is not genuine, or is about another record    | stays; the voter is told                |
-        | came by this turn, which has decided already  | its outcome is told                     |
-        | finds the action decided or ended             | stays; the voter is told                |
-        | came after the time to decide                 | expires                                 |
+        | is about another record                       | stays; the voter is told                |
+        | was counted in an earlier attempt at this     | goes on where the worker of that        |
+        | turn, and decided the action                  | attempt died                            |
+        | came in after the end of the action           | stays; the voter is told                |
+        | came in after the time to decide              | expires                                 |
         | is of a person who may not decide             | stays; the voter is told                |
-        | is one more yes or no, and more are needed    | stays; the voter is told                |
+        | is counted, and more votes are needed         | stays; the voter is told                |
         | is the last yes that was needed               | is carried out                          |
         | is the last no that was needed                | is cancelled                            |
         """
-        vote = self._read_vote(context, stored)
-        if vote is None:
-            return _NOTHING
         texts = texts_for(self._language)
         if vote.record_mac != stored.mac:
-            return self._refused(stored, vote, "changed", texts.request_changed())
+            return self._refuse(stored, vote, "changed", texts.request_changed())
 
         has_event = stored.decided_by_event == context.turn.event_id
         is_decided_here = has_event and stored.state not in WAITING_STATES
-        if not is_decided_here and stored.state != "shown":
+        if is_decided_here:
+            return await self._go_on(context, stored, rule, vote)
+        if stored.state != "shown":
             line = _decision_line(stored, self._language)
             reason: RefusalReason = "early" if stored.state == "armed" else "over"
-            return self._refused(stored, vote, reason, texts.request_over(line))
-        if not is_decided_here and stored.action.is_expired(context.received_at):
+            return self._refuse(stored, vote, reason, texts.request_over(line))
+        if stored.action.is_expired(context.received_at):
             log_refused_vote(
                 vote.channel, "over", action_id=vote.action_id, request_id=vote.request_id
             )
-            return await self._expire(context, stored, rule)
-        if is_decided_here:
-            return await self._act_again(context, stored, rule, vote)
+            return await self._timers.expire(context, stored, rule)
         if _is_one_too_many(stored, vote):
             log_refused_vote(
                 vote.channel, "too_many", action_id=vote.action_id, request_id=vote.request_id
             )
-            return _NOTHING
+            return NO_ANSWER
         try:
             count = await self._count(context, stored, rule, vote)
         except DirectoryUnavailable as exc:
             log_unavailable_directory(stored.action_id, exc)
-            return self._refused(stored, vote, "directory_unavailable", texts.deciders_unknown())
+            return self._refuse(stored, vote, "directory_unavailable", texts.deciders_unknown())
         if count is None:
-            return self._refused(stored, vote, "not_a_decider", texts.not_a_decider())
+            return self._refuse(stored, vote, "not_a_decider", texts.not_a_decider())
         log_counted_vote(vote, count.tally, rule.need)
         if count.tally.state != "open":
             log_decision(stored, count.tally.state)
-        return await self._act(context, rule, vote, count)
+        return await self._act_on(context, rule, vote, count)
 
-    def _with_word_to_voter(
-        self, context: TurnContext, stored: StoredAction, answer: TurnAnswer
-    ) -> TurnAnswer:
-        """Return the answer with how the action ended, in the conversation of the vote.
+    def _with_outcome_for_voter(self, answer: TurnAnswer, vote: Vote) -> TurnAnswer:
+        """Return the answer that also sends the end of the action to the conversation of the vote.
 
-        A person may have named the code of the request elsewhere, such as in a group. Where the
-        request stands, its end says the same.
+        A person may have answered in another conversation than that of the request, such as in a
+        group. In the conversation of a request, its ending says the same, so nothing is added.
         """
         endings = [each for each in answer.change.forwards if isinstance(each, QuestionEnding)]
-        if not endings:
-            return answer
-        vote = self._read_vote(context, stored)
-        if vote is None or any(each.to == vote.place for each in endings):
+        if not endings or any(each.to == vote.place for each in endings):
             return answer
         reply = Reply(endings[0].outcome_text, language=self._language)
         forwards = (*answer.change.forwards, ForwardedReply(vote.place, reply))
         return answer.with_changes(forwards=forwards)
 
     def _read_vote(self, context: TurnContext, stored: StoredAction) -> Vote | None:
-        """Return the vote of the turn, None if it is not genuine."""
+        """Return the vote of the turn, None (and a log line) for one that is not genuine."""
         try:
             vote = Vote.from_json(context.turn.request_event)
         except (ValueError, TypeError):
@@ -296,60 +281,63 @@ class ApprovalVotes:
         log_tampered_vote(stored.action_id, context.turn.conversation.channel)
         return None
 
-    def _refused(
+    def _refuse(
         self, stored: StoredAction, vote: Vote, reason: RefusalReason, text: str
     ) -> TurnAnswer:
         """Return the answer that tells a person why their vote does not count."""
         log_refused_vote(vote.channel, reason, action_id=vote.action_id, request_id=vote.request_id)
-        return _told(stored, vote, text, self._language)
+        return _tell_voter(stored, vote, text, self._language)
 
-    async def _act_again(
+    async def _go_on(
         self, context: TurnContext, stored: StoredAction, rule: ApprovalRule, vote: Vote
     ) -> TurnAnswer:
-        """Go on where another worker died that had counted this vote and claimed the action.
+        """Go on where a worker died after it had counted this vote and claimed the action.
 
-        While the action may still run, the votes are judged again: nothing runs because a state or a
-        vote was changed in the store. Raises DirectoryUnavailable.
+        While the action may still run, the votes are counted again, so that nothing runs because a
+        state or a vote was changed in the store. Raises DirectoryUnavailable.
         """
         if stored.state in OPEN_STATES:
             place = await self._place_of(context, stored)
-            agreed = (await self._judge(context, stored, rule, place)).yes
+            counted = await self._count_stored(context, stored, rule, place)
+            agreed = counted.yes
         else:
-            answers = last_answers(self._genuine_votes(stored))
+            answers = last_answers(genuine_votes(stored, self._store.signer))
             agreed = tuple(each for each in answers if each.answer == "yes")
-        return await self._act(context, rule, vote, _Count(stored, Tally("approved", agreed, ())))
+        count = _Count(stored, Tally("approved", agreed, ()))
+        return await self._act_on(context, rule, vote, count)
 
     async def _count(
         self, context: TurnContext, stored: StoredAction, rule: ApprovalRule, vote: Vote
     ) -> _Count | None:
         """Store a vote and count all votes. Return None if the person of the vote may not decide.
 
-        The vote is stored before the action is carried out, so that it is not lost with a worker.
+        The vote is stored before the action is carried out, so that no vote is lost if the worker
+        dies. Raises DirectoryUnavailable.
         """
         place = await self._place_of(context, stored)
         decider = await self._decider_of(context, stored, rule, vote, place)
         if decider is None:
             return None
-        vote = self._of_decider(vote, decider)
+        vote = self._counted_vote(vote, decider)
         stored = await self._with_vote(context, stored, vote)
-        return _Count(stored, await self._judge(context, stored, rule, place))
+        return _Count(stored, await self._count_stored(context, stored, rule, place))
 
-    async def _judge(
+    async def _count_stored(
         self, context: TurnContext, stored: StoredAction, rule: ApprovalRule, place: ActionPlace
     ) -> Tally:
         """Count the genuine votes that are stored with an action.
 
-        A person who voted before may have lost the role, or may be known as another one by now.
+        A person who voted before may have lost the role, or may have another name now.
         """
-        present: list[Vote] = []
-        for vote in self._genuine_votes(stored):
+        counted: list[Vote] = []
+        for vote in genuine_votes(stored, self._store.signer):
             decider = await self._decider_of(context, stored, rule, vote, place)
             if decider:
-                present.append(self._of_decider(vote, decider))
-        return tally(rule, present)
+                counted.append(self._counted_vote(vote, decider))
+        return tally(rule, counted)
 
-    def _of_decider(self, vote: Vote, decider: Decider) -> Vote:
-        """Return a vote with what is known of its person now, and all names of before, sealed."""
+    def _counted_vote(self, vote: Vote, decider: Decider) -> Vote:
+        """Return a vote with the present name of its person and all earlier names, sealed again."""
         known_as = decider.person.known_as.union(vote.known_as)
         named = replace(
             vote,
@@ -384,16 +372,6 @@ class ApprovalVotes:
         asker = await self._approvers.person_of(home.channel, ids)
         return ActionPlace(home, asker, frozenset(action.user_known_as))
 
-    def _genuine_votes(self, stored: StoredAction) -> Sequence[Vote]:
-        """Return the stored votes that the bot has sealed and counted, about exactly this record."""
-        signer = self._store.signer
-        # A vote that names no person was not counted: it is on its way to be.
-        return [
-            vote
-            for vote in votes_from_lines(stored.votes_text)
-            if vote.person and vote.is_about(stored) and vote.is_genuine(signer)
-        ]
-
     async def _with_vote(
         self, context: TurnContext, stored: StoredAction, vote: Vote
     ) -> StoredAction:
@@ -407,25 +385,28 @@ class ApprovalVotes:
             lines.append(line)
         return replace(stored, votes_text="\n".join(lines))
 
-    async def _act(
+    async def _act_on(
         self, context: TurnContext, rule: ApprovalRule, vote: Vote, count: _Count
     ) -> TurnAnswer:
-        """Do what the votes decide, and end the requests if they decide anything."""
+        """Carry out or cancel the action as the votes decide, and end the requests.
+
+        If the votes decide nothing yet, the voter is told.
+        """
         stored = count.action
         texts = texts_of(stored)
         state: ActionState
         match count.tally.state:
             case "open":
-                return self._counted(stored, rule, vote, count.tally)
+                return self._confirm_vote(stored, rule, vote, count.tally)
             case "approved":
                 answer = await self._carry_out(context, stored, count.tally.yes)
-                line = texts.agreed_by(_names(count.tally.yes), vote.at)
-                ended = await self._after(context, answer, stored)
+                line = texts.agreed_by(_voter_names(count.tally.yes), vote.at)
+                ended = await self._load_ended(context, answer, stored)
                 state = ended.state
                 end = _end_for_deciders(ended, self._language)
             case "denied":
                 reason = "; ".join(each.reason for each in count.tally.no if each.reason)
-                names = _names(count.tally.no)
+                names = _voter_names(count.tally.no)
                 answer = await self._confirmed.cancel(
                     context,
                     stored,
@@ -441,20 +422,23 @@ class ApprovalVotes:
         if line:
             answer = _with_line_above(answer, line)
         decision = paragraphs([_decision_line(stored, self._language, count.tally), end])
-        return self._with_endings(context, answer, stored, state, decision)
+        return self._questions.with_endings(context, answer, stored, state, decision)
 
-    def _counted(
+    def _confirm_vote(
         self, stored: StoredAction, rule: ApprovalRule, vote: Vote, counted: Tally
     ) -> TurnAnswer:
-        """Return what is said of a vote after which more are needed. A group reads whose it was."""
+        """Return the answer to a vote after which more votes are needed.
+
+        In a group all members read it. Only the voter reads it after the same answer a second time.
+        """
         texts = texts_for(self._language)
         preview = stored.action.preview
         agreed = len(counted.yes)
         if not _is_in_group(stored, vote) or _is_repeated(stored, vote):
-            return _told(
+            return _tell_voter(
                 stored, vote, texts.vote_counted(preview, agreed, rule.need), self._language
             )
-        voter = _names([_newest(counted, vote)])
+        voter = _voter_names([_as_counted(counted, vote)])
         text = texts.vote_counted_in_group(preview, voter, agreed, rule.need)
         reply = Reply(text, language=self._language)
         return TurnAnswer(TurnChange(forwards=(ForwardedReply(vote.place, reply),)))
@@ -464,8 +448,8 @@ class ApprovalVotes:
     ) -> TurnAnswer:
         """Carry out an action that enough people agreed to.
 
-        If an earlier attempt at this turn has carried it out, and its worker died before it was
-        told, only the outcome is left to tell.
+        If an earlier attempt at this turn carried it out and the worker died then, only tell the
+        outcome.
         """
         is_decided_here = stored.decided_by_event == context.turn.event_id
         if is_decided_here and stored.state not in OPEN_STATES:
@@ -473,12 +457,13 @@ class ApprovalVotes:
             return await self._answers.answer_ended(context, stored, effects, is_deciding=True)
         return await self._confirmed.carry_out(context, stored, votes=votes)
 
-    async def _after(
+    async def _load_ended(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
     ) -> StoredAction:
-        """Return an action after it was carried out, or refused at the last moment.
+        """Load an action after it was carried out, or refused before that.
 
-        The turn may change its state once more (`answer`).
+        The change of the turn (`answer`) may give it another state, which is not stored yet. An
+        action that is no longer stored has the state `unknown`.
         """
         conversation = context.turn.conversation.id
         (now,) = await self._store.repository.load(conversation, (stored.action_id,))
@@ -488,177 +473,9 @@ class ApprovalVotes:
             return replace(now, state=answer.change.transition.to)
         return now
 
-    async def _answer_timer(
-        self, context: TurnContext, stored: StoredAction, rule: ApprovalRule
-    ) -> TurnAnswer:
-        """Answer a time that has come while the action waits, or a message that did not arrive."""
-        event = context.turn.request_event
-        is_notice_lost = event == f"{UNDELIVERED}{stored.action_id}"
-        if is_notice_lost and stored.state == "expired":
-            # The asker was not told and cannot take the action back, so it has ended.
-            line = texts_for(self._language).unreachable_request()
-            nothing_said = TurnAnswer(TurnChange())
-            return self._with_endings(context, nothing_said, stored, "expired", line)
-        if stored.state not in WAITING_STATES:
-            return _NOTHING
-        try:
-            if event == END_TIMER:
-                return await self._expire(context, stored, rule)
-            if event == REMINDER_TIMER:
-                return self._remind(context, stored)
-            if event == ESCALATION_TIMER:
-                return await self._escalate(
-                    context, stored, rule, texts_of(stored).others_asked_too
-                )
-            if event.startswith(UNDELIVERED):
-                request_id = event.removeprefix(UNDELIVERED)
-                return await self._note_undelivered(context, stored, rule, request_id)
-        except DirectoryUnavailable as exc:
-            log_unavailable_directory(stored.action_id, exc)
-        return _NOTHING
-
-    async def _expire(
-        self, context: TurnContext, stored: StoredAction, rule: ApprovalRule
-    ) -> TurnAnswer:
-        """End an action about which too few people have decided in time."""
-        log_decision(stored, "expired")
-        agreed = len([name for name in names_of_votes(stored, "yes").split(", ") if name])
-        text = texts_of(stored).undecided(stored.action.preview, agreed, rule.need)
-        line = texts_for(self._language).undecided_request()
-        return await self._end_undecided(context, stored, "expired", text, line)
-
-    async def _end_undecided(
-        self,
-        context: TurnContext,
-        stored: StoredAction,
-        state: ActionState,
-        text: str,
-        line: str,
-    ) -> TurnAnswer:
-        """End an action that nobody has decided, and all requests about it.
-
-        `text` is for the asker, and `line` for those who were asked.
-        """
-        outcome = with_tools_already_run(stored, text)
-        ended = replace(stored, state=state)
-        self._outcomes.write_outcome(context, stored, "expired" if state == "expired" else "denied")
-        if self._answers.goes_on(context, stored):
-            answer = self._answers.answer_and_continue(context, ended, outcome)
-        else:
-            answer = fixed_answer(context, outcome_line(state, outcome), for_history=outcome)
-        transition = Transition(
-            stored.action_id, WAITING_STATES, state, outcome, context.turn.event_id
-        )
-        answer = answer.with_changes(transition=transition)
-        answer = await self._answers.with_closed_question(context, answer, stored, state, outcome)
-        ends_as: ActionState = "expired" if state == "expired" else "superseded"
-        return self._with_endings(context, answer, stored, state, line, ends_as=ends_as)
-
-    def _remind(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """Remind those who were asked and have not answered."""
-        answered = {vote.person for vote in self._genuine_votes(stored)}
-        forwards: list[Forward] = []
-        for request in requests_of(stored):
-            if request.is_undelivered or request.person in answered:
-                continue
-            seconds = max(1.0, stored.action.expires_at - context.received_at)
-            text = texts_for(request.language).request_reminder(
-                stored.action.preview, request.code, seconds, in_group=not request.person
-            )
-            forwards.append(ForwardedReply(request.to, Reply(text, language=request.language)))
-        log_reminders(stored.action_id, len(forwards))
-        return TurnAnswer(TurnChange(forwards=tuple(forwards)))
-
-    async def _escalate(
-        self,
-        context: TurnContext,
-        stored: StoredAction,
-        rule: ApprovalRule,
-        why: Callable[[str, str], str],
-    ) -> TurnAnswer:
-        """Ask those who may decide, too.
-
-        `why` returns what the asker is told, for the preview and the names of those people.
-        """
-        escalation = rule.escalation
-        if escalation is None or any(each.is_escalation for each in requests_of(stored)):
-            return _NOTHING
-        added = await self._questions.ask_too(context, stored, escalation.by, rule)
-        if not added:
-            return _NOTHING
-        log_escalation(stored.action_id, len(added))
-        log_sent_requests(stored.action_id, (each.sent for each in added))
-        places = [AskedPlace(each.sent.to, "", each.sent.person) for each in added]
-        text = why(stored.action.preview, names_of_asked(escalation.by, places))
-        answer = fixed_answer(context, text)
-        return self._with_more_requests(answer, stored, requests_of(stored), added)
-
-    async def _note_undelivered(
-        self, context: TurnContext, stored: StoredAction, rule: ApprovalRule, request_id: str
-    ) -> TurnAnswer:
-        """Note that a request did not arrive. Ask others, or end the action if nobody is left."""
-        log_undelivered_request(stored.action_id, request_id)
-        requests = [
-            replace(each, is_undelivered=True) if each.request_id == request_id else each
-            for each in requests_of(stored)
-        ]
-        stored = replace(stored, requests_text=requests_to_json(requests))
-        change = RequestChange(stored.action_id, requests=stored.requests_text)
-        if can_still_decide(requests, rule.need):
-            return TurnAnswer(TurnChange(request_change=change))
-
-        texts = texts_of(stored)
-        answer = await self._escalate(context, stored, rule, texts.others_asked_instead)
-        if answer.change.forwards:
-            return answer
-        text = texts.nobody_to_ask(stored.action.preview)
-        line = texts_for(self._language).unreachable_request()
-        log_decision(stored, "unreachable")
-        answer = await self._end_undecided(context, stored, "cancelled", text, line)
-        return answer.with_changes(request_change=change)
-
-    def _with_more_requests(
-        self,
-        answer: TurnAnswer,
-        stored: StoredAction,
-        requests: Sequence[SentRequest],
-        added: Sequence[NewRequest],
-    ) -> TurnAnswer:
-        """Return the answer with further requests, which are stored with the action."""
-        new = [replace(each.sent, is_escalation=True) for each in added]
-        text = requests_to_json([*requests, *new])
-        return answer.with_changes(
-            request_change=RequestChange(stored.action_id, requests=text),
-            forwards=tuple(each.forward for each in added),
-        )
-
-    def _with_endings(
-        self,
-        context: TurnContext,
-        answer: TurnAnswer,
-        stored: StoredAction,
-        state: ActionState,
-        decision: str,
-        *,
-        ends_as: ActionState = "superseded",
-    ) -> TurnAnswer:
-        """Return the answer with the end of all requests about the action."""
-        if answer.change.continuation:
-            context.memory.notes[OUTCOME_UNREAD] = stored.action_id
-        endings = self._questions.endings(stored, state, decision, ends_as=ends_as)
-        return answer.with_changes(forwards=(*answer.change.forwards, *endings))
-
-
-def can_still_decide(requests: Sequence[SentRequest], need: int) -> bool:
-    """Return whether enough people got a request. Nobody knows how many people read a group."""
-    arrived = [each for each in requests if not each.is_undelivered]
-    if any(not each.person for each in arrived):
-        return True
-    return len(arrived) >= need
-
 
 def _rule_of(stored: StoredAction) -> ApprovalRule | None:
-    """Return the rule of an action, None if it has none or cannot be read."""
+    """Return the rule of an action, None if it has none, or one that cannot be read."""
     try:
         return stored.action.approval_rule
     except (KeyError, TypeError, ValueError):
@@ -666,22 +483,23 @@ def _rule_of(stored: StoredAction) -> ApprovalRule | None:
 
 
 def _deciders_now(rule: ApprovalRule, stored: StoredAction, now: float) -> tuple[Deciders, ...]:
-    """Return who may decide at this time, in Unix seconds.
+    """Return who may decide at the time `now`, in Unix seconds.
 
-    If those who come later were asked early, because the others could not be reached, they may.
+    The people of an escalation may decide once they were asked. They are asked early if the others
+    cannot be reached.
     """
     if rule.escalation and any(each.is_escalation for each in requests_of(stored)):
         return (rule.by, rule.escalation.by)
     return rule.deciders_at(now - stored.shown_at)
 
 
-def _names(votes: Sequence[Vote]) -> str:
+def _voter_names(votes: Sequence[Vote]) -> str:
     """Return the names of the people who voted, as Markdown."""
     return ", ".join(literal(vote.shown_name) for vote in votes)
 
 
 def _is_in_group(stored: StoredAction, vote: Vote) -> bool:
-    """Return whether a vote answers a request that stands in a group, where all read what follows."""
+    """Return whether a vote answers a request to a group, in which all members read the replies."""
     return any(
         request.request_id == vote.request_id and not request.person
         for request in requests_of(stored)
@@ -715,17 +533,17 @@ def _is_repeated(stored: StoredAction, vote: Vote) -> bool:
     )
 
 
-def _newest(counted: Tally, vote: Vote) -> Vote:
-    """Return a vote with the name of its person, as it was counted."""
+def _as_counted(counted: Tally, vote: Vote) -> Vote:
+    """Return the vote as it was counted, with the name of its person."""
     votes = (*counted.yes, *counted.no)
     return next((each for each in votes if each.event_id == vote.event_id), vote)
 
 
 def _decision_line(stored: StoredAction, language: str, counted: Tally | None = None) -> str:
-    """Return who decided about an action and when; the outcome if nobody else decided it.
+    """Return who decided about an action and when. Without votes that decided it: the outcome text.
 
-    What the action's tool returned is for the asker, and not in it. `counted`: None for an action
-    that was decided before.
+    The text has no result of a tool, which is for the asker only. `counted`: the votes that decided
+    it; None: read them from the action, which was decided before.
     """
     texts = texts_for(language)
     is_denied = stored.state == "cancelled"
@@ -740,12 +558,12 @@ def _decision_line(stored: StoredAction, language: str, counted: Tally | None = 
 
     at = max(vote.at for vote in deciding)
     if is_denied:
-        return texts.refused_by(_names(deciding), at)
-    return texts.agreed_by(_names(deciding), at)
+        return texts.refused_by(_voter_names(deciding), at)
+    return texts.agreed_by(_voter_names(deciding), at)
 
 
 def _end_for_deciders(ended: StoredAction, language: str) -> str:
-    """Return what those who agreed read of the end of an action, "" if it is done."""
+    """Return the text for people who agreed to an action that did not succeed, "" if it is done."""
     texts = texts_for(language)
     match ended.state:
         case "done":
@@ -757,8 +575,8 @@ def _end_for_deciders(ended: StoredAction, language: str) -> str:
     return texts.agreed_not_done()
 
 
-def _told(stored: StoredAction, vote: Vote, text: str, language: str) -> TurnAnswer:
-    """Return the answer that tells only the voter something, and changes nothing."""
+def _tell_voter(stored: StoredAction, vote: Vote, text: str, language: str) -> TurnAnswer:
+    """Return the answer that sends a text to the voter only, and changes nothing."""
     only_for = vote.user_id if _is_in_group(stored, vote) else ""
     forward = ForwardedReply(vote.place, Reply(text, language=language, only_for=only_for))
     return TurnAnswer(TurnChange(forwards=(forward,)))

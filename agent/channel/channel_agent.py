@@ -14,6 +14,7 @@ from functools import partial
 from sayso.agent.agent import Agent
 from sayso.agent.channel.approval_answers import ApprovalAnswers
 from sayso.agent.channel.approval_questions import ApprovalQuestions
+from sayso.agent.channel.approval_timers import ApprovalTimers
 from sayso.agent.channel.approval_votes import ApprovalVotes
 from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.commands import Commands
@@ -223,12 +224,19 @@ class ChannelAgent:
             outcomes=self._outcomes,
             answers=self._answers,
         )
+        timers = ApprovalTimers(
+            store.signer,
+            questions=self._approval_questions,
+            outcomes=self._outcomes,
+            answers=self._answers,
+            language=language,
+        )
         self._votes = ApprovalVotes(
             store,
             self._approvers,
             questions=self._approval_questions,
+            timers=timers,
             confirmed=confirmed,
-            outcomes=self._outcomes,
             answers=self._answers,
             language=language,
         )

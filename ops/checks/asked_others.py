@@ -198,7 +198,7 @@ class AskedOthers:
             counted_at=counted_at,
             by=event,
             turn=turn_id(state, seq) if seq else "",
-            message_id=vote.message_id,
+            question_message_id=vote.question_message_id,
         )
         if not self._show_texts:
             return traced

@@ -22,7 +22,7 @@ from sayso.config.wiring.people import PeopleParts
 from sayso.config.wiring.redis_parts import RedisParts
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.records import OtherVersion
-from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace
+from sayso.pending.approvals.approvers import ActionPlace, Approvers, AskedPlace, can_be_decided
 from sayso.pending.approvals.people import KnownPerson
 from sayso.pending.sharded_scripts import shard_of
 
@@ -73,7 +73,7 @@ async def _reach(
     home = ActionPlace(Conversation(configured.channel, ""), _NO_ASKER)
     places: dict[Conversation, AskedPlace] = {}
     for _, deciders in configured.deciders:
-        for place in await approvers.to_ask(deciders, configured.rule.on, home, now):
+        for place in await approvers.places_to_ask(deciders, configured.rule.on, home, now):
             places[place.to] = place
     closed = []
     for place in places.values():
@@ -97,7 +97,6 @@ def _judge(settings: Settings, configured: ConfiguredRule, reach: _Reach) -> lis
         for place, reason in reach.closed
     ]
     need = configured.rule.need
-    asks_group = any(not place.person for place in reach.open)
     # Of a role that comes from a group, only the platform knows the people.
     has_groups = any(
         role.lower() in {each.lower() for each in settings.roles}
@@ -105,7 +104,7 @@ def _judge(settings: Settings, configured: ConfiguredRule, reach: _Reach) -> lis
         if deciders.kind == "role"
         for role in deciders.names
     )
-    if asks_group or has_groups or len(reach.open) >= need:
+    if has_groups or can_be_decided(reach.open, need):
         if not unreachable:
             says = f"{tool}: those who decide can be asked"
             return [CheckResult("deciders", "ok", says, channel=configured.channel)]

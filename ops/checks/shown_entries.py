@@ -68,7 +68,7 @@ class ShownVote:
     #: `tap` or `words`.
     form: str = ""
     #: The platform's id of the message that was tapped or quoted, "" for none.
-    message_id: str = ""
+    question_message_id: str = ""
     #: The id of the request that was answered.
     request_id: str = ""
 
@@ -202,7 +202,7 @@ class _Listing:
             vote.channel,
             vote.answer,
             vote.form,
-            vote.message_id,
+            vote.question_message_id,
             vote.request_id,
         )
 

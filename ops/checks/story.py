@@ -134,7 +134,7 @@ class TracedVote:
     by: str = ""
     turn: str = ""
     #: The platform's id of the message that was tapped or quoted.
-    message_id: str = ""
+    question_message_id: str = ""
     #: These are "" unless texts were asked for.
     person: str = ""
     words: str = ""

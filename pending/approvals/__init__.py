@@ -13,6 +13,5 @@ the question to each person who may decide, in that person's own chat. A *vote* 
 * `absences.py`: who is away.
 * `self_service.py`: what people tell the bot about themselves by commands.
 
-`agent/channel/approval_questions.py`, `approval_answers.py` and `approval_votes.py` use all of this
-in a turn.
+The modules `approval_*.py` in `agent/channel/` use all of this when they answer a turn.
 """

@@ -1,21 +1,22 @@
-"""Vote: the yes or no of one person to an action that others decide; and how votes are counted."""
+"""Vote: the yes or no of one person to an action of another person; and how votes are counted."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from sayso.channels.types import Conversation, digest
 from sayso.pending.action import ActionSigner
 from sayso.pending.approval_rule import ApprovalRule
+from sayso.pending.record_json import fields_from_json, record_to_json
 from sayso.pending.stored_action import StoredAction
 
-#: What a person answers.
+#: The answer of a person.
 VoteAnswer = Literal["yes", "no"]
-#: How they answered: by a tap on a button, or in words.
+#: How a person answered: by a tap on a button, or in words.
 VoteForm = Literal["tap", "words"]
 
 #: The types of the fields of a vote in JSON. All other fields are texts.
@@ -30,26 +31,26 @@ _LISTS = ("aliases", "known_as")
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One answer of one person, sealed over exactly the action that they were shown.
+    """One answer of one person, sealed over exactly the action that was shown. Immutable.
 
-    It travels from the conversation of the person to that of the action, and is stored with the
-    action there.
+    It is sent from the conversation of the person to the conversation of the action, and stored
+    with the action there. The seal is a MAC over all other fields.
     """
 
-    #: The id of the action that it is about.
+    #: The id of the action that the vote is about.
     action_id: str
-    #: The MAC of the action's record. It stands for the arguments and the preview.
+    #: The MAC of the action's record, which covers the arguments and the preview.
     record_mac: str
     answer: VoteAnswer
     form: VoteForm
     #: The account with which the person answered.
     channel: str
     user_id: str
-    #: The id of the conversation in which they answered, and its address.
+    #: The id of the conversation in which the person answered, and its address.
     conversation: str
     chat: str
     thread: str
-    #: The event id of the answer.
+    #: The event id of the turn with the answer.
     event_id: str
     #: When the answer came in, in Unix seconds.
     at: float
@@ -57,20 +58,21 @@ class Vote:
     user_name: str = ""
     #: Other ids of the same account.
     aliases: tuple[str, ...] = ()
-    #: What they wrote; "" for a tap.
+    #: What the person wrote, "" for a tap.
     words: str = ""
-    #: Why they answered so; "" if they did not say.
+    #: Why the person answered so, "" if they did not say.
     reason: str = ""
     #: The platform's id of the message that was tapped or quoted, "" for none.
-    message_id: str = ""
-    #: The id of the request that they answered (`requests.py`).
+    question_message_id: str = ""
+    #: The id of the request that the person answered (`requests.py`).
     request_id: str = ""
-    #: The name of the person (`KnownPerson.name`). "" until the conversation of the action has
-    #: found out who they are.
+    #: The name of the person (`KnownPerson.name`). "" until the vote is counted: the conversation
+    #: of the action finds out who the person is.
     person: str = ""
-    #: Digests of all names that the person had then (`KnownPerson.known_as`); () until then, too.
+    #: Digests of all names that the person has had (`KnownPerson.known_as`), () until the vote is
+    #: counted.
     known_as: tuple[str, ...] = ()
-    #: The name of the person in whose place they answered, who was away; "" for nobody.
+    #: The name of the absent person in whose place the person answered, "" for nobody.
     stands_for: str = ""
     #: The seal over all other fields.
     seal: str = ""
@@ -80,16 +82,16 @@ class Vote:
         return replace(self, seal=signer.sign(self._sealed_text))
 
     def is_genuine(self, signer: ActionSigner) -> bool:
-        """Return whether nothing of the vote was changed since it was sealed."""
+        """Return whether the seal is valid: no field was changed since."""
         return signer.verify(self._sealed_text, self.seal)
 
     def is_about(self, stored: StoredAction) -> bool:
-        """Return whether the vote is about exactly this action, as its person was shown it."""
+        """Return whether the vote is about this action with exactly this record."""
         return (self.action_id, self.record_mac) == (stored.action_id, stored.mac)
 
     @property
     def _sealed_text(self) -> str:
-        """Return what the seal is over. It differs from the text of every signed record."""
+        """Return what the seal is over. It differs from the text of every other sealed record."""
         data = asdict(self)
         del data["seal"]
         return f"vote {json.dumps(data, sort_keys=True)}"
@@ -101,9 +103,14 @@ class Vote:
 
     @property
     def shown_name(self) -> str:
-        """Return how the person is named: by the configured name, else as the platform does."""
-        is_named = ":" not in self.person
-        name = self.person if is_named else self.user_name or self.user_id
+        """Return how the person is named to others: by the YAML, else by the platform.
+
+        The name of an absent person in whose place the person answered follows in brackets.
+        """
+        name = self.person
+        is_in_yaml = ":" not in name
+        if not is_in_yaml:
+            name = self.user_name or self.user_id
         if self.stands_for:
             return f"{name} ({self.stands_for})"
         return name
@@ -120,23 +127,12 @@ class Vote:
 
     def to_json(self) -> str:
         """Return the vote as one line of JSON. Fields with their default are left out."""
-        defaults = {each.name: each.default for each in fields(self)}
-        data = {name: value for name, value in asdict(self).items() if value != defaults[name]}
-        return json.dumps(data)
+        return record_to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> Vote:
         """Read the result of `to_json`. Raises ValueError or TypeError on anything else."""
-        try:
-            data = json.loads(text)
-        except RecursionError:
-            raise ValueError("a vote is nested too deeply") from None
-        if not isinstance(data, dict):
-            raise TypeError(f"a vote is an object, not {text!r}")
-        for each in fields(cls):
-            expected = _JSON_TYPES.get(each.name, str)
-            if each.name in data and not isinstance(data[each.name], expected):
-                raise TypeError(f"{each.name!r} of a vote is {data[each.name]!r}")
+        data = fields_from_json(text, cls, name="a vote", other_types=_JSON_TYPES)
         for name in _LISTS:
             texts = tuple(data.get(name, ()))
             if not all(isinstance(text, str) for text in texts):
@@ -147,12 +143,13 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The votes that count, and what follows from them."""
+    """The votes that count, and what they decide."""
 
+    #: What they decide: nothing yet, or the end of the question.
     state: Literal["open", "approved", "denied"]
-    #: The votes for yes and for no, the newest one of each person, in the order in which they were
-    #: given.
+    #: The votes for yes, the newest of each person, in the order in which they were given.
     yes: tuple[Vote, ...]
+    #: The votes for no, in the same way.
     no: tuple[Vote, ...]
 
     @property
@@ -169,14 +166,16 @@ class Tally:
 def tally(rule: ApprovalRule, votes: Iterable[Vote]) -> Tally:
     """Return what the votes decide. Reads no clock, changes nothing.
 
-    `votes`: of people who may decide, in the order in which they arrived, each with its `person`. A
-    vote from a slow conversation may arrive after a later answer of its person.
+    `votes`: the votes of people who may decide, each with its `person`, in the order in which they
+    arrived. A vote may arrive after a later answer of the same person, from another conversation.
 
-    | the people whose newest vote counts | the action |
-    |-------------------------------------|------------|
-    | at least `denials` said no          | is denied  |
-    | at least `need` said yes            | is approved |
-    | anything else                       | stays open |
+    The newest vote of each person counts. The first row that fits counts:
+
+    | the votes                      | the action  |
+    |--------------------------------|-------------|
+    | at least `denials` are a no    | is denied   |
+    | at least `need` are a yes      | is approved |
+    | anything else                  | stays open  |
     """
     counted = last_answers(votes)
     yes = tuple(each for each in counted if each.answer == "yes")
@@ -190,9 +189,10 @@ def tally(rule: ApprovalRule, votes: Iterable[Vote]) -> Tally:
 
 
 def last_answers(votes: Iterable[Vote]) -> Sequence[Vote]:
-    """Return the last answer of each person, in the order in which these were given.
+    """Return the last answer of each person, in the order in which these answers were given.
 
-    An answer in another person's place counts for both: neither of the two counts a second time.
+    An answer in the place of an absent person counts for both people, so that neither of them
+    counts a second time.
     """
     newest: list[Vote] = []
     answered: set[str] = set()
@@ -206,9 +206,10 @@ def last_answers(votes: Iterable[Vote]) -> Sequence[Vote]:
 
 
 def _newest_by_known_names(votes: Iterable[Vote]) -> Sequence[Vote]:
-    """Return the last of all votes whose people have a name in common, now or then.
+    """Return the last vote of each person, in the order in which these votes were given.
 
-    A person may join accounts, answer, and separate them again.
+    Two votes are of one person if the people of the votes have had a name in common at any time. So
+    a person who joins accounts, answers, and separates the accounts again counts once.
     """
     newest: list[tuple[frozenset[str], Vote]] = []
     for vote in sorted(votes, key=lambda vote: vote.at):
@@ -218,7 +219,7 @@ def _newest_by_known_names(votes: Iterable[Vote]) -> Sequence[Vote]:
             if names.isdisjoint(earlier_names):
                 kept.append((earlier_names, earlier))
             else:
-                # What is known of an earlier answer is true of the later ones, too.
+                # The person of the earlier vote is the person of this one.
                 names |= earlier_names
         newest = [*kept, (names, vote)]
     return [vote for _, vote in newest]
@@ -233,15 +234,22 @@ def votes_from_lines(lines: str) -> Sequence[Vote]:
     return votes
 
 
-def votes_for(stored: StoredAction, answer: VoteAnswer) -> Sequence[Vote]:
-    """Return the votes with this answer, () for none.
+def genuine_votes(stored: StoredAction, signer: ActionSigner) -> Sequence[Vote]:
+    """Return the stored votes that the bot sealed and counted, about exactly this record."""
+    # A vote without a person is stored, and not counted yet.
+    return [
+        vote
+        for vote in votes_from_lines(stored.votes_text)
+        if vote.person and vote.is_about(stored) and vote.is_genuine(signer)
+    ]
 
-    The newest answer of each person counts.
-    """
+
+def votes_for(stored: StoredAction, answer: VoteAnswer) -> Sequence[Vote]:
+    """Return the stored votes of the people whose last answer is this one, () for none."""
     votes = votes_from_lines(stored.votes_text)
     return [each for each in last_answers(votes) if each.answer == answer]
 
 
 def names_of_votes(stored: StoredAction, answer: VoteAnswer) -> str:
-    """Return the names (`KnownPerson.name`) of the people who answered so, "" for nobody."""
+    """Return the names (`KnownPerson.name`) of these people, "" for nobody."""
     return ", ".join(each.person for each in votes_for(stored, answer))

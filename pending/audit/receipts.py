@@ -432,7 +432,7 @@ def _vote(vote: Vote, decided: _ProvenAction) -> ReceiptDecision:
         words=vote.words,
         reason=vote.reason,
         message_id="",
-        question_message_id=vote.message_id,
+        question_message_id=vote.question_message_id,
         at=_utc(vote.at),
         **_subject(decided),
     )

@@ -34,7 +34,7 @@ votes = st.builds(
     aliases=st.lists(texts, max_size=2).map(tuple),
     words=texts,
     reason=texts,
-    message_id=texts,
+    question_message_id=texts,
     request_id=texts,
     person=st.sampled_from(PEOPLE),
     known_as=st.lists(texts, max_size=2).map(tuple),

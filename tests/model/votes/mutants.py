@@ -101,7 +101,7 @@ def _no_endings(*_: Any, **__: Any) -> tuple[()]:
 
 
 def _nothing_told(whole: Any, *_: Any) -> Any:
-    return approval_votes._NOTHING
+    return approval_votes.NO_ANSWER
 
 
 async def _refuses_nobody(*_: Any) -> str:
@@ -137,7 +137,7 @@ VOTE_MUTANTS = (
         "what is forwarded twice arrives twice",
         {
             name: [("if earlier then return earlier end", "")]
-            for name in ("forward_turn", "forward_question", "end_question", "forward")
+            for name in ("forward_turn", "forward_question", "end_question", "forward_reply")
         },
     ),
     Mutant(

@@ -89,7 +89,7 @@ def test_json_names_the_vote(audit):
         "channel": "team",
         "answer": "no",
         "form": "words",
-        "message_id": message,
+        "question_message_id": message,
         "request_id": "",
     }
     requests = [each["request"] for each in entries if "request" in each]
