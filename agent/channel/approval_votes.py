@@ -199,7 +199,7 @@ class ApprovalVotes:
         if ended.state in EXECUTED_STATES:
             line = paragraphs([line, _end_for_deciders(ended, self._language)])
         answer = self._questions.with_endings(context, answer, stored, ended.state, line)
-        vote = self._read_vote(context, stored)
+        vote = self._read_vote(context, stored) if context.turn.kind == "vote" else None
         if vote is None:
             return answer
         return self._with_outcome_for_voter(answer, vote)
