@@ -403,9 +403,12 @@ def _messages_of(request: StoredAction) -> frozenset[str]:
 
 def _around_code(text: str, code: str) -> tuple[str, str]:
     """Return the text before a code, in upper or lower case, and the text after it."""
-    before, _, after = text.upper().partition(code)
-    end = len(text) - len(after)
-    return text[: len(before)].strip(" ,.:;#"), text[end:].strip(" ,.:;")
+    match = re.search(re.escape(code), text, re.IGNORECASE)
+    if match is None:
+        return text, ""
+    before = text[: match.start()]
+    after = text[match.end() :]
+    return before.strip(" ,.:;#"), after.strip(" ,.:;")
 
 
 def _how_to_answer(request: StoredAction) -> TurnAnswer:

@@ -492,6 +492,14 @@ def test_group_reads_whose_answer_counts():
     assert shop.refunds == [30]
 
 
+def test_reason_with_letters_that_grow_in_upper_case():
+    """The reason begins right behind the code."""
+    shop = Shop(30)
+    shop.ask()
+    shop.say("bea", f"no {code_of(shop, 'bea')} zu groß")
+    assert "The reason: zu groß" in shop.texts[-1]
+
+
 def test_tap_on_no_is_asked_why():
     """Where a no needs a reason, the next message is the reason."""
     shop = Shop(30, rule=replace(MANAGERS, reason="on_deny"))
