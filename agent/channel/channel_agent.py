@@ -78,7 +78,7 @@ from sayso.infra.concurrency import run_sync
 from sayso.pending.action import is_choice_token
 from sayso.pending.approvals.approvers import Approvers
 from sayso.pending.approvals.people import EmptyDirectory, PeopleDirectory
-from sayso.pending.approvals.requests import REQUEST_KIND
+from sayso.pending.approvals.requests import REQUEST_KIND, codes_in
 from sayso.pending.approvals.self_service import SelfService
 from sayso.pending.call_context import own_context
 from sayso.pending.consent.parser import ConfirmParser, read_answer, reads_phrases
@@ -673,7 +673,9 @@ class ChannelAgent:
         return (await self._votes.with_requests_ended(context, answer, stored)).change
 
     def is_answer(self, text: str) -> bool:
-        """Return whether the text would be a yes or a no to a question."""
+        """Return whether the text may be a yes or a no, to a question or to a request with a code."""
+        if codes_in(text):
+            return True
         return read_answer(self.parser, text, "").intent in ("confirm", "cancel")
 
     def needs_answer(self, queued: QueuedTurn) -> bool:

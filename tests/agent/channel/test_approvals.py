@@ -205,6 +205,21 @@ def test_typed_yes_in_the_language_of_the_request():
     assert shop.refunds == [30]
 
 
+def test_answers_in_a_row_are_not_joined():
+    """A person decides about two actions in quick succession, on a channel that joins messages."""
+    shop = Shop(30, 40)
+    turns = replace(shop.processor.turns, joins=True)
+    shop.processor = replace(shop.processor, turns=turns)
+    codes = []
+    for _ in range(2):
+        shop.ask()
+        codes.append(requests_of(shop.home_action())[0].code)
+    for code in codes:
+        shop.hear(Conversation("team", "bea"), "bea", f"yes {code}")
+    shop.work()
+    assert shop.refunds == [30, 40]
+
+
 def test_yes_in_a_group_is_answered_there():
     """The request stands in the person's own chat, and they name its code in a group."""
     shop = Shop(30)

@@ -131,6 +131,8 @@ class VoteStage:
         self.world.counts["tampers"] += 1
         if what == "votes":
             lines = str(self.bot.client.hget(key, "votes") or "").splitlines()
+            if not lines:
+                return
             others = {"user_id": "cem", "person": "cem", "known_as": [], "answer": "yes"}
             forged = [json.dumps({**json.loads(line), **others}) for line in lines]
             self.bot.client.hset(key, "votes", "\n".join([*lines, *forged]))
